@@ -106,11 +106,11 @@ func (a *app) check(ctx context.Context, o checkOptions) error {
 
 // An emitted is the result of check --emit.
 type emitted struct {
-	Emit      string             `json:"emit"` // "ptx" or "sass"
-	Arch      string             `json:"arch"`
-	Toolchain string             `json:"toolchain"`
-	Files     []nvcc.Listing     `json:"files"`
-	Kernels   []preflight.Kernel `json:"kernels"` // of all files
+	Emit      string                     `json:"emit"` // "ptx" or "sass"
+	Arch      string                     `json:"arch"`
+	Toolchain string                     `json:"toolchain"`
+	Files     []nvcc.Listing             `json:"files"`
+	Kernels   []preflight.CompiledKernel `json:"kernels"` // of all files
 }
 
 // emit lists the code that the submission compiles to, of the sources o.files or of all.
@@ -148,7 +148,7 @@ func (a *app) emit(ctx context.Context, o checkOptions) error {
 		return err
 	}
 	e := &emitted{Emit: o.emit, Arch: arch, Toolchain: obj.Toolchain, Files: []nvcc.Listing{},
-		Kernels: []preflight.Kernel{}}
+		Kernels: []preflight.CompiledKernel{}}
 	var known []string
 	for _, l := range all {
 		known = append(known, l.File)
@@ -157,7 +157,7 @@ func (a *app) emit(ctx context.Context, o checkOptions) error {
 		}
 	}
 	for _, k := range obj.Kernels {
-		e.Kernels = append(e.Kernels, preflight.Kernel{Arch: arch, Kernel: k})
+		e.Kernels = append(e.Kernels, preflight.CompiledKernel{Arch: arch, Resources: k})
 	}
 	for _, name := range o.files {
 		if !slices.Contains(known, name) {
@@ -209,13 +209,13 @@ type checked struct {
 
 // A checkedOne is the result of check for one submission.
 type checkedOne struct {
-	OK          bool                `json:"ok"`
-	ContentHash *string             `json:"content_hash"`
-	Config      string              `json:"config,omitempty"`
-	Findings    []preflight.Finding `json:"findings"`
-	Files       []pack.Entry        `json:"files"`
-	Kernels     []preflight.Kernel  `json:"kernels"`
-	Collected   []collectedJSON     `json:"collected"`
+	OK          bool                       `json:"ok"`
+	ContentHash *string                    `json:"content_hash"`
+	Config      string                     `json:"config,omitempty"`
+	Findings    []preflight.Finding        `json:"findings"`
+	Files       []pack.Entry               `json:"files"`
+	Kernels     []preflight.CompiledKernel `json:"kernels"`
+	Collected   []collectedJSON            `json:"collected"`
 }
 
 type collectedJSON struct {
@@ -228,7 +228,7 @@ type collectedJSON struct {
 // newChecked returns the JSON of a report.
 func newChecked(r *preflight.Report, strict bool) checkedOne {
 	one := checkedOne{OK: r.OK(strict), Findings: append([]preflight.Finding{}, r.Findings...),
-		Files: append([]pack.Entry{}, r.Entries...), Kernels: []preflight.Kernel{}, Collected: []collectedJSON{}}
+		Files: append([]pack.Entry{}, r.Entries...), Kernels: []preflight.CompiledKernel{}, Collected: []collectedJSON{}}
 	if r.Packs {
 		hash := r.Solution.Hash()
 		one.ContentHash = &hash

@@ -14,14 +14,14 @@ import (
 
 // TestShowReport: what check says of the kernels that it compiled, as text and as JSON.
 func TestShowReport(t *testing.T) {
-	kernel := nvcc.Kernel{Name: "scale<256>", Symbol: "_Z5scale", File: "kernel.cu", Registers: 40, SpillStores: 8,
+	kernel := nvcc.Resources{Name: "scale<256>", Symbol: "_Z5scale", File: "kernel.cu", Registers: 40, SpillStores: 8,
 		SpillLoads: 16, Shared: 1024, Constant: 924, MaxThreads: 256}
 	r := &preflight.Report{
 		Solution: &trace.Solution{Sources: []trace.SourceFile{{Path: "kernel.cu", Content: "x"}},
 			Spec: trace.BuildSpec{EntryPoint: "kernel.cu::kernel"}},
 		Findings: []preflight.Finding{{Code: "crlf", Severity: preflight.Warning, Path: "kernel.cu", Msg: "CRLF"}},
-		Builds: []preflight.Build{{Arch: "sm_100", Toolchain: "nvcc 13.0", Kernels: []preflight.Kernel{
-			{Arch: "sm_100", Kernel: kernel}}},
+		Builds: []preflight.Build{{Arch: "sm_100", Toolchain: "nvcc 13.0", Kernels: []preflight.CompiledKernel{
+			{Arch: "sm_100", Resources: kernel}}},
 			{Arch: "sm_90"}},
 	}
 	for range shownKernels {

@@ -360,7 +360,7 @@ func (a *app) newComparison(plan *dispatch.Plan, threshold float64, failOn strin
 	return c, nil
 }
 
-func (c *comparison) line(j *dispatch.Job, text []byte) error { return c.sides.Line(j, text) }
+func (c *comparison) line(j *dispatch.JobRecord, text []byte) error { return c.sides.Line(j, text) }
 
 func (c *comparison) end(_ bool, err error) error {
 	var read []*runs.Run

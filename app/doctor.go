@@ -34,7 +34,7 @@ func (a *app) doctorCommand() *cli.Command {
 
 // A diagnosis is what doctor found, and what of that is required and missing.
 type diagnosis struct {
-	*doctor.Report
+	*doctor.Diagnosis
 	Required []string `json:"required_and_missing,omitempty"`
 }
 
@@ -53,7 +53,7 @@ func (a *app) doctor(ctx context.Context, noRemote bool, require string) (err er
 			}
 		}
 	}
-	d := diagnosis{Report: doctor.Examine(ctx, o)}
+	d := diagnosis{Diagnosis: doctor.Examine(ctx, o)}
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -65,7 +65,7 @@ func (a *app) doctor(ctx context.Context, noRemote bool, require string) (err er
 	if a.json {
 		err = a.writeJSON(d)
 	} else {
-		a.showMachine(d.Report)
+		a.showMachine(d.Diagnosis)
 	}
 	if err == nil && len(d.Required) > 0 {
 		return fmt.Errorf("missing: %s", plain.List(d.Required, "and"))
@@ -73,12 +73,12 @@ func (a *app) doctor(ctx context.Context, noRemote bool, require string) (err er
 	return err
 }
 
-func (a *app) showMachine(r *doctor.Report) {
+func (a *app) showMachine(r *doctor.Diagnosis) {
 	width := 0
 	for _, l := range r.Lines {
 		width = max(width, len(plain.Line(l.Name)))
 	}
-	news := map[doctor.State]int{doctor.OK: 1, doctor.Missing: -1}
+	news := map[doctor.Level]int{doctor.OK: 1, doctor.Missing: -1}
 	for _, l := range r.Lines {
 		text := fmt.Sprintf("%-*s  %s", width, plain.Line(l.Name), joinLines(l.Fact))
 		if l.Hint != "" {

@@ -196,14 +196,14 @@ func termsOf(o hostOptions, h hosts) (t dispatch.Terms, kind string, err error) 
 }
 
 // placesOf are those of the tables that at most so many workloads can use.
-func placesOf(o hostOptions, workloads int, h hosts) (all []dispatch.Place) {
+func placesOf(o hostOptions, workloads int, h hosts) (all []dispatch.ProviderPlace) {
 	for _, name := range h.names {
 		n := workloads // of a further table too: they are needed where the first has trouble
 		if o.Shards > 0 {
 			n = max(0, o.Shards-len(all))
 		}
 		for _, place := range h.open[name].Places(n) {
-			all = append(all, dispatch.Place{Table: name, Place: place})
+			all = append(all, dispatch.ProviderPlace{Table: name, Place: place})
 		}
 	}
 	return all

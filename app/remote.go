@@ -185,7 +185,8 @@ func (a *app) send(ctx context.Context, o errand) (err error) {
 		return err
 	}
 	err = a.dispatch(ctx, d, folder, nil, said)
-	if len(plan.Active()) == 0 && !slices.ContainsFunc(plan.Jobs, func(j *dispatch.Job) bool { return j.Handle != nil }) {
+	begun := slices.ContainsFunc(plan.Jobs, func(j *dispatch.JobRecord) bool { return j.Handle != nil })
+	if len(plan.Active()) == 0 && !begun {
 		kept = false // nothing has run, and the folder says nothing that was not said
 	}
 	return err
@@ -366,7 +367,7 @@ func (a *app) dispatch(ctx context.Context, d *dispatch.Dispatcher, folder *runs
 
 // An answer takes the lines of a job that gives no verdicts, and shows them.
 type answer interface {
-	line(j *dispatch.Job, text []byte) error
+	line(j *dispatch.JobRecord, text []byte) error
 	end(failed bool, err error) error // err says why it has not ended; the result is for the exit status
 }
 
@@ -412,7 +413,7 @@ func (a *app) stop(ctx context.Context, d *dispatch.Dispatcher, why string) erro
 }
 
 // places names those of jobs.
-func places(jobs []*dispatch.Job) string {
+func places(jobs []*dispatch.JobRecord) string {
 	var where []string
 	for _, j := range jobs {
 		where = append(where, j.Place.String())
@@ -431,7 +432,7 @@ func (a *app) sayHeld(p *dispatch.Plan) {
 // sayAttach says how to follow and how to end what is left to run.
 func (a *app) sayAttach(p *dispatch.Plan) {
 	active := p.Active()
-	begun := slices.DeleteFunc(slices.Clone(active), func(j *dispatch.Job) bool { return j.Handle == nil })
+	begun := slices.DeleteFunc(slices.Clone(active), func(j *dispatch.JobRecord) bool { return j.Handle == nil })
 	a.term.Note("%s left to run; follow with: fisub remote attach %s", plain.Count(len(begun), "job"), p.Run.ID)
 	if n := len(active) - len(begun); n > 0 {
 		a.term.Note("%s not begun yet: attach begins what is missing", plain.Count(n, "job"))

@@ -299,7 +299,7 @@ func (a *app) remoteLogs(ctx context.Context, arg string, follow bool) error {
 		return err
 	}
 	defer open.Close()
-	return dispatch.Logs(ctx, filepath.Join(a.Root(), runs.Dir, id), open, follow, func(place dispatch.Place,
+	return dispatch.Logs(ctx, filepath.Join(a.Root(), runs.Dir, id), open, follow, func(place dispatch.ProviderPlace,
 		text string) error {
 		_, err := fmt.Fprintf(a.stdout, "%s | %s\n", place, plain.Line(text))
 		return err

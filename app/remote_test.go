@@ -355,7 +355,7 @@ func TestRemoteSSH(t *testing.T) {
 	for deadline := time.Now().Add(time.Minute); !killed || !cut; time.Sleep(2 * time.Millisecond) {
 		if found := jobs(f.Daemons[2], agent.EventsName); !killed && len(found) > 0 {
 			killed = true
-			var state agent.State
+			var state agent.Identity
 			data, err := os.ReadFile(filepath.Join(filepath.Dir(found[0]), agent.StateName))
 			if err != nil || json.Unmarshal(data, &state) != nil || syscall.Kill(state.PID, syscall.SIGKILL) != nil {
 				t.Fatalf("killing an agent: %s, %v", data, err)
@@ -518,7 +518,7 @@ func (b *remoteBench) awaitJob(work string) {
 			continue
 		}
 		plan, err := dispatch.Load(b.lastFolder())
-		if err == nil && !slices.ContainsFunc(plan.Jobs, func(j *dispatch.Job) bool { return j.Handle == nil }) {
+		if err == nil && !slices.ContainsFunc(plan.Jobs, func(j *dispatch.JobRecord) bool { return j.Handle == nil }) {
 			return
 		}
 	}
@@ -809,8 +809,8 @@ func slowLine(b *testing.B, mbit int) (*sshdtest.Fleet, *sshdtest.Daemon, func()
 func TestRemoteAttachNothing(t *testing.T) {
 	b := newRemoteBench(t, "[remote.here]\nprovider = \"loopback\"\ngpu = \"none\"\n")
 	id := runs.NewID(time.Now())
-	plan := &dispatch.Plan{Version: 1, Done: true, Places: []dispatch.Place{{Table: "here"}}, Bundle: []byte("{}"),
-		Run: event.Run{Schema: event.Schema, ID: id, Workloads: []event.Workload{{UUID: "u"}}}}
+	plan := &dispatch.Plan{Version: 1, Done: true, Places: []dispatch.ProviderPlace{{Table: "here"}}, Bundle: []byte("{}"),
+		Run: event.Run{Schema: event.Schema, ID: id, Workloads: []event.WorkloadRef{{UUID: "u"}}}}
 	if err := plan.Save(filepath.Join(b.dir, runs.Dir, id)); err != nil {
 		t.Fatal(err)
 	}

@@ -18,7 +18,7 @@ import (
 func TestRemoveRunWithJobs(t *testing.T) {
 	a := &app{Project: project.Project{Dir: t.TempDir()}, stdout: io.Discard, term: &ui.Terminal{}}
 	folder := filepath.Join(a.Dir, runs.Dir, "20260103-1")
-	plan := dispatch.Plan{Version: 1, Jobs: []*dispatch.Job{{ID: "j", Handle: &remote.Handle{}}}}
+	plan := dispatch.Plan{Version: 1, Jobs: []*dispatch.JobRecord{{ID: "j", Handle: &remote.Handle{}}}}
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		t.Fatal(err)
 	}

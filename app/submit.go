@@ -46,7 +46,7 @@ func (a *app) submitCommand() *cli.Command {
 type submitted struct {
 	OK     bool `json:"ok"`
 	DryRun bool `json:"dry_run"`
-	*submit.Plan
+	*submit.TagPlan
 }
 
 func (a *app) submit(ctx context.Context, o submitOptions) error {
@@ -106,7 +106,7 @@ func (a *app) submit(ctx context.Context, o submitOptions) error {
 }
 
 // submitTag makes the tag of p and, with --push, pushes it.
-func (a *app) submitTag(ctx context.Context, o submitOptions, survey *submit.Survey, p *submit.Plan) error {
+func (a *app) submitTag(ctx context.Context, o submitOptions, survey *submit.Survey, p *submit.TagPlan) error {
 	made, err := survey.Make(ctx, p)
 	if err != nil {
 		return err
@@ -129,7 +129,7 @@ func (a *app) submitTag(ctx context.Context, o submitOptions, survey *submit.Sur
 
 // submitPlan returns the steps between s and its tag.
 func (a *app) submitPlan(ctx context.Context, how submitOptions, survey *submit.Survey, s *project.Submission) (
-	*submit.Plan, error) {
+	*submit.TagPlan, error) {
 	o := submit.Options{Config: s.Config.Path, Solution: s.Solution, Pattern: s.Config.Submit.Tag, Version: Version,
 		WillPush: how.push, AskedName: how.remote}
 	var err error
@@ -195,7 +195,7 @@ func (a *app) runEdge(ctx context.Context, s *project.Submission) {
 }
 
 // showPlanned prints what was looked at: what holds and what is left to do on stdout, what is wrong on stderr.
-func (a *app) showPlanned(p *submit.Plan) {
+func (a *app) showPlanned(p *submit.TagPlan) {
 	a.line("submission", "%s by %s, %s, %s, hash %s", p.Name, p.Author, p.Definition, p.Config, p.Hash)
 	for _, step := range p.Steps {
 		switch step.State {

@@ -83,7 +83,7 @@ func (a *app) profileCommand() *cli.Command {
 	}
 }
 
-func (a *app) newTool(ctx context.Context, s *project.Submission, o toolOptions) (*tools.Run, error) {
+func (a *app) newTool(ctx context.Context, s *project.Submission, o toolOptions) (*tools.Target, error) {
 	if o.Prebuilt != "" {
 		var err error
 		if o.Prebuilt, err = filepath.Abs(a.Path(o.Prebuilt)); err != nil {
@@ -98,7 +98,7 @@ func (a *app) newTool(ctx context.Context, s *project.Submission, o toolOptions)
 }
 
 // show shows a line of a tool. What it says may come from another host.
-func (a *app) show(l tools.Line) error {
+func (a *app) show(l tools.Record) error {
 	if a.json {
 		return l.Write(a.stdout)
 	}
@@ -129,7 +129,7 @@ type verdictList struct {
 	found []string
 }
 
-func (v *verdictList) add(l tools.Line) error {
+func (v *verdictList) add(l tools.Record) error {
 	names := strings.Split(l.Tool, ",")
 	if l.Verdict != tools.Clean {
 		v.found = append(v.found, names...)
@@ -175,7 +175,7 @@ func (a *app) sanitize(ctx context.Context, o toolOptions) error {
 	said := &verdictList{a: a}
 	err = run.Sanitize(ctx, names, func(w *trace.Workload) {
 		a.term.Note("workload   %s%s", w.UUID, axesText(w))
-	}, func(l tools.Line) { _ = said.add(l) })
+	}, func(l tools.Record) { _ = said.add(l) })
 	said.end()
 	if err == nil && len(said.found) > 0 {
 		err = shown(exitNotPassed)
@@ -237,7 +237,7 @@ func (a *app) profile(ctx context.Context, o toolOptions) error {
 	if err != nil {
 		return err
 	}
-	l := tools.Line{Tool: "ncu", Workload: run.Workloads[0].UUID, Verdict: "profiled", Kernels: kernels,
+	l := tools.Record{Tool: "ncu", Workload: run.Workloads[0].UUID, Verdict: "profiled", Kernels: kernels,
 		Report: filepath.Join(folder, tools.ReportName)}
 	if o.send {
 		if err := tools.Send(a.stdout, l.Report); err != nil {
@@ -274,8 +274,8 @@ type toolAnswer struct {
 	a      *app
 	folder string
 	said   *verdictList
-	report tools.Report
-	last   *dispatch.Job // that has said something
+	report tools.ReportFile
+	last   *dispatch.JobRecord // that has said something
 }
 
 func (a *app) newToolAnswer(folder string) (*toolAnswer, error) {
@@ -287,7 +287,7 @@ func (a *app) newToolAnswer(folder string) (*toolAnswer, error) {
 	return t, nil
 }
 
-func (t *toolAnswer) line(j *dispatch.Job, text []byte) error {
+func (t *toolAnswer) line(j *dispatch.JobRecord, text []byte) error {
 	l, ok := tools.ReadLine(text)
 	switch {
 	case !ok:

@@ -32,7 +32,7 @@ const referenceTimeout = 30 * time.Minute
 type pyReference struct{ *process }
 
 // run returns the outputs of the reference for the inputs of load. Its error is a *referenceError, or ctx's.
-func (p *pyReference) run(ctx context.Context, load *worker.Workload, size int64) ([]*tensor.Tensor, error) {
+func (p *pyReference) run(ctx context.Context, load *worker.Tensors, size int64) ([]*tensor.Tensor, error) {
 	var want []*tensor.Tensor
 	err := p.open(ctx)
 	if err == nil {
@@ -54,7 +54,7 @@ func (p *pyReference) run(ctx context.Context, load *worker.Workload, size int64
 	return nil, &referenceError{p.def.Name, errors.New(text)}
 }
 
-func (p *pyReference) call(ctx context.Context, load *worker.Workload, size int64) ([]*tensor.Tensor, error) {
+func (p *pyReference) call(ctx context.Context, load *worker.Tensors, size int64) ([]*tensor.Tensor, error) {
 	if err := p.out.room(size); err != nil {
 		return nil, err
 	}

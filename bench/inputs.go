@@ -14,7 +14,7 @@ import (
 // Inputs are one set of inputs of a workload, with what a worker is told of it. Trials that do not differ have one.
 type inputs struct {
 	*workloads.Inputs
-	load    *worker.Workload
+	load    *worker.Tensors
 	outputs []worker.FileTensor // as declared
 	size    int64               // of the declared outputs in their file, in bytes
 	bytes   int64               // of all tensors, and of what is kept to put back
@@ -37,7 +37,7 @@ func openInputs(ctx context.Context, s *Shared, e evaluator, w *trace.Workload, 
 
 // describe sets what the worker is told: the inputs, and the outputs as the definition declares them.
 func (in *inputs) describe(def *trace.Definition, e evaluator) error {
-	in.load = &worker.Workload{AnyCount: e == sparseAttention, Guard: guard}
+	in.load = &worker.Tensors{AnyCount: e == sparseAttention, Guard: guard}
 	shapes := map[string][]int{}
 	for _, v := range in.Values {
 		value := worker.Value{}

@@ -40,7 +40,7 @@ func described(shared *Shared, run *event.Run) *event.Run {
 	is := *run
 	is.Workloads = nil
 	for _, w := range shared.Workloads {
-		is.Workloads = append(is.Workloads, event.Workload{UUID: w.UUID})
+		is.Workloads = append(is.Workloads, event.WorkloadRef{UUID: w.UUID})
 	}
 	if b := shared.Baseline; b != nil {
 		is.Baseline = &event.Baseline{Name: b.Name}

@@ -185,7 +185,7 @@ func each(a, b event.Reading, f func(x, y float64) float64) event.Reading {
 }
 
 // measure has the worker time what is loaded.
-func (p *process) measure(ctx context.Context, plan worker.Plan) (*device.Samples, []worker.Judged, error) {
+func (p *process) measure(ctx context.Context, plan worker.JudgedPlan) (*device.Samples, []worker.Judged, error) {
 	return p.stamper.measure(ctx, p.client, p.info.UUID, plan)
 }
 
@@ -197,7 +197,7 @@ const mostJudged, someJudged = 4, 32 << 20
 // cannot tell from the others: a call may be fast only when its outputs are right.
 func (a *attempt) measureOnce(ctx context.Context, once device.Plan) (samples *device.Samples, err error) {
 	in := a.loaded
-	plan := worker.Plan{Plan: once, Stride: (in.size + 255) &^ 255}
+	plan := worker.JudgedPlan{Plan: once, Stride: (in.size + 255) &^ 255}
 	n := min(once.Iterations, max(1, min(mostJudged, int(someJudged/max(1, plan.Stride)))))
 	plan.Judged = rand.Perm(once.Iterations)[:n]
 	slices.Sort(plan.Judged)
@@ -217,7 +217,7 @@ func (a *attempt) measureOnce(ctx context.Context, once device.Plan) (samples *d
 }
 
 // judgeTimed makes a finding if a timed call has left wrong outputs, or if the worker does not give them.
-func (a *attempt) judgeTimed(plan worker.Plan, samples *device.Samples, judged []worker.Judged) error {
+func (a *attempt) judgeTimed(plan worker.JudgedPlan, samples *device.Samples, judged []worker.Judged) error {
 	calls := 0
 	for _, trial := range samples.Trials {
 		calls += len(trial)

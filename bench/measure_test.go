@@ -79,7 +79,7 @@ func shakyAttempt(t *testing.T, disturbed int) (a *attempt, events *[]event.Even
 			DestinationPassingStyle: true}}
 	if _, err = client.Open(t.Context(), "shaky", device.Options{}); err == nil {
 		if err = client.Build(t.Context(), def, sol); err == nil {
-			err = client.Load(t.Context(), &worker.Workload{})
+			err = client.Load(t.Context(), &worker.Tensors{})
 		}
 	}
 	if err != nil {
@@ -175,7 +175,7 @@ func TestMeter(t *testing.T) {
 		own := []int{r.process.client.PID(), other.process.client.PID()}
 		for i := 1; i <= 2; i++ {
 			s, _, err := g.measure(t.Context(), r.process.client, "GPU-1",
-				worker.Plan{Plan: device.Plan{Iterations: tt.iterations, Trials: 1}})
+				worker.JudgedPlan{Plan: device.Plan{Iterations: tt.iterations, Trials: 1}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -187,7 +187,7 @@ func TestMeter(t *testing.T) {
 		}
 		// Where the timing fails, nothing is left reading.
 		_, _, err := g.measure(t.Context(), r.process.client, "GPU-1",
-			worker.Plan{Plan: device.Plan{Timer: device.TimerCUPTI}})
+			worker.JudgedPlan{Plan: device.Plan{Timer: device.TimerCUPTI}})
 		if err == nil || m.begun != 2*tt.begun+1 || m.begun != m.ended {
 			t.Errorf("got %v, %+v, want one reading more, ended", err, m)
 		}

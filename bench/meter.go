@@ -44,7 +44,7 @@ func (s *stamper) own() (pids []int) {
 
 // measure has client measure plan, and sets stamp and disturbances of the samples. uuid is the GPU's. s may be nil.
 func (s *stamper) measure(ctx context.Context, client *worker.Client, uuid string,
-	plan worker.Plan) (*device.Samples, []worker.Judged, error) {
+	plan worker.JudgedPlan) (*device.Samples, []worker.Judged, error) {
 	if s == nil || s.open == nil {
 		return client.Measure(ctx, plan)
 	}

@@ -196,7 +196,7 @@ func (p *process) make(run, ctx context.Context) (err error) {
 }
 
 // load gives the worker the inputs. Outputs are inputs as far as the definition of the process says so.
-func (p *process) load(ctx context.Context, in *worker.Workload) error {
+func (p *process) load(ctx context.Context, in *worker.Tensors) error {
 	load := *in
 	if p.info.Emulated && !p.python {
 		load.Guard = 0 // the emulator has its own, and names the place

@@ -156,7 +156,7 @@ func (r *roofline) time(ctx context.Context, timer string, shapes []int, moved i
 		var more *device.Samples
 		if err = r.limit.within(ctx, func(limit context.Context) (err error) {
 			if _, err = r.process.client.Check(limit, worker.Check{Move: true}); err == nil { // mostCopied bounds the memory
-				more, _, err = r.process.measure(limit, worker.Plan{Plan: plan})
+				more, _, err = r.process.measure(limit, worker.JudgedPlan{Plan: plan})
 			}
 			return err
 		}); err == nil {
@@ -186,7 +186,7 @@ func (r *roofline) run(
 	}
 	number := int64(shape)
 	array := worker.FileTensor{DType: "float32", Shape: []int{int(half / 4)}, File: r.source, Bytes: int(half)}
-	in := &inputs{load: &worker.Workload{Inputs: []worker.Value{{Tensor: &array}, {Int: &number}},
+	in := &inputs{load: &worker.Tensors{Inputs: []worker.Value{{Tensor: &array}, {Int: &number}},
 		Outputs: []worker.Value{{Tensor: &array}}}}
 	err = r.limit.within(ctx, func(limit context.Context) error {
 		if err := r.process.ready(ctx, limit); err != nil {
@@ -203,7 +203,7 @@ func (r *roofline) run(
 				return err
 			}
 		}
-		samples, _, err = r.process.measure(limit, worker.Plan{Plan: plan})
+		samples, _, err = r.process.measure(limit, worker.JudgedPlan{Plan: plan})
 		return err
 	})
 	if err == nil && timerOf(samples.Timer) != plan.Timer {

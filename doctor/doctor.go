@@ -17,35 +17,37 @@ import (
 	"fisub/workloads"
 )
 
-// A State is the result of a check.
-type State string
+// A Level is the result of a check.
+type Level string
 
 const (
-	OK      State = "ok"
-	Warn    State = "warn"    // usable, with a limit
-	Missing State = "missing" // absent, or not usable
+	OK      Level = "ok"
+	Warn    Level = "warn"    // usable, with a limit
+	Missing Level = "missing" // absent, or not usable
 )
 
-// A Line is the result of one check.
-type Line struct {
+// A Probe is the result of one check.
+type Probe struct {
 	Name  string `json:"name"` // "nvcc", "remote.lab"
-	State State  `json:"state"`
+	State Level  `json:"state"`
 	Fact  string `json:"fact"`           // version and place, or why it is missing
 	Hint  string `json:"hint,omitempty"` // how to change that
 }
 
-func ok(name, format string, args ...any) Line {
-	return Line{Name: name, State: OK, Fact: fmt.Sprintf(format, args...)}
+func ok(name, format string, args ...any) Probe {
+	return Probe{Name: name, State: OK, Fact: fmt.Sprintf(format, args...)}
 }
 
-func warn(name, fact, hint string) Line { return Line{Name: name, State: Warn, Fact: fact, Hint: hint} }
+func warn(name, fact, hint string) Probe {
+	return Probe{Name: name, State: Warn, Fact: fact, Hint: hint}
+}
 
-func missing(name, fact, hint string) Line {
-	return Line{Name: name, State: Missing, Fact: fact, Hint: hint}
+func missing(name, fact, hint string) Probe {
+	return Probe{Name: name, State: Missing, Fact: fact, Hint: hint}
 }
 
 // failed returns a missing line for err. A hint of err comes before hint.
-func failed(name string, err error, hint string) Line {
+func failed(name string, err error, hint string) Probe {
 	text, own := usage.Explain(err)
 	return missing(name, text, cmp.Or(own, hint))
 }
@@ -57,10 +59,10 @@ type Use struct {
 	Lacks   []string `json:"lacks,omitempty"` // Names of lines
 }
 
-// A Report has the results of all checks.
-type Report struct {
-	Lines []Line `json:"checks"`
-	Uses  []Use  `json:"uses"`
+// A Diagnosis has the results of all checks.
+type Diagnosis struct {
+	Lines []Probe `json:"checks"`
+	Uses  []Use   `json:"uses"`
 }
 
 // uses are the commands with their needs, by the Names of lines.
@@ -97,40 +99,40 @@ type Options struct {
 const limit = 30 * time.Second
 
 // Examine runs all checks at once. Their lines come in a fixed order.
-func Examine(ctx context.Context, o Options) *Report {
+func Examine(ctx context.Context, o Options) *Diagnosis {
 	x := &examination{Options: o}
 	type check struct {
 		name string // of the line in case of a timeout
-		run  func(context.Context) []Line
+		run  func(context.Context) []Probe
 	}
 	checks := []check{{"gpu-support", x.program}, {"git", program("git", "apt-get install git")},
 		{"confinement", confinement}, {"gpu", x.gpu}, {"nvcc", x.toolchain}, {"ncu", x.tools}, {"python", x.python},
 		{"cache", x.storage}, {"dataset", x.dataset}, {"config", x.config}}
 	if o.Tables != nil && len(o.Tables) == 0 {
-		checks = append(checks, check{"remote", func(context.Context) []Line {
-			return []Line{missing("remote", "no table [remote.NAME] in the config", "docs/remote.md shows one")}
+		checks = append(checks, check{"remote", func(context.Context) []Probe {
+			return []Probe{missing("remote", "no table [remote.NAME] in the config", "docs/remote.md shows one")}
 		}})
 	}
 	free := make(chan struct{}) // closed when this program no longer holds a GPU, which would look busy to a host
 	gpu := checks[3].run
-	checks[3].run = func(ctx context.Context) []Line {
+	checks[3].run = func(ctx context.Context) []Probe {
 		defer close(free)
 		return gpu(ctx)
 	}
 	for _, name := range slices.Sorted(maps.Keys(o.Tables)) {
-		checks = append(checks, check{"remote." + name, func(ctx context.Context) []Line {
+		checks = append(checks, check{"remote." + name, func(ctx context.Context) []Probe {
 			<-free
 			return x.remote(ctx, name)
 		}})
 	}
-	found := make([]chan []Line, len(checks))
+	found := make([]chan []Probe, len(checks))
 	limited, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	for i, c := range checks {
-		found[i] = make(chan []Line, 1)
+		found[i] = make(chan []Probe, 1)
 		go func() { found[i] <- c.run(limited) }()
 	}
-	r := &Report{}
+	r := &Diagnosis{}
 	for i, c := range checks {
 		select {
 		case lines := <-found[i]:
@@ -144,7 +146,7 @@ func Examine(ctx context.Context, o Options) *Report {
 }
 
 // sumUp fills in Uses.
-func (r *Report) sumUp() {
+func (r *Diagnosis) sumUp() {
 	for _, u := range uses {
 		use := Use{Command: u.command, OK: true}
 		for _, need := range u.needs {
@@ -159,7 +161,7 @@ func (r *Report) sumUp() {
 
 // state reports whether there are lines of that name or below it, as remote.lab is below remote, and whether one of
 // them is not missing: one of several remotes is enough.
-func (r *Report) state(name string) (found, usable bool) {
+func (r *Diagnosis) state(name string) (found, usable bool) {
 	for _, l := range r.Lines {
 		if l.Name == name || strings.HasPrefix(l.Name, name+".") {
 			found, usable = true, usable || l.State != Missing
@@ -170,7 +172,7 @@ func (r *Report) state(name string) (found, usable bool) {
 
 // Require returns the missing ones among names. The name cuda stands for the needs of a run on a GPU. The error names
 // one that no line has.
-func (r *Report) Require(names []string) (missing []string, err error) {
+func (r *Diagnosis) Require(names []string) (missing []string, err error) {
 	for _, name := range names {
 		all := []string{name}
 		if name == "cuda" {

@@ -14,7 +14,7 @@ import (
 
 // A command lists the missing things that it needs; one of several hosts is enough.
 func TestReport(t *testing.T) {
-	r := &Report{Lines: []Line{{Name: "git", State: Missing}, {Name: "config", State: Warn}, {Name: "nvcc", State: OK},
+	r := &Diagnosis{Lines: []Probe{{Name: "git", State: Missing}, {Name: "config", State: Warn}, {Name: "nvcc", State: OK},
 		{Name: "cache", State: OK}, {Name: "runs", State: OK}, {Name: "remote.a", State: Missing},
 		{Name: "remote.b.host", State: OK}}}
 	r.sumUp()
@@ -37,7 +37,7 @@ func TestReport(t *testing.T) {
 			t.Errorf("%q: got %q, %v, want %q", tc.names, got, err, tc.want)
 		}
 	}
-	if got, _ := (&Report{Lines: []Line{{Name: "gpu-support", State: OK}, {Name: "driver", State: OK},
+	if got, _ := (&Diagnosis{Lines: []Probe{{Name: "gpu-support", State: OK}, {Name: "driver", State: OK},
 		{Name: "gpu", State: Missing}, {Name: "nvcc", State: OK}}}).Require([]string{"cuda"}); !slices.Equal(got, []string{"gpu"}) {
 		t.Errorf("cuda: got %q, want gpu", got)
 	}
@@ -69,8 +69,8 @@ func TestExamineGPU(t *testing.T) {
 			return device.Info{Name: "NVIDIA H200", Arch: "sm_90", MemoryBytes: 140 << 30}, nil
 		},
 		Tool: func(name string) (string, error) { return "", errors.New("no " + name) }})
-	for name, want := range map[string]State{"gpu-support": OK, "driver": OK, "gpu": OK, "ncu": Missing, "config": Missing} {
-		if i := slices.IndexFunc(r.Lines, func(l Line) bool { return l.Name == name }); i < 0 || r.Lines[i].State != want {
+	for name, want := range map[string]Level{"gpu-support": OK, "driver": OK, "gpu": OK, "ncu": Missing, "config": Missing} {
+		if i := slices.IndexFunc(r.Lines, func(l Probe) bool { return l.Name == name }); i < 0 || r.Lines[i].State != want {
 			t.Errorf("%s: got %+v, want %s", name, r.Lines, want)
 		}
 	}

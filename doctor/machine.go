@@ -24,36 +24,36 @@ import (
 // An examination is one Examine.
 type examination struct{ Options }
 
-func (x *examination) program(context.Context) []Line {
+func (x *examination) program(context.Context) []Probe {
 	if !x.Built {
-		return []Line{missing("gpu-support", fmt.Sprintf("fisub %s was built without GPU support", x.Version), "make build")}
+		return []Probe{missing("gpu-support", fmt.Sprintf("fisub %s was built without GPU support", x.Version), "make build")}
 	}
-	return []Line{ok("gpu-support", "fisub %s with GPU support, %s/%s", x.Version, runtime.GOOS, runtime.GOARCH)}
+	return []Probe{ok("gpu-support", "fisub %s with GPU support, %s/%s", x.Version, runtime.GOOS, runtime.GOARCH)}
 }
 
 // confinement is the protection of the judging process from a submission's.
-func confinement(context.Context) []Line {
+func confinement(context.Context) []Probe {
 	state := sandbox.State()
 	if len(state.Gaps) > 0 {
-		return []Line{warn("confinement", state.String(), "a newer Linux; else judge no code that you distrust")}
+		return []Probe{warn("confinement", state.String(), "a newer Linux; else judge no code that you distrust")}
 	}
-	return []Line{ok("confinement", "%s", state)}
+	return []Probe{ok("confinement", "%s", state)}
 }
 
 // program looks for a program on PATH.
-func program(name, hint string) func(context.Context) []Line {
-	return func(context.Context) []Line {
+func program(name, hint string) func(context.Context) []Probe {
+	return func(context.Context) []Probe {
 		path, err := exec.LookPath(name)
 		if err != nil {
-			return []Line{missing(name, "not on PATH", hint)}
+			return []Probe{missing(name, "not on PATH", hint)}
 		}
-		return []Line{ok(name, "%s", path)}
+		return []Probe{ok(name, "%s", path)}
 	}
 }
 
 // toolchain looks for the CUDA compiler with TVM-FFI, and checks whether this program can be sent to a remote.
-func (x *examination) toolchain(context.Context) []Line {
-	lines := make([]Line, 2)
+func (x *examination) toolchain(context.Context) []Probe {
+	lines := make([]Probe, 2)
 	if t, err := nvcc.Find(x.Cache); err != nil {
 		lines[0] = failed("nvcc", err, "")
 	} else {
@@ -70,7 +70,7 @@ func (x *examination) toolchain(context.Context) []Line {
 // driverVersion is a file of NVIDIA's kernel driver.
 const driverVersion = "/proc/driver/nvidia/version"
 
-func (x *examination) gpu(ctx context.Context) (lines []Line) {
+func (x *examination) gpu(ctx context.Context) (lines []Probe) {
 	text, err := os.ReadFile(driverVersion)
 	if version := regexp.MustCompile(`\b\d+\.\d+(\.\d+)?\b`).FindString(plain.First(string(text))); err == nil {
 		lines = append(lines, ok("driver", "NVIDIA %s", cmp.Or(version, "of unknown version")))
@@ -94,7 +94,7 @@ func (x *examination) gpu(ctx context.Context) (lines []Line) {
 	return lines
 }
 
-func (x *examination) tools(context.Context) (lines []Line) {
+func (x *examination) tools(context.Context) (lines []Probe) {
 	if x.Tool == nil {
 		return nil
 	}
@@ -110,13 +110,13 @@ func (x *examination) tools(context.Context) (lines []Line) {
 }
 
 // python looks for the interpreter of Python submissions, and for their packages.
-func (x *examination) python(ctx context.Context) []Line {
+func (x *examination) python(ctx context.Context) []Probe {
 	install := "pip install triton==" + pyworker.Contest
 	path, err := pyworker.Find(ctx)
 	if err != nil {
-		return []Line{failed("python", err, "")}
+		return []Probe{failed("python", err, "")}
 	}
-	lines := []Line{ok("python", "%s, with torch", path)}
+	lines := []Probe{ok("python", "%s, with torch", path)}
 	switch t, err := pyworker.FindTriton(ctx, x.Cache); {
 	case err != nil:
 		return append(lines, failed("triton", err, ""))
@@ -130,18 +130,18 @@ func (x *examination) python(ctx context.Context) []Line {
 	}
 }
 
-func (x *examination) storage(context.Context) []Line {
+func (x *examination) storage(context.Context) []Probe {
 	const hint = "set FISUB_CACHE to a folder that can be written to"
 	c := folder("cache", x.Cache, hint)
 	if x.CacheErr != nil {
 		c = failed("cache", x.CacheErr, hint)
 	}
-	return []Line{c, folder("runs", filepath.Join(filepath.Dir(x.Config), runs.Dir),
+	return []Probe{c, folder("runs", filepath.Join(filepath.Dir(x.Config), runs.Dir),
 		"run fisub where the folder of the submission can be written to")}
 }
 
 // folder reports whether something can be written below dir, which need not exist.
-func folder(name, dir, hint string) Line {
+func folder(name, dir, hint string) Probe {
 	there := dir
 	for there != filepath.Dir(there) {
 		st, err := os.Stat(there)

@@ -13,47 +13,47 @@ import (
 	"fisub/remote/providers"
 )
 
-func (x *examination) config(context.Context) []Line {
+func (x *examination) config(context.Context) []Probe {
 	cfg, err := config.Load(x.Config)
 	if err == nil {
-		return []Line{ok("config", "%s: %s, %s", x.Config, cfg.Solution.Name, cfg.Solution.Definition)}
+		return []Probe{ok("config", "%s: %s, %s", x.Config, cfg.Solution.Name, cfg.Solution.Definition)}
 	}
 	hint := "fisub check says what is wrong with it"
 	if errors.Is(err, fs.ErrNotExist) {
 		hint = "go to the folder of the submission, or name it: -C DIR"
 	}
-	return []Line{missing("config", err.Error()+"; every command about a submission needs it", hint)}
+	return []Probe{missing("config", err.Error()+"; every command about a submission needs it", hint)}
 }
 
-func (x *examination) dataset(context.Context) []Line {
+func (x *examination) dataset(context.Context) []Probe {
 	if x.Dataset == nil {
 		return nil
 	}
 	const hint = "--dataset DIR or FIB_DATASET_PATH names one; without them the embedded one is used"
 	data, err := x.Dataset()
 	if err != nil {
-		return []Line{failed("dataset", err, hint)}
+		return []Probe{failed("dataset", err, hint)}
 	}
 	names := data.Definitions()
 	if len(names) == 0 {
-		return []Line{missing("dataset", fmt.Sprintf("%s: no definitions below %s", data.Root(),
+		return []Probe{missing("dataset", fmt.Sprintf("%s: no definitions below %s", data.Root(),
 			filepath.Join(data.Root(), "definitions")), hint)}
 	}
 	where := data.Root()
 	if data.Embedded() {
 		where = "embedded"
 	}
-	return []Line{ok("dataset", "%s: %s", where, plain.Count(len(names), "definition"))}
+	return []Probe{ok("dataset", "%s: %s", where, plain.Count(len(names), "definition"))}
 }
 
 // remote asks the hosts of one table for their state.
-func (x *examination) remote(ctx context.Context, table string) (lines []Line) {
+func (x *examination) remote(ctx context.Context, table string) (lines []Probe) {
 	name, again := "remote."+table, "fisub remote hosts --on "+table+" asks again"
 	p, common, err := providers.Open(x.Tables, table, "")
 	if err != nil {
 		l := failed(name, err, "docs/remote.md has the keys of such a table")
 		l.Fact = err.Error() // without excerpts
-		return []Line{l}
+		return []Probe{l}
 	}
 	defer p.Close()
 	hosts, err := p.Check(ctx)
@@ -61,7 +61,7 @@ func (x *examination) remote(ctx context.Context, table string) (lines []Line) {
 		err = errors.New("it names no host")
 	}
 	if err != nil {
-		return []Line{failed(name, err, again)}
+		return []Probe{failed(name, err, again)}
 	}
 	for _, h := range hosts {
 		host := name

@@ -30,13 +30,13 @@ const bom = "\ufeff"
 // extensions are the file name endings that the contest packs, in lower case.
 var extensions = []string{".py", ".cu", ".cuh", ".cpp", ".c", ".h", ".hpp", ".cc", ".cxx"}
 
-// A Status says what packing does with a file.
-type Status string
+// A Treatment says what packing does with a file.
+type Treatment string
 
 const (
-	Included Status = "included" // byte for byte
-	Altered  Status = "altered"  // with its content changed as Reason says
-	Skipped  Status = "skipped"  // left out, for Reason
+	Included Treatment = "included" // byte for byte
+	Altered  Treatment = "altered"  // with its content changed as Reason says
+	Skipped  Treatment = "skipped"  // left out, for Reason
 )
 
 // BrokenLink is the reason of a link that was skipped since nothing is there.
@@ -44,12 +44,12 @@ const BrokenLink = "broken link"
 
 // An Entry is one direct child of a source folder. Content is what is packed: "" for a skipped one.
 type Entry struct {
-	Path    string `json:"path"` // bare file name
-	Status  Status `json:"status"`
-	Reason  string `json:"reason"` // "" for an ordinary file
-	Size    int64  `json:"bytes"`  // on disk, 0 for a subfolder or broken link
-	Line    int    `json:"-"`      // of what is not UTF-8, where that is the reason
-	Content string `json:"-"`
+	Path    string    `json:"path"` // bare file name
+	Status  Treatment `json:"status"`
+	Reason  string    `json:"reason"` // "" for an ordinary file
+	Size    int64     `json:"bytes"`  // on disk, 0 for a subfolder or broken link
+	Line    int       `json:"-"`      // of what is not UTF-8, where that is the reason
+	Content string    `json:"-"`
 }
 
 // Sources lists the folder dir as the contest's packer reads it: direct children only, links followed, known extensions

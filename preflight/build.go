@@ -20,10 +20,10 @@ import (
 	"fisub/preflight/source"
 )
 
-// A Kernel is a kernel as compiled for one arch.
-type Kernel struct {
+// A CompiledKernel is a kernel as compiled for one arch.
+type CompiledKernel struct {
 	Arch string `json:"arch"`
-	nvcc.Kernel
+	nvcc.Resources
 }
 
 // build compiles the solution for each arch.
@@ -238,7 +238,7 @@ func (c *checker) built(arch string, obj *nvcc.Object, b *Build) {
 		}
 	}
 	for _, k := range obj.Kernels {
-		b.Kernels = append(b.Kernels, Kernel{arch, k})
+		b.Kernels = append(b.Kernels, CompiledKernel{arch, k})
 	}
 	if c.Report.Solution.Spec.Binding == "torch" {
 		return // torch's own libraries define the rest

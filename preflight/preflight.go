@@ -66,7 +66,7 @@ type Report struct {
 type Build struct {
 	Arch      string
 	Toolchain string // "" where it was not compiled, or does not compile
-	Kernels   []Kernel
+	Kernels   []CompiledKernel
 }
 
 // Count is the number of findings of a severity.

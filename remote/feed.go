@@ -18,7 +18,7 @@ func Slots(name string, n int) (places []Place) {
 type Feed struct {
 	To   Watcher
 	At   int64 // offset in the stream of the next byte
-	Last State
+	Last Stage
 	Err  error // a *LocalError where To has failed; it ends the Wait
 }
 
@@ -31,10 +31,10 @@ func (f *Feed) Write(p []byte) (int, error) {
 }
 
 // Tell tells what the job does.
-func (f *Feed) Tell(phase Phase, text string) { f.State(State{Phase: phase, Text: text}) }
+func (f *Feed) Tell(phase Phase, text string) { f.State(Stage{Phase: phase, Text: text}) }
 
 // State does as Tell.
-func (f *Feed) State(s State) {
+func (f *Feed) State(s Stage) {
 	if s != f.Last {
 		f.Last = s
 		f.To.State(s)

@@ -31,7 +31,7 @@ type Job struct {
 	Labels map[string]string `json:"labels,omitempty"` // shown where the provider shows jobs: run, definition
 
 	// Tell is told for what a Submit waits that takes long; it may be nil.
-	Tell func(State) `json:"-"`
+	Tell func(Stage) `json:"-"`
 
 	// Key is that of the Seal with which the agent signs what it says; "" where it signs nothing. Before anything of the
 	// submission runs, no file that it can read holds the key any more: the agent takes it out of its copy of the job.
@@ -125,8 +125,8 @@ const (
 	Away     Phase = "away" // the host cannot be reached for the moment; the provider keeps trying
 )
 
-// A State is told while a job is waited for, whenever it changes.
-type State struct {
+// A Stage is told while a job is waited for, whenever it changes.
+type Stage struct {
 	Phase Phase
 	Text  string    // "position 3 of 7", "node gpu04", the error while Away
 	Start time.Time // estimated, while Queued; zero where it is not known
@@ -136,7 +136,7 @@ type State struct {
 // error ends the Wait. Both are called from one goroutine at a time.
 type Watcher interface {
 	io.Writer
-	State(State)
+	State(Stage)
 }
 
 // A Provider takes jobs to hosts of one kind. Its methods may be called from several goroutines at a time. Errors name

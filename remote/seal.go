@@ -96,16 +96,16 @@ type Cutter struct {
 	long bool   // it is longer than MaxLine, and dropped
 }
 
-// A Line is one of a stream, without its newline and its code.
-type Line struct {
+// A SignedLine is one of a stream, without its newline and its code.
+type SignedLine struct {
 	Text   []byte // until the next one is asked for; not of one that is Long
 	Signed bool   // by the agent, or nothing is; it may be where the line is Long: what follows tells
 	Long   bool   // more than MaxLine, and dropped
 }
 
 // Cut gives the lines that end with p, which is what comes next of the stream. It must be read to its end.
-func (c *Cutter) Cut(p []byte) iter.Seq[Line] {
-	return func(yield func(Line) bool) {
+func (c *Cutter) Cut(p []byte) iter.Seq[SignedLine] {
+	return func(yield func(SignedLine) bool) {
 		for part := range bytes.Lines(p) {
 			text, whole := bytes.CutSuffix(part, []byte("\n"))
 			if !c.long {
@@ -117,7 +117,7 @@ func (c *Cutter) Cut(p []byte) iter.Seq[Line] {
 			if !whole {
 				return
 			}
-			line := Line{Signed: true, Long: c.long}
+			line := SignedLine{Signed: true, Long: c.long}
 			if c.long {
 				c.Lines++
 			} else {

@@ -112,7 +112,7 @@ func spreadAxis(workloads []runs.Row) string {
 
 // measured are the series of the workloads that ran at place, "" for all: the solution's, the baseline's, the copy's
 // and the empty kernel's.
-func (r *Run) measured(place string) (own, theirs, copied, empty series) {
+func (r *Subject) measured(place string) (own, theirs, copied, empty series) {
 	baseline := ""
 	if b := r.Run.Run.Baseline; b != nil {
 		baseline = clean(b.Name, 24)
@@ -142,7 +142,7 @@ func (r *Run) measured(place string) (own, theirs, copied, empty series) {
 }
 
 // latency is the chart of the run's latencies; nil where nothing was timed.
-func (r *Run) latency(id string) *chart {
+func (r *Subject) latency(id string) *chart {
 	var all, lines []series
 	if !r.Split() {
 		own, theirs, copied, empty := r.measured("")
@@ -233,7 +233,7 @@ func axisName(axis string) string {
 }
 
 // speedups is the chart of the run's speed-ups over its baseline; nil where there are less than two.
-func (r *Run) speedups(id string) *chart {
+func (r *Subject) speedups(id string) *chart {
 	b := r.Run.Run.Baseline
 	if b == nil || r.Emulated {
 		return nil

@@ -91,7 +91,7 @@ func gpuRun(id string, n int) *event.Run {
 		Host: event.Host{Name: "gpu01", OS: "linux/amd64", CPU: "CPU", Cores: 8},
 		Git:  &event.Git{Commit: "abc123", Dirty: true}}
 	for i := range n {
-		r.Workloads = append(r.Workloads, event.Workload{UUID: fmt.Sprintf("%08d-aaaa-bbbb-cccc-dddddddddddd", i),
+		r.Workloads = append(r.Workloads, event.WorkloadRef{UUID: fmt.Sprintf("%08d-aaaa-bbbb-cccc-dddddddddddd", i),
 			Axes: map[string]int{"num_seqs": 1 + i%7, "total_seq_len": 64 << (i % 10)}})
 	}
 	return r
@@ -141,7 +141,7 @@ func samples(seed uint64, ns float64, trials, calls int) *event.Samples {
 }
 
 // passed are the events of a workload that passed.
-func passed(w event.Workload, s *event.Samples) []event.Event {
+func passed(w event.WorkloadRef, s *event.Samples) []event.Event {
 	abs, rel := 1.5e-7, 3e-4
 	e := eventtest.Verdict{Axes: w.Axes, Status: "PASSED", MaxAbs: abs, MaxRel: rel, UUID: w.UUID}.Evaluated()
 	if s != nil {
@@ -218,7 +218,7 @@ func places(t testing.TB) *runs.Run {
 	names := []string{"lab: gpu01 gpu 0", "cloud: i-2"}
 	for i, d := range devices {
 		list = append(list, event.Event{Type: event.TypeJob, Place: names[i],
-			JobState: &event.Job{Phase: "running", Device: &d, Host: &event.Host{Name: "host" + fmt.Sprint(i), Cores: 4}}})
+			JobState: &event.JobChange{Phase: "running", Device: &d, Host: &event.Host{Name: "host" + fmt.Sprint(i), Cores: 4}}})
 	}
 	for i, w := range run.Workloads {
 		s := samples(uint64(i), 5000*float64(1+2*(i%2))*float64(i+1), 3, 50)

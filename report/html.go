@@ -43,7 +43,7 @@ type section struct {
 	ID       string // prefix of the ids in it
 	Heading  string // of the run, "" where it is the only one
 	Sub      bool   // its parts are one level below
-	Run      *Run
+	Run      *Subject
 	Lines    []string // about what it is
 	Summary  []string
 	Figures  []figure
@@ -141,7 +141,7 @@ func (t *table) brief() {
 	}
 }
 
-func (r *Run) section(n int, brief bool) section {
+func (r *Subject) section(n int, brief bool) section {
 	id := fmt.Sprintf("r%d-", n)
 	f := r.Run.Run
 	s := section{ID: id, Run: r, Summary: r.Summary(), Facts: r.facts(id + "facts")}
@@ -207,7 +207,7 @@ func (r *Run) section(n int, brief bool) section {
 }
 
 // L2 is the state of the cache that the run's latencies are of.
-func (r *Run) L2() string {
+func (r *Subject) L2() string {
 	_, l2 := r.conditions()
 	return l2
 }
@@ -233,7 +233,7 @@ func (s section) Count() string { return plain.Count(len(s.Hist), "workload") }
 func (s section) Latency() string { return s.Run.Latency() }
 
 // failure is what there is to say about a workload that did not pass.
-func (r *Run) failure(w *runs.Row) failure {
+func (r *Subject) failure(w *runs.Row) failure {
 	f := failure{Workload: clean(w.UUID, 80), Verdict: clean(r.verdict(w), 60)}
 	if w.Failed != nil {
 		f.Text = clean(w.Failed.Text, 1000)

@@ -22,12 +22,12 @@ import (
 // A Report is about one run or more. Its runs are not changed while it is written.
 type Report struct {
 	Version     string // of the program that writes it
-	Runs        []*Run
+	Runs        []*Subject
 	Comparisons []Comparison // each further run with the first
 }
 
-// A Run is a run and what is needed to show it.
-type Run struct {
+// A Subject is a run and what is needed to show it.
+type Subject struct {
 	*runs.Run
 	Axes []string // names, in order
 	// those that have a verdict or could not be judged, in the order of the run, then those that are missing
@@ -38,7 +38,7 @@ type Run struct {
 
 // A Comparison is of run B with run A.
 type Comparison struct {
-	A, B   *Run
+	A, B   *Subject
 	Result *compare.Result
 	Err    error // why they cannot be compared; Result is then nil
 }
@@ -47,7 +47,7 @@ type Comparison struct {
 func (c *Comparison) Warnings() []string {
 	var list []string
 	warn := func(format string, args ...any) { list = append(list, clean(fmt.Sprintf(format, args...), 400)) }
-	for _, run := range []*Run{c.A, c.B} {
+	for _, run := range []*Subject{c.A, c.B} {
 		if run.Split() {
 			warn("run %s had %d places: the ratio of a workload that ran on another GPU in the other run says nothing about "+
 				"the solutions", run.ID, len(run.Places))
@@ -108,8 +108,8 @@ func locate(w *runs.Row, r *event.Run) {
 	}
 }
 
-func newRun(r *runs.Run) *Run {
-	run := &Run{Run: r, Emulated: r.Run.Device.Emulated}
+func newRun(r *runs.Run) *Subject {
+	run := &Subject{Run: r, Emulated: r.Run.Device.Emulated}
 	emulated := map[string]bool{}
 	for _, p := range r.Places {
 		emulated[p.Name] = p.Device.Emulated
@@ -148,12 +148,12 @@ func newRun(r *runs.Run) *Run {
 }
 
 // Name is the solution and the beginning of its hash.
-func (r *Run) Name() string {
+func (r *Subject) Name() string {
 	return clean(r.Run.Run.Solution, 80) + " " + plain.Short(r.Run.Run.ContentHash)
 }
 
 // name tells run from the others.
-func (r *Report) name(run *Run) string {
+func (r *Report) name(run *Subject) string {
 	for _, other := range r.Runs {
 		if other != run && other.Name() == run.Name() {
 			return run.Name() + ", run " + clean(run.ID, 60)
@@ -163,7 +163,7 @@ func (r *Report) name(run *Run) string {
 }
 
 // verdict is the contest's status, or lower-case words if there is none.
-func (r *Run) verdict(w *runs.Row) string {
+func (r *Subject) verdict(w *runs.Row) string {
 	switch {
 	case w.Evaluated != nil:
 		return string(w.Evaluated.Status())
@@ -186,10 +186,10 @@ func speedupOf(w *runs.Row) *float64 {
 }
 
 // Split tells whether the run had more than one place: figures of different GPUs are then not summed up.
-func (r *Run) Split() bool { return len(r.Places) > 1 }
+func (r *Subject) Split() bool { return len(r.Places) > 1 }
 
 // device is that of a workload.
-func (r *Run) device(w *runs.Row) event.Device {
+func (r *Subject) device(w *runs.Row) event.Device {
 	for _, p := range r.Places {
 		if p.Name == w.Place {
 			return p.Device
@@ -199,7 +199,7 @@ func (r *Run) device(w *runs.Row) event.Device {
 }
 
 // where says what the run ran on.
-func (r *Run) where() string {
+func (r *Subject) where() string {
 	if !r.Split() {
 		return deviceText(r.Run.Run.Device)
 	}
@@ -220,7 +220,7 @@ func deviceText(d event.Device) string {
 }
 
 // Summary is the verdict in sentences.
-func (r *Run) Summary() []string {
+func (r *Subject) Summary() []string {
 	counts := r.Totals()
 	judged := counts.Passed + counts.Failed
 	total := judged + counts.Missing
@@ -257,7 +257,7 @@ func (r *Run) Summary() []string {
 
 // Mean is the mean over the passed workloads of the official latency in nanoseconds; 0 where there is none, and where
 // the run had several places.
-func (r *Run) Mean() float64 {
+func (r *Subject) Mean() float64 {
 	if !r.Timed || r.Split() {
 		return 0
 	}
@@ -265,7 +265,7 @@ func (r *Run) Mean() float64 {
 }
 
 // conditions names the timers and states of the L2 that the run's latencies are of.
-func (r *Run) conditions() (timer, l2 string) {
+func (r *Subject) conditions() (timer, l2 string) {
 	timers, states := map[string]bool{}, map[string]bool{}
 	for _, w := range r.Workloads {
 		if w.Samples != nil {
@@ -277,7 +277,7 @@ func (r *Run) conditions() (timer, l2 string) {
 }
 
 // Latency says what the latencies are; "" where there are none.
-func (r *Run) Latency() string {
+func (r *Subject) Latency() string {
 	if !r.Timed {
 		return ""
 	}
@@ -286,7 +286,7 @@ func (r *Run) Latency() string {
 }
 
 // empty is the longest time of an empty kernel in nanoseconds, 0 where it was not timed.
-func (r *Run) empty() (ns float64) {
+func (r *Subject) empty() (ns float64) {
 	for _, w := range r.Workloads {
 		if w.Samples != nil {
 			ns = max(ns, w.Samples.EmptyNS)
@@ -296,7 +296,7 @@ func (r *Run) empty() (ns float64) {
 }
 
 // Looked says which mistakes the run looked for, and how many results it judged; nil if its record does not tell.
-func (r *Run) Looked() []string {
+func (r *Subject) Looked() []string {
 	l := r.Run.Run.Looked
 	if l == nil {
 		return nil

@@ -105,7 +105,7 @@ func errorCell(f *float64) cell {
 	return c
 }
 
-func (r *Run) verdictCell(w *runs.Row) cell {
+func (r *Subject) verdictCell(w *runs.Row) cell {
 	c := cell{Text: clean(r.verdict(w), 60)}
 	switch {
 	case w.Passed():
@@ -154,7 +154,7 @@ func remarks(w *runs.Row) cell {
 }
 
 // workloads is the table of all verdicts and figures.
-func (r *Run) workloads(id string) table {
+func (r *Subject) workloads(id string) table {
 	t := table{ID: id, Caption: "Workloads, verdicts and figures"}
 	tol := r.Run.Run.Tolerance
 	t.Note = fmt.Sprintf("An element is right within %g absolute or %g relative; %g %% of the elements must be.", tol.Atol,
@@ -205,7 +205,7 @@ func (r *Run) workloads(id string) table {
 
 // groups is the table of the workloads put together by their axes, for those by which they differ; it has no rows where
 // that would be more than half of those of the table of workloads, or the figures are of several places.
-func (r *Run) groups(id string) table {
+func (r *Subject) groups(id string) table {
 	values := axisValues(r.Workloads)
 	axes := slices.DeleteFunc(slices.Clone(r.Axes), func(name string) bool { return len(values[name]) < 2 })
 	t := table{ID: id, Caption: "By axes", Head: append(axisColumns(axes), column{Text: "Passed"})}
@@ -270,7 +270,7 @@ func figures(w *runs.Row, baseline bool) []cell {
 
 // trust is the state of the GPU while the workloads were timed: a sentence about all, and those workloads whose state
 // was another, or whose figures are in doubt.
-func (r *Run) trust(id string) (sentence string, t table) {
+func (r *Subject) trust(id string) (sentence string, t table) {
 	t = table{ID: id, Caption: "Where the state of the GPU was another",
 		Note: "As NVML tells it; a range is of the readings during the measurement."}
 	t.Head = append([]column{{Text: "Workload"}}, axisColumns(r.Axes)...)
@@ -338,7 +338,7 @@ func (r *Run) trust(id string) (sentence string, t table) {
 }
 
 // usualClock is the text of the SM clock that most workloads were timed at; of two as frequent ones, the first.
-func (r *Run) usualClock() (usual string) {
+func (r *Subject) usualClock() (usual string) {
 	counts := map[string]int{}
 	for _, w := range r.Workloads {
 		if w.Samples != nil && w.Samples.Stamp != nil {
@@ -455,7 +455,7 @@ func between(lo, hi float64, digits int, unit string) cell {
 }
 
 // kernels is what one call does on the GPU, each different launch once.
-func (r *Run) kernels(id string) table {
+func (r *Subject) kernels(id string) table {
 	t := table{ID: id, Caption: "What one call does on the GPU",
 		Note: "As CUPTI saw it. Registers and local memory are of one thread, shared memory of one block.",
 		Head: []column{{Text: "Kernel"}, {Text: "Step", Title: "place in the call"}, {Text: "Grid", Right: true},
@@ -540,7 +540,7 @@ func sizeCell(s [3]int) cell { return cell{Text: fmt.Sprintf("%d × %d × %d", s
 func bytesCell(n int64) cell { return cell{Text: fmt.Sprintf("%d B", n)} }
 
 // facts is the environment.
-func (r *Run) facts(id string) table {
+func (r *Subject) facts(id string) table {
 	t := table{ID: id, Caption: "What ran where", Head: []column{{Text: "Fact"}, {Text: "Value"}}}
 	for _, f := range Facts(r.Run) {
 		t.add(cell{Text: f[0]}, cell{Text: clean(f[1], 600)})

@@ -21,22 +21,22 @@ import (
 	"fisub/pack"
 )
 
-// A State says what a step means for the tag.
-type State string
+// A StepState says what a step means for the tag.
+type StepState string
 
 const (
-	OK      State = "ok"
-	Warning State = "warning" // the result should be read with it
-	Todo    State = "to do"   // left for the user before the tag can be made; nothing is wrong
-	Fault   State = "fault"   // the contest would get something else than what was tested, or nothing
+	OK      StepState = "ok"
+	Warning StepState = "warning" // the result should be read with it
+	Todo    StepState = "to do"   // left for the user before the tag can be made; nothing is wrong
+	Fault   StepState = "fault"   // the contest would get something else than what was tested, or nothing
 )
 
 // A Step is one thing that was looked at.
 type Step struct {
-	Name  string `json:"step"` // "check", "tested", "edge", "commit", "checkout", "tag", "remote"
-	State State  `json:"state"`
-	Text  string `json:"text"`
-	Hint  string `json:"hint,omitempty"`
+	Name  string    `json:"step"` // "check", "tested", "edge", "commit", "checkout", "tag", "remote"
+	State StepState `json:"state"`
+	Text  string    `json:"text"`
+	Hint  string    `json:"hint,omitempty"`
 }
 
 // A Survey is what is true of a repository, whatever submission of it is looked at.
@@ -125,8 +125,8 @@ type Options struct {
 	AskedName string // the remote that was asked for, or ""
 }
 
-// A Plan is what a tag of one submission takes, and what came of it.
-type Plan struct {
+// A TagPlan is what a tag of one submission takes, and what came of it.
+type TagPlan struct {
 	Config     string `json:"config"` // as Options named it
 	Definition string `json:"definition"`
 	Name       string `json:"name"`
@@ -141,7 +141,7 @@ type Plan struct {
 }
 
 // Refused tells whether the tag cannot be made as things are, and whether that is through a fault.
-func (p *Plan) Refused() (refused, fault bool) {
+func (p *TagPlan) Refused() (refused, fault bool) {
 	for _, s := range p.Steps {
 		refused = refused || s.State == Todo || s.State == Fault
 		fault = fault || s.State == Fault
@@ -150,7 +150,7 @@ func (p *Plan) Refused() (refused, fault bool) {
 }
 
 // NeedsEdge reports whether a run of set edge is missing and nothing but such a run and git's work is left to do.
-func (p *Plan) NeedsEdge() bool {
+func (p *TagPlan) NeedsEdge() bool {
 	needed := false
 	for _, s := range p.Steps {
 		if s.State == Fault || s.State == Todo && s.Name == "tested" {
@@ -161,15 +161,15 @@ func (p *Plan) NeedsEdge() bool {
 	return needed
 }
 
-func (p *Plan) add(name string, state State, hint, format string, args ...any) {
+func (p *TagPlan) add(name string, state StepState, hint, format string, args ...any) {
 	p.Steps = append(p.Steps, Step{name, state, fmt.Sprintf(format, args...), hint})
 }
 
 // Plan says what stands between a submission and its tag.
-func (v *Survey) Plan(ctx context.Context, o Options) (*Plan, error) {
+func (v *Survey) Plan(ctx context.Context, o Options) (*TagPlan, error) {
 	sol := o.Solution
 	n := Note{Definition: sol.Definition, Name: sol.Name, Author: sol.Author, ContentHash: sol.Hash(), Fisub: o.Version}
-	p := &Plan{Config: o.Config, Definition: n.Definition, Name: n.Name, Author: n.Author, Hash: n.ContentHash, Note: n,
+	p := &TagPlan{Config: o.Config, Definition: n.Definition, Name: n.Name, Author: n.Author, Hash: n.ContentHash, Note: n,
 		Commit: v.Head.Commit}
 	o.Proof.note(&p.Note)
 	p.Steps = append(p.Steps, o.Checked...)
@@ -200,7 +200,7 @@ func (v *Survey) Plan(ctx context.Context, o Options) (*Plan, error) {
 	return p, v.remote(ctx, p, o)
 }
 
-func (p *Plan) tested(proof *Proof, untested, findings bool) {
+func (p *TagPlan) tested(proof *Proof, untested, findings bool) {
 	const hint = "fisub remote --set contest runs it on a GPU, and fisub local --set contest where there is one; " +
 		"--untested tags it as it is"
 	seen := "none of this content"
@@ -251,7 +251,7 @@ func (p *Plan) tested(proof *Proof, untested, findings bool) {
 
 // collected looks whether the collector comes to the config, or to what is packed of it. What is wrong with that is
 // told by the pre-flight, and refused by what a clean checkout then packs to.
-func (v *Survey) collected(p *Plan, own string, sol *trace.Solution) {
+func (v *Survey) collected(p *TagPlan, own string, sol *trace.Solution) {
 	switch c := v.Here.Of(own); {
 	case path.Base(own) != config.Name:
 		p.add("collector", Fault, "name it "+config.Name, "%s: the contest's collector looks for %s only", own, config.Name)
@@ -265,7 +265,7 @@ func (v *Survey) collected(p *Plan, own string, sol *trace.Solution) {
 }
 
 // commit looks at HEAD and the working tree, and tells whether they are the same, but for files that git ignores.
-func (v *Survey) commit(p *Plan, own string) (same bool) {
+func (v *Survey) commit(p *TagPlan, own string) (same bool) {
 	if v.Head.Commit == "" {
 		p.add("commit", Todo, "git add "+plain.Word(path.Dir(own))+" && git commit", "nothing is committed yet")
 		return false
@@ -291,7 +291,7 @@ func (v *Survey) commit(p *Plan, own string) (same bool) {
 }
 
 // checkout compares what the collector finds in the commit with the solution.
-func (v *Survey) checkout(p *Plan, own string, sol *trace.Solution) {
+func (v *Survey) checkout(p *TagPlan, own string, sol *trace.Solution) {
 	head := plain.Short(v.Head.Commit)
 	c, here := v.Committed.Of(own), v.Here.Of(own)
 	if c == nil || here == nil {
@@ -359,7 +359,7 @@ func files(a, b *trace.Solution) (names []string) {
 }
 
 // tag chooses the name, or finds the tag that is there already.
-func (v *Survey) tag(ctx context.Context, p *Plan, o Options) error {
+func (v *Survey) tag(ctx context.Context, p *TagPlan, o Options) error {
 	pattern := cmp.Or(o.Pattern, Pattern)
 	definition := o.Solution.Definition
 	// The newest tag of this commit and content stands, if no other commit has a newer one.
@@ -410,7 +410,7 @@ func (v *Survey) tag(ctx context.Context, p *Plan, o Options) error {
 }
 
 // remote shows what a push would send where.
-func (v *Survey) remote(ctx context.Context, p *Plan, o Options) error {
+func (v *Survey) remote(ctx context.Context, p *TagPlan, o Options) error {
 	need := Warning
 	if o.WillPush {
 		need = Todo
@@ -469,7 +469,7 @@ func (v *Survey) remote(ctx context.Context, p *Plan, o Options) error {
 }
 
 // Make makes the tag of a plan that is not refused; made is false where it was there.
-func (v *Survey) Make(ctx context.Context, p *Plan) (made bool, err error) {
+func (v *Survey) Make(ctx context.Context, p *TagPlan) (made bool, err error) {
 	if p.Object != "" {
 		return false, nil
 	}
@@ -478,7 +478,7 @@ func (v *Survey) Make(ctx context.Context, p *Plan) (made bool, err error) {
 }
 
 // Send pushes the tag of a plan; sent is false where the remote had it.
-func (v *Survey) Send(ctx context.Context, p *Plan) (sent bool, err error) {
+func (v *Survey) Send(ctx context.Context, p *TagPlan) (sent bool, err error) {
 	if p.Pushed {
 		return false, nil
 	}

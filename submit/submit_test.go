@@ -83,7 +83,7 @@ func TestProve(t *testing.T) {
 			Definition: sol.Definition, Set: ran,
 			DPS: sol.Spec.DestinationPassingStyle, Device: event.Device{Kind: "cuda", Name: "GPU", Emulated: emulated}}
 		for i := range statuses {
-			r.Workloads = append(r.Workloads, event.Workload{UUID: set[i].UUID})
+			r.Workloads = append(r.Workloads, event.WorkloadRef{UUID: set[i].UUID})
 		}
 		folder := runs.New(root, id)
 		stream := event.NewStream(folder.Record)
@@ -154,7 +154,7 @@ func TestProve(t *testing.T) {
 	if p := prove(sol); p.Broken != "run "+broken+", of the same content, passed 1 of its 2 workloads: RUNTIME_ERROR on u2" {
 		t.Errorf("got %+v, want the run that failed", p)
 	}
-	plan := &Plan{}
+	plan := &TagPlan{}
 	plan.tested(prove(sol), true, true)
 	if refused, fault := plan.Refused(); !refused || !fault {
 		t.Errorf("got %+v, want it refused, untested or not", plan.Steps)
@@ -164,8 +164,8 @@ func TestProve(t *testing.T) {
 	}
 	hasEdge, ran = true, "edge"
 	before := prove(sol)
-	states := func(untested bool) (states []State) {
-		plan := &Plan{}
+	states := func(untested bool) (states []StepState) {
+		plan := &TagPlan{}
 		plan.tested(prove(sol), untested, false)
 		for _, s := range plan.Steps {
 			if s.Name == "edge" {
@@ -174,7 +174,7 @@ func TestProve(t *testing.T) {
 		}
 		return states
 	}
-	if got := states(false); !slices.Equal(got, []State{Todo}) || before.EdgeLack != "this content has not run on set edge" {
+	if got := states(false); !slices.Equal(got, []StepState{Todo}) || before.EdgeLack != "this content has not run on set edge" {
 		t.Errorf("got %v, %q, want the run that is to be done", got, before.EdgeLack)
 	}
 	wrong := run(sol, true, "PASSED", "RUNTIME_ERROR")
@@ -182,11 +182,11 @@ func TestProve(t *testing.T) {
 		p.EdgeLack != "run "+wrong+" passed 1 of its 2 workloads: RUNTIME_ERROR on u2 ()" {
 		t.Errorf("got %+v, want the run on set edge that failed", p)
 	}
-	if got := append(states(false), states(true)...); !slices.Equal(got, []State{Fault, Warning}) {
+	if got := append(states(false), states(true)...); !slices.Equal(got, []StepState{Fault, Warning}) {
 		t.Errorf("got %v, want a fault that --untested overrides", got)
 	}
 	run(sol, true, "PASSED", "PASSED")
-	if got := states(false); !slices.Equal(got, []State{OK}) {
+	if got := states(false); !slices.Equal(got, []StepState{OK}) {
 		t.Errorf("got %v, want ok", got)
 	}
 	hasEdge, ran = false, "default"

@@ -169,7 +169,7 @@ func lacking(r *runs.Run, sol *trace.Solution, name string, set []*trace.Workloa
 	}
 	missing := 0
 	for _, w := range set {
-		if !slices.ContainsFunc(r.Run.Workloads, func(ran event.Workload) bool { return ran.UUID == w.UUID }) {
+		if !slices.ContainsFunc(r.Run.Workloads, func(ran event.WorkloadRef) bool { return ran.UUID == w.UUID }) {
 			missing++
 		}
 	}

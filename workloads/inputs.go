@@ -322,8 +322,8 @@ func (d *Dataset) randomStream(w *trace.Workload, name string, trial int) random
 	return d.stream(w.UUID, name, fmt.Sprint("trial ", trial))
 }
 
-// A Report says what is wrong with one workload.
-type Report struct {
+// An InputFaults says what is wrong with one workload.
+type InputFaults struct {
 	UUID   string
 	Files  int // that the workload names
 	Absent int // of those, not made yet; only of the embedded dataset, where that is no fault
@@ -332,17 +332,17 @@ type Report struct {
 
 // Verify checks workloads by the rules of Load and by the contest's further ones: axes exactly the var axes of the
 // definition and positive, inputs exactly the definition's, no uuid twice. It makes no file.
-func (d *Dataset) Verify(ctx context.Context, def *trace.Definition, ws []*trace.Workload) ([]Report, error) {
+func (d *Dataset) Verify(ctx context.Context, def *trace.Definition, ws []*trace.Workload) ([]InputFaults, error) {
 	if err := d.kept(); err != nil {
 		return nil, err
 	}
-	var reports []Report
+	var reports []InputFaults
 	seen := map[string]bool{}
 	for _, w := range ws {
 		if err := ctx.Err(); err != nil {
 			return reports, err
 		}
-		r := Report{UUID: w.UUID}
+		r := InputFaults{UUID: w.UUID}
 		if seen[w.UUID] {
 			r.Faults = append(r.Faults, errors.New("the uuid is that of another workload"))
 		}
@@ -385,7 +385,7 @@ func names(def *trace.Definition, w *trace.Workload) (faults []error) {
 }
 
 // verifyFiles checks the inputs that the workload gives.
-func (d *Dataset) verifyFiles(r *Report, def *trace.Definition, w *trace.Workload) {
+func (d *Dataset) verifyFiles(r *InputFaults, def *trace.Definition, w *trace.Workload) {
 	files, faults := d.openFiles(def, w)
 	for _, f := range files {
 		defer f.Close()

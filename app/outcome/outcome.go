@@ -32,28 +32,28 @@ type Outcome struct {
 	Status  string `json:"status"`      // see above
 	Exit    int    `json:"exit_status"` // as fisub help exit-status has it
 
-	Submission *Submission `json:"submission,omitempty"`   // that was run or checked, where it is one
-	Run        *Run        `json:"run,omitempty"`          // of local and remote
-	Score      *float64    `json:"score,omitempty"`        // mean speed-up over the baseline, 0 where a workload fails
-	ScoreName  string      `json:"score_name,omitempty"`   // "contest score" where the baseline is the reference
-	Worst      *Group      `json:"worst_group,omitempty"`  // of the workloads that share a value of an axis
-	Fault      *Fault      `json:"first_fault,omitempty"`  // what to fix first
-	Faults     int         `json:"faults,omitempty"`       // errors of check, workloads of a run that did not pass
-	Compared   []Compared  `json:"compared,omitempty"`     // of compare: each of the others with A
-	Warnings   []string    `json:"warnings,omitempty"`     // what the result should be read with
-	Errors     []Message   `json:"errors,omitempty"`       // why the command came to nothing
-	Next       string      `json:"next_command,omitempty"` // that tells most now
+	Submission *SubmissionName `json:"submission,omitempty"`   // that was run or checked, where it is one
+	Run        *RunTotals      `json:"run,omitempty"`          // of local and remote
+	Score      *float64        `json:"score,omitempty"`        // mean speed-up over the baseline, 0 where a workload fails
+	ScoreName  string          `json:"score_name,omitempty"`   // "contest score" where the baseline is the reference
+	Worst      *Group          `json:"worst_group,omitempty"`  // of the workloads that share a value of an axis
+	Fault      *Fault          `json:"first_fault,omitempty"`  // what to fix first
+	Faults     int             `json:"faults,omitempty"`       // errors of check, workloads of a run that did not pass
+	Compared   []Compared      `json:"compared,omitempty"`     // of compare: each of the others with A
+	Warnings   []string        `json:"warnings,omitempty"`     // what the result should be read with
+	Errors     []Message       `json:"errors,omitempty"`       // why the command came to nothing
+	Next       string          `json:"next_command,omitempty"` // that tells most now
 }
 
-// A Submission names what was judged.
-type Submission struct {
+// A SubmissionName names what was judged.
+type SubmissionName struct {
 	Definition  string `json:"definition,omitempty"`
 	Solution    string `json:"solution,omitempty"`     // name
 	ContentHash string `json:"content_hash,omitempty"` // the contest's
 }
 
-// A Run says what ran.
-type Run struct {
+// A RunTotals says what ran.
+type RunTotals struct {
 	ID        string `json:"id"`
 	Set       string `json:"set"`
 	Device    string `json:"device"`
@@ -153,7 +153,7 @@ func (o *Outcome) Check(reports []*preflight.Report, strict bool) {
 	}
 	if len(reports) == 1 && reports[0].Solution != nil {
 		s := reports[0].Solution
-		o.Submission = &Submission{Definition: s.Definition, Solution: s.Name, ContentHash: s.Hash()}
+		o.Submission = &SubmissionName{Definition: s.Definition, Solution: s.Name, ContentHash: s.Hash()}
 	}
 }
 
@@ -163,8 +163,8 @@ func (o *Outcome) Of(r *runs.Run) {
 		return
 	}
 	d := r.Run.Device
-	o.Submission = &Submission{r.Run.Definition, r.Run.Solution, r.Run.ContentHash}
-	o.Run = &Run{ID: r.ID, Set: r.Run.Set, Device: d.Name, Emulated: d.Emulated, Workloads: len(r.Run.Workloads),
+	o.Submission = &SubmissionName{r.Run.Definition, r.Run.Solution, r.Run.ContentHash}
+	o.Run = &RunTotals{ID: r.ID, Set: r.Run.Set, Device: d.Name, Emulated: d.Emulated, Workloads: len(r.Run.Workloads),
 		Whole: r.Run.Whole, Looked: r.Run.Looked}
 	for _, row := range r.Rows {
 		o.Run.Findings += len(row.Findings)

@@ -20,7 +20,7 @@ func row(uuid string, batch int, status string, speedup float64) runs.Row {
 
 func of(device event.Device, rows ...runs.Row) *Outcome {
 	r := &runs.Run{ID: "one", Summary: runs.Summary{
-		Run:  &event.Run{Device: device, Set: "contest", Workloads: make([]event.Workload, len(rows))},
+		Run:  &event.Run{Device: device, Set: "contest", Workloads: make([]event.WorkloadRef, len(rows))},
 		Rows: rows, Done: &event.Done{}}}
 	o := new(Outcome)
 	o.Of(r)
@@ -78,7 +78,7 @@ func TestVerdict(t *testing.T) {
 	if f := of(emu, found, fault).Fault; f.File != "/tmp/x/kernel.cu" || f.Line != 41 || len(f.Lines) != 2 {
 		t.Errorf("fault: got %+v, want line 41 of kernel.cu and both lines of the log", f)
 	}
-	spent := &runs.Run{ID: "one", Summary: runs.Summary{Run: &event.Run{Workloads: make([]event.Workload, 3)},
+	spent := &runs.Run{ID: "one", Summary: runs.Summary{Run: &event.Run{Workloads: make([]event.WorkloadRef, 3)},
 		Rows: []runs.Row{row("a", 1, "PASSED", 2)}, Done: &event.Done{Passed: 1, Missing: 2, Left: 2}}}
 	o := new(Outcome)
 	if o.Of(spent); o.Status != "passed" || o.Run.Left != 2 || o.Run.Missing != 0 || o.Next != "fisub local --resume one" {

@@ -33,7 +33,7 @@ func guarded(t *testing.T, client *worker.Client) (out *os.File) {
 	t.Helper()
 	out = outputs(t)
 	five := int64(5)
-	err := client.Load(t.Context(), &worker.Workload{Guard: 512,
+	err := client.Load(t.Context(), &worker.Tensors{Guard: 512,
 		Inputs: []worker.Value{{Tensor: tensorFile(t, 1, -2, 30)}, {Int: &five}},
 		Outputs: []worker.Value{{Tensor: &worker.FileTensor{DType: "float32", Shape: []int{3}, Bytes: 12}},
 			{Tensor: &worker.FileTensor{DType: "float32", Shape: []int{}, Offset: 256, Bytes: 4}}},

@@ -24,7 +24,7 @@ func fakeGPU(t *testing.T, version string) (measure func(body string, plan devic
 	return func(body string, plan device.Plan) (*device.Samples, error) {
 		t.Helper()
 		give(t, client, body)
-		samples, _, err := client.Measure(t.Context(), worker.Plan{Plan: plan})
+		samples, _, err := client.Measure(t.Context(), worker.JudgedPlan{Plan: plan})
 		return samples, err
 	}
 }
@@ -51,7 +51,7 @@ func TestFakeJudged(t *testing.T) {
 	}
 	defer out.Close()
 	for _, timer := range device.Timers {
-		plan := worker.Plan{Plan: device.Plan{Iterations: 4, Trials: 2, Timer: timer}, Judged: []int{1, 6}, Stride: 512, Out: out}
+		plan := worker.JudgedPlan{Plan: device.Plan{Iterations: 4, Trials: 2, Timer: timer}, Judged: []int{1, 6}, Stride: 512, Out: out}
 		_, judged, err := client.Measure(t.Context(), plan)
 		if want := []worker.Judged{{Call: 1}, {Call: 6}}; err != nil || !reflect.DeepEqual(judged, want) {
 			t.Fatalf("%s: got %+v, %v, want %+v", timer, judged, err, want)

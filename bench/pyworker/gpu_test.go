@@ -96,7 +96,7 @@ func TestGPU(t *testing.T) {
 		t.Fatal(err)
 	}
 	load(t, client)
-	s, _, err := client.Measure(t.Context(), worker.Plan{Plan: device.Plan{Warmup: 3, Iterations: 20, Trials: 2,
+	s, _, err := client.Measure(t.Context(), worker.JudgedPlan{Plan: device.Plan{Warmup: 3, Iterations: 20, Trials: 2,
 		ColdL2: true}})
 	if err != nil {
 		t.Fatal(err)
@@ -114,7 +114,7 @@ func TestGPU(t *testing.T) {
 	}
 	load(t, client)
 	var we *worker.Error
-	if _, _, err := client.Measure(t.Context(), worker.Plan{Plan: device.Plan{Iterations: 1, Trials: 1}}); !errors.As(err, &we) ||
+	if _, _, err := client.Measure(t.Context(), worker.JudgedPlan{Plan: device.Plan{Iterations: 1, Trials: 1}}); !errors.As(err, &we) ||
 		we.Kind != worker.Call {
 		t.Errorf("measuring what raises: got %v, want an error of kind %s", err, worker.Call)
 	}
@@ -136,7 +136,7 @@ func TestGPUCUPTI(t *testing.T) {
 			t.Fatal(err)
 		}
 		load(t, client)
-		samples, _, err := client.Measure(t.Context(), worker.Plan{Plan: plan})
+		samples, _, err := client.Measure(t.Context(), worker.JudgedPlan{Plan: plan})
 		return samples, err
 	}
 	const (
@@ -231,7 +231,7 @@ func TestGPUStamp(t *testing.T) {
 			s, disturbed = end()
 		}
 	}
-	_, _, err = client.Measure(t.Context(), worker.Plan{Plan: device.Plan{Warmup: 100, Iterations: 400, Trials: 1,
+	_, _, err = client.Measure(t.Context(), worker.JudgedPlan{Plan: device.Plan{Warmup: 100, Iterations: 400, Trials: 1,
 		Timing: timing}})
 	if err != nil || s == nil {
 		t.Fatalf("%v, stamp %v", err, s)
@@ -387,12 +387,12 @@ func TestGPUTriton(t *testing.T) {
 		q, v, gate, head, state := value("bfloat16", 2, batch, 1, 4, 128), value("bfloat16", 2, batch, 1, 8, 128),
 			value("bfloat16", 2, batch, 1, 8), value("float32", 4, 8),
 			value("float32", 4, batch, 8, 128, 128)
-		err := client.Load(t.Context(), &worker.Workload{Guard: 4096, Inputs: []worker.Value{q, q, v, state, head, gate, head,
+		err := client.Load(t.Context(), &worker.Tensors{Guard: 4096, Inputs: []worker.Value{q, q, v, state, head, gate, head,
 			gate, {Float: &one}}, Outputs: []worker.Value{v, state}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		s, _, err := client.Measure(t.Context(), worker.Plan{Plan: device.Plan{Warmup: 10, Iterations: 100, Trials: 3,
+		s, _, err := client.Measure(t.Context(), worker.JudgedPlan{Plan: device.Plan{Warmup: 10, Iterations: 100, Trials: 3,
 			ColdL2: true, Timer: device.TimerCUPTI}})
 		if err != nil {
 			t.Fatal(err)

@@ -109,7 +109,7 @@ func loadOutputs(t *testing.T, client *worker.Client, n int) (out *os.File) {
 		t.Fatal(err)
 	}
 	five := int64(5)
-	err := client.Load(t.Context(), &worker.Workload{
+	err := client.Load(t.Context(), &worker.Tensors{
 		Inputs: []worker.Value{{Tensor: &worker.FileTensor{DType: "float32", Shape: []int{3}, Path: in, Offset: 12,
 			Bytes: 12}}, {Int: &five}},
 		Outputs: []worker.Value{{Tensor: &worker.FileTensor{DType: "float32", Shape: []int{3}, Bytes: 12}},
@@ -170,7 +170,7 @@ func TestDestinationPassing(t *testing.T) {
 		}
 	}
 	var we *worker.Error
-	if _, _, err := client.Measure(t.Context(), worker.Plan{Plan: device.Plan{Trials: 1, Iterations: 1}}); !errors.As(err, &we) ||
+	if _, _, err := client.Measure(t.Context(), worker.JudgedPlan{Plan: device.Plan{Trials: 1, Iterations: 1}}); !errors.As(err, &we) ||
 		we.Kind != worker.Timing {
 		t.Errorf("measure: got %v, want an error of kind %s", err, worker.Timing)
 	}
@@ -499,7 +499,7 @@ func TestInputOutsideItsFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = client.Load(t.Context(), &worker.Workload{
+	err = client.Load(t.Context(), &worker.Tensors{
 		Inputs: []worker.Value{{Tensor: &worker.FileTensor{DType: "float32", Shape: []int{3},
 			Path: filepath.Join("testdata", "..", "worker.py"), Offset: 1 << 40, Bytes: 12}}}})
 	var we *worker.Error

@@ -23,7 +23,7 @@ func kept(t *testing.T, root, id, hash string, base float64, latencies ...float6
 	folder := New(root, id)
 	stream := event.NewStream(folder.Record)
 	for i := range latencies {
-		run.Workloads = append(run.Workloads, event.Workload{UUID: fmt.Sprint("w", i), Axes: map[string]int{"n": 2 + 8*(i/2)}})
+		run.Workloads = append(run.Workloads, event.WorkloadRef{UUID: fmt.Sprint("w", i), Axes: map[string]int{"n": 2 + 8*(i/2)}})
 	}
 	stream.Emit(event.Event{Type: event.TypeRun, Run: run})
 	done := &event.Done{}

@@ -81,7 +81,7 @@ func (r *Run) PassedText(after string) string {
 // run that ended.
 func (r *Run) Emit(s *event.Stream) {
 	for _, p := range r.Places {
-		s.Emit(event.Event{Type: event.TypeJob, Place: p.Name, JobState: &event.Job{Phase: "running", Device: &p.Device,
+		s.Emit(event.Event{Type: event.TypeJob, Place: p.Name, JobState: &event.JobChange{Phase: "running", Device: &p.Device,
 			Host: &p.Host}})
 	}
 	if r.Run != nil {

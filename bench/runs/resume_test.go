@@ -25,11 +25,11 @@ func TestContinue(t *testing.T) {
 	describe := func() *event.Run {
 		return &event.Run{ID: "new", Solution: "s", ContentHash: "h", Definition: "d", Set: "default", Timer: "auto",
 			DPS:     true,
-			Profile: event.Profile{Name: "quick"}, Workloads: []event.Workload{{UUID: "a"}, {UUID: "b"}}}
+			Profile: event.Profile{Name: "quick"}, Workloads: []event.WorkloadRef{{UUID: "a"}, {UUID: "b"}}}
 	}
 	old := func() *Run {
 		run := describe()
-		run.ID, run.Workloads = "old", append(run.Workloads, event.Workload{UUID: "c"})
+		run.ID, run.Workloads = "old", append(run.Workloads, event.WorkloadRef{UUID: "c"})
 		return &Run{ID: "old", Summary: Summary{Run: run}}
 	}
 	run := describe()

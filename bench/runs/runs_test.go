@@ -19,7 +19,7 @@ func record(t *testing.T, f *Folder, before int, uuids ...string) {
 	s := event.NewStream(f.Record)
 	s.Emit(event.Event{Type: event.TypeRun, Run: &event.Run{Schema: event.Schema, ID: filepath.Base(f.Path()),
 		ContentHash: "abc",
-		Workloads:   []event.Workload{{UUID: "u1"}, {UUID: "../u2"}, {UUID: "u3"}}}})
+		Workloads:   []event.WorkloadRef{{UUID: "u1"}, {UUID: "../u2"}, {UUID: "u3"}}}})
 	for _, u := range uuids {
 		s.Emit(event.Event{Type: event.TypeStarted, Workload: u, Started: &event.Started{}})
 		s.Emit(event.Event{Type: event.TypeSamples, Workload: u,
@@ -55,7 +55,7 @@ func TestOrder(t *testing.T) {
 	defer f.Close()
 	s := event.NewStream(f.Record)
 	s.Emit(event.Event{Type: event.TypeRun, Run: &event.Run{Schema: event.Schema,
-		Workloads: []event.Workload{{UUID: "u1"}, {UUID: "u2"}, {UUID: "u3"}}}})
+		Workloads: []event.WorkloadRef{{UUID: "u1"}, {UUID: "u2"}, {UUID: "u3"}}}})
 	for i, u := range []string{"u3", "u1", "u2"} {
 		from := event.Event{Workload: u, Place: "p", Job: "j" + u, Origin: int64(i + 1)}
 		samples, evaluated := from, from
@@ -92,7 +92,7 @@ func TestNoVerdict(t *testing.T) {
 	root := t.TempDir()
 	f := New(root, "r")
 	s := event.NewStream(f.Record)
-	s.Emit(event.Event{Type: event.TypeRun, Run: &event.Run{Schema: event.Schema, Workloads: []event.Workload{{UUID: "u1"}}}})
+	s.Emit(event.Event{Type: event.TypeRun, Run: &event.Run{Schema: event.Schema, Workloads: []event.WorkloadRef{{UUID: "u1"}}}})
 	s.Emit(event.Event{Type: event.TypeFailed, Workload: "u1",
 		Message: &event.Message{Text: "the virtual GPU lacks tcgen05.ld (kernel.cu:212)", Log: "frames"}})
 	s.Emit(event.Event{Type: event.TypeDone, Done: &event.Done{Missing: 1}})
@@ -321,7 +321,7 @@ func TestScore(t *testing.T) {
 	f := New(t.TempDir(), "r")
 	s := event.NewStream(f.Record)
 	two, four := 2.0, 4.0
-	run := &event.Run{Baseline: &event.Baseline{Name: "b"}, Workloads: []event.Workload{{UUID: "u1"}, {UUID: "u2"},
+	run := &event.Run{Baseline: &event.Baseline{Name: "b"}, Workloads: []event.WorkloadRef{{UUID: "u1"}, {UUID: "u2"},
 		{UUID: "u3"}}}
 	for i, v := range []eventtest.Verdict{{Status: "PASSED", Speedup: &two}, {Status: "PASSED", Speedup: &four},
 		{Status: "PASSED"}} {
@@ -402,11 +402,11 @@ func TestMixedJobs(t *testing.T) {
 		t.Fatalf("got %+v, %v", old, err)
 	}
 	s := event.NewStream(f.Record)
-	s.Emit(event.Event{Type: event.TypeJob, Place: "a", Job: "j1", JobState: &event.Job{Phase: "sending"}})
+	s.Emit(event.Event{Type: event.TypeJob, Place: "a", Job: "j1", JobState: &event.JobChange{Phase: "sending"}})
 	s.Emit(event.Event{Type: event.TypeRun, Run: &event.Run{Schema: event.Schema, ID: "mixed",
-		Workloads: []event.Workload{{UUID: "u1"}, {UUID: "u2"}}}})
+		Workloads: []event.WorkloadRef{{UUID: "u1"}, {UUID: "u2"}}}})
 	s.Emit(event.Event{Type: event.TypeJob, Place: "b", Job: "j2", Origin: 1,
-		JobState: &event.Job{Phase: "running", Device: &event.Device{Name: "B"}, Host: &event.Host{}}})
+		JobState: &event.JobChange{Phase: "running", Device: &event.Device{Name: "B"}, Host: &event.Host{}}})
 	for i, u := range []string{"u1", "u2"} {
 		s.Emit(event.Event{Type: event.TypeStarted, Workload: u, Started: &event.Started{}})
 		s.Emit(event.Event{Type: event.TypeSamples, Workload: u,

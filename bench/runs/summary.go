@@ -20,7 +20,7 @@ type Summary struct {
 	Started  int             `json:"started"`       // of the others: 1 in a run that was killed, or is running
 	Done     *event.Done     `json:"done,omitempty"`
 	Warnings []event.Message `json:"warnings,omitempty"`
-	Places   []Place         `json:"places,omitempty"` // of a remote run, in the order in which they began
+	Places   []Origin        `json:"places,omitempty"` // of a remote run, in the order in which they began
 
 	// Origins has, for each job of a remote run, the last line of its stream that the events are from.
 	Origins map[string]int64 `json:"-"`
@@ -42,8 +42,8 @@ type Summary struct {
 	left    int
 }
 
-// A Place is where a part of a remote run ran.
-type Place struct {
+// An Origin is where a part of a remote run ran.
+type Origin struct {
 	Name   string       `json:"place"`
 	Device event.Device `json:"device"`
 	Host   event.Host   `json:"host"`
@@ -159,8 +159,8 @@ func (s *Summary) Add(e *event.Event) {
 	case e.Run != nil:
 		s.Run, s.Done, s.Ending, s.left = e.Run, nil, "", 0
 	case e.JobState != nil && e.JobState.Device != nil && e.JobState.Host != nil:
-		place := Place{e.Place, *e.JobState.Device, *e.JobState.Host}
-		if !slices.ContainsFunc(s.Places, func(p Place) bool { return p.Name == place.Name }) {
+		place := Origin{e.Place, *e.JobState.Device, *e.JobState.Host}
+		if !slices.ContainsFunc(s.Places, func(p Origin) bool { return p.Name == place.Name }) {
 			s.Places = append(s.Places, place)
 		}
 	case e.JobState != nil && e.JobState.Phase == "ended" && s.Run == nil:

@@ -190,7 +190,7 @@ func choose(p *project.Project, s *project.Submission, o Options, old *runs.Run)
 	}
 	if same {
 		ws = slices.DeleteFunc(ws, func(w *trace.Workload) bool {
-			return !slices.ContainsFunc(old.Run.Workloads, func(o event.Workload) bool { return o.UUID == w.UUID })
+			return !slices.ContainsFunc(old.Run.Workloads, func(o event.WorkloadRef) bool { return o.UUID == w.UUID })
 		})
 	}
 	if u.whole = len(ws); same {
@@ -240,7 +240,7 @@ func (u *Setup) Describe(ctx context.Context, s *project.Submission) *event.Run 
 		run.Whole = u.whole
 	}
 	for _, w := range u.Workloads {
-		run.Workloads = append(run.Workloads, event.Workload{UUID: w.UUID, Axes: maps.Collect(w.Axes.All()),
+		run.Workloads = append(run.Workloads, event.WorkloadRef{UUID: w.UUID, Axes: maps.Collect(w.Axes.All()),
 			Tests: workloads.Tests(s.Definition.Name, w.UUID)})
 	}
 	return run

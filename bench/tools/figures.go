@@ -22,8 +22,8 @@ const (
 	FiguresName = "profile.json"    // figures of it, a Profiled
 )
 
-// A Kernel is a launch that ncu has profiled.
-type Kernel struct {
+// A ProfiledKernel is a launch that ncu has profiled.
+type ProfiledKernel struct {
 	Name    string   `json:"name"`
 	Figures []Figure `json:"figures"` // those that the report has, in the order of the table
 }
@@ -38,8 +38,8 @@ type Figure struct {
 
 // Profiled is the content of FiguresName.
 type Profiled struct {
-	Workload string   `json:"workload"`
-	Kernels  []Kernel `json:"kernels"`
+	Workload string           `json:"workload"`
+	Kernels  []ProfiledKernel `json:"kernels"`
 }
 
 // figures are those of a profile. ncu is asked for those that are wanted beside its set of sections; the others are in
@@ -73,7 +73,7 @@ var figures = []struct {
 }
 
 // Figures reads what ncu's raw page says in base units: a header, a row of units, and a row for each kernel.
-func Figures(raw []byte) ([]Kernel, error) {
+func Figures(raw []byte) ([]ProfiledKernel, error) {
 	if i := bytes.Index(raw, []byte(`"ID"`)); i > 0 {
 		raw = raw[i:] // ncu's own messages stand in front
 	}
@@ -90,7 +90,7 @@ func Figures(raw []byte) ([]Kernel, error) {
 	for i, name := range rows[0] {
 		column[name] = i
 	}
-	var kernels []Kernel
+	var kernels []ProfiledKernel
 	for _, row := range rows[2:] {
 		cell := func(name string) (value, unit string) {
 			i, ok := column[name]
@@ -99,7 +99,7 @@ func Figures(raw []byte) ([]Kernel, error) {
 			}
 			return row[i], rows[1][i]
 		}
-		k := Kernel{Figures: []Figure{}}
+		k := ProfiledKernel{Figures: []Figure{}}
 		k.Name, _ = cell("Kernel Name")
 		for _, f := range figures {
 			text, unit := cell(f.metric)
@@ -118,7 +118,7 @@ func Figures(raw []byte) ([]Kernel, error) {
 }
 
 // WriteFigures writes FiguresName into folder.
-func WriteFigures(folder, workload string, kernels []Kernel) error {
+func WriteFigures(folder, workload string, kernels []ProfiledKernel) error {
 	data, err := json.MarshalIndent(Profiled{workload, kernels}, "", "  ")
 	if err != nil {
 		return err
@@ -127,7 +127,7 @@ func WriteFigures(folder, workload string, kernels []Kernel) error {
 }
 
 // Table writes the figures of the kernels, a line each.
-func Table(w io.Writer, kernels []Kernel) {
+func Table(w io.Writer, kernels []ProfiledKernel) {
 	for _, k := range kernels {
 		fmt.Fprintf(w, "kernel      %s\n", plain.Line(k.Name))
 		for _, f := range k.Figures {

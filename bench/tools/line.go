@@ -7,25 +7,25 @@ import (
 	"os"
 )
 
-// A Line is what `fisub sanitize` and `fisub profile` write for programs, a JSON object on a line of its own.
-type Line struct {
-	Tool     string   `json:"tool"` // or several that say the same, with commas
-	Workload string   `json:"workload"`
-	Verdict  string   `json:"verdict"` // "clean", "findings", "profiled", what the solution did wrong; "" with Part
-	Log      string   `json:"log"`
-	Kernels  []Kernel `json:"kernels,omitempty"`
-	Report   string   `json:"report,omitempty"` // path
-	Part     []byte   `json:"part,omitempty"`   // the next bytes of the report, before the line that has the kernels
+// A Record is what `fisub sanitize` and `fisub profile` write for programs, a JSON object on a line of its own.
+type Record struct {
+	Tool     string           `json:"tool"` // or several that say the same, with commas
+	Workload string           `json:"workload"`
+	Verdict  string           `json:"verdict"` // "clean", "findings", "profiled", what the solution did wrong; "" with Part
+	Log      string           `json:"log"`
+	Kernels  []ProfiledKernel `json:"kernels,omitempty"`
+	Report   string           `json:"report,omitempty"` // path
+	Part     []byte           `json:"part,omitempty"`   // the next bytes of the report, before the line that has the kernels
 }
 
 // ReadLine reads a line; ok tells whether it is one.
-func ReadLine(text []byte) (l Line, ok bool) {
+func ReadLine(text []byte) (l Record, ok bool) {
 	err := json.Unmarshal(text, &l)
 	return l, err == nil && l.Tool != ""
 }
 
 // Write writes the line to w.
-func (l Line) Write(w io.Writer) error {
+func (l Record) Write(w io.Writer) error {
 	data, err := json.Marshal(l)
 	if err == nil {
 		_, err = fmt.Fprintf(w, "%s\n", data)
@@ -49,7 +49,7 @@ func Send(w io.Writer, file string) error {
 		part := make([]byte, partSize)
 		n, err := io.ReadFull(f, part)
 		if n > 0 {
-			if err := (Line{Tool: "ncu", Part: part[:n]}).Write(w); err != nil {
+			if err := (Record{Tool: "ncu", Part: part[:n]}).Write(w); err != nil {
 				return err
 			}
 		}
@@ -63,14 +63,14 @@ func Send(w io.Writer, file string) error {
 	}
 }
 
-// A Report takes the parts of a report into a file.
-type Report struct {
+// A ReportFile takes the parts of a report into a file.
+type ReportFile struct {
 	Path string
 	size int
 }
 
 // Take appends the part of a line.
-func (r *Report) Take(part []byte) error {
+func (r *ReportFile) Take(part []byte) error {
 	if r.size += len(part); r.size > maxReport {
 		return fmt.Errorf("the report has more than %d bytes", maxReport)
 	}

@@ -36,8 +36,8 @@ var Sections = []string{"basic", "detailed", "full"}
 // findingsExit is the exit status that compute-sanitizer is told to use where it found something.
 const findingsExit = 86
 
-// A Run is a submission with some workloads, ready to run under a tool.
-type Run struct {
+// A Target is a submission with some workloads, ready to run under a tool.
+type Target struct {
 	Workloads []*trace.Workload // at least one
 	Emulated  bool
 	root      string
@@ -54,7 +54,7 @@ const (
 
 // New prepares the workloads that o chooses; if it chooses none, one of each shape: see Shapes. o.Timeout is the limit
 // of a tool on a workload.
-func New(ctx context.Context, s *project.Submission, o setup.Options, term *ui.Terminal) (*Run, error) {
+func New(ctx context.Context, s *project.Submission, o setup.Options, term *ui.Terminal) (*Target, error) {
 	ws, err := chosen(s, o)
 	if err != nil {
 		return nil, err
@@ -87,7 +87,7 @@ func New(ctx context.Context, s *project.Submission, o setup.Options, term *ui.T
 	if shared.Worker, err = machine.Worker(); err != nil {
 		return nil, err
 	}
-	return &Run{Workloads: ws, Emulated: kind == "emu", root: s.Root, solution: s.Solution, shared: shared}, nil
+	return &Target{Workloads: ws, Emulated: kind == "emu", root: s.Root, solution: s.Solution, shared: shared}, nil
 }
 
 // chosen returns the workloads of o. Without a set they are of the contest's, which has more shapes, if there is one;
@@ -189,7 +189,7 @@ func Find(name string) (string, error) {
 // once runs a workload in a worker in a sandbox, below the tool whose command is prefix. found reports whether the
 // process ended with the status that a tool was told to end with; fault is what the solution did wrong, or nil. If
 // judge is set, outputs that are wrong are a fault.
-func (r *Run) once(ctx context.Context, w *trace.Workload, judge bool, prefix ...string) (
+func (r *Target) once(ctx context.Context, w *trace.Workload, judge bool, prefix ...string) (
 	log string, found bool, fault, err error,
 ) {
 	shared := r.shared
@@ -233,7 +233,7 @@ func timedOut(err error) bool {
 // them has found something. tell hears, for a workload and tools that say the same of it, what that is: "clean",
 // "findings", or what the solution did wrong, if only that its outputs are wrong. The tool of a submission that does
 // not build is "build".
-func (r *Run) Sanitize(ctx context.Context, tools []string, begin func(*trace.Workload), tell func(Line)) error {
+func (r *Target) Sanitize(ctx context.Context, tools []string, begin func(*trace.Workload), tell func(Record)) error {
 	sanitizer := ""
 	if !r.Emulated {
 		var err error
@@ -246,7 +246,7 @@ func (r *Run) Sanitize(ctx context.Context, tools []string, begin func(*trace.Wo
 			return err
 		}
 		if unbuilt(fault) {
-			tell(Line{Tool: "build", Workload: r.Workloads[0].UUID, Verdict: fault.Error(), Log: log})
+			tell(Record{Tool: "build", Workload: r.Workloads[0].UUID, Verdict: fault.Error(), Log: log})
 			return nil
 		}
 	}
@@ -282,10 +282,10 @@ var address = regexp.MustCompile(`0x[0-9a-f]+`)
 
 // sanitize returns what the tools say of w, those together that say the same. A tool that runs into the time limit is
 // the last one.
-func (r *Run) sanitize(ctx context.Context, w *trace.Workload, tools []string,
-	sanitizer string) (all []Line, err error) {
+func (r *Target) sanitize(ctx context.Context, w *trace.Workload, tools []string,
+	sanitizer string) (all []Record, err error) {
 	add := func(names []string, log string, found bool, fault error) {
-		l := Line{Tool: strings.Join(names, ","), Workload: w.UUID, Verdict: Clean, Log: log}
+		l := Record{Tool: strings.Join(names, ","), Workload: w.UUID, Verdict: Clean, Log: log}
 		if fault != nil {
 			l.Verdict = fault.Error()
 		} else if found {
@@ -345,7 +345,7 @@ func (e *FaultError) Error() string { return e.Err.Error() }
 
 // Profile runs the workload under ncu, which collects a set of sections, and writes the report and its figures into
 // folder, as ReportName and FiguresName.
-func (r *Run) Profile(ctx context.Context, sections, folder string) ([]Kernel, error) {
+func (r *Target) Profile(ctx context.Context, sections, folder string) ([]ProfiledKernel, error) {
 	ncu, err := Find("ncu")
 	if err != nil {
 		return nil, err

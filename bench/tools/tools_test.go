@@ -66,9 +66,9 @@ func TestReportSent(t *testing.T) {
 		if err := Send(&sent, from); err != nil {
 			t.Fatal(err)
 		}
-		r := Report{Path: to}
+		r := ReportFile{Path: to}
 		for line := range bytes.Lines(sent.Bytes()) {
-			var l Line
+			var l Record
 			if err := json.Unmarshal(line, &l); err != nil {
 				t.Fatal(err)
 			}
@@ -80,7 +80,7 @@ func TestReportSent(t *testing.T) {
 			t.Errorf("%d bytes: got %d", size, len(got))
 		}
 	}
-	r := Report{Path: filepath.Join(dir, "large"), size: maxReport}
+	r := ReportFile{Path: filepath.Join(dir, "large"), size: maxReport}
 	if err := r.Take([]byte("x")); err == nil {
 		t.Error("a report without end is taken")
 	}

@@ -222,7 +222,7 @@ func (c *Client) Prepare(ctx context.Context, def *trace.Definition, sol *trace.
 func (c *Client) Cached() bool { return c.cached }
 
 // Load gives the worker its inputs and outputs, in place of those before.
-func (c *Client) Load(ctx context.Context, w *Workload) error {
+func (c *Client) Load(ctx context.Context, w *Tensors) error {
 	_, err := c.do(ctx, &request{Load: w})
 	return err
 }
@@ -242,7 +242,7 @@ func (c *Client) Run(ctx context.Context, out *os.File) ([]FileTensor, error) {
 // Measure times the solution, with outputs that are poisoned before each call, and returns the calls whose outputs were
 // taken: the worker's word. plan.Timing is called on a goroutine that has ended when Measure returns. A timer that plan
 // insists on and that cannot be used is an Error of kind Machine.
-func (c *Client) Measure(ctx context.Context, plan Plan) (*device.Samples, []Judged, error) {
+func (c *Client) Measure(ctx context.Context, plan JudgedPlan) (*device.Samples, []Judged, error) {
 	s, judged, err := c.measure(ctx, plan)
 	if !errors.Is(err, device.ErrTimer) {
 		return s, judged, err
@@ -260,7 +260,7 @@ func (c *Client) Measure(ctx context.Context, plan Plan) (*device.Samples, []Jud
 }
 
 // measure is Measure of one timer. The error wraps device.ErrTimer where CUPTI's records are not to be had or believed.
-func (c *Client) measure(ctx context.Context, plan Plan) (*device.Samples, []Judged, error) {
+func (c *Client) measure(ctx context.Context, plan JudgedPlan) (*device.Samples, []Judged, error) {
 	r, err := c.exchange(ctx, &request{Measure: &plan}, plan.Tell)
 	if err != nil {
 		return nil, nil, err

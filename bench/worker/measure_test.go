@@ -121,7 +121,7 @@ func TestMeasureRecorded(t *testing.T) {
 		{"nonsense", []string{strings.Replace(recording(windows, four...), `"records":"`, `"records":"AAAA`, 1), events}, nil,
 			"cupti: what was recorded makes no sense at byte 0 of 579"},
 	} {
-		plan := Plan{Plan: device.Plan{Iterations: 2, Trials: 2, Timer: device.TimerCUPTI}}
+		plan := JudgedPlan{Plan: device.Plan{Iterations: 2, Trials: 2, Timer: device.TimerCUPTI}}
 		if tt.name == "good" {
 			var told []bool
 			plan.Timing = func(on bool) { told = append(told, on) }
@@ -171,7 +171,7 @@ func TestMeasureNonsense(t *testing.T) {
 		`[[1,2],[3,9000000000000000000]]`: "the worker tells a timing of 2500000h0m0s",
 	} {
 		c := answering(t, `{"samples":{"timer":"cuda events","cold_l2":true,"trials_ns":`+trials+`}}`)
-		_, _, err := c.Measure(t.Context(), Plan{Plan: device.Plan{Iterations: 2, Trials: 2, Timer: device.TimerEvents}})
+		_, _, err := c.Measure(t.Context(), JudgedPlan{Plan: device.Plan{Iterations: 2, Trials: 2, Timer: device.TimerEvents}})
 		var we *Error
 		if !errors.As(err, &we) || we.Kind != Call || we.Text != want {
 			t.Errorf("%s: got %v, want %q", trials, err, want)
@@ -179,7 +179,7 @@ func TestMeasureNonsense(t *testing.T) {
 	}
 	// A kernel of 300 years is more than a duration holds.
 	long := recording(`[[[100,200]]]`, piece{110, 110, 0, 0}, piece{110, 150, 1<<63 + 200, 0})
-	if _, _, err := answering(t, long).Measure(t.Context(), Plan{Plan: device.Plan{Iterations: 2, Trials: 2}}); !isKind(err, Call) {
+	if _, _, err := answering(t, long).Measure(t.Context(), JudgedPlan{Plan: device.Plan{Iterations: 2, Trials: 2}}); !isKind(err, Call) {
 		t.Errorf("a kernel of 300 years: got %v, want an error of kind %s", err, Call)
 	}
 }
@@ -193,7 +193,7 @@ func TestNotAReply(t *testing.T) {
 	} {
 		c := answering(t, text)
 		var died *Died
-		if _, _, err := c.Measure(t.Context(), Plan{Plan: device.Plan{Iterations: 1, Trials: 1}}); !errors.As(err, &died) ||
+		if _, _, err := c.Measure(t.Context(), JudgedPlan{Plan: device.Plan{Iterations: 1, Trials: 1}}); !errors.As(err, &died) ||
 			died.Reason != "it wrote what is not a reply" || c.Alive() {
 			t.Errorf("%s: got %v, want the worker's end", name, err)
 		}

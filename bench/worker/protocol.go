@@ -19,9 +19,9 @@ import (
 type request struct {
 	Open    *openRequest  `json:"open,omitempty"`
 	Build   *buildRequest `json:"build,omitempty"`
-	Load    *Workload     `json:"load,omitempty"`
+	Load    *Tensors      `json:"load,omitempty"`
 	Run     *runRequest   `json:"run,omitempty"`
-	Measure *Plan         `json:"measure,omitempty"`
+	Measure *JudgedPlan   `json:"measure,omitempty"`
 	Check   *Check        `json:"check,omitempty"`
 }
 
@@ -98,8 +98,8 @@ type runRequest struct {
 	Number int      `json:"out"`
 }
 
-// A Plan is a device.Plan some of whose timed calls are judged.
-type Plan struct {
+// A JudgedPlan is a device.Plan some of whose timed calls are judged.
+type JudgedPlan struct {
 	device.Plan
 	// Judged are the timed calls, counted from 0 over all trials and ascending, whose outputs Out takes: those of the one
 	// with index k at k times Stride, behind which each is at its Offset, or where the answer says.
@@ -109,9 +109,9 @@ type Plan struct {
 	Number int      `json:"out,omitempty"`
 }
 
-// A Workload is what a solution is called with: inputs in the definition's order, then outputs with memory of their
+// A Tensors is what a solution is called with: inputs in the definition's order, then outputs with memory of their
 // own.
-type Workload struct {
+type Tensors struct {
 	Inputs  []Value `json:"inputs"`
 	Outputs []Value `json:"outputs"`
 	// AnyCount lets a value-returning solution return another number of values than there are Outputs; else that is an

@@ -83,7 +83,7 @@ type server struct {
 	dev     device.Device
 	kernel  device.Kernel
 	held    []*os.File // that came with requests since the last load
-	loaded  *Workload  // its inputs are what the buffers were given last
+	loaded  *Tensors   // its inputs are what the buffers were given last
 	args    []device.Arg
 	outputs []output
 	bands   []device.Buffer // for each argument its memory with the guards; nil where it is no tensor
@@ -160,7 +160,7 @@ func (s *server) build(req *buildRequest) (r reply, err error) {
 }
 
 // load replaces the buffers of the previous workload.
-func (s *server) load(w *Workload) error {
+func (s *server) load(w *Tensors) error {
 	if err := s.free(); err != nil {
 		return err
 	}
@@ -175,7 +175,7 @@ func (s *server) load(w *Workload) error {
 }
 
 // allocate allocates the tensors of w and fills the inputs and the guards.
-func (s *server) allocate(w *Workload) error {
+func (s *server) allocate(w *Tensors) error {
 	if w.Guard < 0 || w.Guard%256 != 0 {
 		return fmt.Errorf("guard of %d bytes", w.Guard)
 	}
@@ -337,7 +337,7 @@ func (s *server) renewing() (before func() error, free func(), err error) {
 	}, free, nil
 }
 
-func (s *server) measure(plan *Plan) (r reply, err error) {
+func (s *server) measure(plan *JudgedPlan) (r reply, err error) {
 	before, free, err := s.renewing()
 	defer free()
 	if err != nil {

@@ -224,7 +224,7 @@ func start(t *testing.T, name string, limit int64) (*Client, error) {
 }
 
 // workload writes three int32s behind 12 bytes of something else, and returns the workload and the file for outputs.
-func workload(t *testing.T, c *int64) (*Workload, *os.File) {
+func workload(t *testing.T, c *int64) (*Tensors, *os.File) {
 	t.Helper()
 	in, out := filepath.Join(t.TempDir(), "in"), outputs(t, 256+12)
 	data := []byte("xxxxxxxxxxxx")
@@ -236,7 +236,7 @@ func workload(t *testing.T, c *int64) (*Workload, *os.File) {
 	}
 	ft := FileTensor{DType: "int32", Shape: []int{3}, Path: in, Offset: 12, Bytes: 12}
 	to := FileTensor{DType: "int32", Shape: []int{3}, Offset: 256, Bytes: 12}
-	return &Workload{Inputs: []Value{{Tensor: &ft}, {Int: c}}, Outputs: []Value{{Tensor: &to}}}, out
+	return &Tensors{Inputs: []Value{{Tensor: &ft}, {Int: c}}, Outputs: []Value{{Tensor: &to}}}, out
 }
 
 func outputs(t *testing.T, size int64) *os.File {
@@ -288,7 +288,7 @@ func TestRunAndMeasure(t *testing.T) {
 	}
 	var told []bool
 	out := outputs(t, 2*512)
-	s, judged, err := c.Measure(t.Context(), Plan{Plan: device.Plan{Trials: 2, Iterations: 3,
+	s, judged, err := c.Measure(t.Context(), JudgedPlan{Plan: device.Plan{Trials: 2, Iterations: 3,
 		Timing: func(on bool) { told = append(told, on) }}, Judged: []int{1, 5}, Stride: 512, Out: out})
 	if err != nil {
 		t.Fatal(err)

@@ -32,15 +32,15 @@ import (
 // An Object is a built solution. Its folder holds all that loading it takes beside the driver, so that a copy of the
 // folder and of its index entry in another machine's cache spares that machine the build.
 type Object struct {
-	Path        string   // the shared object
-	Dir         string   // its folder in the cache
-	Libs        []string // libraries to load before it, in this order
-	Symbol      string   // the exported function, "__tvm_ffi_<entry point>"
-	Arch        string   // such as "sm_90"
-	Toolchain   string   // what built it, as Toolchain.String says
-	CUDAVersion string   // of the runtime it is linked with, "13.0"
-	Log         string   // the compilers' output: warnings
-	Kernels     []Kernel // what each kernel takes, in the order of the sources
+	Path        string      // the shared object
+	Dir         string      // its folder in the cache
+	Libs        []string    // libraries to load before it, in this order
+	Symbol      string      // the exported function, "__tvm_ffi_<entry point>"
+	Arch        string      // such as "sm_90"
+	Toolchain   string      // what built it, as Toolchain.String says
+	CUDAVersion string      // of the runtime it is linked with, "13.0"
+	Log         string      // the compilers' output: warnings
+	Kernels     []Resources // what each kernel takes, in the order of the sources
 	// Parameters are those of the exported function, one letter each: "i" an integer, "f" a floating-point number, "p" a
 	// raw pointer, "t" a tensor, "?" another; nil where the compiler does not tell.
 	Parameters *string
@@ -50,12 +50,12 @@ type Object struct {
 
 // manifest is build.json in an object's folder.
 type manifest struct {
-	Arch        string   `json:"arch"`
-	Toolchain   string   `json:"toolchain"`
-	CUDAVersion string   `json:"cuda_version"`
-	Libs        []string `json:"libs"` // relative to the folder
-	Commands    []string `json:"commands"`
-	Kernels     []Kernel `json:"kernels"`
+	Arch        string      `json:"arch"`
+	Toolchain   string      `json:"toolchain"`
+	CUDAVersion string      `json:"cuda_version"`
+	Libs        []string    `json:"libs"` // relative to the folder
+	Commands    []string    `json:"commands"`
+	Kernels     []Resources `json:"kernels"`
 }
 
 const (
@@ -343,13 +343,13 @@ func (t *Toolchain) compile(ctx context.Context, dir string, s *sources) error {
 	_ = g.Wait()
 	var log bytes.Buffer
 	var broken []string
-	var kernels []Kernel
+	var kernels []Resources
 	for i, r := range results {
 		if r.err != nil {
 			return r.err
 		}
 		if i < len(s.cuda) {
-			var found []Kernel
+			var found []Resources
 			found, r.log = takeReport(r.log, s.cuda[i])
 			r.log = withColumns(r.log, s.lines())
 			complete(found, kept(i))

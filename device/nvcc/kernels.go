@@ -16,8 +16,8 @@ import (
 	"fisub/device"
 )
 
-// A Kernel is what the assembler says of one __global__ function.
-type Kernel struct {
+// A Resources is what the assembler says of one __global__ function.
+type Resources struct {
 	Name        string `json:"name"`   // demangled where c++filt is at hand, without the parameters
 	Symbol      string `json:"symbol"` // as the compiler mangled it
 	File        string `json:"file"`   // the source that it was compiled in
@@ -33,7 +33,7 @@ type Kernel struct {
 }
 
 // Text describes the kernel in one line.
-func (k Kernel) Text() string {
+func (k Resources) Text() string {
 	text := fmt.Sprintf("%d registers", k.Registers)
 	if k.SpillStores+k.SpillLoads > 0 {
 		text += fmt.Sprintf(", %d + %d bytes of spills", k.SpillStores, k.SpillLoads)
@@ -78,14 +78,14 @@ var (
 )
 
 // takeReport takes what ptxas -v printed out of a compiler's log, which it returns without it.
-func takeReport(log, file string) (kernels []Kernel, rest string) {
+func takeReport(log, file string) (kernels []Resources, rest string) {
 	var kept strings.Builder
-	var k *Kernel
+	var k *Resources
 	for line := range strings.Lines(log) {
 		if m := ptxasEntry.FindStringSubmatch(line); m != nil {
 			k = nil
 			if len(kernels) < maxKernels {
-				kernels = append(kernels, Kernel{Name: m[1], Symbol: m[1], File: file})
+				kernels = append(kernels, Resources{Name: m[1], Symbol: m[1], File: file})
 				k = &kernels[len(kernels)-1]
 			}
 			continue
@@ -120,8 +120,8 @@ func takeReport(log, file string) (kernels []Kernel, rest string) {
 }
 
 // complete adds to kernels what the files in dir, those that reportFlags keeps, say of them.
-func complete(kernels []Kernel, dir string) {
-	find := func(symbol string) *Kernel {
+func complete(kernels []Resources, dir string) {
+	find := func(symbol string) *Resources {
 		for i := range kernels {
 			if kernels[i].Symbol == symbol {
 				return &kernels[i]
@@ -160,8 +160,8 @@ var (
 )
 
 // launchBounds reads the launch bounds that PTX states between a kernel's name and its body.
-func launchBounds(text []byte, find func(symbol string) *Kernel) {
-	var k *Kernel // whose head it is
+func launchBounds(text []byte, find func(symbol string) *Resources) {
+	var k *Resources // whose head it is
 	lines := bufio.NewScanner(bytes.NewReader(text))
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
@@ -206,7 +206,7 @@ func Demangle(symbols []string) []string {
 }
 
 // demangle fills in the names.
-func demangle(kernels []Kernel) {
+func demangle(kernels []Resources) {
 	symbols := make([]string, len(kernels))
 	for i, k := range kernels {
 		symbols[i] = k.Symbol

@@ -27,7 +27,7 @@ ptxas info    : Function properties for _Z6devicev
 
 func TestTakeReport(t *testing.T) {
 	kernels, rest := takeReport(ptxasLog, "kernel.cu")
-	want := []Kernel{
+	want := []Resources{
 		{Name: "_ZN1a5plainEPf", Symbol: "_ZN1a5plainEPf", File: "kernel.cu", Registers: 72, SpillStores: 12, SpillLoads: 20,
 			Stack: 256},
 		{Name: "_Z4kernILi3EEvPf", Symbol: "_Z4kernILi3EEvPf", File: "kernel.cu", Registers: 12, Shared: 1200, Constant: 544,
@@ -55,9 +55,9 @@ func TestComplete(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "k.cubin"), []byte("not ELF"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	kernels := []Kernel{{Symbol: "first"}, {Symbol: "second"}, {Symbol: "third"}}
+	kernels := []Resources{{Symbol: "first"}, {Symbol: "second"}, {Symbol: "third"}}
 	complete(kernels, dir)
-	want := []Kernel{{Symbol: "first", MaxThreads: 256, MinBlocks: 3}, {Symbol: "second", MaxThreads: 64},
+	want := []Resources{{Symbol: "first", MaxThreads: 256, MinBlocks: 3}, {Symbol: "second", MaxThreads: 64},
 		{Symbol: "third"}}
 	if !reflect.DeepEqual(kernels, want) {
 		t.Errorf("got %+v, want %+v", kernels, want)

@@ -54,14 +54,14 @@ type Event struct {
 	Done      *Done      `json:"done,omitempty"`
 
 	// Of a remote run, which is made of the streams of several jobs:
-	JobState *Job   `json:"job_state,omitempty"`
-	Place    string `json:"place,omitempty"`  // where it happened: "lab: gpu04 gpu 1"
-	Job      string `json:"job,omitempty"`    // whose event it is
-	Origin   int64  `json:"origin,omitempty"` // its line in that job's stream, from 1
+	JobState *JobChange `json:"job_state,omitempty"`
+	Place    string     `json:"place,omitempty"`  // where it happened: "lab: gpu04 gpu 1"
+	Job      string     `json:"job,omitempty"`    // whose event it is
+	Origin   int64      `json:"origin,omitempty"` // its line in that job's stream, from 1
 }
 
-// A Job is one part of a remote run on one place. What it does is a phase of package remote, or sending, or ended.
-type Job struct {
+// A JobChange is the new state of a job of a remote run: a phase of package remote, sending, or ended.
+type JobChange struct {
 	Phase  string  `json:"phase"`
 	Text   string  `json:"text,omitempty"`
 	Device *Device `json:"device,omitempty"` // with the first word that the host gives
@@ -70,33 +70,33 @@ type Job struct {
 
 // A Run says what runs where; it is the content of run.json too.
 type Run struct {
-	Schema      string     `json:"schema"`
-	ID          string     `json:"id"`
-	Started     time.Time  `json:"started"`
-	Fisub       string     `json:"fisub"` // version of the program
-	Command     []string   `json:"command"`
-	Solution    string     `json:"solution"` // name
-	Author      string     `json:"author"`
-	Folder      string     `json:"folder,omitempty"`  // of the sources, relative to the project; "" if they were packed
-	Sources     []string   `json:"sources,omitempty"` // in Folder
-	Language    string     `json:"language"`
-	ContentHash string     `json:"content_hash"`                        // the contest's, of the solution
-	DPS         bool       `json:"destination_passing_style,omitempty"` // not part of the content hash
-	Definition  string     `json:"definition"`
-	Set         string     `json:"set"`
-	Seed        uint64     `json:"seed,omitempty"`  // of other generated inputs than the usual ones
-	Whole       int        `json:"whole,omitempty"` // workloads of the set, where some are left out
-	Workloads   []Workload `json:"workloads"`
-	BudgetS     float64    `json:"budget_s,omitempty"` // no workload but the first begins later than that after the run
-	Profile     Profile    `json:"profile"`
-	Timer       string     `json:"timer,omitempty"`    // as asked for: "auto", "cupti", "events"
-	Baseline    *Baseline  `json:"baseline,omitempty"` // what is timed in turn with the solution
-	Floors      bool       `json:"floors,omitempty"`   // an empty kernel and a copy of the workload's bytes are timed too
-	Tolerance   Tolerance  `json:"tolerance"`
-	Device      Device     `json:"device"`
-	Looked      *Looked    `json:"looked,omitempty"` // besides wrong outputs
-	Host        Host       `json:"host"`
-	Git         *Git       `json:"git,omitempty"`
+	Schema      string        `json:"schema"`
+	ID          string        `json:"id"`
+	Started     time.Time     `json:"started"`
+	Fisub       string        `json:"fisub"` // version of the program
+	Command     []string      `json:"command"`
+	Solution    string        `json:"solution"` // name
+	Author      string        `json:"author"`
+	Folder      string        `json:"folder,omitempty"`  // of the sources, relative to the project; "" if they were packed
+	Sources     []string      `json:"sources,omitempty"` // in Folder
+	Language    string        `json:"language"`
+	ContentHash string        `json:"content_hash"`                        // the contest's, of the solution
+	DPS         bool          `json:"destination_passing_style,omitempty"` // not part of the content hash
+	Definition  string        `json:"definition"`
+	Set         string        `json:"set"`
+	Seed        uint64        `json:"seed,omitempty"`  // of other generated inputs than the usual ones
+	Whole       int           `json:"whole,omitempty"` // workloads of the set, where some are left out
+	Workloads   []WorkloadRef `json:"workloads"`
+	BudgetS     float64       `json:"budget_s,omitempty"` // no workload but the first begins later than that after the run
+	Profile     Profile       `json:"profile"`
+	Timer       string        `json:"timer,omitempty"`    // as asked for: "auto", "cupti", "events"
+	Baseline    *Baseline     `json:"baseline,omitempty"` // what is timed in turn with the solution
+	Floors      bool          `json:"floors,omitempty"`   // an empty kernel and a copy of the workload's bytes are timed too
+	Tolerance   Tolerance     `json:"tolerance"`
+	Device      Device        `json:"device"`
+	Looked      *Looked       `json:"looked,omitempty"` // besides wrong outputs
+	Host        Host          `json:"host"`
+	Git         *Git          `json:"git,omitempty"`
 }
 
 // Selection says which workloads run: "20 workloads of set default", "5 of the 54 workloads of set contest".
@@ -135,8 +135,8 @@ func (b *Baseline) Score() string {
 	return "mean speed-up"
 }
 
-// A Workload names one row of the run.
-type Workload struct {
+// A WorkloadRef names one row of the run.
+type WorkloadRef struct {
 	UUID  string         `json:"uuid"`
 	Axes  map[string]int `json:"axes"`
 	Tests string         `json:"tests,omitempty"` // in set edge: "scale 0"

@@ -124,16 +124,16 @@ func environment(all []string) []string {
 	})
 }
 
-// A Report says what the sandbox enforces on this machine.
-type Report struct {
+// An Enforcement says what the sandbox enforces on this machine.
+type Enforcement struct {
 	Text string   // in a few words, such as "landlock 7, seccomp"
 	Gaps []string // what it does not enforce, each with the kernel that does
 }
 
 // Files reports whether files of the judge are out of a submission's reach.
-func (r Report) Files() bool { return strings.HasPrefix(r.Text, "landlock") }
+func (r Enforcement) Files() bool { return strings.HasPrefix(r.Text, "landlock") }
 
-func (r Report) String() string {
+func (r Enforcement) String() string {
 	if len(r.Gaps) == 0 {
 		return r.Text
 	}

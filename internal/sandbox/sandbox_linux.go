@@ -46,9 +46,9 @@ func Own(cmd *exec.Cmd) {
 }
 
 // State reports what the sandbox enforces here.
-func State() Report {
+func State() Enforcement {
 	v, err := ll.LandlockGetABIVersion()
-	r := Report{Text: fmt.Sprintf("landlock %d", v)}
+	r := Enforcement{Text: fmt.Sprintf("landlock %d", v)}
 	if v <= 0 || err != nil {
 		v, r.Text, r.Gaps = 0, "no landlock", append(r.Gaps, "files (Linux 5.13 with Landlock)")
 	}

@@ -285,7 +285,7 @@ func (v *runView) start(r *event.Run) {
 }
 
 // job shows what a job of a remote run does.
-func (v *runView) job(place string, j *event.Job) {
+func (v *runView) job(place string, j *event.JobChange) {
 	v.places[place] = v.places[place] || j.Device != nil
 	text := j.Phase
 	switch {
@@ -445,7 +445,7 @@ func (v *runView) begin(uuid string, axes map[string]int, status, color string) 
 
 // unjudged is the row of a workload without a verdict.
 func (v *runView) unjudged(uuid, place string, why *event.Message) {
-	i := slices.IndexFunc(v.run.Workloads, func(w event.Workload) bool { return w.UUID == uuid })
+	i := slices.IndexFunc(v.run.Workloads, func(w event.WorkloadRef) bool { return w.UUID == uuid })
 	var axes map[string]int
 	if i >= 0 {
 		axes = v.run.Workloads[i].Axes
@@ -462,7 +462,7 @@ func (v *runView) unjudged(uuid, place string, why *event.Message) {
 
 // tests says what a workload of set edge tests.
 func (v *runView) tests(uuid string) []string {
-	i := slices.IndexFunc(v.run.Workloads, func(w event.Workload) bool { return w.UUID == uuid })
+	i := slices.IndexFunc(v.run.Workloads, func(w event.WorkloadRef) bool { return w.UUID == uuid })
 	if i < 0 || v.run.Workloads[i].Tests == "" {
 		return nil
 	}

@@ -31,7 +31,7 @@ func gpuRun(uuids ...string) event.Event {
 		Profile: event.Profile{Name: "official", Trials: 3, Iterations: 50},
 		Device:  event.Device{Kind: "cuda", Name: "NVIDIA H200", Arch: "sm_90", Driver: "580"}}
 	for _, u := range uuids {
-		r.Workloads = append(r.Workloads, event.Workload{UUID: u, Axes: map[string]int{"n": 7, "batch_size": 4}})
+		r.Workloads = append(r.Workloads, event.WorkloadRef{UUID: u, Axes: map[string]int{"n": 7, "batch_size": 4}})
 	}
 	return event.Event{Type: event.TypeRun, Run: r}
 }
@@ -71,9 +71,9 @@ func TestRemoteRun(t *testing.T) {
 	}
 	warning := event.Event{Type: event.TypeWarning, Place: "lab: a gpu 0", Message: &event.Message{Text: "no libcupti"}}
 	events := []event.Event{
-		{Type: event.TypeJob, Place: "lab: a gpu 0", JobState: &event.Job{Phase: "sending"}}, run,
-		{Type: event.TypeJob, Place: "lab: a gpu 0", JobState: &event.Job{Phase: "running", Device: &device}},
-		{Type: event.TypeJob, Place: "lab: b gpu 0", JobState: &event.Job{Phase: "running", Device: &device}}, warning,
+		{Type: event.TypeJob, Place: "lab: a gpu 0", JobState: &event.JobChange{Phase: "sending"}}, run,
+		{Type: event.TypeJob, Place: "lab: a gpu 0", JobState: &event.JobChange{Phase: "running", Device: &device}},
+		{Type: event.TypeJob, Place: "lab: b gpu 0", JobState: &event.JobChange{Phase: "running", Device: &device}}, warning,
 		warning}
 	events = append(append(events, row("0123456789abc", "lab: a gpu 0")...),
 		row("fedcba98", "lab: b gpu 0", "it was throttled")...)
@@ -101,7 +101,7 @@ func TestGaps(t *testing.T) {
 	if _, errs := show(t, &Terminal{}, run); !strings.Contains(errs, "\n"+want) {
 		t.Errorf("got %q, want %q", errs, want)
 	}
-	job := event.Event{Type: event.TypeJob, Place: "lab", JobState: &event.Job{Phase: "running", Device: &run.Run.Device,
+	job := event.Event{Type: event.TypeJob, Place: "lab", JobState: &event.JobChange{Phase: "running", Device: &run.Run.Device,
 		Host: &run.Run.Host}}
 	if _, errs := show(t, &Terminal{}, job, run); strings.Count(errs, want) != 1 || !strings.Contains(errs, "\nlab: "+want) {
 		t.Errorf("got %q, want lab: %q", errs, want)
@@ -207,7 +207,7 @@ func TestFailures(t *testing.T) {
 func TestTests(t *testing.T) {
 	var out bytes.Buffer
 	sink := (&Terminal{Out: &out, Err: io.Discard}).Run()
-	run := &event.Run{Definition: "d", Set: "edge", Device: event.Device{Kind: "emu", Emulated: true}, Workloads: []event.Workload{
+	run := &event.Run{Definition: "d", Set: "edge", Device: event.Device{Kind: "emu", Emulated: true}, Workloads: []event.WorkloadRef{
 		{UUID: "u1", Tests: "scale 0"}, {UUID: "u2", Tests: "batch 3"}, {UUID: "u3", Tests: "state 0"}}}
 	for _, e := range []event.Event{{Type: event.TypeRun, Run: run},
 		{Type: event.TypeEvaluated, Workload: "u1", Evaluated: eventtest.Verdict{Status: "INCORRECT_NUMERICAL", Detail: "all wrong"}.Evaluated()},

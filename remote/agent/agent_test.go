@@ -432,7 +432,7 @@ func TestFree(t *testing.T) {
 // A job that is freed while Tail learns that its agent is gone is released: not an error, and nothing of it is left.
 func TestFreeWhileLost(t *testing.T) {
 	host, _ := os.Hostname()
-	state, _ := json.Marshal(agent.State{Host: host})
+	state, _ := json.Marshal(agent.Identity{Host: host})
 	for i := range 50 {
 		dir := prepare(t, `echo one`, nil)
 		if err := os.WriteFile(filepath.Join(dir, agent.StateName), state, 0o600); err != nil {
@@ -480,7 +480,7 @@ func TestFolderGone(t *testing.T) {
 // A signal to an agent that only stop is to end is a loss, as when a host shuts down; to one of a queue it is the
 // queue's word.
 func TestAgentSignalled(t *testing.T) {
-	state := func(dir string) (s agent.State) {
+	state := func(dir string) (s agent.Identity) {
 		wait(t, "the program", func() bool {
 			data, _ := os.ReadFile(filepath.Join(dir, agent.EventsName))
 			return len(data) > 0
@@ -563,7 +563,7 @@ func TestAgentKilled(t *testing.T) {
 		data, _ := os.ReadFile(filepath.Join(dir, agent.EventsName))
 		return len(data) > 0
 	})
-	var state agent.State
+	var state agent.Identity
 	if err := json.Unmarshal([]byte(read(t, dir, agent.StateName)), &state); err != nil {
 		t.Fatal(err)
 	}
@@ -600,7 +600,7 @@ while ! [ -e `+pids+`/daemon ]; do sleep 0.01; done; kill -9 $PPID; sleep 306`, 
 			if _, errs, err := runAgent(t, nil, "start", dir); err != nil {
 				t.Fatal(errs, err)
 			}
-			var state agent.State
+			var state agent.Identity
 			if err := json.Unmarshal([]byte(read(t, dir, agent.StateName)), &state); err != nil {
 				t.Fatal(err)
 			}
@@ -640,13 +640,13 @@ func TestOtherHosts(t *testing.T) {
 	host, _ := os.Hostname()
 	for _, c := range []struct {
 		name  string
-		state agent.State
+		state agent.Identity
 		lost  bool
 	}{
-		{"rebooted", agent.State{PID: os.Getpid(), Host: host, Boot: "other", Start: "1"}, true},
-		{"pid of another process", agent.State{PID: os.Getpid(), Host: host,
+		{"rebooted", agent.Identity{PID: os.Getpid(), Host: host, Boot: "other", Start: "1"}, true},
+		{"pid of another process", agent.Identity{PID: os.Getpid(), Host: host,
 			Boot: strings.TrimSpace(read(t, "/proc/sys/kernel/random/boot_id")), Start: "1"}, true},
-		{"other host", agent.State{PID: 1 << 22, Host: host + "x", Boot: "other", Start: "1"}, false},
+		{"other host", agent.Identity{PID: 1 << 22, Host: host + "x", Boot: "other", Start: "1"}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dir := prepare(t, "", nil)

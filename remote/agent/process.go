@@ -19,9 +19,9 @@ import (
 	"fisub/remote"
 )
 
-// A State is what agent.json holds: enough to tell whether that agent still lives, also where its pid belongs to
+// An Identity is what agent.json holds: enough to tell whether that agent still lives, also where its pid belongs to
 // another process by now.
-type State struct {
+type Identity struct {
 	PID     int    `json:"pid"`
 	Start   string `json:"start"` // of the process, in the kernel's ticks since boot
 	Boot    string `json:"boot"`  // id of the boot of the machine
@@ -29,9 +29,9 @@ type State struct {
 	Version string `json:"version"`
 }
 
-func self(version string) State {
+func self(version string) Identity {
 	host, _ := os.Hostname()
-	return State{PID: os.Getpid(), Start: startOf(os.Getpid()), Boot: bootID(), Host: host, Version: version}
+	return Identity{PID: os.Getpid(), Start: startOf(os.Getpid()), Boot: bootID(), Host: host, Version: version}
 }
 
 func bootID() string {
@@ -66,8 +66,8 @@ const (
 )
 
 // lifeOf tells what this machine knows about the agent of the job in dir.
-func lifeOf(dir string) (life, State, error) {
-	var s State
+func lifeOf(dir string) (life, Identity, error) {
+	var s Identity
 	if err := readJSON(filepath.Join(dir, StateName), &s); errors.Is(err, fs.ErrNotExist) {
 		return unborn, s, nil
 	} else if err != nil {
@@ -85,7 +85,7 @@ func lifeOf(dir string) (life, State, error) {
 
 // endOf reads how the job in dir ended. Where it has not, ended is false: what lies there while its agent lives, the
 // submission has written.
-func endOf(dir string) (exit remote.Exit, ended bool, l life, s State, err error) {
+func endOf(dir string) (exit remote.Exit, ended bool, l life, s Identity, err error) {
 	if l, s, err = lifeOf(dir); err != nil || l == alive {
 		return remote.Exit{}, false, l, s, err
 	}

@@ -23,7 +23,7 @@ func Release(ctx context.Context, p *Plan, open map[string]remote.Provider) erro
 
 // releaseJob ends a job. What hosts have of one that was being submitted is told by the provider's list: that a host
 // cannot be asked is then an error only where no other has the job.
-func releaseJob(ctx context.Context, provider remote.Provider, j *Job) error {
+func releaseJob(ctx context.Context, provider remote.Provider, j *JobRecord) error {
 	if provider == nil {
 		return &noTableError{j.Place}
 	}

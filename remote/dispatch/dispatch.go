@@ -27,7 +27,7 @@ type Dispatcher struct {
 	Files func(ctx context.Context, workloads []string) ([]remote.File, []string, error)
 
 	Events   *event.Stream                         // takes what happens; its sinks record it
-	Line     func(j *Job, text []byte) error       // takes the lines of a tool
+	Line     func(j *JobRecord, text []byte) error // takes the lines of a tool
 	Progress func(place string, sent, total int64) // of a bundle; may be nil
 
 	state *state
@@ -129,11 +129,11 @@ func (d *Dispatcher) Reopen(ctx context.Context) (n int, err error) {
 	if err := d.prepare(); err != nil {
 		return 0, err
 	}
-	pending := map[*Job]bool{}
+	pending := map[*JobRecord]bool{}
 	for _, j := range d.state.jobs {
-		pending[j.Job] = d.state.awaited(j)
+		pending[j.JobRecord] = d.state.awaited(j)
 	}
-	given := map[string][]*Job{}
+	given := map[string][]*JobRecord{}
 	for _, j := range d.Plan.Jobs {
 		if j.Ended != nil && j.Handle != nil && pending[j] && d.Providers[j.Place.Table] != nil {
 			given[j.Place.Table] = append(given[j.Place.Table], j)
@@ -155,7 +155,7 @@ func (d *Dispatcher) Reopen(ctx context.Context) (n int, err error) {
 }
 
 // Said hands on the lines of a tool's job that are in the run folder.
-func Said(folder string, j *Job, line func(j *Job, text []byte) error) error {
+func Said(folder string, j *JobRecord, line func(j *JobRecord, text []byte) error) error {
 	f, err := os.Open(filepath.Join(folder, streamOf(j.ID)))
 	if err != nil {
 		return err

@@ -57,7 +57,7 @@ func newFixture(t testing.TB, workloads int, tables map[string]map[string]any) *
 	f.plan = &dispatch.Plan{Version: 1, Terms: dispatch.Terms{Limit: time.Minute}, Run: event.Run{Schema: event.Schema, ID: id, Definition: "d",
 		ContentHash: "abc", Set: "default"}}
 	for i := range workloads {
-		f.plan.Run.Workloads = append(f.plan.Run.Workloads, event.Workload{UUID: fmt.Sprintf("w%02d", i),
+		f.plan.Run.Workloads = append(f.plan.Run.Workloads, event.WorkloadRef{UUID: fmt.Sprintf("w%02d", i),
 			Axes: map[string]int{"b": 1}})
 	}
 	for name, table := range tables {
@@ -74,10 +74,10 @@ func newFixture(t testing.TB, workloads int, tables map[string]map[string]any) *
 		}
 		f.providers[name] = p
 		for _, place := range p.Places(100) {
-			f.plan.Places = append(f.plan.Places, dispatch.Place{Table: name, Place: place})
+			f.plan.Places = append(f.plan.Places, dispatch.ProviderPlace{Table: name, Place: place})
 		}
 	}
-	slices.SortFunc(f.plan.Places, func(a, b dispatch.Place) int { return strings.Compare(a.String(), b.String()) })
+	slices.SortFunc(f.plan.Places, func(a, b dispatch.ProviderPlace) int { return strings.Compare(a.String(), b.String()) })
 	return f
 }
 
@@ -202,9 +202,9 @@ func TestSeveralPlaces(t *testing.T) {
 }
 
 // strike ends the agent of a job without a word.
-func strike(t testing.TB, j *dispatch.Job) {
+func strike(t testing.TB, j *dispatch.JobRecord) {
 	var spot struct{ Work string }
-	var s agent.State
+	var s agent.Identity
 	if err := json.Unmarshal(j.Handle.Data, &spot); err != nil {
 		t.Fatal(err)
 	}
@@ -343,14 +343,14 @@ func (f *fixture) scripted(name string) *scripted {
 }
 
 // submitted adds a job to the plan that another process has submitted to its place.
-func (f *fixture) submitted(place dispatch.Place, script string, workloads ...string) {
+func (f *fixture) submitted(place dispatch.ProviderPlace, script string, workloads ...string) {
 	f.t.Helper()
 	f.script = script
 	files, args, err := f.files(f.t.Context(), workloads)
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	j := &dispatch.Job{ID: fmt.Sprintf("fisub-%s-%d", f.plan.Run.ID, len(f.plan.Jobs)+1), Place: place,
+	j := &dispatch.JobRecord{ID: fmt.Sprintf("fisub-%s-%d", f.plan.Run.ID, len(f.plan.Jobs)+1), Place: place,
 		Workloads: workloads}
 	h, err := f.providers[place.Table].Submit(f.t.Context(), &remote.Job{ID: j.ID, Files: files, Args: args,
 		Limit: time.Minute, Place: place.Place}, nil)
@@ -442,7 +442,7 @@ func TestHalfSubmitted(t *testing.T) {
 	for _, accepted := range []bool{true, false} {
 		f := newFixture(t, 2, map[string]map[string]any{"a": {}})
 		place := f.plan.Places[0]
-		j := &dispatch.Job{ID: "fisub-" + f.plan.Run.ID + "-1", Place: place, Workloads: []string{"w00", "w01"}}
+		j := &dispatch.JobRecord{ID: "fisub-" + f.plan.Run.ID + "-1", Place: place, Workloads: []string{"w00", "w01"}}
 		f.plan.Jobs = append(f.plan.Jobs, j)
 		if accepted {
 			job := remotetest.Script(t, "sleep 300", nil)

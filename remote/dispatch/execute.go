@@ -86,7 +86,7 @@ func (x *executor) perform(actions []action) (err error) {
 			x.Events.Emit(a.event)
 		case hand:
 			if err == nil {
-				err = x.Line(a.job.Job, a.text)
+				err = x.Line(a.job.JobRecord, a.text)
 			}
 		case stop:
 			if cancel := x.stops[a.job]; cancel != nil {
@@ -94,7 +94,7 @@ func (x *executor) perform(actions []action) (err error) {
 			}
 		case submit:
 			if err == nil {
-				x.begin(a.job, func(ctx context.Context, p remote.Provider, spec Job) { x.submit(ctx, p, a.job, spec) })
+				x.begin(a.job, func(ctx context.Context, p remote.Provider, spec JobRecord) { x.submit(ctx, p, a.job, spec) })
 				continue
 			}
 			s.apply(broken{err})
@@ -102,17 +102,17 @@ func (x *executor) perform(actions []action) (err error) {
 		case follow:
 			if err == nil {
 				w := &watcher{executor: x, job: a.job, from: a.job.stream.size, most: s.room(a.job)}
-				x.begin(a.job, func(ctx context.Context, p remote.Provider, spec Job) { x.follow(ctx, p, w, spec, a.after) })
+				x.begin(a.job, func(ctx context.Context, p remote.Provider, spec JobRecord) { x.follow(ctx, p, w, spec, a.after) })
 				continue
 			}
 			s.apply(broken{err})
 			s.apply(waited{job: a.job, err: err})
 		case clear:
-			x.begin(a.job, func(ctx context.Context, p remote.Provider, spec Job) { x.clear(ctx, p, a.job, spec) })
+			x.begin(a.job, func(ctx context.Context, p remote.Provider, spec JobRecord) { x.clear(ctx, p, a.job, spec) })
 		case collect:
-			x.begin(a.job, func(ctx context.Context, p remote.Provider, spec Job) { x.collect(ctx, p, a.job, spec) })
+			x.begin(a.job, func(ctx context.Context, p remote.Provider, spec JobRecord) { x.collect(ctx, p, a.job, spec) })
 		case release:
-			x.begin(a.job, func(ctx context.Context, p remote.Provider, spec Job) {
+			x.begin(a.job, func(ctx context.Context, p remote.Provider, spec JobRecord) {
 				_ = remote.Sleep(ctx, a.after)
 				ctx, cancel := context.WithTimeout(ctx, time.Minute)
 				defer cancel()
@@ -130,23 +130,23 @@ func (x *executor) perform(actions []action) (err error) {
 }
 
 // begin starts a task with a copy of the job.
-func (x *executor) begin(j *job, do func(context.Context, remote.Provider, Job)) {
+func (x *executor) begin(j *job, do func(context.Context, remote.Provider, JobRecord)) {
 	ctx, cancel := context.WithCancel(x.base)
 	x.stops[j] = cancel
-	provider, spec := x.Providers[j.Place.Table], *j.Job
+	provider, spec := x.Providers[j.Place.Table], *j.JobRecord
 	x.tasks.Go(func() {
 		defer cancel()
 		do(ctx, provider, spec)
 	})
 }
 
-func (x *executor) clear(ctx context.Context, p remote.Provider, j *job, spec Job) {
+func (x *executor) clear(ctx context.Context, p remote.Provider, j *job, spec JobRecord) {
 	id, _, _ := strings.Cut(spec.ID, "-r")
 	id = fmt.Sprintf("%s-r%d", id, time.Now().UnixMilli()%1e6)
 	_ = x.send(cleared{j, id, releaseJob(ctx, p, &spec)})
 }
 
-func (x *executor) submit(ctx context.Context, p remote.Provider, j *job, spec Job) {
+func (x *executor) submit(ctx context.Context, p remote.Provider, j *job, spec JobRecord) {
 	if p == nil {
 		_ = x.send(refused{j, &noTableError{spec.Place}})
 		return
@@ -160,7 +160,7 @@ func (x *executor) submit(ctx context.Context, p remote.Provider, j *job, spec J
 	sent := &remote.Job{ID: spec.ID, Files: files, Args: args, GPU: plan.GPU, Limit: plan.Limit, Place: spec.Place.Place,
 		Busy: plan.Busy, Env: map[string]string{"FIB_DATASET_PATH": ""}, Key: spec.Key,
 		Labels: map[string]string{"run": plan.Run.ID, "definition": plan.Run.Definition},
-		Tell:   func(is remote.State) { _ = x.send(changed{j, is, time.Now()}) }}
+		Tell:   func(is remote.Stage) { _ = x.send(changed{j, is, time.Now()}) }}
 	h, err := p.Submit(ctx, sent, func(sent, total int64) {
 		if x.Progress != nil {
 			x.Progress(spec.Place.String(), sent, total)
@@ -226,7 +226,7 @@ type watcher struct {
 	file *os.File
 }
 
-func (x *executor) follow(ctx context.Context, p remote.Provider, w *watcher, spec Job, after time.Duration) {
+func (x *executor) follow(ctx context.Context, p remote.Provider, w *watcher, spec JobRecord, after time.Duration) {
 	exit, err := remote.Exit{}, remote.Sleep(ctx, after)
 	if err == nil && p == nil {
 		err = &noTableError{spec.Place}
@@ -259,9 +259,9 @@ func (w *watcher) Write(p []byte) (int, error) {
 }
 
 // State takes the host's view of the job.
-func (w *watcher) State(is remote.State) { _ = w.send(changed{w.job, is, time.Now()}) }
+func (w *watcher) State(is remote.Stage) { _ = w.send(changed{w.job, is, time.Now()}) }
 
-func (x *executor) collect(ctx context.Context, p remote.Provider, j *job, spec Job) {
+func (x *executor) collect(ctx context.Context, p remote.Provider, j *job, spec JobRecord) {
 	f := collected{job: j}
 	if p != nil {
 		dir := filepath.Join(x.Folder, "log", spec.ID)

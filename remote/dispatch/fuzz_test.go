@@ -22,8 +22,8 @@ func FuzzFeed(f *testing.F) {
 `), 193)
 	f.Fuzz(func(t *testing.T, data []byte, cut int) {
 		verdicts := map[[2]string]int{} // by the type of the event and the workload
-		job := &Job{ID: "job", Workloads: []string{"u", "v"}}
-		run := event.Run{Workloads: []event.Workload{{UUID: "u"}, {UUID: "v"}, {UUID: "other"}}}
+		job := &JobRecord{ID: "job", Workloads: []string{"u", "v"}}
+		run := event.Run{Workloads: []event.WorkloadRef{{UUID: "u"}, {UUID: "v"}, {UUID: "other"}}}
 		m := newMerger(run, func(e event.Event) {
 			if e.Evaluated != nil || e.Type == event.TypeFailed {
 				verdicts[[2]string{string(e.Type), e.Workload}]++

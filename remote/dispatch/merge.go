@@ -102,7 +102,7 @@ func (m *merger) done(now time.Time) {
 
 // A reader is where the stream of a job is.
 type reader struct {
-	job     *Job
+	job     *JobRecord
 	cut     remote.Cutter
 	said    runs.Summary // everything in it
 	line    int64        // lines so far
@@ -113,7 +113,7 @@ type reader struct {
 	against string       // the contradiction in it, or ""
 }
 
-func newReader(j *Job, seen int64) reader {
+func newReader(j *JobRecord, seen int64) reader {
 	return reader{job: j, seen: seen, cut: remote.Cutter{Seal: remote.Seal{Key: j.Key, Job: j.ID}},
 		said: runs.Summary{Single: true}}
 }
@@ -293,7 +293,7 @@ func (m *merger) host(r *reader, is *event.Run, fresh bool) {
 	}
 	if fresh {
 		m.emit(event.Event{Type: event.TypeJob, Place: r.job.Place.String(), Job: r.job.ID, Origin: r.line,
-			JobState: &event.Job{Phase: string(remote.Running), Device: &is.Device, Host: &is.Host}})
+			JobState: &event.JobChange{Phase: string(remote.Running), Device: &is.Device, Host: &is.Host}})
 	}
 }
 

@@ -22,7 +22,7 @@ func newMerging(workloads ...string) *merging {
 	g := &merging{}
 	run := event.Run{ID: "r", Started: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), Baseline: &event.Baseline{Name: "b"}}
 	for _, uuid := range workloads {
-		run.Workloads = append(run.Workloads, event.Workload{UUID: uuid})
+		run.Workloads = append(run.Workloads, event.WorkloadRef{UUID: uuid})
 	}
 	g.merger = newMerger(run, func(e event.Event) { g.events = append(g.events, e) })
 	return g
@@ -276,7 +276,7 @@ func TestRoom(t *testing.T) {
 	}{{1, "", 0, 24 << 20}, {2, "", 0, 32 << 20}, {1000, "", 0, UsualStream}, {1, "check", 0, UsualStream}, {1, "", 5, 5}} {
 		s := &state{plan: &Plan{}, rules: rules{stream: tc.stream}}
 		s.plan.Tool = tc.tool
-		if got := s.room(&job{Job: &Job{Workloads: make([]string, tc.workloads)}}); got != tc.want {
+		if got := s.room(&job{JobRecord: &JobRecord{Workloads: make([]string, tc.workloads)}}); got != tc.want {
 			t.Errorf("%+v: got %d", tc, got)
 		}
 	}

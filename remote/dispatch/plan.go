@@ -27,14 +27,14 @@ const streams = "remote"
 // A Plan is what a remote run needs beside its events, and all that it has begun. It holds no secret but the keys of
 // its jobs.
 type Plan struct {
-	Version int       `json:"version"` // 1
-	Run     event.Run `json:"run"`     // the run as the client describes it: Device and Host come from the first host
-	Places  []Place   `json:"places"`
+	Version int             `json:"version"` // 1
+	Run     event.Run       `json:"run"`     // the run as the client describes it: Device and Host come from the first host
+	Places  []ProviderPlace `json:"places"`
 	Terms
 
 	Kind
 	Bundle json.RawMessage `json:"bundle,omitempty"` // what the caller needs to make the jobs' files again; see Packed
-	Jobs   []*Job          `json:"jobs"`
+	Jobs   []*JobRecord    `json:"jobs"`
 	Before int             `json:"before,omitempty"` // of Jobs: begun before the run was resumed, and no attempts any more
 	Done   bool            `json:"done,omitempty"`   // nothing is left to do, and nothing is left on any host
 	Client string          `json:"client,omitempty"` // the process that follows the run, or did last
@@ -54,21 +54,21 @@ type Terms struct {
 	Strict bool          `json:"strict,omitempty"`
 }
 
-// A Place is one of a provider.
-type Place struct {
+// A ProviderPlace is one of a provider.
+type ProviderPlace struct {
 	Table string `json:"table"` // name of the provider's table
 	remote.Place
 }
 
-func (p Place) String() string { return p.Table + ": " + p.Place.String() }
+func (p ProviderPlace) String() string { return p.Table + ": " + p.Place.String() }
 
 // host names what places on the same machine share, as far as that is known.
-func (p Place) host() string { return p.Table + ": " + p.Host }
+func (p ProviderPlace) host() string { return p.Table + ": " + p.Host }
 
-// A Job is one that was begun, or is about to be.
-type Job struct {
+// A JobRecord is one that was begun, or is about to be.
+type JobRecord struct {
 	ID        string         `json:"id"`
-	Place     Place          `json:"place"`
+	Place     ProviderPlace  `json:"place"`
 	Workloads []string       `json:"workloads"`
 	Key       string         `json:"key,omitempty"`    // of its remote.Seal; "" in plans of older ones
 	Handle    *remote.Handle `json:"handle,omitempty"` // nil before it was accepted
@@ -79,7 +79,7 @@ type Job struct {
 }
 
 // close writes down how the job has ended, where that is known; over tells that nothing of it is left on its host.
-func (j *Job) close(exit *remote.Exit, over bool) {
+func (j *JobRecord) close(exit *remote.Exit, over bool) {
 	now := time.Now()
 	if j.Exit = exit; over {
 		j.Ended = &now
@@ -134,7 +134,7 @@ func (p *Plan) Claim(folder string) error {
 func (p *Plan) Packed() bool { return p.Bundle != nil || len(p.Jobs) > 0 }
 
 // Active are the jobs that may still run somewhere.
-func (p *Plan) Active() (jobs []*Job) {
+func (p *Plan) Active() (jobs []*JobRecord) {
 	for _, j := range p.Jobs {
 		if j.Ended == nil {
 			jobs = append(jobs, j)

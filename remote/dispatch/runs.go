@@ -266,7 +266,7 @@ func (w *owner) claims(o *Orphan) bool {
 
 // Logs hands on the lines of the logs of a run's jobs; with follow until the jobs have ended, else those that there
 // are.
-func Logs(ctx context.Context, dir string, open map[string]remote.Provider, follow bool, line func(place Place,
+func Logs(ctx context.Context, dir string, open map[string]remote.Provider, follow bool, line func(place ProviderPlace,
 	text string) error) error {
 	temp, remove, err := cache.TempDir("fisub-logs")
 	if err != nil {
@@ -349,11 +349,11 @@ func (f *follower) live(ctx context.Context, dir string, plan *Plan, open map[st
 type nobody struct{}
 
 func (nobody) Write(p []byte) (int, error) { return len(p), nil }
-func (nobody) State(remote.State)          {}
+func (nobody) State(remote.Stage)          {}
 
 // logOf is the log of a job as far as it is known: in the run folder dir, or on its host, from where it is brought
 // below temp.
-func logOf(ctx context.Context, dir, temp string, open map[string]remote.Provider, j *Job) (string, error) {
+func logOf(ctx context.Context, dir, temp string, open map[string]remote.Provider, j *JobRecord) (string, error) {
 	at := filepath.Join(dir, "log", j.ID)
 	if j.Ended == nil && j.Handle != nil {
 		brought := filepath.Join(temp, j.ID)

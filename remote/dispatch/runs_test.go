@@ -34,7 +34,7 @@ func (h *holder) List(context.Context) ([]remote.Handle, error) {
 }
 
 // plan writes a run folder below root.
-func plan(t *testing.T, root, id string, done bool, jobs ...*dispatch.Job) string {
+func plan(t *testing.T, root, id string, done bool, jobs ...*dispatch.JobRecord) string {
 	t.Helper()
 	folder := runs.New(root, id)
 	p := &dispatch.Plan{Version: 1, Run: event.Run{ID: id}, Jobs: jobs, Done: done}
@@ -49,8 +49,8 @@ func plan(t *testing.T, root, id string, done bool, jobs ...*dispatch.Job) strin
 func TestOrphans(t *testing.T) {
 	root := t.TempDir()
 	now := time.Now()
-	w := []event.Workload{{UUID: "w0"}, {UUID: "w1"}}
-	write := func(id string, jobs ...*dispatch.Job) string {
+	w := []event.WorkloadRef{{UUID: "w0"}, {UUID: "w1"}}
+	write := func(id string, jobs ...*dispatch.JobRecord) string {
 		t.Helper()
 		folder := runs.New(root, id)
 		p := &dispatch.Plan{Version: 1, Run: event.Run{ID: id, Workloads: w}, Jobs: jobs}
@@ -59,11 +59,11 @@ func TestOrphans(t *testing.T) {
 		}
 		return folder.Path()
 	}
-	write("20260101-1", &dispatch.Job{ID: "fisub-20260101-1-1", Workloads: []string{"w0"}},
-		&dispatch.Job{ID: "fisub-20260101-1-2", Workloads: []string{"w1"}, Ended: &now})
+	write("20260101-1", &dispatch.JobRecord{ID: "fisub-20260101-1-1", Workloads: []string{"w0"}},
+		&dispatch.JobRecord{ID: "fisub-20260101-1-2", Workloads: []string{"w1"}, Ended: &now})
 	// In this run w0 has its verdict, so job 1 has nothing that it lacks.
-	dir := write("20260102-1", &dispatch.Job{ID: "fisub-20260102-1-1", Workloads: []string{"w0"}},
-		&dispatch.Job{ID: "fisub-20260102-1-2", Workloads: []string{"w1"}})
+	dir := write("20260102-1", &dispatch.JobRecord{ID: "fisub-20260102-1-1", Workloads: []string{"w0"}},
+		&dispatch.JobRecord{ID: "fisub-20260102-1-2", Workloads: []string{"w1"}})
 	events := `{"seq":1,"type":"run","run":{"workloads":[{"uuid":"w0"},{"uuid":"w1"}]}}
 `
 	verdict, err := event.Marshal(event.Event{Seq: 2, Type: event.TypeEvaluated, Workload: "w0",
@@ -74,7 +74,7 @@ func TestOrphans(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "events.jsonl"), append([]byte(events), verdict...), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cancelled := write("20260103-1", &dispatch.Job{ID: "fisub-20260103-1-1", Workloads: []string{"w0"}})
+	cancelled := write("20260103-1", &dispatch.JobRecord{ID: "fisub-20260103-1-1", Workloads: []string{"w0"}})
 	if err := dispatch.Mark(cancelled); err != nil {
 		t.Fatal(err)
 	}

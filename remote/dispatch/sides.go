@@ -46,7 +46,7 @@ type SideLine struct {
 type Sides []*Side
 
 // Line takes a line of the job of a comparison. A line that is not a SideLine is dropped.
-func (sides Sides) Line(j *Job, text []byte) error {
+func (sides Sides) Line(j *JobRecord, text []byte) error {
 	var l SideLine
 	if err := json.Unmarshal(text, &l); err != nil || l.Side < 0 || l.Side >= len(sides) {
 		return nil

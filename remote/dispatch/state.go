@@ -31,7 +31,7 @@ const (
 
 // A job is one of the plan, with what this process knows of it.
 type job struct {
-	*Job
+	*JobRecord
 	phase   phase
 	ceded   bool      // other places may have its workloads: its host is out of reach, or it was given up
 	stopped bool      // its task was told to stop
@@ -141,7 +141,7 @@ type (
 	}
 	changed struct { // the host's view of the job
 		job   *job
-		state remote.State
+		state remote.Stage
 		at    time.Time
 	}
 	waited struct {
@@ -165,7 +165,7 @@ type (
 )
 
 // noTableError is the error of an action for which the config has no table any more.
-type noTableError struct{ place Place }
+type noTableError struct{ place ProviderPlace }
 
 func (e *noTableError) Error() string {
 	return fmt.Sprintf("%s: no table remote.%s in the config any more", e.place, e.place.Table)
@@ -185,14 +185,14 @@ func newState(p *Plan, old *runs.Run, r rules) *state {
 	}
 	if old != nil && p.Before == 0 {
 		for _, row := range old.Rows {
-			at := slices.IndexFunc(p.Places, func(p Place) bool { return p.String() == row.Place })
+			at := slices.IndexFunc(p.Places, func(p ProviderPlace) bool { return p.String() == row.Place })
 			if w := s.runs.of(row.UUID); w.by == "" && at >= 0 {
 				w.failedOn[p.Places[at].host()] = true
 			}
 		}
 	}
 	for i, j := range p.Jobs {
-		s.jobs = append(s.jobs, &job{Job: j, phase: idle, stream: newReader(j, origins[j.ID])})
+		s.jobs = append(s.jobs, &job{JobRecord: j, phase: idle, stream: newReader(j, origins[j.ID])})
 		switch {
 		case i < p.Before:
 		case j.Error != "":
@@ -205,13 +205,13 @@ func newState(p *Plan, old *runs.Run, r rules) *state {
 }
 
 // count adds n to the tries of the job's workloads.
-func (s *state) count(j *Job, n int) {
+func (s *state) count(j *JobRecord, n int) {
 	for _, uuid := range j.Workloads {
 		s.runs.of(uuid).tries += n
 	}
 }
 
-func (s *state) place(p Place) *place {
+func (s *state) place(p ProviderPlace) *place {
 	at := s.places[p.String()]
 	if at == nil { // of a run that continues elsewhere
 		at = &place{}
@@ -370,7 +370,7 @@ func (s *state) deal() {
 			rest = append(rest, about.UUID)
 		}
 	}
-	free := slices.DeleteFunc(slices.Clone(s.plan.Places), func(p Place) bool {
+	free := slices.DeleteFunc(slices.Clone(s.plan.Places), func(p ProviderPlace) bool {
 		return s.place(p).bad != nil || slices.ContainsFunc(s.jobs, func(j *job) bool {
 			return (j.busy() || j.Ended == nil && !j.ceded) && j.Place.String() == p.String()
 		})
@@ -381,11 +381,11 @@ func (s *state) deal() {
 		if len(share) == 0 {
 			continue
 		}
-		j := &Job{ID: fmt.Sprintf("fisub-%s-%d", s.plan.Run.ID, len(s.plan.Jobs)+1), Place: free[i], Workloads: share,
+		j := &JobRecord{ID: fmt.Sprintf("fisub-%s-%d", s.plan.Run.ID, len(s.plan.Jobs)+1), Place: free[i], Workloads: share,
 			Key: s.rules.key()}
 		s.plan.Jobs = append(s.plan.Jobs, j)
 		s.count(j, 1)
-		s.jobs = append(s.jobs, &job{Job: j, stream: newReader(j, 0)})
+		s.jobs = append(s.jobs, &job{JobRecord: j, stream: newReader(j, 0)})
 		s.do(save{})
 		s.send(s.jobs[len(s.jobs)-1])
 	}
@@ -393,12 +393,12 @@ func (s *state) deal() {
 
 func (s *state) send(j *job) {
 	j.phase, j.stopped = sending, false
-	s.say(j, event.Job{Phase: "sending"})
+	s.say(j, event.JobChange{Phase: "sending"})
 	s.do(submit{j})
 }
 
 // say emits the event of a job's phase.
-func (s *state) say(j *job, is event.Job) {
+func (s *state) say(j *job, is event.JobChange) {
 	s.do(tell{event.Event{Type: event.TypeJob, Place: j.Place.String(), Job: j.ID, JobState: &is}})
 }
 
@@ -453,7 +453,7 @@ func (s *state) cleared(f cleared) {
 		s.leave(j, f.err)
 	default:
 		j.ID = f.id
-		j.stream = newReader(j.Job, 0) // it knows the agent's signatures by the id
+		j.stream = newReader(j.JobRecord, 0) // it knows the agent's signatures by the id
 		s.do(save{})
 		switch {
 		case s.mode != working:
@@ -483,7 +483,7 @@ func (s *state) refused(f refused) {
 		return
 	}
 	j.phase, j.ceded = idle, true
-	s.count(j.Job, -1) // nobody has tried it there
+	s.count(j.JobRecord, -1) // nobody has tried it there
 	s.place(j.Place).bad = f.err
 	j.close(nil, true)
 	j.Error = f.err.Error()
@@ -536,7 +536,7 @@ func (s *state) changed(f changed) {
 	if !is.Start.IsZero() {
 		text = fmt.Sprintf("%s, to start at about %s", text, is.Start.Format("15:04"))
 	}
-	s.say(j, event.Job{Phase: string(is.Phase), Text: text})
+	s.say(j, event.JobChange{Phase: string(is.Phase), Text: text})
 }
 
 // outside reports whether the error of a Wait is about the table, the user's credentials or the way to the host: the
@@ -672,10 +672,10 @@ func (s *state) closed(j *job, held error) {
 	j.close(&exit, held == nil)
 	s.do(save{})
 	if s.mode == cancelling {
-		s.say(j, event.Job{Phase: "ended", Text: exit.Text})
+		s.say(j, event.JobChange{Phase: "ended", Text: exit.Text})
 		return
 	}
-	s.say(j, event.Job{Phase: "ended", Text: agent.Describe(exit)})
+	s.say(j, event.JobChange{Phase: "ended", Text: agent.Describe(exit)})
 	s.judge(j)
 }
 

@@ -36,10 +36,10 @@ type play struct {
 }
 
 // newPlay has a plan for n workloads on places such as "a b c/0 c/1", a table each, or a GPU of its host.
-func newPlay(t *testing.T, n int, places string, jobs ...*Job) *play {
+func newPlay(t *testing.T, n int, places string, jobs ...*JobRecord) *play {
 	p := &Plan{Version: 1, Run: event.Run{ID: "r"}, Terms: Terms{Limit: time.Hour}, Jobs: jobs}
 	for i := range n {
-		p.Run.Workloads = append(p.Run.Workloads, event.Workload{UUID: fmt.Sprint("w", i)})
+		p.Run.Workloads = append(p.Run.Workloads, event.WorkloadRef{UUID: fmt.Sprint("w", i)})
 	}
 	for name := range strings.FieldsSeq(places) {
 		p.Places = append(p.Places, placeOf(name))
@@ -49,18 +49,18 @@ func newPlay(t *testing.T, n int, places string, jobs ...*Job) *play {
 	return c
 }
 
-func placeOf(name string) Place {
+func placeOf(name string) ProviderPlace {
 	table, gpu, _ := strings.Cut(name, "/")
 	n, err := strconv.Atoi(gpu)
 	if err != nil {
 		n = -1
 	}
-	return Place{Table: table, Place: remote.Place{Host: "h", GPU: n}}
+	return ProviderPlace{Table: table, Place: remote.Place{Host: "h", GPU: n}}
 }
 
 // had is a job of the plan that another process has submitted.
-func had(id int, place string, workloads ...string) *Job {
-	return &Job{ID: fmt.Sprint("fisub-r-", id), Place: placeOf(place), Workloads: workloads, Handle: &remote.Handle{}}
+func had(id int, place string, workloads ...string) *JobRecord {
+	return &JobRecord{ID: fmt.Sprint("fisub-r-", id), Place: placeOf(place), Workloads: workloads, Handle: &remote.Handle{}}
 }
 
 // restart is another process that takes over the run.
@@ -144,7 +144,7 @@ func (c *play) fact(text string) {
 		kind, workload, _ := strings.Cut(rest, " ")
 		s.apply(said{c.job(number), line(kind, workload), c.now})
 	case "running", "starting", "queued":
-		s.apply(changed{c.job(number), remote.State{Phase: remote.Phase(word)}, c.now})
+		s.apply(changed{c.job(number), remote.Stage{Phase: remote.Phase(word)}, c.now})
 	case "exit":
 		code, _ := strconv.Atoi(rest)
 		s.apply(waited{job: c.job(number), exit: remote.Exit{End: remote.Exited, Code: code}, at: c.now})
@@ -271,7 +271,7 @@ say 1 run -> run
 		name      string
 		workloads int
 		places    string
-		jobs      []*Job
+		jobs      []*JobRecord
 		script    string
 		passed    int
 		err       string // of stays or nothing
@@ -315,7 +315,7 @@ exit 1 137 -> collect 1
 log 1  -> release 1
 free 1 -> save; ended: exited with 137; warn a: h: exited with 137; 2 of its 2 workloads have no verdict; save; submit 2 a w0 w1
 `, 0, "", 1},
-		{"no workload has more than three tries", 1, "a b c d", []*Job{had(1, "a", "w0"), had(2, "b", "w0"), had(3, "c", "w0")}, `
+		{"no workload has more than three tries", 1, "a b c d", []*JobRecord{had(1, "a", "w0"), had(2, "b", "w0"), had(3, "c", "w0")}, `
 begin -> follow 1; follow 2; follow 3
 say 1 run -> run
 lost 1 -> collect 1
@@ -438,7 +438,7 @@ log 3    -> release 3
 free 3   -> save; ended: exited with 0; stop 1
 wait 1 context canceled ->
 `, 4, "", 1},
-		{"away and back: what another place has done is needed no more", 2, "a b", []*Job{had(1, "a", "w0", "w1")}, `
+		{"away and back: what another place has done is needed no more", 2, "a b", []*JobRecord{had(1, "a", "w0", "w1")}, `
 begin -> follow 1
 say 1 run -> run
 wait 1 unreachable -> warn a: h: unreachable; follow 1 in 1s; save; submit 2 b w0 w1
@@ -461,7 +461,7 @@ starting 1 -> save; save; submit 3 b w1
 		{"credentials that do not let follow a job", 4, "a b", nil, two + judged(2, "w1", "w3") + `
 wait 1 credentials ->
 ` + closing(2), 2, "asking: t: credentials", 1},
-		{"credentials, of a job that is needed no more", 1, "a b", []*Job{had(1, "a", "w0"), had(2, "b", "w0")}, `
+		{"credentials, of a job that is needed no more", 1, "a b", []*JobRecord{had(1, "a", "w0"), had(2, "b", "w0")}, `
 begin -> follow 1; follow 2
 wait 1 credentials ->
 say 2 run -> run
@@ -482,7 +482,7 @@ log 1 -> release 1
 free 1 unreachable -> release 1 in 500ms
 free 1 -> save; ended: exited with 0
 `, 2, "", 0},
-		{"others have given its verdicts before", 1, "a b", []*Job{had(1, "a", "w0"), had(2, "b", "w0")}, `
+		{"others have given its verdicts before", 1, "a b", []*JobRecord{had(1, "a", "w0"), had(2, "b", "w0")}, `
 begin -> follow 1; follow 2
 say 1 run -> run
 say 1 started w0 -> started
@@ -492,7 +492,7 @@ say 1 finding w0 -> w0 finding late-write
 log 2 -> release 2
 free 2 -> save; ended: cancelled: another place has given its verdicts
 ` + closing(1), 1, "", 0},
-		{"a job that is needed no more while it is sent", 1, "a b", []*Job{had(1, "a", "w0"), {ID: "fisub-r-2",
+		{"a job that is needed no more while it is sent", 1, "a b", []*JobRecord{had(1, "a", "w0"), {ID: "fisub-r-2",
 			Place: placeOf("b"), Workloads: []string{"w0"}}}, `
 begin -> follow 1; clear 2
 clear 2 -> save; submit 2 b w0
@@ -504,12 +504,12 @@ free 2 -> save; ended: cancelled: another place has given its verdicts
 ` + closing(1), 1, "", 0},
 
 		// Jobs that another process was submitting when it ended.
-		{"half submitted", 1, "a", []*Job{{ID: "fisub-r-1", Place: placeOf("a"), Workloads: []string{"w0"}}}, `
+		{"half submitted", 1, "a", []*JobRecord{{ID: "fisub-r-1", Place: placeOf("a"), Workloads: []string{"w0"}}}, `
 begin -> clear 1
 clear 1 -> save; submit 1 a w0
 accept 1 -> save; follow 1
 `, 0, "nothing ran", 1},
-		{"half submitted, out of reach, and another place", 2, "a b", []*Job{had(1, "a", "w0"), {ID: "fisub-r-2",
+		{"half submitted, out of reach, and another place", 2, "a b", []*JobRecord{had(1, "a", "w0"), {ID: "fisub-r-2",
 			Place: placeOf("b"), Workloads: []string{"w1"}}}, `
 begin -> follow 1; clear 2
 say 1 run -> run
@@ -520,7 +520,7 @@ log 1 -> release 1
 free 1 -> save; ended: exited with 0; save; submit 3 a w1
 accept 3 -> save; follow 3
 ` + judged(3, "w1") + closing(3), 2, "", 1},
-		{"half submitted, out of reach, and no other place", 1, "a", []*Job{{ID: "fisub-r-1", Place: placeOf("a"),
+		{"half submitted, out of reach, and no other place", 1, "a", []*JobRecord{{ID: "fisub-r-1", Place: placeOf("a"),
 			Workloads: []string{"w0"}}}, `
 begin -> clear 1
 clear 1 unreachable ->
@@ -561,7 +561,7 @@ free 1 -> save; ended: stopped
 log 2 -> release 2
 free 2 unreachable ->
 `, 0, "interrupted", 1},
-		{"cancelled while another process submits", 1, "a", []*Job{{ID: "fisub-r-1", Place: placeOf("a"),
+		{"cancelled while another process submits", 1, "a", []*JobRecord{{ID: "fisub-r-1", Place: placeOf("a"),
 			Workloads: []string{"w0"}}}, `
 cancel -> release 1
 free 1 -> save; ended: stopped

@@ -41,9 +41,9 @@ func TestDraw(t *testing.T) {
 func TestJudge(t *testing.T) {
 	w := &world{client: &machine{Disk: t.TempDir()}}
 	folder := runs.New(home(w.client, "p"), runs.NewID(time.Now()))
-	var ws []event.Workload
+	var ws []event.WorkloadRef
 	for _, uuid := range []string{"u1", "u2", "u3"} {
-		ws = append(ws, event.Workload{UUID: uuid})
+		ws = append(ws, event.WorkloadRef{UUID: uuid})
 	}
 	s := event.NewStream(folder.Record)
 	s.Emit(event.Event{Type: event.TypeRun, Run: &event.Run{Schema: event.Schema, Workloads: ws}})

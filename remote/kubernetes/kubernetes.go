@@ -97,7 +97,7 @@ func (p *Provider) Places(n int) (places []remote.Place) {
 
 // data is Handle.Data.
 type data struct {
-	work.Job
+	work.FolderJob
 	Name      string `json:"name,omitempty"`      // of the Job; "" where the pod is one that was there
 	Pod       string `json:"pod,omitempty"`       // "" where it is not known yet
 	Container string `json:"container,omitempty"` // what the node calls it, to know it from one that was started again
@@ -183,7 +183,7 @@ func (p *Provider) begin(ctx context.Context, f *work.Folder, pod *item, job *re
 	if err != nil {
 		return nil, err
 	}
-	return &data{Job: *j, Name: pod.Metadata.Labels[labelName], Pod: pod.Metadata.Name,
+	return &data{FolderJob: *j, Name: pod.Metadata.Labels[labelName], Pod: pod.Metadata.Name,
 		Container: pod.containerID(j.Host.(*host.Pod).Container)}, nil
 }
 
@@ -364,7 +364,7 @@ func (p *Provider) follow(ctx context.Context, d *data, feed *remote.Feed) (remo
 				d.Host = p.at(d.Pod).Host
 			}
 			fctx, stop := context.WithCancelCause(ctx)
-			j := d.Job
+			j := d.FolderJob
 			j.Host = live{d.Host.(*host.Pod), func() {
 				f, err := p.look(fctx, d)
 				switch code := remote.CodeOf(err); {
@@ -540,7 +540,7 @@ func (p *Provider) List(ctx context.Context) (handles []remote.Handle, err error
 		jobs, _, err := p.folder.List(ctx)
 		for _, j := range jobs {
 			j.Place.Host = p.config.Pod
-			handles = append(handles, (&data{Job: *j, Pod: p.config.Pod}).handle())
+			handles = append(handles, (&data{FolderJob: *j, Pod: p.config.Pod}).handle())
 		}
 		return handles, err
 	}
@@ -552,7 +552,8 @@ func (p *Provider) List(ctx context.Context) (handles []remote.Handle, err error
 	for _, i := range all {
 		id := i.Metadata.Annotations[noteJob]
 		if remote.ValidID(id) && i.Metadata.Name == objectName(id) {
-			d := &data{Name: i.Metadata.Name, Job: work.Job{ID: id, Work: p.config.Workdir, Place: remote.Place{GPU: -1}}}
+			d := &data{Name: i.Metadata.Name,
+				FolderJob: work.FolderJob{ID: id, Work: p.config.Workdir, Place: remote.Place{GPU: -1}}}
 			handles = append(handles, d.handle())
 		}
 	}

@@ -383,7 +383,7 @@ true}}}]}}`, "create", "-f", "-")
 	c.Kubectl(`{"apiVersion": "kueue.x-k8s.io/v1beta1", "kind": "LocalQueue", "metadata": {"name": "main"}}`,
 		"create", "-f", "-")
 	admitted := false
-	job.Tell = func(s remote.State) {
+	job.Tell = func(s remote.Stage) {
 		if s.Phase == remote.Queued && strings.Contains(s.Text, "queue main") && !admitted {
 			admitted = true
 			c.Kubectl("", "patch", "job", objectName(job.ID), "-p", `{"spec":{"suspend":false}}`)

@@ -216,8 +216,8 @@ func (p *Provider) refused(ctx context.Context, d *data) string {
 const reason = time.Minute
 
 // wait waits until a pod of the Job runs, and tells what it waits for.
-func (p *Provider) wait(ctx context.Context, d *data, tell func(remote.State)) (*item, error) {
-	last, told := "it has no pod", remote.State{}
+func (p *Provider) wait(ctx context.Context, d *data, tell func(remote.Stage)) (*item, error) {
+	last, told := "it has no pod", remote.Stage{}
 	deadline := time.Now().Add(p.config.Pending)
 	for pause := p.pace; ; pause = min(2*pause, 20*p.pace) {
 		f, err := p.look(ctx, d)
@@ -246,7 +246,7 @@ func (p *Provider) wait(ctx context.Context, d *data, tell func(remote.State)) (
 				return nil, denied("capacity", why, "kubectl describe job "+d.Name+" shows more")
 			}
 		}
-		if s := (remote.State{Phase: phase, Text: last}); tell != nil && s != told {
+		if s := (remote.Stage{Phase: phase, Text: last}); tell != nil && s != told {
 			told = s
 			tell(s)
 		}

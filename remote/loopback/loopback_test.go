@@ -40,7 +40,7 @@ func TestProvider(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			var s agent.State
+			var s agent.Identity
 			if err := json.Unmarshal(data, &s); err != nil {
 				t.Fatal(err)
 			}

@@ -196,7 +196,7 @@ func File(t testing.TB, name, path string, executable bool) remote.File {
 type Recorder struct {
 	mu     sync.Mutex
 	stream bytes.Buffer
-	states []remote.State
+	states []remote.Stage
 	// Fail, where it is not nil, is asked on each Write.
 	Fail func(stream []byte) error
 }
@@ -214,7 +214,7 @@ func (r *Recorder) Write(p []byte) (int, error) {
 }
 
 // State keeps s.
-func (r *Recorder) State(s remote.State) {
+func (r *Recorder) State(s remote.Stage) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.states = append(r.states, s)

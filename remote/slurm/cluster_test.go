@@ -70,8 +70,8 @@ func newJob(t *testing.T, id, text string) *remote.Job {
 type watcher struct {
 	mu     sync.Mutex
 	stream bytes.Buffer
-	states []remote.State
-	heard  func(remote.State)
+	states []remote.Stage
+	heard  func(remote.Stage)
 	wrote  func()
 }
 
@@ -86,7 +86,7 @@ func (w *watcher) Write(b []byte) (int, error) {
 	return w.stream.Write(b)
 }
 
-func (w *watcher) State(s remote.State) {
+func (w *watcher) State(s remote.Stage) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.states = append(w.states, s)
@@ -127,7 +127,7 @@ func wait(t *testing.T, p *Provider, h remote.Handle, w *watcher) remote.Exit {
 
 func numberOf(t *testing.T, h remote.Handle) string {
 	t.Helper()
-	var j work.Job
+	var j work.FolderJob
 	if err := json.Unmarshal(h.Data, &j); err != nil || j.Number == "" {
 		t.Fatalf("handle %s: %v", h.Data, err)
 	}
@@ -141,7 +141,7 @@ func killAgent(t *testing.T, dir string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var s agent.State
+	var s agent.Identity
 	if err := json.Unmarshal(data, &s); err != nil || s.PID <= 1 {
 		t.Fatalf("%s: %v", data, err)
 	}
@@ -269,8 +269,8 @@ echo "gpu $CUDA_VISIBLE_DEVICES"; echo to the log >&2; env >env.txt; exit 3`)
 			!strings.Contains(show, "gres:gpu:b200:1") {
 			t.Errorf("scontrol: %s", show)
 		}
-		w := watcher{heard: func(s remote.State) {
-			if s == (remote.State{Phase: remote.Running, Text: "node " + c.Node}) {
+		w := watcher{heard: func(s remote.Stage) {
+			if s == (remote.Stage{Phase: remote.Running, Text: "node " + c.Node}) {
 				write(t, filepath.Dir(heard), filepath.Base(heard), "")
 			}
 		}}
@@ -347,7 +347,7 @@ func TestQueue(t *testing.T) {
 	second := submit(t, p, newJob(t, "second", `echo on; sleep 60`))
 
 	// The second job hears its place and an estimate; then its entry is cancelled by somebody else.
-	w := &watcher{heard: func(s remote.State) {
+	w := &watcher{heard: func(s remote.Stage) {
 		if s.Phase == remote.Queued && !s.Start.IsZero() && strings.HasPrefix(s.Text, "position 1 of 1, ") {
 			c.Run("scancel", numberOf(t, second))
 		}
@@ -361,7 +361,7 @@ func TestQueue(t *testing.T) {
 	if _, err := p.Wait(ctx, first, 0, &watcher{wrote: cancel}); !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled wait: got %v", err)
 	}
-	if s, err := p.look(within(t), &work.Job{Number: numberOf(t, first)}); err != nil || s.state != "RUNNING" {
+	if s, err := p.look(within(t), &work.FolderJob{Number: numberOf(t, first)}); err != nil || s.state != "RUNNING" {
 		t.Fatalf("after a cancelled wait: %+v, %v", s, err)
 	}
 

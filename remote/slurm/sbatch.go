@@ -85,7 +85,7 @@ var (
 )
 
 // valid tells whether a handle, which comes from a file, names a job that may be cancelled.
-func valid(j *work.Job) bool {
+func valid(j *work.FolderJob) bool {
 	return (j.Number == "" || jobNumber.MatchString(j.Number)) && clusterName.MatchString(j.Cluster)
 }
 

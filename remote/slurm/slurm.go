@@ -129,7 +129,7 @@ func (p *Provider) fault(ctx context.Context, err error) error {
 }
 
 // onCluster adds the job's cluster behind the program's name.
-func onCluster(j *work.Job, args []string) []string {
+func onCluster(j *work.FolderJob, args []string) []string {
 	if j.Cluster == "" {
 		return args
 	}
@@ -146,7 +146,8 @@ func (p *Provider) Submit(ctx context.Context, job *remote.Job, progress func(se
 	return j.Handle(Kind), nil
 }
 
-func (p *Provider) submit(ctx context.Context, rj *remote.Job, progress func(sent, total int64)) (*work.Job, error) {
+func (p *Provider) submit(ctx context.Context, rj *remote.Job,
+	progress func(sent, total int64)) (*work.FolderJob, error) {
 	program, err := rj.Program()
 	if err != nil {
 		return nil, err
@@ -158,7 +159,7 @@ func (p *Provider) submit(ctx context.Context, rj *remote.Job, progress func(sen
 	if err != nil {
 		return nil, err
 	}
-	j := &work.Job{Host: p.folder.Host, ID: rj.ID, Place: rj.Place, Work: facts.Root, Program: program.SHA256}
+	j := &work.FolderJob{Host: p.folder.Host, ID: rj.ID, Place: rj.Place, Work: facts.Root, Program: program.SHA256}
 	if err = p.folder.Begin(ctx, j, rj); err == nil {
 		var out string
 		text := script(agent.Stored(j.Work, program.SHA256), j.Dir())
@@ -174,7 +175,7 @@ func (p *Provider) submit(ctx context.Context, rj *remote.Job, progress func(sen
 }
 
 // undo leaves nothing of a job whose submission ended with cause: also where the answer of sbatch did not arrive.
-func (p *Provider) undo(ctx context.Context, j *work.Job, cause error) error {
+func (p *Provider) undo(ctx context.Context, j *work.FolderJob, cause error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*p.pace.command)
 	defer cancel()
 	var err error
@@ -188,7 +189,7 @@ func (p *Provider) undo(ctx context.Context, j *work.Job, cause error) error {
 }
 
 // cancel ends the job in Slurm. It does not wait for the end. A job that has ended, or never was, is no error.
-func (p *Provider) cancel(ctx context.Context, j *work.Job) error {
+func (p *Provider) cancel(ctx context.Context, j *work.FolderJob) error {
 	_, err := p.slurm(ctx, onCluster(j, []string{"scancel", cmp.Or(j.Number, "--name="+called(j.ID))}))
 	if unknown(err) {
 		return nil
@@ -204,7 +205,7 @@ func unknown(err error) bool {
 
 // look asks Slurm for the job's state: the controller, which remembers ended jobs for minutes, then the accounting,
 // which a cluster need not have.
-func (p *Provider) look(ctx context.Context, j *work.Job) (status, error) {
+func (p *Provider) look(ctx context.Context, j *work.FolderJob) (status, error) {
 	if j.Number == "" {
 		ask := []string{"squeue", "--noheader", "--me", "--name=" + called(j.ID), "--format=%A"}
 		out, err := p.slurm(ctx, onCluster(j, ask))
@@ -304,7 +305,7 @@ func (p *Provider) List(ctx context.Context) (handles []remote.Handle, err error
 	if err != nil {
 		return nil, err
 	}
-	jobs := map[string]*work.Job{}
+	jobs := map[string]*work.FolderJob{}
 	for _, j := range folders {
 		jobs[j.ID] = j
 	}
@@ -320,7 +321,7 @@ func (p *Provider) List(ctx context.Context) (handles []remote.Handle, err error
 			continue
 		}
 		if !kept {
-			jobs[id] = &work.Job{ID: id, Work: in, Place: remote.Place{GPU: -1}}
+			jobs[id] = &work.FolderJob{ID: id, Work: in, Place: remote.Place{GPU: -1}}
 		}
 		jobs[id].Number = f[0]
 	}

@@ -116,7 +116,7 @@ exit $s
 }
 
 func TestArgs(t *testing.T) {
-	here, there := &work.Job{Number: "7"}, &work.Job{Number: "7", Cluster: "east"}
+	here, there := &work.FolderJob{Number: "7"}, &work.FolderJob{Number: "7", Cluster: "east"}
 	for _, tt := range []struct {
 		got  []string
 		want string
@@ -197,29 +197,29 @@ func TestTold(t *testing.T) {
 	for _, tt := range []struct {
 		status   status
 		position int
-		want     remote.State
+		want     remote.Stage
 		hopeless bool
 	}{
 		{status{state: "PENDING", reason: "Priority", start: start}, 3,
-			remote.State{Phase: remote.Queued, Text: "position 3 of 7, Priority (jobs of a higher priority go first)",
+			remote.Stage{Phase: remote.Queued, Text: "position 3 of 7, Priority (jobs of a higher priority go first)",
 				Start: start}, false},
 		{status{state: "PENDING", reason: "QOSMaxGRESPerUser"}, 0,
-			remote.State{Phase: remote.Queued, Text: "QOSMaxGRESPerUser (a limit of the QOS is used up)"}, false},
+			remote.Stage{Phase: remote.Queued, Text: "QOSMaxGRESPerUser (a limit of the QOS is used up)"}, false},
 		{status{state: "PENDING", reason: "ReqNodeNotAvail, UnavailableNodes:n1"}, 0,
-			remote.State{Phase: remote.Queued,
+			remote.Stage{Phase: remote.Queued,
 				Text: "ReqNodeNotAvail, UnavailableNodes:n1 (nodes are down, drained or reserved)"}, false},
-		{status{state: "PENDING"}, 0, remote.State{Phase: remote.Queued}, false},
+		{status{state: "PENDING"}, 0, remote.Stage{Phase: remote.Queued}, false},
 		{status{state: "PENDING", reason: "PartitionTimeLimit"}, 0,
-			remote.State{Phase: remote.Queued, Text: "PartitionTimeLimit"}, true},
+			remote.Stage{Phase: remote.Queued, Text: "PartitionTimeLimit"}, true},
 		{status{state: "PENDING", reason: "QOSMaxGRESPerJob"}, 0,
-			remote.State{Phase: remote.Queued, Text: "QOSMaxGRESPerJob (a limit of the QOS is used up)"}, true},
+			remote.Stage{Phase: remote.Queued, Text: "QOSMaxGRESPerJob (a limit of the QOS is used up)"}, true},
 		{status{state: "REQUEUED", reason: "Something New"}, 0,
-			remote.State{Phase: remote.Queued, Text: "Something New, REQUEUED"}, false},
-		{status{state: "CONFIGURING", node: "n1"}, 0, remote.State{Phase: remote.Starting, Text: "node n1"}, false},
+			remote.Stage{Phase: remote.Queued, Text: "Something New, REQUEUED"}, false},
+		{status{state: "CONFIGURING", node: "n1"}, 0, remote.Stage{Phase: remote.Starting, Text: "node n1"}, false},
 		{status{state: "RUNNING", node: "n1", start: start, reason: "PartitionTimeLimit"}, 0,
-			remote.State{Phase: remote.Running, Text: "node n1"}, false},
-		{status{state: "SUSPENDED", node: "n1"}, 0, remote.State{Phase: remote.Running, Text: "node n1, SUSPENDED"}, false},
-		{status{state: "UNHEARD_OF"}, 0, remote.State{Phase: remote.Running, Text: "UNHEARD_OF"}, false},
+			remote.Stage{Phase: remote.Running, Text: "node n1"}, false},
+		{status{state: "SUSPENDED", node: "n1"}, 0, remote.Stage{Phase: remote.Running, Text: "node n1, SUSPENDED"}, false},
+		{status{state: "UNHEARD_OF"}, 0, remote.Stage{Phase: remote.Running, Text: "UNHEARD_OF"}, false},
 	} {
 		if got := tt.status.told(tt.position, 7); got != tt.want {
 			t.Errorf("%+v: got %+v, want %+v", tt.status, got, tt.want)
@@ -272,7 +272,7 @@ func TestEnded(t *testing.T) {
 		if tt.state != "" {
 			s.node, s.code = "n1", "0:9"
 		}
-		j := &work.Job{ID: "j", Work: "/w", Number: "7"}
+		j := &work.FolderJob{ID: "j", Work: "/w", Number: "7"}
 		got := ended(j, s, tt.exit, tt.started, tt.said)
 		if got.End != tt.end || got.Code != tt.code || !strings.Contains(got.Text+"\n"+got.Hint, tt.text) {
 			t.Errorf("%s, %+v, started %t: got %+v, want %s %d %q", tt.state, tt.exit, tt.started, got, tt.end, tt.code, tt.text)
@@ -468,7 +468,7 @@ func faked(t *testing.T, answer func(program string, args []string) (string, str
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	return p, (&work.Job{ID: "j", Work: root, Number: "7"}).Handle(Kind), dir
+	return p, (&work.FolderJob{ID: "j", Work: root, Number: "7"}).Handle(Kind), dir
 }
 
 func write(t *testing.T, dir, name, text string) {

@@ -36,7 +36,7 @@ func firstLine(out string) string {
 }
 
 // scontrolArgs asks for one job. Times are in seconds since 1970, whatever the time zone of the cluster.
-func scontrolArgs(j *work.Job) []string {
+func scontrolArgs(j *work.FolderJob) []string {
 	return onCluster(j, []string{"env", "SLURM_TIME_FORMAT=%s", "scontrol", "--oneliner", "show", "job", j.Number})
 }
 
@@ -64,7 +64,7 @@ func readScontrol(out string) (status, error) {
 	return s, nil
 }
 
-func sacctArgs(j *work.Job) []string {
+func sacctArgs(j *work.FolderJob) []string {
 	return onCluster(j, []string{"sacct", "--noheader", "--parsable2", "--allocations", "--jobs=" + j.Number,
 		"--format=State,ExitCode,NodeList"})
 }
@@ -79,7 +79,7 @@ func readSacct(out string) status {
 }
 
 // queueArgs asks for all queued jobs of a partition, by their priorities.
-func queueArgs(j *work.Job, partition string) []string {
+func queueArgs(j *work.FolderJob, partition string) []string {
 	return onCluster(j, []string{"squeue", "--noheader", "--states=PENDING", "--partition=" + partition, "--sort=-p,i",
 		"--format=%A"})
 }
@@ -160,8 +160,8 @@ func (s status) why() reason {
 }
 
 // told gives what a Watcher hears of a job that has not ended. The position is 0 where it is not known.
-func (s status) told(at, of int) remote.State {
-	st := remote.State{Phase: s.phase()}
+func (s status) told(at, of int) remote.Stage {
+	st := remote.Stage{Phase: s.phase()}
 	var parts []string
 	if st.Phase == remote.Queued {
 		st.Start = s.start
@@ -191,7 +191,7 @@ func final(e *remote.Exit) bool {
 // ended decides how a job ended, from what Slurm knows and from the agent's own word, nil where it left none. A signal
 // of Slurm's reaches the agent and its program alike, so Slurm says what it was for. started tells whether the agent
 // ran; said is the end of what Slurm and the shell wrote.
-func ended(j *work.Job, s status, exit *remote.Exit, started bool, said string) remote.Exit {
+func ended(j *work.FolderJob, s status, exit *remote.Exit, started bool, said string) remote.Exit {
 	if exit != nil && final(exit) {
 		return *exit
 	}

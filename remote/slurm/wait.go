@@ -35,7 +35,7 @@ func (p *Provider) Wait(ctx context.Context, h remote.Handle, from int64, w remo
 type follower struct {
 	remote.Feed
 	p *Provider
-	j *work.Job
+	j *work.FolderJob
 
 	status status // what Slurm said last
 	began  bool   // the event stream is there

@@ -72,7 +72,7 @@ func work(d *sshdtest.Daemon) string { return filepath.Join(d.Home, ".cache/fisu
 func killAgent(t *testing.T, d *sshdtest.Daemon, job string) {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join(agent.JobDir(work(d), job), agent.StateName))
-	var s agent.State
+	var s agent.Identity
 	if err == nil {
 		err = json.Unmarshal(data, &s)
 	}

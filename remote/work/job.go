@@ -19,8 +19,8 @@ import (
 	"fisub/remote/host"
 )
 
-// A Job is one of a work folder. Its JSON is what a handle holds of it.
-type Job struct {
+// A FolderJob is one of a work folder. Its JSON is what a handle holds of it.
+type FolderJob struct {
 	Host    host.Host    `json:"-"`
 	ID      string       `json:"-"`
 	Place   remote.Place `json:"-"`                 // as its description or its handle has it
@@ -32,18 +32,20 @@ type Job struct {
 }
 
 // Valid tells whether a handle may hold the job: what it names will be ended and removed.
-func (j *Job) Valid() bool {
+func (j *FolderJob) Valid() bool {
 	return remote.ValidID(j.ID) && path.IsAbs(j.Work) && path.Clean(j.Work) == j.Work && !control(j.Work) &&
 		(j.Program == "" || remote.ValidHash(j.Program))
 }
 
 // Handle gives the job's handle, of a provider of that kind.
-func (j *Job) Handle(kind string) remote.Handle { return remote.NewHandle(kind, j.ID, j.Place, j) }
+func (j *FolderJob) Handle(kind string) remote.Handle {
+	return remote.NewHandle(kind, j.ID, j.Place, j)
+}
 
 // Dir is the job's folder.
-func (j *Job) Dir() string { return agent.JobDir(j.Work, j.ID) }
+func (j *FolderJob) Dir() string { return agent.JobDir(j.Work, j.ID) }
 
-func (j *Job) program() string { return agent.Stored(j.Work, j.Program) }
+func (j *FolderJob) program() string { return agent.Stored(j.Work, j.Program) }
 
 // noJob is the status of scripts that do not find the job's folder.
 const noJob = 44
@@ -60,7 +62,7 @@ const stubborn = 5 * time.Second
 
 // Wait hands the event stream on from byte from on, as remote.Provider's Wait does, over one connection after the
 // other. Where the host cannot be reached for longer than away it gives up, with the reason.
-func (j *Job) Wait(ctx context.Context, from int64, w remote.Watcher, away time.Duration) (remote.Exit, error) {
+func (j *FolderJob) Wait(ctx context.Context, from int64, w remote.Watcher, away time.Duration) (remote.Exit, error) {
 	f := &follower{Feed: remote.Feed{To: w, At: from}}
 	const soon = 250 * time.Millisecond
 	var since time.Time // the host cannot be reached, or its agent does not answer
@@ -134,7 +136,7 @@ func (f *follower) Write(p []byte) (n int, err error) {
 }
 
 // Exit reads how the job ended. It is nil where that is not written yet, or where the folder is gone.
-func (j *Job) Exit(ctx context.Context) (*remote.Exit, error) {
+func (j *FolderJob) Exit(ctx context.Context) (*remote.Exit, error) {
 	text, err := j.read(ctx, agent.ExitName, 64<<10)
 	if text == nil || err != nil {
 		return nil, err
@@ -144,7 +146,7 @@ func (j *Job) Exit(ctx context.Context) (*remote.Exit, error) {
 }
 
 // read gives the beginning of a file in the job's folder; nil where there is none.
-func (j *Job) read(ctx context.Context, name string, limit int64) ([]byte, error) {
+func (j *FolderJob) read(ctx context.Context, name string, limit int64) ([]byte, error) {
 	text := bytes.NewBuffer([]byte{})
 	_, err := j.Host.Read(ctx, path.Join(j.Dir(), name), 0, limit, text)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -157,7 +159,7 @@ func (j *Job) read(ctx context.Context, name string, limit int64) ([]byte, error
 const maxLog = 16 << 20
 
 // Collect copies the job's log, and its files with those names, as far as they are there, into the folder dst.
-func (j *Job) Collect(ctx context.Context, dst string, names ...string) error {
+func (j *FolderJob) Collect(ctx context.Context, dst string, names ...string) error {
 	for _, name := range append([]string{agent.LogName}, names...) {
 		if err := j.collect(ctx, name, filepath.Join(dst, name)); err != nil {
 			return err
@@ -166,7 +168,7 @@ func (j *Job) Collect(ctx context.Context, dst string, names ...string) error {
 	return nil
 }
 
-func (j *Job) collect(ctx context.Context, name, to string) error {
+func (j *FolderJob) collect(ctx context.Context, name, to string) error {
 	var read error
 	err := cache.Write(to, 0o644, func(f io.Writer) error {
 		_, read = j.Host.Read(ctx, path.Join(j.Dir(), name), 0, maxLog, localWriter{f})
@@ -202,20 +204,20 @@ echo the program of the job\'s agent is gone or damaged, and it may still run >&
 rm -rf -- "$1" "$3"; if left "$@"; then echo "$1 cannot be removed" >&2; exit 1; fi`
 
 // Free ends the job where it runs, and removes its folder. It may be called again.
-func (j *Job) Free(ctx context.Context) error {
+func (j *FolderJob) Free(ctx context.Context) error {
 	return shell(ctx, j.Host, free, []string{j.Dir(), j.program(), j.half()}, nil, nil)
 }
 
 // Remove removes the folder of a job that has ended.
-func (j *Job) Remove(ctx context.Context) error {
+func (j *FolderJob) Remove(ctx context.Context) error {
 	return shell(ctx, j.Host, `rm -rf -- "$@"`, []string{j.Dir(), j.half()}, nil, nil)
 }
 
 // half is what a Free that was killed leaves.
-func (j *Job) half() string { return path.Join(agent.Jobs(j.Work), agent.FreePrefix+j.ID) }
+func (j *FolderJob) half() string { return path.Join(agent.Jobs(j.Work), agent.FreePrefix+j.ID) }
 
 // Said gives the last line of a file in the job's folder; "" where there is none.
-func (j *Job) Said(ctx context.Context, name string) (string, error) {
+func (j *FolderJob) Said(ctx context.Context, name string) (string, error) {
 	text, err := j.read(ctx, name, 64<<10)
 	lines := bytes.Split(bytes.TrimSpace(text), []byte("\n"))
 	return plain.Brief(string(lines[len(lines)-1]), 300), err

@@ -22,8 +22,8 @@ type Hosts struct {
 	Table   string // its name
 	Folders []*Folder
 
-	Logs  []string        // files in a job's folder that Collect copies beside the log
-	Valid func(*Job) bool // whether a handle may hold the job; may be nil
+	Logs  []string              // files in a job's folder that Collect copies beside the log
+	Valid func(*FolderJob) bool // whether a handle may hold the job; may be nil
 
 	// At gives the folder of a place; nil where the table has no such host.
 	At func(remote.Place) *Folder
@@ -43,8 +43,8 @@ func (s *Hosts) Submit(ctx context.Context, job *remote.Job, progress func(sent,
 }
 
 // Open returns the job of a handle and its folder.
-func (s *Hosts) Open(h remote.Handle) (*Job, *Folder, error) {
-	j := &Job{}
+func (s *Hosts) Open(h remote.Handle) (*FolderJob, *Folder, error) {
+	j := &FolderJob{}
 	err := json.Unmarshal(h.Data, j)
 	j.ID, j.Place, j.Key = h.Job, h.Place, h.Key
 	if err != nil || h.Provider != s.Kind || !j.Valid() || s.Valid != nil && !s.Valid(j) {

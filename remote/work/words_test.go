@@ -78,7 +78,7 @@ func TestLookHints(t *testing.T) {
 // An agent that has ended its job, and cannot remove what is left of it, leaves that to the shell.
 func TestFreeHalf(t *testing.T) {
 	dir, hash := t.TempDir(), strings.Repeat("a", 64)
-	j := &work.Job{Host: host.Local{}, ID: "j1", Work: dir, Program: hash}
+	j := &work.FolderJob{Host: host.Local{}, ID: "j1", Work: dir, Program: hash}
 	script := "#!/bin/sh\nmv \"$3\" \"$(dirname \"$3\")/" + agent.FreePrefix + "j1\"; echo pipe2: too many open files >&2; exit 1\n"
 	if err := errors.Join(os.MkdirAll(j.Dir(), 0o700), os.Mkdir(agent.Store(dir), 0o700),
 		os.WriteFile(agent.Stored(dir, hash), []byte(script), 0o500)); err != nil {
@@ -97,7 +97,7 @@ func TestAwayWords(t *testing.T) {
 	h := &faulty{fail: func(int, string) error {
 		return &remote.Denied{Code: "unreachable", Host: "h2", Text: "Connection refused"}
 	}}
-	j := &work.Job{Host: h, ID: "j1", Work: t.TempDir()}
+	j := &work.FolderJob{Host: h, ID: "j1", Work: t.TempDir()}
 	said := &words{}
 	if _, err := j.Wait(within(t), 0, said, 10*time.Millisecond); err == nil || strings.Contains(err.Error(), ": : ") ||
 		!strings.HasSuffix(err.Error(), ": h2: Connection refused") {
@@ -111,4 +111,4 @@ func TestAwayWords(t *testing.T) {
 type words struct{ texts []string }
 
 func (w *words) Write(p []byte) (int, error) { return len(p), nil }
-func (w *words) State(s remote.State)        { w.texts = append(w.texts, s.Text) }
+func (w *words) State(s remote.Stage)        { w.texts = append(w.texts, s.Text) }

@@ -189,7 +189,7 @@ s=$?; rm -rf -- "$dir"; exit $s; }`
 
 // Begin makes the folder of a job below the root that Send gave, and runs command there, where there is one. After an
 // error the folder may be there all the same, where the host cannot be reached.
-func (f *Folder) Begin(ctx context.Context, j *Job, job *remote.Job, command ...string) error {
+func (f *Folder) Begin(ctx context.Context, j *FolderJob, job *remote.Job, command ...string) error {
 	text, err := json.Marshal(job)
 	if err != nil {
 		return err
@@ -208,19 +208,19 @@ func (f *Folder) Begin(ctx context.Context, j *Job, job *remote.Job, command ...
 }
 
 // Submit sends what the host lacks and starts the job's agent there. On an error nothing is left running.
-func (f *Folder) Submit(ctx context.Context, job *remote.Job, progress func(sent, total int64)) (*Job, error) {
+func (f *Folder) Submit(ctx context.Context, job *remote.Job, progress func(sent, total int64)) (*FolderJob, error) {
 	program, err := job.Program()
 	if err != nil {
 		return nil, err
 	}
-	var j *Job
+	var j *FolderJob
 	for again := false; ; again = true {
 		fits := func(facts *Facts) error { return f.fits(ctx, facts, job, program.SHA256) }
 		facts, err := f.sendAll(ctx, job.Files, progress, fits)
 		if err != nil {
 			return nil, err
 		}
-		j = &Job{Host: f.Host, ID: job.ID, Place: job.Place, Work: facts.Root, Program: program.SHA256}
+		j = &FolderJob{Host: f.Host, ID: job.ID, Place: job.Place, Work: facts.Root, Program: program.SHA256}
 		if err = f.Begin(ctx, j, job, j.program(), "agent", "start", j.Dir()); err == nil {
 			return j, nil
 		}
@@ -248,7 +248,7 @@ func (f *Folder) Heal(ctx context.Context, facts *Facts, files []remote.File) bo
 }
 
 // undo ends a job whose start has failed with err. Whether it runs is not known.
-func (f *Folder) undo(ctx context.Context, j *Job, err error) error {
+func (f *Folder) undo(ctx context.Context, j *FolderJob, err error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 	defer cancel()
 	for {
@@ -274,7 +274,7 @@ head -c ` + strconv.Itoa(maxJob) + ` -- "$d/` + agent.JobName + `" 2>/dev/null |
 const maxList = 256 << 20
 
 // List gives the jobs that have a folder, in the order of their ids, and the root of all of them.
-func (f *Folder) List(ctx context.Context) (all []*Job, root string, err error) {
+func (f *Folder) List(ctx context.Context) (all []*FolderJob, root string, err error) {
 	facts, err := f.Look(ctx)
 	if err != nil {
 		return nil, "", err
@@ -291,7 +291,7 @@ func (f *Folder) List(ctx context.Context) (all []*Job, root string, err error) 
 		job := remote.Job{Place: remote.Place{GPU: -1}}
 		_ = json.Unmarshal([]byte(text), &job) // one that was cut off is listed all the same
 		program, _ := job.Program()
-		all = append(all, &Job{Host: f.Host, ID: id, Place: job.Place, Work: facts.Root, Program: program.SHA256})
+		all = append(all, &FolderJob{Host: f.Host, ID: id, Place: job.Place, Work: facts.Root, Program: program.SHA256})
 	}
 	return all, facts.Root, nil
 }
