@@ -39,10 +39,10 @@ var layers = [][]string{
 	{"bench/pyworker"},
 	{"bench", "report", "project"},
 	{"preflight", "explain"},
-	{"bench/machine", "session"},
+	{"bench/machine"},
 	{"bench/setup", "doctor"},
-	{"bench/tools", "session/outcome", "mcp"},
-	{"app/flags"},
+	{"bench/tools", "mcp"},
+	{"app/flags", "app/outcome"},
 	{"app"},
 	{"."},
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"fisub/app/flags"
+	"fisub/app/outcome"
 	"fisub/device"
 	"fisub/device/cuda"
 	"fisub/device/vgpu"
@@ -30,7 +31,6 @@ import (
 	"fisub/internal/ui"
 	"fisub/internal/usage"
 	"fisub/project"
-	"fisub/session/outcome"
 )
 
 // Version is what `fisub --version` prints and run.json records.

@@ -12,12 +12,12 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"fisub/app/flags"
+	"fisub/app/outcome"
 	"fisub/bench/setup"
 	"fisub/device"
 	"fisub/internal/config"
 	"fisub/internal/ui"
 	"fisub/internal/usage"
-	"fisub/session/outcome"
 )
 
 // The flags of a command fill its options: each is declared once, with the option that it goes to. What the option

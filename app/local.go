@@ -24,7 +24,7 @@ import (
 	"fisub/internal/trace"
 	"fisub/internal/usage"
 	"fisub/project"
-	"fisub/session"
+	"fisub/remote/dispatch"
 	"fisub/workloads"
 )
 
@@ -84,7 +84,7 @@ func (a *app) local(ctx context.Context, o localOptions) error {
 // runLocal runs s on this machine and keeps the run below its root. show gets its events too.
 func (a *app) runLocal(ctx context.Context, s *project.Submission, o localOptions, show event.Sink) (
 	total event.Done, err error) {
-	folder, old, err := session.OpenResumed(s.Root, o.resume)
+	folder, old, err := openResumed(s.Root, o.resume)
 	if err != nil {
 		return total, err
 	}
@@ -118,11 +118,11 @@ func (a *app) runLocal(ctx context.Context, s *project.Submission, o localOption
 		folder = runs.New(s.Root, run.ID)
 		defer folder.Close()
 	} else {
-		if err = session.GoOn(old, run); err != nil {
+		if err = old.Continue(run); err != nil {
 			return total, err
 		}
 		before = &old.Summary
-		admit = func(d device.Info) error { return session.SameDevice(old, d) }
+		admit = old.SameDevice
 		total = before.Totals()
 		a.term.Note("resumed    %s: %d of %d workloads have a verdict", run.ID, total.Passed+total.Failed, len(run.Workloads))
 		if total.Failed > 0 {
@@ -130,7 +130,7 @@ func (a *app) runLocal(ctx context.Context, s *project.Submission, o localOption
 		}
 		total.Missing -= total.Left
 		if !slices.ContainsFunc(u.Workloads, func(w *trace.Workload) bool { return !before.Judged(w.UUID) }) {
-			return total, session.End(folder, old)
+			return total, folder.End(old)
 		}
 	}
 	wrong := "" // the first workload that was called and did not pass
@@ -172,6 +172,22 @@ func (a *app) runLocal(ctx context.Context, s *project.Submission, o localOption
 		a.term.Note("%s", text)
 	}
 	return total, nil
+}
+
+// openResumed opens the folder of the run to resume, below root; folder and old are nil if resume is "".
+func openResumed(root, resume string) (folder *runs.Folder, old *runs.Run, err error) {
+	if resume == "" {
+		return nil, nil, nil
+	}
+	id, err := runs.Find(root, resume)
+	if err != nil {
+		return nil, nil, usage.Invalid(err)
+	}
+	if dispatch.IsRemote(filepath.Join(root, runs.Dir, id)) {
+		return nil, nil, usage.Errorf("fisub remote attach "+id, "--resume %s: it is a remote run", id)
+	}
+	folder, old, err = runs.Resume(root, id)
+	return folder, old, usage.Invalid(err)
 }
 
 // narrow describes the part of the contest's mix that the default set leaves out, or returns "" for another set.

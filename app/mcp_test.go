@@ -14,9 +14,9 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"fisub/app/outcome"
 	"fisub/bench/runs"
 	"fisub/internal/longtest"
-	"fisub/session/outcome"
 )
 
 // A client of the protocol goes from an empty folder to a run that passes, by calls of tools and an edit; a call that is

@@ -11,8 +11,8 @@ import (
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
+	"fisub/app/outcome"
 	"fisub/internal/longtest"
-	"fisub/session/outcome"
 )
 
 // The events of a run on the emulator, of a remote run and of the runs on a GPU whose streams the repository keeps are

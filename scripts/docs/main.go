@@ -14,11 +14,11 @@ import (
 	"strings"
 
 	"fisub/app"
+	"fisub/app/outcome"
 	"fisub/docs"
 	"fisub/internal/config"
 	"fisub/internal/event"
 	"fisub/remote/providers"
-	"fisub/session/outcome"
 )
 
 const generated = "<!-- Written by `go generate`; edit what it is made of instead. -->\n\n"
@@ -52,7 +52,7 @@ func pages(root string) (map[string][]byte, error) {
 	if files["docs/event.schema.json"], err = stream.schema(event.Schema); err != nil {
 		return nil, err
 	}
-	final, err := describe(reflect.TypeFor[outcome.Outcome](), filepath.Join(root, "session/outcome/outcome.go"))
+	final, err := describe(reflect.TypeFor[outcome.Outcome](), filepath.Join(root, "app/outcome/outcome.go"))
 	if err != nil {
 		return nil, err
 	}

@@ -1,12 +1,10 @@
-package session
+package runs
 
 import (
 	"errors"
 	"strings"
 	"testing"
 
-	"fisub/bench/runs"
-	"fisub/device"
 	"fisub/internal/event"
 	"fisub/internal/usage"
 )
@@ -21,19 +19,19 @@ func hinted(t *testing.T, what string, err error, words string) {
 	}
 }
 
-func TestGoOn(t *testing.T) {
+func TestContinue(t *testing.T) {
 	describe := func() *event.Run {
 		return &event.Run{ID: "new", Solution: "s", ContentHash: "h", Definition: "d", Set: "default", Timer: "auto",
 			DPS:     true,
 			Profile: event.Profile{Name: "quick"}, Workloads: []event.Workload{{UUID: "a"}, {UUID: "b"}}}
 	}
-	old := func() *runs.Run {
+	old := func() *Run {
 		run := describe()
 		run.ID, run.Workloads = "old", append(run.Workloads, event.Workload{UUID: "c"})
-		return &runs.Run{ID: "old", Summary: runs.Summary{Run: run}}
+		return &Run{ID: "old", Summary: Summary{Run: run}}
 	}
 	run := describe()
-	if err := GoOn(old(), run); err != nil || run.ID != "old" || len(run.Workloads) != 3 {
+	if err := old().Continue(run); err != nil || run.ID != "old" || len(run.Workloads) != 3 {
 		t.Errorf("got %v, run %s with %d workloads, want the old one with all 3", err, run.ID, len(run.Workloads))
 	}
 	for _, tc := range []struct {
@@ -50,14 +48,14 @@ func TestGoOn(t *testing.T) {
 	} {
 		run := describe()
 		tc.change(run)
-		hinted(t, tc.words, GoOn(old(), run), tc.words)
+		hinted(t, tc.words, old().Continue(run), tc.words)
 	}
 }
 
 func TestSameDevice(t *testing.T) {
-	d := device.Info{Kind: "cuda", Name: "H200", UUID: "u", Arch: "sm_90", Driver: "580"}
-	old := &runs.Run{ID: "old", Summary: runs.Summary{Run: &event.Run{Device: d}}}
-	hinted(t, "the same", SameDevice(old, d), "")
+	d := event.Device{Kind: "cuda", Name: "H200", UUID: "u", Arch: "sm_90", Driver: "580"}
+	old := &Run{ID: "old", Summary: Summary{Run: &event.Run{Device: d}}}
+	hinted(t, "the same", old.SameDevice(d), "")
 	d.Driver = "590"
-	hinted(t, "another driver", SameDevice(old, d), "its driver is 580, now it is 590")
+	hinted(t, "another driver", old.SameDevice(d), "its driver is 580, now it is 590")
 }
