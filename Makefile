@@ -1,4 +1,5 @@
 # make local   build fisub and run this repository's submission: 20 workloads, on the GPU or emulated
+# make quick   the tests of the packages without cgo and network, in seconds
 # make check   what to run between edits: format, vet, staticcheck, and the tests that are quick
 # make test    everything that proves fisub right: tests, race detector, vet, staticcheck, an emulated run
 # make fuzz    each fuzz target for TIME=1m, on files in memory
@@ -6,7 +7,7 @@
 # All install what is missing by themselves and say what they install.
 
 SHELL := /bin/bash
-.PHONY: build local check test fuzz lint bench clean
+.PHONY: build local quick check test fuzz lint bench clean
 
 build:
 	@scripts/setup
@@ -15,6 +16,10 @@ build:
 local: build
 	@[ ! -e /dev/nvidiactl ] || dist/fisub toolchain install
 	dist/fisub local
+
+quick:
+	@scripts/setup
+	@scripts/quick
 
 check:
 	@scripts/setup

@@ -16,13 +16,14 @@ import (
 
 // layers lists the packages from the bottom up: a package imports only what stands in an earlier row.
 var layers = [][]string{
+	{"internal/hint"},
 	{"internal/longtest", "internal/memfile", "internal/sandbox", "internal/cache", "internal/plain", "internal/tensor", "definitions",
 		"solution/baselines", "bench/stats", "docs", "device/vgpu/ptx", "device/vgpu/exec",
 		"device/vgpu/vgputest"},
-	{"workloads/random", "remote/modal/modaltest"},
+	{"workloads/random", "remote/modal/modaltest", "internal/git"},
 	{"internal/trace"},
 	{"internal/event"},
-	{"internal/event/eventtest", "internal/config", "internal/safetensors", "device", "preflight/source", "internal/git", "internal/usage"},
+	{"internal/event/eventtest", "internal/config", "internal/safetensors", "device", "preflight/source", "internal/usage"},
 	{"workloads", "remote"},
 	{"device/activity", "internal/ui"},
 	{"pack", "device/nvcc", "device/cuda/tvmffi", "device/cuda/cupti", "device/cuda/stamp", "bench/runs",
@@ -38,11 +39,11 @@ var layers = [][]string{
 	{"remote/providers", "remote/faultstest"},
 	{"bench/pyworker"},
 	{"bench", "report", "project"},
-	{"preflight", "explain"},
+	{"preflight"},
 	{"bench/machine"},
 	{"bench/setup", "doctor"},
-	{"bench/tools", "mcp"},
-	{"app/flags", "app/outcome"},
+	{"bench/tools", "app/outcome", "mcp"},
+	{"app/flags"},
 	{"app"},
 	{"."},
 }
@@ -70,6 +71,8 @@ var only = map[string]string{
 var never = map[string][]string{
 	"bench":          {"device/cuda", "device/vgpu", "device/nvcc"},
 	"bench/compare":  {"device", "workloads", "pack"},
+	"bench/machine":  {"project", "workloads", "pack"},
+	"bench/runs":     {"device", "workloads", "pack"},
 	"bench/worker":   {"device/cuda", "device/vgpu", "device/nvcc", "workloads"},
 	"bench/pyworker": {"device", "workloads"},
 	"device/cuda":    {"internal/event", "workloads", "pack"},

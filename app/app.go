@@ -1,6 +1,6 @@
-// Package app is the command line: flags, commands, exit statuses, and what is printed. A command is a constructor with
-// its flags, options that are filled from them, and a method that runs with these. What is decided is in the packages
-// that they call; the list of devices is here.
+// Package app is the command line: flags, commands, exit statuses and output. A command is one file with a constructor
+// for its flags, the options that they fill, and a method that tells the whole story of the command. The rules of a
+// domain are in its package. The list of devices is here.
 package app
 
 import (
@@ -23,7 +23,6 @@ import (
 	"fisub/device"
 	"fisub/device/cuda"
 	"fisub/device/vgpu"
-	"fisub/explain"
 	"fisub/internal/cache"
 	"fisub/internal/event"
 	"fisub/internal/plain"
@@ -102,7 +101,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	}
 	program := a.cli()
 	sorted, _ := flags.First(program, args)
-	a.Version = Version
+	a.Version, a.Warn = Version, a.term.Warn
 	a.Command = append([]string{"fisub"}, args[min(1, len(args)):]...)
 	ctx = cache.Telling(ctx, func(path string) { a.term.Note("waiting for %s, which another process has locked", path) })
 	err := program.RunContext(ctx, sorted)
@@ -164,7 +163,7 @@ func (a *app) exit(err error) int {
 			a.term.Error(plain.Count(len(all)-i, "more error"), "")
 			break
 		}
-		text, hint := explain.Error(one)
+		text, hint := usage.Explain(one)
 		a.term.Error(text, hint)
 		if a.final != nil {
 			a.final.Errors = append(a.final.Errors, outcome.Message{Text: text, Hint: hint})

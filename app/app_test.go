@@ -26,7 +26,6 @@ import (
 	"fisub/bench/stats"
 	"fisub/device/devicetest"
 	"fisub/device/vgpu/vgputest"
-	"fisub/explain"
 	"fisub/internal/event"
 	"fisub/internal/longtest"
 	"fisub/internal/sandbox"
@@ -61,14 +60,6 @@ func TestExitOfWriting(t *testing.T) {
 		if got := a.exit(usage.Invalid(tc.err)); got != tc.want {
 			t.Errorf("%v: got %d, want %d", tc.err, got, tc.want)
 		}
-	}
-}
-
-func TestNoTemporaryFolder(t *testing.T) {
-	t.Setenv("TMPDIR", filepath.Join(t.TempDir(), "nowhere"))
-	_, err := os.Stat(os.TempDir()) // as os.MkdirTemp does
-	if _, hint := explain.Error(err); hint != "TMPDIR names the folder for temporary files" {
-		t.Errorf("%v: got the hint %q", err, hint)
 	}
 }
 

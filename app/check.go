@@ -12,7 +12,6 @@ import (
 
 	"fisub/device"
 	"fisub/device/nvcc"
-	"fisub/explain"
 	"fisub/internal/cache"
 	"fisub/internal/config"
 	"fisub/internal/plain"
@@ -395,7 +394,7 @@ func (a *app) checkFiles(ctx context.Context, names []string) error {
 			one.Holds = what
 		} else {
 			for _, e := range usage.Flatten(err) {
-				text, hint := explain.Error(e)
+				text, hint := usage.Explain(e)
 				one.Faults = append(one.Faults, fileFault{text, hint})
 			}
 		}

@@ -79,7 +79,7 @@ func (a *app) compareCommand() *cli.Command {
 
 func (a *app) compare(ctx context.Context, o compareOptions) error {
 	if o.best {
-		h, err := a.History(a.term.Warn)
+		h, err := a.History()
 		if err != nil {
 			return err
 		}

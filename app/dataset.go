@@ -9,7 +9,6 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"fisub/explain"
 	"fisub/internal/plain"
 	"fisub/internal/trace"
 	"fisub/internal/usage"
@@ -143,7 +142,7 @@ func (o *datasetOptions) verify(ctx context.Context, data *workloads.Dataset) (f
 			found.Workloads++
 			found.AbsentFiles += r.Absent
 			for _, f := range r.Faults {
-				text, hint := explain.Error(f)
+				text, hint := usage.Explain(f)
 				found.add(datasetFault{def.Name, r.UUID, text, hint})
 			}
 		}

@@ -12,7 +12,6 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"fisub/explain"
 	"fisub/internal/git"
 	"fisub/internal/plain"
 	"fisub/internal/trace"
@@ -262,5 +261,5 @@ func (a *app) questions(ctx context.Context) *scaffold.Questioner {
 	if in == nil || !ui.IsTerminal(a.stderr) || a.json {
 		return nil
 	}
-	return &scaffold.Questioner{Questions: a.term.Questions(ctx, in, explain.Error)}
+	return &scaffold.Questioner{Questions: a.term.Questions(ctx, in)}
 }

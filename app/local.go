@@ -18,7 +18,6 @@ import (
 	"fisub/bench/machine"
 	"fisub/bench/runs"
 	"fisub/bench/setup"
-	"fisub/device"
 	"fisub/internal/event"
 	"fisub/internal/plain"
 	"fisub/internal/trace"
@@ -113,7 +112,7 @@ func (a *app) runLocal(ctx context.Context, s *project.Submission, o localOption
 	run.BudgetS = o.budget.Seconds()
 
 	var before *runs.Summary
-	var admit func(device.Info) error
+	var admit func(event.Device) error
 	if old == nil {
 		folder = runs.New(s.Root, run.ID)
 		defer folder.Close()

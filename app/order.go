@@ -20,7 +20,6 @@ import (
 	"fisub/device"
 	"fisub/device/cuda"
 	"fisub/device/vgpu"
-	"fisub/explain"
 	"fisub/internal/cache"
 	"fisub/internal/config"
 	"fisub/internal/plain"
@@ -228,7 +227,7 @@ func hostArch(s *project.Submission, u *setup.Setup, gpu, named string, term *ui
 		if s.Solution.Spec.Compiled() || u.Baseline != nil && u.Baseline.Solution.Spec.Compiled() {
 			return "", err
 		}
-		text, hint := explain.Error(err)
+		text, hint := usage.Explain(err)
 		term.Warn("no share of the copy bandwidth, unless the hosts have a compiler: "+text, hint)
 		return "", nil
 	}

@@ -10,7 +10,6 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"fisub/explain"
 	"fisub/internal/plain"
 	"fisub/internal/trace"
 	"fisub/internal/usage"
@@ -67,7 +66,7 @@ func (a *app) pack(ctx context.Context, o packOptions) error {
 		doubts = append(doubts, s.Config.UnknownDefinition(data.Definitions()))
 	}
 	for _, f := range doubts {
-		text, hint := explain.Error(f)
+		text, hint := usage.Explain(f)
 		a.term.Warn(text, hint)
 	}
 	out := filepath.Join(s.Root, "solution.json")

@@ -19,7 +19,6 @@ import (
 	"fisub/bench/runs"
 	"fisub/bench/setup"
 	"fisub/device"
-	"fisub/explain"
 	"fisub/internal/event"
 	"fisub/internal/plain"
 	"fisub/internal/usage"
@@ -244,7 +243,7 @@ func (a *app) remoteResume(ctx context.Context, o remoteOptions, given []string)
 	d := &dispatch.Dispatcher{Plan: plan, Folder: folder.Path(), Providers: h.open, Old: old, Files: files,
 		Follow: dispatch.Follow{Detach: o.detach}, Events: event.NewStream(folder.Record)}
 	if n, err := d.Reopen(ctx); err != nil {
-		a.term.Warn(explain.Error(err))
+		a.term.Warn(usage.Explain(err))
 	} else if n > 0 {
 		a.term.Note("%s may have results that the run lacks: they are fetched first", plain.Count(n, "job"))
 	}
@@ -405,7 +404,7 @@ func (a *app) stop(ctx context.Context, d *dispatch.Dispatcher, why string) erro
 		return shown(exitInterrupted)
 	}
 	if err != nil {
-		a.term.Warn(explain.Error(err))
+		a.term.Warn(usage.Explain(err))
 	}
 	a.term.Error(fmt.Sprintf("%s: %s may still run: %s", why, plain.Count(len(left), "job"), places(left)),
 		"when the host can be reached: fisub remote cancel "+d.Plan.Run.ID+"; the jobs' limit ends them in any case")

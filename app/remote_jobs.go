@@ -14,7 +14,6 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"fisub/bench/runs"
-	"fisub/explain"
 	"fisub/internal/event"
 	"fisub/internal/plain"
 	"fisub/internal/ui"
@@ -110,7 +109,7 @@ func (a *app) remoteAttach(ctx context.Context, arg string) error {
 		return a.told(plan, old)
 	}
 	if _, err := d.Reopen(ctx); err != nil {
-		text, hint := explain.Error(err)
+		text, hint := usage.Explain(err)
 		a.term.Warn("what it may have of the run is not known: "+text, hint)
 	}
 	if plan.Done {
@@ -346,7 +345,7 @@ func (a *app) remoteHosts(ctx context.Context, on string) error {
 			l := hostLine{Table: name, Host: h}
 			if h.Err != nil {
 				down = shown(exitError)
-				l.Error, l.Hint = explain.Error(h.Err)
+				l.Error, l.Hint = usage.Explain(h.Err)
 				l.Error = strings.TrimPrefix(l.Error, name+": "+h.Name+": ") // they have columns
 			}
 			lines = append(lines, l)

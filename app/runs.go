@@ -52,7 +52,7 @@ func (a *app) runsCommand() *cli.Command {
 }
 
 func (a *app) runsLs(f runFilter) error {
-	h, err := a.History(a.term.Warn)
+	h, err := a.History()
 	if err != nil {
 		return err
 	}
@@ -113,7 +113,7 @@ func runTable(lines []*runs.Brief) (align string, rows [][]string) {
 }
 
 func (a *app) runsBest(arg string) error {
-	h, err := a.History(a.term.Warn)
+	h, err := a.History()
 	if err != nil {
 		return err
 	}
@@ -154,7 +154,7 @@ func (a *app) runsRm(args []string, keep int) error {
 		ids = append(ids, id)
 	}
 	if keep > 0 {
-		h, err := a.History(a.term.Warn)
+		h, err := a.History()
 		if err != nil {
 			return err
 		}

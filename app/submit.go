@@ -9,7 +9,6 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"fisub/bench/setup"
-	"fisub/explain"
 	"fisub/internal/event"
 	"fisub/internal/plain"
 	"fisub/internal/trace"
@@ -120,7 +119,7 @@ func (a *app) submitTag(ctx context.Context, o submitOptions, survey *submit.Sur
 	}
 	sent, err := survey.Send(ctx, p)
 	if err != nil {
-		return &explain.PushError{Err: err, Remote: survey.Remote.Name, Tag: p.Tag}
+		return err
 	}
 	if sent && !a.json {
 		a.line("pushed", "%s to %s", p.Tag, survey.Remote.Name)

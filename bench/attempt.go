@@ -281,7 +281,7 @@ func (a *attempt) blame(err error) (verdict, error) {
 			}
 			return verdict{}, err
 		}
-		if we.Code == "no-timer" && a.shared.Timer == device.TimerCUPTI {
+		if we.Code == worker.NoTimer && a.shared.Timer == device.TimerCUPTI {
 			return verdict{}, &DeviceError{we}
 		}
 		return verdict{}, a.spoilt(&DeviceError{we})

@@ -46,8 +46,6 @@ type Shared struct {
 	Baseline *Baseline
 	Roofline bool // measure an empty kernel and a copy of each workload's bytes too, where the device keeps time
 
-	Hint func(error) string // gives the hint of a warning about an error, or ""; may be nil
-
 	FailFast bool // the first workload that does not pass ends the run
 	EndEarly bool // so do two TIMEOUTs in a row, and a solution that does not build
 
@@ -100,6 +98,9 @@ type TimerError struct{ Was, Is string }
 func (e *TimerError) Error() string {
 	return fmt.Sprintf("the run was timed with %s, now it is %s", e.Was, e.Is)
 }
+
+// Advice returns the hint of the error.
+func (e *TimerError) Advice() string { return "start a new run without --resume" }
 
 // Run judges and times the solution on each workload in turn. A wrong, slow, hanging or crashing solution is a verdict;
 // the error is about the machine: no device, no compiler, a full disk, ctx. A workload whose inputs cannot be loaded,

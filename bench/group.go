@@ -9,6 +9,7 @@ import (
 	"fisub/bench/reference"
 	"fisub/device"
 	"fisub/internal/event"
+	"fisub/internal/hint"
 	"fisub/internal/plain"
 	"fisub/internal/trace"
 	"fisub/workloads"
@@ -345,14 +346,11 @@ func (g *group) comparable(a *attempt, base *device.Samples) *device.Samples {
 
 // warn tells each run, once.
 func (g *group) warn(uuid string, err error) {
-	m := &event.Message{Text: err.Error()}
+	m := &event.Message{Text: err.Error(), Hint: hint.Of(err)}
 	if g.warned[m.Text] {
 		return
 	}
 	g.warned[m.Text] = true
-	if g.shared.Hint != nil {
-		m.Hint = g.shared.Hint(err)
-	}
 	for _, r := range g.runners {
 		r.say(event.Event{Type: event.TypeWarning, Workload: uuid, Message: m})
 	}

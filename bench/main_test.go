@@ -56,13 +56,7 @@ func TestMain(m *testing.M) {
 		openers := []device.Opener{{Kind: "host", Open: openHost}, {Kind: "model", Open: openModel},
 			{Kind: "dying", Open: func(context.Context, device.Options) (device.Device, error) { os.Exit(9); return nil, nil }},
 			{Kind: "shaky", Open: openShaky}, {Kind: "emulated", Open: openEmulated}, vgpu.Opener()}
-		code := func(err error) string {
-			if errors.Is(err, device.ErrTimer) {
-				return "no-timer"
-			}
-			return "code"
-		}
-		if err := worker.Serve(context.Background(), in, out, openers, code); err != nil {
+		if err := worker.Serve(context.Background(), in, out, openers); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}

@@ -10,6 +10,7 @@ import (
 	"os"
 	"time"
 
+	"fisub/internal/hint"
 	"fisub/internal/tensor"
 	"fisub/internal/trace"
 )
@@ -172,7 +173,11 @@ var (
 	ErrNoTiming = errors.New("this device keeps no time")
 
 	// ErrTimer is wrapped by the error of Measure for a timer that cannot be used here.
-	ErrTimer = errors.New("timer unavailable")
+	ErrTimer = hint.Wrap(errors.New("timer unavailable"), "fisub toolchain install brings libcupti, for a Python "+
+		"submission pip install nvidia-cuda-cupti; --timer auto takes CUDA events if CUPTI cannot be used")
+	// ErrNotBuilt is wrapped by the error of Open for a device that this program was built without.
+	ErrNotBuilt = hint.Wrap(errors.New("built without -tags cuda"),
+		"make build builds one with GPU support; --device emu runs on the CPU")
 
 	// ErrFault is wrapped by errors after which the device is of no further use to this process.
 	ErrFault = errors.New("device fault")
@@ -227,3 +232,6 @@ type Opener struct {
 	Kind string // "cuda", "emu"
 	Open func(ctx context.Context, opts Options) (Device, error)
 }
+
+// ArchHint is the hint for a kernel that was compiled for another GPU.
+const ArchHint = "--gpu, or --arch, names the GPU of the host: the kernel is compiled for it before it is sent"

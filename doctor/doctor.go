@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"fisub/device"
-	"fisub/explain"
 	"fisub/internal/config"
+	"fisub/internal/usage"
 	"fisub/workloads"
 )
 
@@ -46,7 +46,7 @@ func missing(name, fact, hint string) Line {
 
 // failed returns a missing line for err. A hint of err comes before hint.
 func failed(name string, err error, hint string) Line {
-	text, own := explain.Error(err)
+	text, own := usage.Explain(err)
 	return missing(name, text, cmp.Or(own, hint))
 }
 

@@ -21,13 +21,16 @@ import (
 	"fisub/workloads"
 )
 
-// A Project is the folder that fisub works in. Its zero value is the working directory with the embedded dataset.
+// A Project is the folder that fisub works in. Without Dir, Config and Dataset it is the working directory with the
+// embedded dataset.
 type Project struct {
 	Dir     string   // "" is the working directory
 	Config  string   // "" is config.toml in Dir
 	Dataset string   // "" is $FIB_DATASET_PATH, else the embedded one
 	Version string   // of fisub, which a run records
 	Command []string // the command line, which a run records
+
+	Warn func(text, hint string) // hears of unreadable runs
 }
 
 // Path makes name relative to the project's folder.
@@ -85,23 +88,19 @@ func (p *Project) Tables() (map[string]*config.Table, error) {
 	return cfg.Remote, nil
 }
 
-// History lists the runs of the project, except runs of tools. It reports unreadable runs to warn, which may be nil.
-func (p *Project) History(warn func(text, hint string)) (*runs.History, error) {
+// History lists the runs of the project, except runs of tools.
+func (p *Project) History() (*runs.History, error) {
 	isTool := func(folder string) bool {
 		plan, err := dispatch.Load(folder)
 		return err == nil && plan.Tool != ""
 	}
-	return runs.ReadHistory(p.Root(), isTool, func(err error) {
-		if warn != nil {
-			warn(plain.Line(err.Error()), "")
-		}
-	})
+	return runs.ReadHistory(p.Root(), isTool, func(err error) { p.Warn(plain.Line(err.Error()), "") })
 }
 
 // RunFolder finds the folder of the run that arg names: by its id, as "best", or as a folder.
 func (p *Project) RunFolder(arg string) (string, error) {
 	if arg == "best" {
-		h, err := p.History(nil)
+		h, err := p.History()
 		if err != nil {
 			return "", err
 		}
@@ -155,7 +154,7 @@ func (p *Project) Load(packed string) (*Submission, error) {
 		return nil, err
 	}
 	if packed != "" {
-		return LoadPacked(p.Path(packed), p.Path("."), data)
+		return loadPacked(p.Path(packed), p.Path("."), data)
 	}
 	return LoadSources(p.ConfigPath(), data)
 }
@@ -208,8 +207,8 @@ func PackSources(file string, data *workloads.Dataset) (*Submission, error) {
 	return s, nil
 }
 
-// LoadPacked reads the packed solution in file; its runs are kept below root.
-func LoadPacked(file, root string, data *workloads.Dataset) (*Submission, error) {
+// loadPacked reads the packed solution in file; its runs are kept below root.
+func loadPacked(file, root string, data *workloads.Dataset) (*Submission, error) {
 	s := &Submission{Root: root, Data: data}
 	var err error
 	if s.Solution, s.Warnings, err = trace.ReadSolution(file); err != nil {

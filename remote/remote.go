@@ -226,6 +226,9 @@ func (e *Denied) Error() string {
 	return text
 }
 
+// Advice returns the hint of the error.
+func (e *Denied) Advice() string { return e.Hint }
+
 // CodeOf gives the Code of the *Denied that err is or wraps; "" where it is none.
 func CodeOf(err error) string {
 	denied, ok := errors.AsType[*Denied](err)

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"fisub/internal/hint"
 	"fisub/internal/trace"
 	"fisub/internal/usage"
 )
@@ -72,7 +73,7 @@ func TestChoice(t *testing.T) {
 		}
 		var u *usage.Error
 		if tc.fault == "" && err != nil ||
-			tc.fault != "" && (!errors.As(err, &u) || !strings.Contains(err.Error()+"\n"+u.Hint, tc.fault)) {
+			tc.fault != "" && (!errors.As(err, &u) || !strings.Contains(err.Error()+"\n"+hint.Of(err), tc.fault)) {
 			t.Errorf("%+v: got %v, want %q", tc.choice, err, tc.fault)
 		}
 		if !slices.Equal(uuids, tc.want) {

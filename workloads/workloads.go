@@ -79,6 +79,17 @@ func (e *NotFoundError) Error() string {
 	return fmt.Sprintf("definition %q: not found", e.Name)
 }
 
+// Advice returns the hint of the error.
+func (e *NotFoundError) Advice() string {
+	switch {
+	case len(e.Track) > 0:
+		return "it is a track of the contest; its definitions are " + plain.List(e.Track, "and")
+	case len(e.Near) > 0:
+		return "did you mean " + plain.List(e.Near, "or") + "?"
+	}
+	return "fisub dataset ls lists the definitions"
+}
+
 // Open reads the definitions of the dataset in the folder root, or, where root is "", of the embedded one. One invalid
 // definition, or two of the same name, make the whole dataset invalid, as in the contest; the error joins all faults.
 // Workloads are read when they are first asked for. Generated inputs are kept in the folder cacheRoot/dataset;

@@ -140,6 +140,11 @@ func (e *MismatchError) Error() string {
 	return fmt.Sprintf("the runs cannot be compared: %s is %s and %s", e.What, e.A, e.B)
 }
 
+// Advice returns the hint of the error.
+func (e *MismatchError) Advice() string {
+	return "run both on the same definition, on GPUs of one model, with the same timer"
+}
+
 // Runs compares b with a, workload by workload and as a whole; threshold is the smallest relative difference that
 // matters. It refuses runs of different definitions, GPU models, timers, or states of the L2 with a *MismatchError;
 // under other drivers, or other clocks that were set, neither is called the faster one; what else differs, such as the

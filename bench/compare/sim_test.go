@@ -11,6 +11,7 @@ import (
 	"fisub/bench/runs"
 	"fisub/internal/event"
 	"fisub/internal/event/eventtest"
+	"fisub/internal/longtest"
 	"fisub/internal/trace"
 )
 
@@ -62,6 +63,7 @@ func (m *machine) run(id string, workloads int, factor float64) *runs.Run {
 // A kernel that was not changed is called the same, one that is 2 % slower or faster so, for noise from 0.5 to 3 %, on
 // a timer that ticks in 32 ns, where trials drift: nearly every workload, and the whole always.
 func TestErrorRates(t *testing.T) {
+	longtest.Skip(t, "compares many simulated runs")
 	const repeats, workloads = 2, 25
 	random := rand.New(rand.NewPCG(7, 11))
 	for _, tc := range []struct {

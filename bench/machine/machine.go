@@ -21,7 +21,6 @@ import (
 	"fisub/device"
 	"fisub/device/nvcc"
 	"fisub/device/vgpu"
-	"fisub/explain"
 	"fisub/internal/event"
 	"fisub/internal/plain"
 	"fisub/internal/sandbox"
@@ -48,8 +47,9 @@ func Choose(ctx context.Context, name string, sol *trace.Solution, opts *device.
 	case kind != "auto" && kind != "" || numbered:
 		return "", usage.Errorf("one of auto, cuda, cuda:N, emu", "--device: unknown device %q", name)
 	}
+	var we *worker.Error
 	_, err := OpenGPU(ctx, *opts)
-	if err != nil && explain.Code(err) == "not-built" && pyworker.Runs(&sol.Spec) {
+	if errors.As(err, &we) && we.Code == worker.NotBuilt && pyworker.Runs(&sol.Spec) {
 		// torch may know a GPU that this binary does not.
 		command, missing := pyworker.Command(ctx, opts.CacheDir)
 		if missing != nil {
@@ -121,7 +121,7 @@ func Builder(kind string, opts device.Options, tools *nvcc.Toolchain) func(conte
 		} else if ctx.Err() != nil {
 			return false, ctx.Err()
 		}
-		return false, worker.AsError(nvcc.Judged(err), worker.Machine, explain.Code)
+		return false, worker.AsError(nvcc.Judged(err), worker.Machine)
 	}
 }
 
@@ -233,7 +233,7 @@ func Work(ctx context.Context, openers []device.Opener) error {
 		}
 		sandbox.End(os.Getpid())
 	}()
-	return worker.Serve(ctx, in, out, openers, explain.Code)
+	return worker.Serve(ctx, in, out, openers)
 }
 
 // Invalid is usage.Invalid for errors about the device or a missing part of the machine; others stay as they are.

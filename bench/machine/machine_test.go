@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"fisub/device"
+	"fisub/internal/hint"
 	"fisub/internal/trace"
 	"fisub/internal/ui"
 	"fisub/internal/usage"
@@ -25,7 +26,7 @@ func TestChoose(t *testing.T) {
 		kind, err := Choose(t.Context(), tc.name, &trace.Solution{}, &opts, &ui.Terminal{})
 		var u *usage.Error
 		if tc.fault == "" && err != nil ||
-			tc.fault != "" && (!errors.As(err, &u) || !strings.Contains(err.Error()+"\n"+u.Hint, tc.fault)) {
+			tc.fault != "" && (!errors.As(err, &u) || !strings.Contains(err.Error()+"\n"+hint.Of(err), tc.fault)) {
 			t.Errorf("%s: got %v, want %q", tc.name, err, tc.fault)
 		}
 		if kind != tc.kind || opts.Ordinal != tc.ordinal {

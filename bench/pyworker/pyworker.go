@@ -231,11 +231,14 @@ func Find(ctx context.Context) (string, error) {
 	switch {
 	case without != "":
 		return without, &worker.Error{Kind: worker.Machine, Code: "no-torch",
+			Hint: "pip install torch, or set FISUB_PYTHON to a Python that has it",
 			Text: fmt.Sprintf("python: %s is not Python 3.9 or later with torch", without)}
 	case os.Getenv("FISUB_PYTHON") != "":
-		return "", &worker.Error{Kind: worker.Machine, Code: "no-python",
+		return "", &worker.Error{Kind: worker.Machine, Code: "no-python", Hint: noPython,
 			Text: fmt.Sprintf("python: FISUB_PYTHON: no program %s", os.Getenv("FISUB_PYTHON"))}
 	}
-	return "", &worker.Error{Kind: worker.Machine, Code: "no-python",
+	return "", &worker.Error{Kind: worker.Machine, Code: "no-python", Hint: noPython,
 		Text: "python: neither python3 nor python is on PATH"}
 }
+
+const noPython = "install Python 3.9 or later with torch, or set FISUB_PYTHON to one"

@@ -88,6 +88,19 @@ def missing_header(text):
     return missing
 
 
+HINTS = {  # by the code of a Failure
+    "no-dependency": "install it, for the Python that is named, or set FISUB_PYTHON to one that has it",
+    "no-gpu": "nvidia-smi shows what the driver sees; --device emu runs on the CPU",
+    "no-ninja": "pip install ninja, and put its folder on PATH",
+    "no-ordinal": "--device cuda:0 is the first GPU",
+    "no-tilelang": "pip install tilelang, for the Python that is named, or set FISUB_PYTHON to another one",
+    "no-torch": "pip install torch, or set FISUB_PYTHON to a Python that has it",
+    "no-torch-cuda": "install a torch with CUDA, or set FISUB_PYTHON to a Python that has one; --device emu runs on the CPU",
+    "no-triton": "pip install triton==3.6.0, for the Python that is named, or set FISUB_PYTHON to another one",
+    "no-vgpu": "build fisub with scripts/build",
+}
+
+
 class Failure(Exception):
     """What a reply's error says. kind is one of machine, build, call, fault, timing, lacking."""
 
@@ -96,7 +109,7 @@ class Failure(Exception):
         self.kind, self.text, self.log, self.code = kind, clip(text, MAX_TEXT), clip(log, MAX_LOG), code
 
     def reply(self):
-        return {"error": {"kind": self.kind, "text": self.text, "log": self.log, "code": self.code}}
+        return {"error": {"kind": self.kind, "text": self.text, "log": self.log, "code": self.code, "hint": HINTS.get(self.code, "")}}
 
 
 def clip(text, most):

@@ -15,6 +15,7 @@ import (
 	"syscall"
 
 	"fisub/internal/event"
+	"fisub/internal/hint"
 	"fisub/internal/plain"
 	"fisub/internal/trace"
 )
@@ -164,6 +165,11 @@ func (e *NothingError) Error() string {
 }
 func (e *NothingError) Unwrap() error { return ErrEmpty }
 
+// Advice returns the hint of the error.
+func (e *NothingError) Advice() string {
+	return "fisub remote logs " + e.ID + " shows what the host said"
+}
+
 // maxHeader bounds a run.json that is read alone, in bytes.
 const maxHeader = 16 << 20
 
@@ -180,9 +186,14 @@ func Header(path string) (*event.Run, error) {
 	}
 	r := &event.Run{}
 	if err := json.Unmarshal(data, r); err != nil {
-		return nil, fmt.Errorf("%s: %w", f.Name(), err)
+		return nil, damaged(fmt.Errorf("%s: %w", f.Name(), err))
 	}
 	return r, nil
+}
+
+// damaged returns the error of a line of a run's file that cannot be decoded.
+func damaged(err error) error {
+	return hint.Wrap(err, "that file is damaged, by another program or its disk: start a new run")
 }
 
 func name(path string) string {
@@ -198,7 +209,7 @@ func replay(f *os.File, id string) (r *Run, whole int64, err error) {
 	whole, err = eachLine(f, func(line []byte) error {
 		var e event.Event
 		if err := json.Unmarshal(line, &e); err != nil {
-			return err
+			return damaged(err)
 		}
 		if e.Run != nil && e.Run.Schema != "" && e.Run.Schema != event.Schema {
 			return fmt.Errorf("the run has schema %.40q, and this fisub knows %s only: take fisub %.40q", e.Run.Schema,
@@ -261,7 +272,7 @@ func readSamples(path string) (*Run, error) {
 	if _, err := eachLine(f, func(line []byte) error {
 		row := sampleRow{Samples: &event.Samples{}}
 		if err := json.Unmarshal(line, &row); err != nil {
-			return err
+			return damaged(err)
 		}
 		if _, ok := rows[row.Workload]; ok {
 			return fmt.Errorf("workload %q for the second time", row.Workload)

@@ -8,49 +8,52 @@ import (
 	"fisub/internal/usage"
 )
 
-// Continue makes run the continuation of r: it gets the id and the workloads of r. Other sources or conditions are
-// an error: the verdicts and figures of two runs would mix.
+// Continue makes run the continuation of r, with its id and its other workloads. It refuses a run of something else:
+// verdicts and figures of two runs would mix.
 func (r *Run) Continue(run *event.Run) error {
-	old := r.Run
-	if err := r.same([]fact{
-		{"content hash", old.ContentHash, run.ContentHash},
-		{"solution", old.Solution, run.Solution},
-		{"destination-passing style", fmt.Sprint(old.DPS), fmt.Sprint(run.DPS)},
-		{"definition", old.Definition, run.Definition},
-		{"set", old.Set, run.Set},
-		{"seed", fmt.Sprint(old.Seed), fmt.Sprint(run.Seed)},
-		{"profile", ui.Profile(old.Profile), ui.Profile(run.Profile)},
-		{"timer", old.Timer, run.Timer},
-		{"baseline", old.Baseline.Text(), run.Baseline.Text()},
-	}); err != nil {
+	if err := r.sameRun(run); err != nil {
 		return err
 	}
 	wanted := map[string]bool{}
 	for _, w := range run.Workloads {
 		wanted[w.UUID] = true
 	}
-	for _, w := range old.Workloads {
+	for _, w := range r.Run.Workloads {
 		if !wanted[w.UUID] {
 			run.Workloads = append(run.Workloads, w)
 		}
 	}
-	run.ID, run.Started = r.ID, old.Started
+	run.ID, run.Started = r.ID, r.Run.Started
 	return nil
 }
 
-// End ends the run r, which was killed between its last verdict and its end.
-func (f *Folder) End(r *Run) error {
-	if r.Done != nil {
+// End ends old, the run of the folder, if it was killed between its last verdict and its end.
+func (f *Folder) End(old *Run) error {
+	if old.Done != nil {
 		return nil
 	}
 	stream := event.NewStream(f.Record)
-	stream.Emit(event.Event{Type: event.TypeRun, Run: r.Run})
-	d := r.Totals()
+	stream.Emit(event.Event{Type: event.TypeRun, Run: old.Run})
+	d := old.Totals()
 	stream.Emit(event.Event{Type: event.TypeDone, Done: &d})
 	return stream.Err()
 }
 
-// SameDevice returns an error if d is not the device of the run, or has another driver.
+func (r *Run) sameRun(run *event.Run) error {
+	return r.same([]fact{
+		{"content hash", r.Run.ContentHash, run.ContentHash},
+		{"solution", r.Run.Solution, run.Solution},
+		{"destination-passing style", fmt.Sprint(r.Run.DPS), fmt.Sprint(run.DPS)},
+		{"definition", r.Run.Definition, run.Definition},
+		{"set", r.Run.Set, run.Set},
+		{"seed", fmt.Sprint(r.Run.Seed), fmt.Sprint(run.Seed)},
+		{"profile", ui.Profile(r.Run.Profile), ui.Profile(run.Profile)},
+		{"timer", r.Run.Timer, run.Timer},
+		{"baseline", r.Run.Baseline.Text(), run.Baseline.Text()},
+	})
+}
+
+// SameDevice refuses to continue r on another device, or with another driver.
 func (r *Run) SameDevice(d event.Device) error {
 	o := r.Run.Device
 	return r.same([]fact{

@@ -5,7 +5,9 @@ import (
 	"strings"
 	"testing"
 
+	"fisub/device"
 	"fisub/internal/event"
+	"fisub/internal/hint"
 	"fisub/internal/usage"
 )
 
@@ -14,7 +16,7 @@ func hinted(t *testing.T, what string, err error, words string) {
 	t.Helper()
 	var u *usage.Error
 	if words == "" && err != nil || words != "" &&
-		(!errors.As(err, &u) || !strings.Contains(err.Error()+"\n"+u.Hint, words)) {
+		(!errors.As(err, &u) || !strings.Contains(err.Error()+"\n"+hint.Of(err), words)) {
 		t.Errorf("%s: got %v, want %q", what, err, words)
 	}
 }
@@ -53,7 +55,7 @@ func TestContinue(t *testing.T) {
 }
 
 func TestSameDevice(t *testing.T) {
-	d := event.Device{Kind: "cuda", Name: "H200", UUID: "u", Arch: "sm_90", Driver: "580"}
+	d := device.Info{Kind: "cuda", Name: "H200", UUID: "u", Arch: "sm_90", Driver: "580"}
 	old := &Run{ID: "old", Summary: Summary{Run: &event.Run{Device: d}}}
 	hinted(t, "the same", old.SameDevice(d), "")
 	d.Driver = "590"

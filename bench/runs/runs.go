@@ -22,6 +22,7 @@ import (
 
 	"fisub/internal/cache"
 	"fisub/internal/event"
+	"fisub/internal/hint"
 	"fisub/internal/trace"
 )
 
@@ -60,7 +61,16 @@ func New(root, id string) *Folder {
 	return &Folder{path: filepath.Join(root, Dir, id)}
 }
 
-func (f *Folder) open() (err error) {
+func (f *Folder) open() error {
+	err := f.openFiles()
+	if errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS) || errors.Is(err, syscall.ENOTDIR) {
+		return hint.Wrap(err, "a run is kept in "+Dir+", next to config.toml: make it a folder that you can write to, or "+
+			"work in a copy")
+	}
+	return err
+}
+
+func (f *Folder) openFiles() (err error) {
 	if err := os.MkdirAll(filepath.Join(f.path, "log"), 0o755); err != nil {
 		return err
 	}
@@ -203,6 +213,11 @@ func (e *UnknownError) Error() string {
 		return fmt.Sprintf("no run %q", e.ID)
 	}
 	return fmt.Sprintf("run %q is ambiguous: %s", e.ID, strings.Join(e.Matches, ", "))
+}
+
+// Advice returns the hint of the error.
+func (e *UnknownError) Advice() string {
+	return "a run id, its beginning, last or last~1; fisub runs ls lists them"
 }
 
 // Find returns the id of the run below root whose id begins with prefix; "last" is the newest, "last~1" the one

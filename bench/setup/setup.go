@@ -19,7 +19,6 @@ import (
 	"fisub/device"
 	"fisub/device/cuda/stamp"
 	"fisub/device/nvcc"
-	"fisub/explain"
 	"fisub/internal/cache"
 	"fisub/internal/config"
 	"fisub/internal/event"
@@ -254,7 +253,5 @@ func (u *Setup) Shared(s *project.Submission) bench.Shared {
 		Worker: u.worker, DeviceKind: u.Kind, Device: u.Device, Build: machine.Builder(u.Kind, u.Device, u.tools),
 		Baseline: u.Baseline, Roofline: u.Kind != "emu",
 		Meter: func(uuid string) (bench.Meter, error) { return stamp.Open(uuid) },
-		// here: the process that is timed may be in Python
-		Hint: func(err error) string { _, hint := explain.Error(err); return hint },
 	}
 }

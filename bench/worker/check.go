@@ -115,16 +115,16 @@ func (s *server) probe(out *os.File) (late []Change, err error) {
 		}
 	}
 	if err := s.kernel.Probe(s.ctx, s.args, Poison, own, kept...); err != nil {
-		return nil, s.asError(err, Call)
+		return nil, AsError(err, Call)
 	}
 	if err := s.kernel.Sync(s.ctx); err != nil {
-		return nil, s.asError(err, Fault)
+		return nil, AsError(err, Fault)
 	}
 	for i, o := range s.outputs {
 		o.File = out
 		err := o.mapped(os.O_RDWR, func(data []byte) error {
 			if err := s.args[o.arg].Tensor.Buffer.Read(data); err != nil {
-				return s.asError(err, Fault)
+				return AsError(err, Fault)
 			}
 			if at := firstDifference(inOrder[i], data); at >= 0 {
 				late = append(late, Change{o.arg, at})

@@ -248,7 +248,7 @@ func (c *Client) Measure(ctx context.Context, plan Plan) (*device.Samples, []Jud
 		return s, judged, err
 	}
 	if plan.Timer == device.TimerCUPTI {
-		return nil, nil, &Error{Kind: Machine, Code: "no-timer", Text: err.Error()}
+		return nil, nil, AsError(err, Machine)
 	}
 	note := err.Error()
 	plan.Timer = device.TimerEvents

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"fisub/device"
+	"fisub/internal/hint"
 )
 
 // A request is one line to the worker; exactly one field is set. Each is answered by one reply.
@@ -240,11 +241,20 @@ type Error struct {
 	Kind Kind   `json:"kind"`
 	Text string `json:"text"`
 	Log  string `json:"log,omitempty"`
-	// Code is what Serve's caller says of the error, for its parent to find the remedy by.
-	Code string `json:"code,omitempty"`
+	Hint string `json:"hint,omitempty"`
+	Code string `json:"code,omitempty"` // names some errors of Kind Machine: NoTimer, NotBuilt, Unbuilt, one of Python's
 }
 
+// Codes of errors.
+const (
+	NoTimer  = "no-timer"  // device.ErrTimer
+	NotBuilt = "not-built" // device.ErrNotBuilt
+)
+
 func (e *Error) Error() string { return e.Text }
+
+// Advice returns the hint of the error.
+func (e *Error) Advice() string { return e.Hint }
 
 // A Died error says that the worker process ended, or was ended, before it answered.
 type Died struct {
@@ -254,16 +264,14 @@ type Died struct {
 
 func (e *Died) Error() string { return "worker process ended: " + e.Reason }
 
-func (s *server) asError(err error, def Kind) *Error { return AsError(err, def, s.code) }
-
-// AsError gives the wire form of err, which happened in a step whose errors are of kind def unless their type says
-// otherwise; one that has that form stays as it is. code is that of Serve.
-func AsError(err error, def Kind, code func(error) string) *Error {
+// AsError returns the wire form of err. The error happened in a step whose errors are of kind def, unless their type
+// says otherwise. An *Error stays as it is.
+func AsError(err error, def Kind) *Error {
 	var formed *Error
 	if errors.As(err, &formed) {
 		return formed
 	}
-	e := &Error{Kind: def, Text: err.Error(), Code: code(err)}
+	e := &Error{Kind: def, Text: err.Error(), Hint: hint.Of(err)}
 	var build *device.BuildError
 	var call *device.CallError
 	switch {
@@ -276,7 +284,9 @@ func AsError(err error, def Kind, code func(error) string) *Error {
 	case errors.Is(err, device.ErrNoTiming):
 		e.Kind = Timing
 	case errors.Is(err, device.ErrTimer):
-		e.Kind = Machine
+		e.Kind, e.Code = Machine, NoTimer
+	case errors.Is(err, device.ErrNotBuilt):
+		e.Code = NotBuilt
 	}
 	if errors.Is(err, device.ErrFault) {
 		e.Kind = Fault

@@ -38,10 +38,10 @@ func Pipes() (requests *Requests, replies *os.File, err error) {
 }
 
 // Serve answers requests from r on w until r ends. It must run in a process of its own; openers are the devices that
-// it may open, code gives the Code of an error or "". What the solution prints goes to the process's stdout and stderr.
-func Serve(ctx context.Context, r *Requests, w io.Writer, openers []device.Opener, code func(error) string) error {
+// it may open. What the solution prints goes to the process's stdout and stderr.
+func Serve(ctx context.Context, r *Requests, w io.Writer, openers []device.Opener) error {
 	runtime.LockOSThread()
-	s := &server{ctx: ctx, openers: openers, code: code}
+	s := &server{ctx: ctx, openers: openers}
 	defer s.close()
 	dec, enc := json.NewDecoder(bufio.NewReaderSize(r, 1<<16)), json.NewEncoder(w)
 	for {
@@ -61,7 +61,7 @@ func Serve(ctx context.Context, r *Requests, w io.Writer, openers []device.Opene
 		if err == nil {
 			answer = s.answer(&req)
 		} else {
-			answer.Error = s.asError(err, Machine)
+			answer.Error = AsError(err, Machine)
 		}
 		s.held = append(s.held, files...)
 		if err := enc.Encode(answer); err != nil {
@@ -80,7 +80,6 @@ type output struct {
 type server struct {
 	ctx     context.Context
 	openers []device.Opener
-	code    func(error) string
 	dev     device.Device
 	kernel  device.Kernel
 	held    []*os.File // that came with requests since the last load
@@ -98,7 +97,7 @@ type server struct {
 func (s *server) answer(req *request) reply {
 	r, err := s.do(req)
 	if err != nil {
-		r = reply{Error: s.asError(err, Machine)}
+		r = reply{Error: AsError(err, Machine)}
 	}
 	if looker, ok := s.dev.(device.Looker); ok {
 		r.Hazards = looker.Hazards()
@@ -262,14 +261,14 @@ func (s *server) run(out *os.File) error {
 			continue
 		}
 		if err := s.args[o.arg].Tensor.Buffer.Fill(Poison); err != nil {
-			return s.asError(err, Fault)
+			return AsError(err, Fault)
 		}
 	}
 	if err := s.kernel.Call(s.ctx, s.args); err != nil {
-		return s.asError(err, Call)
+		return AsError(err, Call)
 	}
 	if err := s.kernel.Sync(s.ctx); err != nil {
-		return s.asError(err, Fault)
+		return AsError(err, Fault)
 	}
 	return s.store(out, 0)
 }
@@ -342,7 +341,7 @@ func (s *server) measure(plan *Plan) (r reply, err error) {
 	before, free, err := s.renewing()
 	defer free()
 	if err != nil {
-		return reply{}, s.asError(err, Fault)
+		return reply{}, AsError(err, Fault)
 	}
 	plan.Before = before
 	plan.After = func(call int) error {
@@ -354,7 +353,7 @@ func (s *server) measure(plan *Plan) (r reply, err error) {
 		return s.store(plan.Out, int64(k)*plan.Stride)
 	}
 	if r.Samples, err = s.dev.Measure(s.ctx, func() error { return s.kernel.Call(s.ctx, s.args) }, plan.Plan); err != nil {
-		return reply{}, s.asError(err, Fault)
+		return reply{}, AsError(err, Fault)
 	}
 	return r, nil
 }

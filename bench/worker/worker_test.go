@@ -20,6 +20,7 @@ import (
 	"go.uber.org/goleak"
 
 	"fisub/device"
+	"fisub/internal/hint"
 	"fisub/internal/memfile"
 	"fisub/internal/trace"
 )
@@ -33,8 +34,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv("FISUB_TEST_WORKER") == "1" {
 		in, out, err := Pipes()
 		if err == nil {
-			err = Serve(context.Background(), in, out, []device.Opener{{Kind: "host", Open: openHost}},
-				func(error) string { return "a code" })
+			err = Serve(context.Background(), in, out, []device.Opener{{Kind: "host", Open: openHost}})
 		}
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -63,7 +63,7 @@ func (hostDevice) Alloc(n int) (device.Buffer, error) {
 
 func (hostDevice) Build(_ context.Context, _ *trace.Definition, sol *trace.Solution) (device.Kernel, error) {
 	if sol.Name == "broken" {
-		return nil, &device.BuildError{Text: "kernel.cu:1: expected ;", Log: "the compiler's words"}
+		return nil, hint.Wrap(&device.BuildError{Text: "kernel.cu:1: expected ;", Log: "the compiler's words"}, "a hint")
 	}
 	return &hostKernel{mode: sol.Name}, nil
 }
@@ -394,8 +394,8 @@ func TestCheckChangesInputs(t *testing.T) {
 func TestFaultsOfTheSolution(t *testing.T) {
 	var broken *Error
 	if _, err := start(t, "broken", 0); !errors.As(err, &broken) || broken.Kind != Build ||
-		broken.Log != "the compiler's words" || broken.Code != "a code" {
-		t.Errorf("broken: got %v, want a build error with its log", err)
+		broken.Log != "the compiler's words" || broken.Hint != "a hint" {
+		t.Errorf("broken: got %v, want a build error with its log and hint", err)
 	}
 	for _, tc := range []struct {
 		name string

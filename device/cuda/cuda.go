@@ -12,27 +12,30 @@ import (
 
 	"fisub/device"
 	"fisub/device/nvcc"
+	"fisub/internal/hint"
 )
 
 // ErrUnavailable is wrapped by the errors of Open that say that this machine has no GPU to use, whichever ordinal is
 // asked for: ErrNotBuilt, ErrNoDriver, ErrNoGPU, and a driver that does not start.
-var ErrUnavailable = errors.New("cuda: device unavailable")
+var ErrUnavailable = hint.Wrap(errors.New("cuda: device unavailable"),
+	"nvidia-smi shows what the driver sees; --device emu runs on the CPU")
 
 var (
-	ErrNotBuilt = fmt.Errorf("%w: built without -tags cuda", ErrUnavailable)
+	ErrNotBuilt = hint.Wrap(fmt.Errorf("%w: %w", ErrUnavailable, device.ErrNotBuilt), hint.Of(device.ErrNotBuilt))
 	ErrNoDriver = fmt.Errorf("%w: no NVIDIA driver", ErrUnavailable)
 	ErrNoGPU    = fmt.Errorf("%w: the NVIDIA driver sees no GPU", ErrUnavailable)
 )
 
 // ErrOrdinal is wrapped by the error of Open for an ordinal that no GPU has.
-var ErrOrdinal = errors.New("cuda: no such device")
+var ErrOrdinal = hint.Wrap(errors.New("cuda: no such device"), "--device cuda:0 is the first GPU")
 
 // ErrDriverTooOld is wrapped by errors of Open and Build where the driver is for an older CUDA release than the
 // runtime that kernels are linked with.
-var ErrDriverTooOld = errors.New("cuda: driver too old")
+var ErrDriverTooOld = hint.Wrap(errors.New("cuda: driver too old"),
+	"update the NVIDIA driver, or set CUDA_HOME to an older toolkit")
 
 // ErrArch is wrapped by the error of Build for a kernel that was compiled elsewhere and does not run on this GPU.
-var ErrArch = errors.New("arch mismatch")
+var ErrArch = hint.Wrap(errors.New("arch mismatch"), device.ArchHint)
 
 // ErrFault is wrapped by every error after a device fault, such as an illegal address: the process can no longer use
 // the GPU, and another one can.

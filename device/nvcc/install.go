@@ -22,13 +22,15 @@ import (
 
 	"fisub/device"
 	"fisub/internal/cache"
+	"fisub/internal/hint"
 )
 
 //go:embed toolchain.txt
 var pinned string
 
 // ErrNoPip says that python3 or its module pip is missing, without which Install fetches nothing.
-var ErrNoPip = errors.New("toolchain: python3 with pip is missing")
+var ErrNoPip = hint.Wrap(errors.New("toolchain: python3 with pip is missing"),
+	"apt-get install python3-pip, or install a CUDA toolkit and apache-tvm-ffi yourself")
 
 // A Component is one pinned package of the toolchain.
 type Component struct {

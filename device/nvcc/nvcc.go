@@ -43,6 +43,14 @@ type MissingError struct{ Missing []string }
 
 func (e *MissingError) Error() string { return "toolchain: missing " + strings.Join(e.Missing, ", ") }
 
+// Advice returns the hint of the error.
+func (e *MissingError) Advice() string {
+	if e.NoCXX() && len(e.Missing) == 1 {
+		return "apt-get install g++, or set CXX to a C++ compiler that can be run"
+	}
+	return "fisub toolchain install fetches what is missing"
+}
+
 // NoCXX tells that the C++ compiler is among what is missing, which Install does not fetch.
 func (e *MissingError) NoCXX() bool {
 	return slices.ContainsFunc(e.Missing, func(m string) bool { return strings.HasPrefix(m, noCXX) })

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 
+	"fisub/device"
 	"fisub/internal/trace"
 )
 
@@ -36,6 +37,14 @@ func (e *MismatchError) Error() string {
 		text += "; it has " + strings.Join(e.Have, ", ")
 	}
 	return text
+}
+
+// Advice returns the hint of the error.
+func (e *MismatchError) Advice() string {
+	if e.OtherSolutions() {
+		return "compile it where there is a compiler, and put its kernel there too; without --prebuilt it is compiled here"
+	}
+	return device.ArchHint
 }
 
 // Pack names the files that another machine needs to run o, which Build built of sol for arch, without a toolchain:

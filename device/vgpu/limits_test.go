@@ -11,6 +11,7 @@ import (
 
 	"fisub/device/nvcc"
 	"fisub/internal/cache"
+	"fisub/internal/longtest"
 )
 
 // loaded returns the kernel scale, compiled to so many registers and bytes of local memory.
@@ -102,6 +103,7 @@ func TestRefusals(t *testing.T) {
 
 // Fat binaries as nvcc writes them: not compressed, with LZ4, with zstd, and with zstd for the machine code too.
 func TestFatBinaries(t *testing.T) {
+	longtest.Skip(t, "runs nvcc")
 	root, err := cache.Root()
 	if err != nil {
 		t.Fatal(err)

@@ -6,6 +6,10 @@ import (
 	"testing"
 
 	"fisub/device/devicetest"
+	"fisub/internal/longtest"
 )
 
-func TestConformance(t *testing.T) { devicetest.Run(t, Opener()) }
+func TestConformance(t *testing.T) {
+	longtest.Skip(t, "runs nvcc")
+	devicetest.Run(t, Opener())
+}

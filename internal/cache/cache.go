@@ -17,10 +17,12 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"fisub/internal/hint"
 )
 
 // ErrNoFolder says that the environment names no folder for the cache.
-var ErrNoFolder = errors.New("no folder")
+var ErrNoFolder = hint.Wrap(errors.New("no folder"), "set FISUB_CACHE to a folder that can be written to")
 
 // Root is the folder of the cache, absolute: $FISUB_CACHE, else fisub in the user's cache folder. It need not exist.
 // The error is an ErrNoFolder.

@@ -273,6 +273,17 @@ func (f *Fault) Error() string {
 	return fmt.Sprintf("%s:%d:%d: %s", f.Path, f.Line, f.Col, f.Msg)
 }
 
+// Advice returns the hint of the error.
+func (f *Fault) Advice() string { return f.Hint }
+
+// Excerpted returns Error and the excerpt.
+func (f *Fault) Excerpted() string {
+	if f.Excerpt == "" {
+		return f.Error()
+	}
+	return f.Error() + "\n" + f.Excerpt
+}
+
 // Unwrap is the error of the operating system, where there was one.
 func (f *Fault) Unwrap() error { return f.err }
 

@@ -15,14 +15,15 @@ import (
 	"time"
 
 	"fisub/internal/cache"
+	"fisub/internal/hint"
 	"fisub/internal/plain"
 )
 
 var (
 	// ErrMissing says that there is no program git.
-	ErrMissing = errors.New("git: not found")
+	ErrMissing = hint.Wrap(errors.New("git: not found"), "install git")
 	// ErrNoRepository says that a folder is in no working tree of git.
-	ErrNoRepository = errors.New("not a git repository")
+	ErrNoRepository = hint.Wrap(errors.New("not a git repository"), "git init makes it one")
 	// ErrOffline says that a remote gave no answer in time, or none at all.
 	ErrOffline = errors.New("no answer")
 )
@@ -39,6 +40,9 @@ type Error struct {
 
 func (e *Error) Error() string { return "git " + e.Command + ": " + e.Text }
 func (e *Error) Unwrap() error { return e.err }
+
+// Advice returns the hint of the error.
+func (e *Error) Advice() string { return read(signs, e.Text) }
 
 // A Repository is a working tree and its history.
 type Repository struct {

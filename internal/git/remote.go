@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"fisub/internal/hint"
 	"fisub/internal/plain"
 )
 
@@ -169,7 +170,10 @@ func (r *Repository) Push(ctx context.Context, remote, tag string) error {
 			}
 		}
 	}
-	return refused(err)
+	if err = refused(err); err != nil {
+		err = hint.Wrap(err, pushHint(err, remote, tag))
+	}
+	return err
 }
 
 // refused leaves out of git's complaint what is not about this push.

@@ -12,6 +12,7 @@ import (
 	"io"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -22,6 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"fisub/internal/cache"
+	"fisub/internal/git"
 	"fisub/internal/tensor"
 )
 
@@ -70,6 +72,15 @@ func (e *LFSPointerError) Error() string {
 	return fmt.Sprintf("%s: is a Git LFS pointer, not the file itself (%d bytes)", e.Path, e.Size)
 }
 
+// Advice returns the hint of the error.
+func (e *LFSPointerError) Advice() string {
+	if dir := git.Root(filepath.Dir(e.Path)); dir != "" {
+		rel, _ := filepath.Rel(dir, e.Path)
+		return fmt.Sprintf("fetch it: git -C %s lfs pull --include %s", dir, filepath.ToSlash(rel))
+	}
+	return "fetch it: git lfs pull --include " + filepath.Base(e.Path) + ", in the clone that it came from"
+}
+
 // A DamagedError says that a file is not what the format wants: it was cut off, or is another file.
 type DamagedError struct {
 	Path string
@@ -78,6 +89,11 @@ type DamagedError struct {
 
 func (e *DamagedError) Error() string { return e.Path + ": " + e.Err.Error() }
 func (e *DamagedError) Unwrap() error { return e.Err }
+
+// Advice returns the hint of the error.
+func (e *DamagedError) Advice() string {
+	return "the file is cut off, damaged or another one: fetch it again"
+}
 
 // Open maps the file and checks its header. A Git LFS pointer is an *LFSPointerError, what is no safetensors file a
 // *DamagedError.

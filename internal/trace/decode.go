@@ -25,6 +25,14 @@ type ValidationError struct {
 	Faults []Fault
 }
 
+// Advice returns the hint of the error.
+func (e *ValidationError) Advice() string {
+	if e.Model == "Solution" {
+		return "fix it at that place, or write it again: fisub pack does"
+	}
+	return "fix it at that place, or fetch the dataset's file again"
+}
+
 // A Fault is one reason to reject a document.
 type Fault struct {
 	Loc       []any  // path of keys (string) and indices (int); empty is the whole document

@@ -49,28 +49,18 @@ func edited(t *testing.T, model, old, now string) []byte {
 func TestSyntaxFaults(t *testing.T) {
 	for _, tt := range []struct{ doc, msg, place string }{
 		{"", "unexpected EOF", "1:1"},
-		{"{", "unexpected EOF", "1:2"},
 		{`{"a":"b`, "unexpected EOF", "1:8"},
-		{`{"a":1}` + "\n x", "invalid character 'x' at start of value", "2:2"},
 		{`{} {}`, "more than one value", "1:3"},
 		{`{"a":1,}`, "invalid character ',' at start of value", "1:7"},
 		{`{"a":1 "b"}`, "invalid character '\"' after object value (expecting ',' or '}')", "1:8"},
-		{`[1 2]`, "invalid character '2' after array element (expecting ',' or ']')", "1:4"},
-		{`{"a" 1}`, "invalid character '1' after object name (expecting ':')", "1:6"},
-		{`{a:1}`, "invalid character 'a' at start of value", "1:2"},
 		{`{"a":01}`, "invalid character '1' after object value (expecting ',' or '}')", "1:7"},
-		{`{"a":1.}`, "invalid character '}' in number (expecting digit)", "1:8"},
 		{`{"a":-Inf}`, "invalid character 'I' in number (expecting digit)", "1:7"},
-		{`{"a":+1}`, "invalid character '+' at start of value", "1:6"},
-		{`{"a":nan}`, "invalid character 'a' in literal null (expecting 'u')", "1:7"},
-		{`{"a":-NaN}`, "invalid character 'N' in number (expecting digit)", "1:7"},
 		{`{"a":NaN1}`, "invalid character 'N' at start of value", "1:6"},
 		{`{NaN:1}`, "object member name must be a string", "1:2"},
 		{`{"a":"\x"}`, "invalid escape sequence `\\x` in string", "1:7"},
 		{`{"a":"\udc00"}`, "invalid surrogate pair `\\udc00\"}` in string", "1:7"},
 		{"{\"a\":\"b\nc\"}", `invalid character '\n' in string (expecting non-control character)`, "1:8"},
 		{"{\"a\":\"b\xff\"}", "invalid UTF-8", "1:8"},
-		{"{\"\xed\xa0\x80\":1}", "invalid UTF-8", "1:3"},
 		{"\ufeff{}", `invalid character '\ufeff' at start of value`, "1:1"},
 		{`{"a":1,` + "\n" + `"a":2}`, "duplicate object member name", "2:1"},
 		{`{"a":1,"\u0061":2}`, "duplicate object member name", "1:8"},
@@ -118,26 +108,16 @@ func TestFaultTexts(t *testing.T) {
 	for _, tt := range []struct{ name, model, old, new, want string }{
 		{"reference without run", "Definition", "def run", "async def run",
 			"definition:4:14: Value error, Reference must define a top-level function named 'run'"},
-		{"run in a class", "Definition", "def run", "class A:\\n  def run",
-			"definition:4:14: Value error, Reference must define a top-level function named 'run'"},
-		{"another function", "Definition", "def run", "def runs",
-			"definition:4:14: Value error, Reference must define a top-level function named 'run'"},
 		{"overlapping names", "Definition", `"z"`, `"x"`,
 			"definition:3:12: Value error, Input and output names must not overlap"},
 		{"undefined axis", "Definition", `["m","n"]`, `["m","q"]`,
 			`definition:2:11: Value error, Input "y" references undefined axis "q"`},
-		{"undefined output axis", "Definition", `["n"]`, `["q"]`,
-			`definition:3:12: Value error, Output "z" references undefined axis "q"`},
 		{"axis too large", "Definition", `"value":8`, `"value":9223372036854775808`,
 			"definition:1:103: axes.h.value: Input should be an integer of at most 64 bits"},
-		{"axis too large, no type", "Definition", `"type":"const","value":8`, `"value":99999999999999999999`,
-			"definition:1:88: axes.h.value: Input should be an integer of at most 64 bits"},
 		{"several", "Definition", `"dtype":"int8"`, `"dtype":"uint8","description":3`,
 			"definition:2:86: inputs.y.dtype: Input should be 'float32', 'float16', 'bfloat16', 'float8_e4m3fn', " +
 				"'float8_e5m2', 'float4_e2m1', 'int64', 'int32', 'int16', 'int8' or 'bool'\n" +
 				"definition:2:108: inputs.y.description: Input should be a valid string"},
-		{"scalar too large", "Workload", `"value":2`, `"value":-9223372036854775809`,
-			"workload:1:78: inputs.s.value: Input should be an integer of at most 64 bits"},
 		{"entry point", "Solution", "kernel.cu::kernel", "kernel.cu",
 			`solution:1:110: spec: Value error, Invalid entry point format: kernel.cu. Expected "<file_path>::<function_name>".`},
 		{"source path", "Solution", `"path":"kernel.cu"`, `"path":"a/../b\u001b[2J"`,
@@ -228,10 +208,8 @@ func TestOrder(t *testing.T) {
 func TestStrictTypes(t *testing.T) {
 	for _, tt := range []struct{ model, old, now, want string }{
 		{"Definition", `"value":8`, `"value":"8"`, "definition:1:103: axes.h.value: Input should be a valid integer"},
-		{"Definition", `"value":8`, `"value":"1_000"`, "definition:1:103: axes.h.value: Input should be a valid integer"},
 		{"Definition", `"value":8`, `"value":8.0`, "definition:1:103: axes.h.value: Input should be a valid integer"},
 		{"Definition", `"value":8`, `"value":true`, "definition:1:103: axes.h.value: Input should be a valid integer"},
-		{"Definition", `"value":8`, `"value":NaN`, "definition:1:103: axes.h.value: Input should be a valid integer"},
 		{"Definition", `"value":8`, `"value":-1`,
 			"definition:1:103: axes.h.value: Input should be greater than or equal to 0"},
 		{"Definition", `"type":"const"`, `"type":"expr"`, "definition:1:87: axes.h.type: Input should be 'const' or 'var'"},
@@ -239,15 +217,9 @@ func TestStrictTypes(t *testing.T) {
 		{"Workload", `"value":2`, `"value":"2"`, "workload:1:78: inputs.s.value: Input should be a number or a boolean"},
 		{"Solution", `"kernel.cu::kernel"`, `"kernel.cu::kernel","destination_passing_style":"yes "`,
 			"solution:1:158: spec.destination_passing_style: Input should be a valid boolean, unable to interpret input"},
-		{"Solution", `"kernel.cu::kernel"`, `"kernel.cu::kernel","destination_passing_style":2`,
-			"solution:1:158: spec.destination_passing_style: Input should be a valid boolean, unable to interpret input"},
 		{"Solution", `"kernel.cu::kernel"`, `"kernel.cu::kernel","destination_passing_style":0.5`,
 			"solution:1:158: spec.destination_passing_style: Input should be a valid boolean"},
-		{"Solution", `"kernel.cu::kernel"`, `"kernel.cu::kernel","destination_passing_style":null`,
-			"solution:1:158: spec.destination_passing_style: Input should be a valid boolean"},
 		{"Trace", `"max_relative_error":0.5`, `"max_relative_error":"0.5"`,
-			"trace:1:272: evaluation.correctness.max_relative_error: Input should be a valid number"},
-		{"Trace", `"max_relative_error":0.5`, `"max_relative_error":"nan"`,
 			"trace:1:272: evaluation.correctness.max_relative_error: Input should be a valid number"},
 		{"Trace", `"latency_ms":1.0`, `"latency_ms":true`,
 			"trace:1:345: evaluation.performance.latency_ms: Input should be a valid number"},
@@ -261,8 +233,6 @@ func TestStrictTypes(t *testing.T) {
 	}
 }
 
-// What is not finite is read as Python's json writes it, bare, and as pydantic does, in strings. In strings and keys
-// the words are words.
 // Booleans are read as pydantic 2.13.4 reads them.
 func TestBooleans(t *testing.T) {
 	for text, want := range map[string]bool{"true": true, "1": true, "1.0": true, "10e-1": true, "0": false, "-0.0": false,
@@ -277,6 +247,8 @@ func TestBooleans(t *testing.T) {
 	}
 }
 
+// Python's json writes values that are not finite bare, pydantic writes them as strings: both are read. In strings and keys the
+// words are words.
 func TestNotFinite(t *testing.T) {
 	for _, tt := range []struct{ old, now, want string }{
 		{`"max_relative_error":0.5`, `"max_relative_error":NaN`, `"max_relative_error":"NaN"`},
@@ -341,15 +313,8 @@ func TestValidate(t *testing.T) {
 		change func(s *trace.Solution)
 		want   string
 	}{
-		{"no name", func(s *trace.Solution) { s.Name = "" }, "solution: name: String should have at least 1 character"},
-		{"no language", func(s *trace.Solution) { s.Spec.Language = "" },
-			"solution: spec.language: Input should be 'python', 'triton', 'cpp', 'cuda' or 'tilelang'"},
-		{"no hardware", func(s *trace.Solution) { s.Spec.TargetHardware = nil },
-			"solution: spec.target_hardware: List should have at least 1 item after validation, not 0"},
 		{"no sources", func(s *trace.Solution) { s.Sources = nil },
 			"solution: sources: List should have at least 1 item after validation, not 0"},
-		{"empty source", func(s *trace.Solution) { s.Sources[0].Content = "" },
-			"solution: sources.0.content: String should have at least 1 character"},
 		{"invalid UTF-8", func(s *trace.Solution) { s.Sources[0].Content = "a\xff" },
 			"solution: sources.0.content: Input should be a valid string, unable to parse raw data as a unicode string"},
 		{"twice", func(s *trace.Solution) { s.Sources = append(s.Sources, s.Sources[0]) },

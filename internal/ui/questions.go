@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+
+	"fisub/internal/usage"
 )
 
 // ErrEnded says that the input ended where an answer was waited for.
@@ -18,15 +20,13 @@ var ErrEnded = errors.New("the input ended")
 
 // Questions are asked on a terminal.
 type Questions struct {
-	ctx     context.Context
-	term    *Terminal
-	lines   <-chan string // closed at the end of the input
-	explain func(error) (text, hint string)
+	ctx   context.Context
+	term  *Terminal
+	lines <-chan string // closed at the end of the input
 }
 
-// Questions asks on t and reads the answers from in, until ctx ends. explain gives the words for what is wrong with an
-// answer.
-func (t *Terminal) Questions(ctx context.Context, in io.Reader, explain func(error) (text, hint string)) *Questions {
+// Questions asks on t and reads the answers from in, until ctx ends.
+func (t *Terminal) Questions(ctx context.Context, in io.Reader) *Questions {
 	lines := make(chan string)
 	go func() {
 		defer close(lines)
@@ -43,7 +43,7 @@ func (t *Terminal) Questions(ctx context.Context, in io.Reader, explain func(err
 			}
 		}
 	}()
-	return &Questions{ctx, t, lines, explain}
+	return &Questions{ctx, t, lines}
 }
 
 // Ask asks until accept takes the answer; an empty one is the fallback, where there is one.
@@ -69,7 +69,7 @@ func (q *Questions) Ask(question, fallback string, accept func(answer string) er
 		if err == nil {
 			return nil
 		}
-		text, hint := q.explain(err)
+		text, hint := usage.Explain(err)
 		fmt.Fprintf(q.term.Err, "  %s\n", text)
 		if hint != "" {
 			fmt.Fprintf(q.term.Err, "  %s\n", hint)

@@ -9,21 +9,19 @@ import (
 	"strings"
 	"syscall"
 
+	"fisub/internal/hint"
 	"fisub/internal/plain"
 )
 
-// An Error is about what the user gave. Hint, where there is one, stands in place of that of the error in it.
-type Error struct {
-	Err  error
-	Hint string
-}
+// An Error is about the user's input.
+type Error struct{ Err error }
 
 func (e *Error) Error() string { return e.Err.Error() }
 func (e *Error) Unwrap() error { return e.Err }
 
-// Errorf makes an Error. The hint may be "".
-func Errorf(hint, format string, args ...any) error {
-	return &Error{Err: fmt.Errorf(format, args...), Hint: hint}
+// Errorf returns an Error with a hint, which may be "".
+func Errorf(text, format string, args ...any) error {
+	return &Error{hint.Wrap(fmt.Errorf(format, args...), text)}
 }
 
 // Invalid marks err, which is about the user's input and may be nil; not where it is that something cannot be written.
@@ -31,7 +29,7 @@ func Invalid(err error) error {
 	if err == nil || unwritten(err) {
 		return err
 	}
-	return &Error{Err: err}
+	return &Error{err}
 }
 
 // Unknown says that word is not one of the known ones, and which it may have been meant for.
@@ -42,10 +40,31 @@ func Unknown(what, word string, known []string) error {
 	return Errorf("one of "+strings.Join(known, ", "), "unknown %s %q", what, word)
 }
 
-// Flatten gives the single errors of a joined one.
+// Explain returns the text of err for a user, with the excerpt of a fault in a file, and its hint. It leaves out names
+// of system calls that say nothing to a user.
+func Explain(err error) (text, advice string) {
+	text = err.Error()
+	var file *fs.PathError
+	if errors.As(err, &file) && file.Op != "read" && file.Op != "write" {
+		name := file.Path
+		if name == "" {
+			name = `""`
+		}
+		text = strings.Replace(text, file.Error(), name+": "+file.Err.Error(), 1)
+	}
+	var fault interface {
+		error
+		Excerpted() string
+	}
+	if errors.As(err, &fault) {
+		text = fault.Excerpted()
+	}
+	return text, hint.Of(err)
+}
+
+// Flatten returns the single errors of a joined one.
 func Flatten(err error) []error {
-	var u *Error
-	if errors.As(err, &u) && error(u) == err && u.Hint == "" { //nolint:errorlint // itself, not one that it wraps
+	if u, ok := err.(*Error); ok { //nolint:errorlint // itself, not one that it wraps
 		return Flatten(u.Err)
 	}
 	if j, ok := err.(interface{ Unwrap() []error }); ok {

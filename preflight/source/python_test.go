@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"fisub/internal/longtest"
 	"fisub/internal/trace"
 )
 
@@ -107,6 +108,7 @@ func TestInspectPython(t *testing.T) {
 
 // TestReturnAnnotation: the builder takes what is no tuple[...] object for one value.
 func TestReturnAnnotation(t *testing.T) {
+	longtest.Skip(t, "starts many interpreters")
 	const one = "the builder takes the annotation of run for one value, but the definition has 2 outputs"
 	for annotation, want := range map[string]string{
 		"tuple": one, "Tuple": one, "'tuple[A, B]'": one, "list[A]": one, "typing.List[A]": one, "dict": one, "Any": one,
@@ -168,6 +170,7 @@ func TestReach(t *testing.T) {
 
 // TestPythonSyntax: what CPython does not take is told at its place, whatever the source is like.
 func TestPythonSyntax(t *testing.T) {
+	longtest.Skip(t, "starts many interpreters")
 	deep := func(s string, n int) string { return "x = " + strings.Repeat(s, n) + "1\n" }
 	for _, test := range []struct {
 		name, src string

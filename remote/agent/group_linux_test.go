@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"fisub/internal/longtest"
 	"fisub/remote"
 	"fisub/remote/agent"
 )
@@ -17,6 +18,7 @@ import (
 // A program that does not even end when it is killed, as one that hangs in a driver, does not keep the job from its
 // end. Here it is one that a debugger holds.
 func TestUnkillable(t *testing.T) {
+	longtest.Skip(t, "waits for a limit")
 	dir := prepare(t, `echo $$; while :; do sleep 0.1; done`, func(j *remote.Job) { j.Limit = 2 * time.Second })
 	if _, errs, err := runAgent(t, nil, "start", dir); err != nil {
 		t.Fatal(errs, err)

@@ -25,6 +25,7 @@ import (
 	"fisub/device/nvcc"
 	"fisub/device/vgpu"
 	"fisub/internal/cache"
+	"fisub/internal/hint"
 	"fisub/internal/trace"
 	"fisub/remote"
 	"fisub/workloads"
@@ -47,7 +48,8 @@ func Arch(gpu string) (string, bool) {
 }
 
 // ErrNoGPUSupport says that this program, were it sent to a host, could not use a GPU there.
-var ErrNoGPUSupport = errors.New("this fisub has no GPU support to send")
+var ErrNoGPUSupport = hint.Wrap(errors.New("this fisub has no GPU support to send"),
+	"make build builds one with GPU support; --gpu none runs on the virtual GPU")
 
 // Ready tells whether a bundle for a GPU can be made here of a solution that is compiled, with the cache below root:
 // built says that this program can use a GPU. The error is ErrNoGPUSupport, or of nvcc.Find.

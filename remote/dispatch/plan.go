@@ -14,6 +14,7 @@ import (
 
 	"fisub/internal/cache"
 	"fisub/internal/event"
+	"fisub/internal/hint"
 	"fisub/remote"
 )
 
@@ -94,7 +95,8 @@ func Load(folder string) (*Plan, error) {
 	}
 	p := &Plan{}
 	if err := json.Unmarshal(data, p); err != nil {
-		return nil, fmt.Errorf("%s: %w", name, err)
+		return nil, hint.Wrap(fmt.Errorf("%s: %w", name, err),
+			"that file is damaged, by another program or its disk: start a new run")
 	}
 	if p.Version != 1 {
 		return nil, fmt.Errorf("%s: version %d is not known to this fisub", name, p.Version)

@@ -10,6 +10,7 @@ import (
 
 	"fisub/bench/runs"
 	"fisub/internal/event"
+	"fisub/internal/hint"
 	"fisub/internal/plain"
 	"fisub/remote"
 	"fisub/remote/agent"
@@ -488,11 +489,7 @@ func (s *state) refused(f refused) {
 	j.Error = f.err.Error()
 	s.do(save{})
 	if len(s.plan.Places) > 1 { // else Run returns it
-		hint := ""
-		if denied, ok := errors.AsType[*remote.Denied](f.err); ok {
-			hint = denied.Hint
-		}
-		s.warn(j, words(j, f.err), hint)
+		s.warn(j, words(j, f.err), hint.Of(f.err))
 	}
 }
 
@@ -572,11 +569,7 @@ func (s *state) waited(f waited) {
 		}
 		s.leave(j, err)
 	default:
-		exit := remote.Exit{End: remote.Lost, Text: err.Error()}
-		if denied := (*remote.Denied)(nil); errors.As(err, &denied) {
-			exit.Hint = denied.Hint
-		}
-		j.end = &ending{exit: exit}
+		j.end = &ending{exit: remote.Exit{End: remote.Lost, Text: err.Error(), Hint: hint.Of(err)}}
 		s.finish(j)
 	}
 }
@@ -756,6 +749,9 @@ func (s *state) nothing() error {
 type Ended struct{ Exit remote.Exit }
 
 func (e *Ended) Error() string { return agent.Describe(e.Exit) }
+
+// Advice returns the hint of the error.
+func (e *Ended) Advice() string { return e.Exit.Hint }
 
 // Deal deals the workloads to n hands, each to the next hand that it fits, so that neighbours, which are alike, are
 // spread. Workloads that fit no hand are left out.

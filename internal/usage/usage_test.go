@@ -1,4 +1,4 @@
-package explain
+package usage
 
 import (
 	"fmt"
@@ -13,7 +13,7 @@ import (
 	"fisub/internal/trace"
 )
 
-func TestError(t *testing.T) {
+func TestExplain(t *testing.T) {
 	short := filepath.Join(t.TempDir(), "x.safetensors")
 	if err := os.WriteFile(short, []byte("1234"), 0o644); err != nil {
 		t.Fatal(err)
@@ -33,10 +33,10 @@ func TestError(t *testing.T) {
 			"make room on that disk"},
 		{"open files", &fs.PathError{Op: "open", Path: "x", Err: syscall.EMFILE}, "x: too many open files", "ulimit -n"},
 		{"damaged file", damaged, "x.safetensors: 4 bytes cannot be a safetensors file", "the file is cut off"},
-		{"solution", solution, "", "mend it at that place, or write it anew"},
-		{"workload", workload, "", "mend it at that place, or fetch"},
+		{"solution", solution, "", "fix it at that place, or write it again"},
+		{"workload", workload, "", "fix it at that place, or fetch"},
 	} {
-		text, hint := Error(c.err)
+		text, hint := Explain(c.err)
 		if !strings.HasSuffix(text, c.text) || c.hint == "" && hint != "" || !strings.HasPrefix(hint, c.hint) {
 			t.Errorf("%s: got %q with the hint %q, want %q with %q", c.name, text, hint, c.text, c.hint)
 		}

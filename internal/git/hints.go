@@ -1,0 +1,45 @@
+package git
+
+import (
+	"fmt"
+	"strings"
+)
+
+// A sign is a word of git's complaint, or several, with the hint for it.
+type sign struct{ words, hint string }
+
+var signs = []sign{
+	{"tell me who you are|empty ident", "git config --global user.name NAME && git config --global user.email ADDRESS"},
+	{"dubious ownership", "another user owns the folder: git config --global --add safe.directory FOLDER"},
+	{"gpg", "git signs tags here, as tag.gpgSign says; git config tag.gpgSign false makes plain ones"},
+}
+
+// pushSigns are about pushing a tag that exists here. %s in a hint is the command that pushes again.
+var pushSigns = []sign{
+	{"already exists", "it is never overwritten: git fetch --tags, then give the tag another name: tag in [submit] of " +
+		"config.toml"},
+	{"could not read username|authentication failed|terminal prompts disabled|permission denied|publickey|403|401",
+		"the tag is made here; log in to the remote, then: %s"},
+	{"hook declined|pre-receive|pre-push", "the tag is made here, and a hook refused it; when that is fixed: %s"},
+	{"could not resolve|could not connect|timed out|unable to access|connection",
+		"the tag is made here; when the network is back: %s"},
+	{"", "the tag is made here; to try again: %s"},
+}
+
+// pushHint returns the hint for a push of the tag that failed.
+func pushHint(err error, remote, tag string) string {
+	again := fmt.Sprintf("git push %s refs/tags/%s", remote, tag)
+	return strings.ReplaceAll(read(pushSigns, err.Error()), "%s", again)
+}
+
+func read(signs []sign, text string) string {
+	text = strings.ToLower(text)
+	for _, s := range signs {
+		for word := range strings.SplitSeq(s.words, "|") {
+			if strings.Contains(text, word) {
+				return s.hint
+			}
+		}
+	}
+	return ""
+}

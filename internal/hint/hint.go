@@ -1,0 +1,66 @@
+// Package hint attaches advice to errors: the line "hint: ..." below the text of an error. The package that creates an
+// error attaches the hint, because it knows the remedy.
+package hint
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"syscall"
+)
+
+// An adviser is an error type with hints of its own. An empty hint is none.
+type adviser interface{ Advice() string }
+
+type hinted struct {
+	error
+	text string
+}
+
+func (h *hinted) Unwrap() error  { return h.error }
+func (h *hinted) Advice() string { return h.text }
+
+// Wrap returns err with a hint. It returns err itself if that is nil or the hint is "".
+func Wrap(err error, text string) error {
+	if err == nil || text == "" {
+		return err
+	}
+	return &hinted{err, text}
+}
+
+// Of returns the hint of err, or "". If several errors in the chain of err have one, the outermost counts. Errors of
+// the operating system that any package may meet have a hint without Wrap.
+func Of(err error) string {
+	if text := find(err); text != "" {
+		return text
+	}
+	var file *fs.PathError
+	switch {
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+		return "make room on that disk, then go on with --resume; FISUB_CACHE and TMPDIR name folders on another one"
+	case errors.Is(err, syscall.EMFILE):
+		return "ulimit -n raises the number of files that may be open"
+	case errors.As(err, &file) && file.Path == os.TempDir():
+		return "TMPDIR names the folder for temporary files"
+	}
+	return ""
+}
+
+func find(err error) string {
+	if a, ok := err.(adviser); ok { //nolint:errorlint // the chain is walked here
+		if text := a.Advice(); text != "" {
+			return text
+		}
+	}
+	switch e := err.(type) { //nolint:errorlint // as above
+	case interface{ Unwrap() error }:
+		return find(e.Unwrap())
+	case interface{ Unwrap() []error }:
+		for _, one := range e.Unwrap() {
+			if text := find(one); text != "" {
+				return text
+			}
+		}
+	}
+	return ""
+}

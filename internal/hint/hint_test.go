@@ -1,0 +1,45 @@
+package hint
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+func TestOf(t *testing.T) {
+	t.Setenv("TMPDIR", filepath.Join(t.TempDir(), "nowhere"))
+	_, temp := os.Stat(os.TempDir()) // as os.MkdirTemp does
+	plain := errors.New("plain")
+	inner := Wrap(plain, "inner")
+	for _, tc := range []struct {
+		name string
+		err  error
+		want string // a prefix; "" is no hint
+	}{
+		{"none", plain, ""},
+		{"nil", nil, ""},
+		{"wrapped", fmt.Errorf("doing: %w", inner), "inner"},
+		{"the outermost", Wrap(fmt.Errorf("doing: %w", inner), "outer"), "outer"},
+		{"an empty one", Wrap(inner, ""), "inner"},
+		{"joined", errors.Join(plain, inner), "inner"},
+		{"full disk", &fs.PathError{Op: "write", Path: "x", Err: syscall.ENOSPC}, "make room on that disk"},
+		{"full disk with a hint", Wrap(&fs.PathError{Op: "write", Path: "x", Err: syscall.ENOSPC}, "own"), "own"},
+		{"open files", &fs.PathError{Op: "open", Path: "x", Err: syscall.EMFILE}, "ulimit -n"},
+		{"temporary folder", temp, "TMPDIR names"},
+	} {
+		if got := Of(tc.err); !strings.HasPrefix(got, tc.want) || tc.want == "" && got != "" {
+			t.Errorf("%s: got %q, want %q", tc.name, got, tc.want)
+		}
+	}
+	if got := Wrap(nil, "text"); got != nil {
+		t.Errorf("nil: got %v", got)
+	}
+	if !errors.Is(inner, plain) || inner.Error() != "plain" {
+		t.Errorf("got %v, want the error itself", inner)
+	}
+}
