@@ -122,18 +122,13 @@ func Prove(root string, sol *trace.Solution, workloads func(set string) ([]*trac
 
 // found counts the findings of a run and names the first; "" if there is none.
 func found(r *runs.Run) string {
-	n, first := 0, ""
-	for _, row := range r.Rows {
-		for _, f := range row.Findings {
-			if n++; n == 1 {
-				first = fmt.Sprintf("%s on workload %s: %s", plain.Line(f.Check), plain.Short(row.UUID), plain.Line(f.Text))
-			}
-		}
-	}
-	if n == 0 {
+	i := slices.IndexFunc(r.Rows, func(row runs.Row) bool { return len(row.Findings) > 0 })
+	if i < 0 {
 		return ""
 	}
-	return plain.Count(n, "finding") + ": " + first
+	f := r.Rows[i].Findings[0]
+	return fmt.Sprintf("%s: %s on workload %s: %s", plain.Count(r.Totals().Findings, "finding"), plain.Line(f.Check),
+		plain.Short(r.Rows[i].UUID), plain.Line(f.Text))
 }
 
 // broken says of a run with a workload that did not pass how many did; "" of another. A time limit on an emulation says

@@ -1,4 +1,4 @@
-// Package outcome is what a command came to, as one object: what --json=final prints, for a program that decides by it
+// Package outcome has the object that --json=final prints: the result of a command, for a program that decides by it
 // what to do next. It says no more than the command's other output does.
 package outcome
 
@@ -166,20 +166,14 @@ func (o *Outcome) Of(r *runs.Run) {
 	o.Submission = &SubmissionName{r.Run.Definition, r.Run.Solution, r.Run.ContentHash}
 	o.Run = &RunTotals{ID: r.ID, Set: r.Run.Set, Device: d.Name, Emulated: d.Emulated, Workloads: len(r.Run.Workloads),
 		Whole: r.Run.Whole, Looked: r.Run.Looked}
-	for _, row := range r.Rows {
-		o.Run.Findings += len(row.Findings)
-		switch e := row.Evaluated; {
-		case e == nil:
-		case e.Passed():
-			o.Run.Passed++
-		default:
-			o.Run.Failed++
-			if o.Fault == nil {
-				o.Fault = &Fault{Code: string(e.Status()), Workload: row.UUID, Axes: row.Axes, Text: plain.Line(e.Detail),
-					Lines: first(e.Log())}
-				o.Fault.place(e.Detail + "\n" + e.Log())
-			}
-		}
+	counts := r.Totals()
+	o.Run.Passed, o.Run.Failed, o.Run.Findings = counts.Passed, counts.Failed, counts.Findings
+	wrong := func(row runs.Row) bool { return row.Evaluated != nil && !row.Passed() }
+	if i := slices.IndexFunc(r.Rows, wrong); i >= 0 {
+		row, e := r.Rows[i], r.Rows[i].Evaluated
+		o.Fault = &Fault{Code: string(e.Status()), Workload: row.UUID, Axes: row.Axes, Text: plain.Line(e.Detail),
+			Lines: first(e.Log())}
+		o.Fault.place(e.Detail + "\n" + e.Log())
 	}
 	if r.Done != nil {
 		o.Run.Left = r.Done.Left

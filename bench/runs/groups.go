@@ -33,13 +33,12 @@ func Groups(rows []Row) (list []Group) {
 }
 
 func groupOf(rows []Row) Group {
-	g := Group{Axes: rows[0].Axes, Workloads: len(rows)}
+	g := Group{Axes: rows[0].Axes, Workloads: len(rows), Passed: (&Summary{Rows: rows}).Totals().Passed}
 	var latencies, speedups, shares []float64
 	for _, row := range rows {
 		if !row.Passed() {
 			continue
 		}
-		g.Passed++
 		if ms := row.Evaluated.Latency(); ms != nil {
 			latencies = append(latencies, *ms*1e6)
 		}

@@ -79,6 +79,7 @@ func TestContradictions(t *testing.T) {
 		{"verdict twice", "run 1; verdict 2; verdict 3; end 4 1 0", 0, 0, "two verdicts for workload w0"},
 		{"number twice", "run 1; verdict 2; started 2; end 3 1 0", 0, 0, "event 2 follows event 2"},
 		{"number left out", "run 1; verdict 3; end 4 1 0", 0, 0, "event 3 follows event 1"},
+		{"a second process", "run 1; verdict 2; run 1; end 2 1 0", 0, 0, "event 1 follows event 2"},
 		{"no number", "run 1; verdict 0; end 2 1 0", 0, 0, "event 0 follows event 1"},
 		{"totals", "run 1; verdict 2; end 3 0 1", 3, 0, "1 passed and 0 failed, and at its end it says 0 and 1"},
 		{"exit status", "run 1; verdict 2; end 3 1 0", 3, 0, "0 of 1 workloads failed, and its exit status is 3"},
