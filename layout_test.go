@@ -23,7 +23,7 @@ var layers = [][]string{
 	{"workloads/random", "remote/modal/modaltest", "internal/git"},
 	{"internal/trace"},
 	{"internal/event"},
-	{"internal/config", "internal/safetensors", "device", "preflight/source", "internal/usage"},
+	{"internal/event/eventtest", "internal/config", "internal/safetensors", "device", "preflight/source", "internal/usage"},
 	{"workloads", "remote"},
 	{"device/activity", "internal/ui"},
 	{"pack", "device/nvcc", "device/cuda/tvmffi", "device/cuda/cupti", "device/cuda/stamp", "bench/runs",

@@ -307,7 +307,7 @@ func scored(ts *testscript.TestScript, neg bool, args []string) {
 		s := row.Samples
 		s.Baseline, s.Warm = &event.Timings{MedianNS: speedup * s.MedianNS, N: 150}, &event.Timings{MedianNS: 2000, N: 50}
 		s.CopyNS, s.CopyShare, s.EmptyNS = s.MedianNS/2, 0.5, 1000
-		row.Evaluated.Speedup = &speedup
+		row.Evaluated.Ratio = &speedup
 	})
 }
 
@@ -330,8 +330,7 @@ func remake(ts *testscript.TestScript, id string, factor float64, seed uint64, c
 			s.TrialsNS = append(s.TrialsNS, trial)
 		}
 		s.MedianNS, s.MinNS = stats.Latency(s.TrialsNS), slices.Min(s.TrialsNS[0])
-		ms := s.MedianNS / 1e6
-		r.Rows[i].Samples, r.Rows[i].Evaluated.Latency = s, &ms
+		r.Rows[i].Samples, r.Rows[i].Evaluated.Trace.Evaluation.Performance.LatencyMS = s, s.MedianNS/1e6
 		change(r, &r.Rows[i])
 	}
 	folder := runs.New(root, id)

@@ -362,8 +362,8 @@ func TestKill(t *testing.T) {
 		}
 		if r.State() != "done" || len(now) != 10 || r.Done.Missing != 0 || r.Done.Failed > faults {
 			for _, row := range r.Rows {
-				if row.Evaluated != nil && row.Evaluated.Status != "PASSED" {
-					t.Logf("%s: %s %s\n%s", row.UUID, row.Evaluated.Status, row.Evaluated.Detail, row.Evaluated.Log)
+				if row.Evaluated != nil && !row.Evaluated.Passed() {
+					t.Logf("%s: %s %s\n%s", row.UUID, row.Evaluated.Status(), row.Evaluated.Detail, row.Evaluated.Log())
 				}
 			}
 			t.Fatalf("run %s: got %+v with %d verdicts, want 10 with at most %d failed", id, r.Done, len(now), faults)

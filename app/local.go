@@ -134,8 +134,7 @@ func (a *app) runLocal(ctx context.Context, s *project.Submission, o localOption
 	}
 	wrong := "" // the first workload that was called and did not pass
 	stream := event.NewStream(folder.Record, show, func(e event.Event) error {
-		if v := e.Evaluated; v != nil && wrong == "" && v.Status != string(trace.Passed) &&
-			v.Status != string(trace.CompileError) {
+		if v := e.Evaluated; v != nil && wrong == "" && !v.Passed() && v.Status() != trace.CompileError {
 			wrong = e.Workload
 		}
 		return nil

@@ -465,7 +465,7 @@ func processes(word string) (all []string) {
 func judgements(r *runs.Run) (all []string) {
 	for _, row := range r.Rows {
 		if row.Evaluated != nil {
-			all = append(all, fmt.Sprint(row.UUID, row.Evaluated.Status, *row.Evaluated.MaxAbs, *row.Evaluated.MaxRel))
+			all = append(all, fmt.Sprint(row.UUID, row.Evaluated.Status(), *row.Evaluated.Trace.Evaluation.Correctness))
 		}
 	}
 	slices.Sort(all)

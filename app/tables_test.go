@@ -14,6 +14,7 @@ import (
 
 	"fisub/bench/runs"
 	"fisub/internal/event"
+	"fisub/internal/event/eventtest"
 	"fisub/internal/ui"
 )
 
@@ -66,8 +67,9 @@ func TestEightyColumns(t *testing.T) {
 		r.Run.Git = &event.Git{Commit: strings.Repeat("ab", 20), Dirty: true}
 		for i := range r.Rows {
 			row := &r.Rows[i]
-			abs, ms := event.Float(1e-7), row.Samples.MedianNS/1e6
-			row.Evaluated = &event.Evaluated{Trace: []byte("{}"), Status: "PASSED", Axes: row.Axes, MaxAbs: &abs, MaxRel: &abs, Latency: &ms}
+			abs, ms := 1e-7, row.Samples.MedianNS/1e6
+			row.Evaluated = eventtest.Verdict{UUID: row.UUID, Status: "PASSED", Axes: row.Axes, MaxAbs: abs, MaxRel: abs,
+				Latency: &ms}.Evaluated()
 			row.Samples.Disturbed = []string{"another process was on the GPU"}
 		}
 		r.Done = &event.Done{Passed: len(r.Rows), Seconds: 1}

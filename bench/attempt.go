@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -349,13 +348,11 @@ func (a *attempt) emit(base *device.Samples) {
 	}
 	e.Environment.Libs.Set("fisub", a.entry.Run.Fisub)
 
-	ev := &event.Evaluated{Index: a.index + 1, Axes: maps.Collect(w.Axes.All()), Status: string(v.status),
-		Detail: v.detail, Log: log,
-		Seconds: time.Since(a.started).Seconds(), Emulated: a.process.info.Emulated}
+	ev := &event.Evaluated{Index: a.index + 1, Detail: v.detail, Seconds: time.Since(a.started).Seconds(),
+		Trace: &trace.Trace{Definition: a.shared.Definition.Name, Workload: *w, Solution: &a.entry.Solution.Name,
+			Evaluation: e}}
 	if v.correctness != nil && (v.status == trace.Passed || v.status == trace.IncorrectNumerical) {
 		e.Correctness = v.correctness
-		abs, rel := event.Float(v.correctness.MaxAbsoluteError), event.Float(v.correctness.MaxRelativeError)
-		ev.MaxAbs, ev.MaxRel = &abs, &rel
 	}
 	if v.status == trace.Passed {
 		// The format wants a performance object with PASSED. Zero is what it holds where nothing was measured, and what
@@ -364,13 +361,13 @@ func (a *attempt) emit(base *device.Samples) {
 		if a.samples != nil {
 			ms := stats.Latency(a.samples.Trials) / 1e6
 			e.Performance.LatencyMS = ms
-			ev.Latency = &ms
 			if base != nil && ms > 0 {
 				theirs := stats.Latency(base.Trials) / 1e6
 				speedup := theirs / ms
-				ev.Speedup = &speedup
 				if isReference(a.shared.Baseline.Solution, a.shared.Definition) { // what the format means by it
 					e.Performance.ReferenceLatencyMS, e.Performance.SpeedupFactor = theirs, speedup
+				} else {
+					ev.Ratio = &speedup
 				}
 			}
 		}
@@ -380,8 +377,6 @@ func (a *attempt) emit(base *device.Samples) {
 	if a.timeouts++; v.status != trace.Timeout {
 		a.timeouts = 0
 	}
-	t := &trace.Trace{Definition: a.shared.Definition.Name, Workload: *w, Solution: &a.entry.Solution.Name, Evaluation: e}
-	ev.Trace = t.JSON(trace.Compact)
 	a.say(event.Event{Type: event.TypeEvaluated, Workload: w.UUID, Evaluated: ev})
 }
 

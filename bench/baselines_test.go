@@ -81,8 +81,8 @@ func testBaseline(t *testing.T, data *workloads.Dataset, def *trace.Definition, 
 		DeviceKind: "emu", Device: device.Options{CacheDir: devicetest.Cache(t)}},
 		Entry{Solution: sol, Run: &event.Run{Schema: event.Schema},
 			Events: event.NewStream(func(e event.Event) error {
-				if e.Evaluated != nil && e.Evaluated.Status != "PASSED" {
-					t.Errorf("got %s, log %s", e.Evaluated.Status, e.Evaluated.Log)
+				if e.Evaluated != nil && !e.Evaluated.Passed() {
+					t.Errorf("got %s, log %s", e.Evaluated.Status(), e.Evaluated.Log())
 				}
 				return nil
 			})})

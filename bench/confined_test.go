@@ -48,11 +48,7 @@ def run(x, c):
 	var evaluated trace.Evaluation
 	stream := event.NewStream(func(e event.Event) error {
 		if e.Evaluated != nil {
-			tr, _, err := trace.DecodeTrace(e.Evaluated.Trace)
-			if err != nil {
-				return err
-			}
-			evaluated = *tr.Evaluation
+			evaluated = *e.Evaluated.Trace.Evaluation
 		}
 		return nil
 	})

@@ -27,8 +27,8 @@ func TestDump(t *testing.T) {
 		}
 		var uuid, status string
 		for _, e := range events {
-			if e.Evaluated != nil && e.Evaluated.Status != "PASSED" {
-				uuid, status = e.Workload, e.Evaluated.Status
+			if e.Evaluated != nil && !e.Evaluated.Passed() {
+				uuid, status = e.Workload, string(e.Evaluated.Status())
 			}
 		}
 		if files, _ := os.ReadDir(dir); len(files) != 1 || result.Dumped.Path != filepath.Join(dir, uuid+".safetensors") {

@@ -93,7 +93,7 @@ func TestGPUFloorsAndBaseline(t *testing.T) {
 	}
 	for i, s := range samples {
 		t.Logf("batch %d: %.0f ns, copy %.0f ns, share %.2f, warm L2 %.0f ns, itself %.0f ns",
-			evaluated[i].Axes["batch_size"], s.MedianNS, s.CopyNS, s.CopyShare, s.Warm.MedianNS, s.Baseline.MedianNS)
+			evaluated[i].Axes()["batch_size"], s.MedianNS, s.CopyNS, s.CopyShare, s.Warm.MedianNS, s.Baseline.MedianNS)
 		if s.CopyShare < 0.2 || s.CopyShare > 1.2 {
 			t.Errorf("share of the copy's bandwidth: got %g, want 0.2 to 1.2", s.CopyShare)
 		}
@@ -103,7 +103,7 @@ func TestGPUFloorsAndBaseline(t *testing.T) {
 		if s.Warm.MedianNS > 1.05*s.MedianNS {
 			t.Errorf("warm L2: got %g ns, want no more than the %g ns of a cold one", s.Warm.MedianNS, s.MedianNS)
 		}
-		if x := *evaluated[i].Speedup; x < 0.95 || x > 1.05 {
+		if x := *evaluated[i].Speedup(); x < 0.95 || x > 1.05 {
 			t.Errorf("speed-up over itself: got %g, want 1", x)
 		}
 	}

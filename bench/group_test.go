@@ -14,6 +14,7 @@ import (
 	"fisub/bench/worker"
 	"fisub/device"
 	"fisub/internal/event"
+	"fisub/internal/event/eventtest"
 	"fisub/internal/trace"
 )
 
@@ -85,14 +86,10 @@ func TestBaselineTakesTurns(t *testing.T) {
 		if w := s.Warm; w == nil || w.MedianNS != 501.5 || w.N != 4 || w.ColdL2 || len(w.TrialsNS) != 1 || !s.ColdL2 {
 			t.Errorf("warm: got %+v", s.Warm)
 		}
-		tr, _, err := trace.DecodeTrace(evaluated[i].Trace)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if p := tr.Evaluation.Performance; p.LatencyMS != 1001.5/1e6 || p.ReferenceLatencyMS != 0 || p.SpeedupFactor != 0 {
+		if p := evaluated[i].Trace.Evaluation.Performance; p.LatencyMS != 1001.5/1e6 || p.ReferenceLatencyMS != 0 || p.SpeedupFactor != 0 {
 			t.Errorf("trace: got %+v, want no reference: the baseline is another solution", p)
 		}
-		if got := evaluated[i].Speedup; got == nil || *got != 2001.5/1001.5 {
+		if got := evaluated[i].Speedup(); got == nil || *got != 2001.5/1001.5 {
 			t.Errorf("speed-up: got %v, want %g", got, 2001.5/1001.5)
 		}
 	}
@@ -108,12 +105,9 @@ func TestReferenceAsBaseline(t *testing.T) {
 	shared := &Shared{Definition: def, Baseline: &Baseline{Name: "reference", Solution: ReferenceSolution(def)}}
 	entry := Entry{Solution: named("s"), Run: &event.Run{},
 		Events: event.NewStream(func(e event.Event) error {
-			tr, _, err := trace.DecodeTrace(e.Evaluated.Trace)
-			if err != nil {
-				return err
-			}
-			if p := tr.Evaluation.Performance; p.LatencyMS != 2 || p.ReferenceLatencyMS != 6 || p.SpeedupFactor != 3 {
-				t.Errorf("got %+v, want 2, 6 and 3", p)
+			if p := e.Evaluated.Trace.Evaluation.Performance; p.LatencyMS != 2 || p.ReferenceLatencyMS != 6 || p.SpeedupFactor != 3 ||
+				e.Evaluated.Ratio != nil || *e.Evaluated.Speedup() != 3 {
+				t.Errorf("got %+v, want 2, 6 and 3 there only", p)
 			}
 			return nil
 		})}
@@ -163,8 +157,8 @@ func TestBaselineFails(t *testing.T) {
 			}
 			scored := 0
 			for i, e := range evaluated {
-				if (e.Speedup != nil) != tc.speedups[i] || e.Latency == nil || samples[i].N != 20 {
-					t.Errorf("workload %d: got speed-up %v, %d timings, want one: %v", i, e.Speedup, samples[i].N, tc.speedups[i])
+				if (e.Speedup() != nil) != tc.speedups[i] || e.Latency() == nil || samples[i].N != 20 {
+					t.Errorf("workload %d: got speed-up %v, %d timings, want one: %v", i, e.Speedup(), samples[i].N, tc.speedups[i])
 				}
 				if tc.speedups[i] {
 					scored++
@@ -198,8 +192,8 @@ func TestScoreOfFailure(t *testing.T) {
 		c.Baseline = &Baseline{Name: "b", Solution: named("double")}
 		five := 5.0
 		c.Before = &runs.Summary{Rows: []runs.Row{
-			{UUID: "before", Evaluated: &event.Evaluated{Status: "PASSED", Speedup: &five}},
-			{UUID: c.Workloads[1].UUID, Evaluated: &event.Evaluated{Status: "TIMEOUT"}}}}
+			{UUID: "before", Evaluated: eventtest.Verdict{Status: "PASSED", Speedup: &five}.Evaluated()},
+			{UUID: c.Workloads[1].UUID, Evaluated: eventtest.Verdict{Status: "TIMEOUT"}.Evaluated()}}}
 	})
 	if done := events[len(events)-1].Done; err != nil || done.Score == nil || *done.Score != 0 || done.Scored != 2 || done.Passed != 2 || done.Failed != 1 {
 		t.Errorf("resumed: got %+v and %v, want a score of 0 over both parts", done, err)
@@ -213,7 +207,7 @@ func TestWarmFails(t *testing.T) {
 	}
 	warnings, evaluated, samples, _ := payloads(events)
 	if len(warnings) != 1 || !strings.Contains(warnings[0], "no warm-L2 figure: worker process ended: exit status 8") ||
-		samples[0].Warm != nil || evaluated[0].Latency == nil {
+		samples[0].Warm != nil || evaluated[0].Latency() == nil {
 		t.Errorf("got %q, %+v, %+v; want a warning and the official figure", warnings, samples[0].Warm, evaluated[0])
 	}
 }
@@ -341,8 +335,8 @@ func TestTogether(t *testing.T) {
 			first.Run.Device.Name != "model" || last.Done == nil {
 			t.Errorf("run %d: got %+v to %+v, want its own run from beginning to end", i, first, last)
 		}
-		if _, evaluated, _, _ := payloads(events); len(evaluated) != 2 || evaluated[0].Status != "PASSED" ||
-			(evaluated[1].Status == "PASSED") != (i == 0) {
+		if _, evaluated, _, _ := payloads(events); len(evaluated) != 2 || !evaluated[0].Passed() ||
+			evaluated[1].Passed() != (i == 0) {
 			t.Errorf("run %d: got %+v", i, evaluated)
 		}
 	}

@@ -159,7 +159,7 @@ func TestFindings(t *testing.T) {
 				case e.Message != nil:
 					t.Errorf("got the message %s", e.Message.Text)
 				case e.Evaluated != nil:
-					status = e.Evaluated.Status
+					status = string(e.Evaluated.Status())
 				}
 			}
 			if status != string(tc.status) {
@@ -198,10 +198,10 @@ func TestEmulatedFindings(t *testing.T) {
 		for _, e := range events {
 			switch {
 			case e.Evaluated != nil:
-				statuses = append(statuses, e.Evaluated.Status)
-				if got := strings.Count(e.Evaluated.Log, "a race"); got != strings.Count(want.log, "a race") ||
-					!strings.HasSuffix(e.Evaluated.Log, want.log) {
-					t.Errorf("%s: log: got %q, want %q", name, e.Evaluated.Log, want.log)
+				statuses = append(statuses, string(e.Evaluated.Status()))
+				if got := strings.Count(e.Evaluated.Log(), "a race"); got != strings.Count(want.log, "a race") ||
+					!strings.HasSuffix(e.Evaluated.Log(), want.log) {
+					t.Errorf("%s: log: got %q, want %q", name, e.Evaluated.Log(), want.log)
 				}
 			case e.Finding != nil:
 				checks = append(checks, e.Finding.Check)
@@ -229,8 +229,8 @@ func TestFindingsOfEachWorkload(t *testing.T) {
 			if name == "prints" { // by three trials and their timing
 				log = strings.Repeat("called\n", 6)
 			}
-			if e.Evaluated != nil && e.Evaluated.Log != log {
-				t.Errorf("%s: log of %s: got %q, want %q", name, e.Workload, e.Evaluated.Log, log)
+			if e.Evaluated != nil && e.Evaluated.Log() != log {
+				t.Errorf("%s: log of %s: got %q, want %q", name, e.Workload, e.Evaluated.Log(), log)
 			}
 		}
 	}

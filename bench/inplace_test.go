@@ -37,8 +37,8 @@ func TestInPlace(t *testing.T) {
 				if e.Finding != nil && !slices.Contains(checks, e.Finding.Check) {
 					checks = append(checks, e.Finding.Check)
 				}
-				if e.Evaluated != nil && (e.Evaluated.Status != string(tc.status) || !strings.HasPrefix(e.Evaluated.Detail, tc.detail)) {
-					t.Errorf("got %s, %q; want %s, %q", e.Evaluated.Status, e.Evaluated.Detail, tc.status, tc.detail)
+				if e.Evaluated != nil && (e.Evaluated.Status() != tc.status || !strings.HasPrefix(e.Evaluated.Detail, tc.detail)) {
+					t.Errorf("got %s, %q; want %s, %q", e.Evaluated.Status(), e.Evaluated.Detail, tc.status, tc.detail)
 				}
 				if e.Type == event.TypeFailed {
 					t.Errorf("got %+v", e)

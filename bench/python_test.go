@@ -63,12 +63,7 @@ func dumpPython(t *testing.T, definition, source string, passing bool, axes []ma
 	stream := event.NewStream(func(e event.Event) error {
 		switch {
 		case e.Evaluated != nil:
-			tr, _, err := trace.DecodeTrace(e.Evaluated.Trace)
-			if err != nil {
-				t.Errorf("trace of %s: %v", e.Workload, err)
-				return nil
-			}
-			evaluated[e.Evaluated.Index-1] = tr.Evaluation
+			evaluated[e.Evaluated.Index-1] = e.Evaluated.Trace.Evaluation
 		case e.Type == event.TypeFailed, e.Type == event.TypeWarning && e.Message != nil:
 			failed = append(failed, e.Message.Text)
 		case e.Finding != nil:

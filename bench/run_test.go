@@ -481,8 +481,8 @@ func TestRunGoesOnAfterCrash(t *testing.T) {
 	var got []string
 	for _, e := range events {
 		if e.Evaluated != nil {
-			got = append(got, e.Evaluated.Status)
-			if e.Evaluated.Status != "PASSED" && !strings.Contains(e.Evaluated.Detail, "exit status 9") {
+			got = append(got, string(e.Evaluated.Status()))
+			if !e.Evaluated.Passed() && !strings.Contains(e.Evaluated.Detail, "exit status 9") {
 				t.Errorf("detail: got %q, want the exit status of the solution", e.Evaluated.Detail)
 			}
 		}

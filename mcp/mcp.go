@@ -213,7 +213,7 @@ func progress(ctx context.Context, req *mcp.CallToolRequest) event.Sink {
 			total += len(e.Run.Workloads)
 			return nil
 		case e.Evaluated != nil:
-			text = e.Evaluated.Status
+			text = string(e.Evaluated.Status())
 		case e.Type != event.TypeFailed:
 			return nil
 		}

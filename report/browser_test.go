@@ -282,8 +282,8 @@ func TestBrowserFigures(t *testing.T) {
 			if c := cellOf("Workload"); c[1] != row.UUID {
 				t.Errorf("%s: row %d: got %q, want %q", name, i, c[1], row.UUID)
 			}
-			if c := cellOf("Verdict"); c[0] != row.Evaluated.Status {
-				t.Errorf("%s: workload %s: got %q, want %q", name, row.UUID, c[0], row.Evaluated.Status)
+			if c := cellOf("Verdict"); c[0] != string(row.Evaluated.Status()) {
+				t.Errorf("%s: workload %s: got %q, want %q", name, row.UUID, c[0], row.Evaluated.Status())
 			}
 			s := row.Samples
 			if s == nil {
@@ -293,14 +293,15 @@ func TestBrowserFigures(t *testing.T) {
 				continue
 			}
 			figure("Median", ui.Micros(s.MedianNS), s.MedianNS)
-			figure("Median", ui.Micros(*row.Evaluated.Latency*1e6), s.MedianNS)
+			figure("Median", ui.Micros(*row.Evaluated.Latency()*1e6), s.MedianNS)
 			figure("Min", ui.Micros(float64(s.MinNS)), float64(s.MinNS))
 			figure("Copy", ui.Percent(s.CopyShare), s.CopyShare)
 			figure("GB/s", fmt.Sprintf("%.0f", s.Bandwidth), s.Bandwidth)
 			figure("Warm L2", ui.Micros(s.Warm.MedianNS)+" ± "+ui.Spread(s.Warm.Interval), s.Warm.MedianNS)
-			figure("Max abs", ui.ErrorText(row.Evaluated.MaxAbs), float64(*row.Evaluated.MaxAbs))
-			if row.Evaluated.Speedup != nil {
-				figure("Speed-up", ui.Times(row.Evaluated.Speedup), *row.Evaluated.Speedup)
+			abs, _ := row.Evaluated.Errors()
+			figure("Max abs", ui.ErrorText(abs), *abs)
+			if x := row.Evaluated.Speedup(); x != nil {
+				figure("Speed-up", ui.Times(x), *x)
 				figure(run.Run.Run.Baseline.Name, ui.Micros(s.Baseline.MedianNS)+" ± "+ui.Spread(s.Baseline.Interval),
 					s.Baseline.MedianNS)
 			}

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"fisub/bench/compare"
+	"fisub/bench/runs"
 	"fisub/internal/event"
 	"fisub/internal/plain"
 	"fisub/internal/ui"
@@ -79,7 +80,7 @@ const (
 var shapes = []string{circle, square, diamond, triangleUp, triangleDown, cross}
 
 // axisValues are the values that each axis has among the workloads.
-func axisValues(workloads []Workload) map[string]map[int]bool {
+func axisValues(workloads []runs.Row) map[string]map[int]bool {
 	values := map[string]map[int]bool{}
 	for _, w := range workloads {
 		for name, n := range w.Axes {
@@ -94,7 +95,7 @@ func axisValues(workloads []Workload) map[string]map[int]bool {
 
 // spreadAxis is the axis that charts run along: batch_size where workloads differ in it, else the one with the most
 // values; "" where they differ in none, or an axis has values that a logarithmic scale cannot show.
-func spreadAxis(workloads []Workload) string {
+func spreadAxis(workloads []runs.Row) string {
 	values := axisValues(workloads)
 	best := ""
 	for name, seen := range values {
@@ -218,7 +219,7 @@ func latencies(id, axis, l2 string, all, lines []series) *chart {
 	return c
 }
 
-func timed(w *Workload, of string, ns float64, i event.Interval) point {
+func timed(w *runs.Row, of string, ns float64, i event.Interval) point {
 	return point{w.Axes, ns, i.LoNS, i.HiNS, fmt.Sprintf("%s%s, workload %s: %s, median of all timings from %s to %s", of,
 		axesText(w.Axes),
 		plain.Short(w.UUID), ui.Micros(ns), ui.Micros(i.LoNS), ui.Micros(i.HiNS)), clean(w.UUID, 120)}
@@ -241,8 +242,8 @@ func (r *Run) speedups(id string) *chart {
 	s := series{name: "speed-up over " + clean(b.Name, 24), class: "solution", shape: circle}
 	for i := range r.Workloads {
 		w := &r.Workloads[i]
-		if w.Evaluated != nil && w.Evaluated.Speedup != nil && *w.Evaluated.Speedup > 0 {
-			x := *w.Evaluated.Speedup
+		if over := speedupOf(w); over != nil && *over > 0 {
+			x := *over
 			s.points = append(s.points, point{axes: w.Axes, value: x, workload: clean(w.UUID, 120),
 				title: fmt.Sprintf("%s, workload %s: %s", axesText(w.Axes),
 					plain.Short(w.UUID), ui.Times(&x))})

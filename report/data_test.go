@@ -1,7 +1,6 @@
 package report
 
 import (
-	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"path/filepath"
@@ -11,6 +10,7 @@ import (
 	"fisub/bench/runs"
 	"fisub/bench/stats"
 	"fisub/internal/event"
+	"fisub/internal/event/eventtest"
 )
 
 // results are of real runs, with their first timings only.
@@ -31,12 +31,12 @@ func measured(t testing.TB, dir string) *runs.Run {
 	var list []event.Event
 	var score stats.Score
 	for i, row := range bare.Rows {
-		abs, rel, ms := event.Float(1.19e-7*float64(i+1)), event.Float(7e-4), row.Samples.MedianNS/1e6
-		e := &event.Evaluated{Index: i + 1, Axes: axes[row.UUID], Status: "PASSED", MaxAbs: &abs, MaxRel: &rel, Latency: &ms,
-			Trace: traceLine(row.UUID, "PASSED")}
+		abs, rel, ms := 1.19e-7*float64(i+1), 7e-4, row.Samples.MedianNS/1e6
+		e := eventtest.Verdict{Index: i + 1, Axes: axes[row.UUID], Status: "PASSED", MaxAbs: abs, MaxRel: rel, Latency: &ms,
+			UUID: row.UUID}.Evaluated()
 		if row.Samples.Baseline != nil {
 			x := row.Samples.Baseline.MedianNS / row.Samples.MedianNS
-			e.Speedup = &x
+			e.Ratio = &x
 			score.Add(x)
 		}
 		list = append(list, event.Event{Type: event.TypeSamples, Workload: row.UUID, Samples: row.Samples},
@@ -47,20 +47,6 @@ func measured(t testing.TB, dir string) *runs.Run {
 	return folder(t, bare.Run, list...)
 }
 
-func traceLine(uuid, status string) json.RawMessage {
-	quoted, _ := json.Marshal(uuid)
-	figures := `"correctness":null,"performance":null`
-	if status == "PASSED" || status == "INCORRECT_NUMERICAL" {
-		figures = `"correctness":{"max_relative_error":0,"max_absolute_error":0},"performance":null`
-	}
-	if status == "PASSED" {
-		figures = `"correctness":{"max_relative_error":0,"max_absolute_error":0},"performance":{"latency_ms":0,"reference_latency_ms":0,"speedup_factor":0}`
-	}
-	return json.RawMessage(`{"definition":"d","workload":{"axes":{"n":1},"inputs":{},"uuid":` + string(quoted) +
-		`},"solution":"s","evaluation":` +
-		`{"status":"` + status + `","environment":{"hardware":"h","libs":{}},"timestamp":"t","log":"",` + figures + `}}`)
-}
-
 // folder writes a run folder, and reads it.
 func folder(t testing.TB, run *event.Run, list ...event.Event) *runs.Run {
 	t.Helper()
@@ -69,7 +55,7 @@ func folder(t testing.TB, run *event.Run, list ...event.Event) *runs.Run {
 	s.Emit(event.Event{Type: event.TypeRun, Run: run})
 	var done event.Done // the totals of what was told
 	for _, e := range list {
-		if e.Evaluated != nil && e.Evaluated.Status == "PASSED" {
+		if e.Evaluated != nil && e.Evaluated.Passed() {
 			done.Passed++
 		} else if e.Evaluated != nil {
 			done.Failed++
@@ -156,14 +142,14 @@ func samples(seed uint64, ns float64, trials, calls int) *event.Samples {
 
 // passed are the events of a workload that passed.
 func passed(w event.Workload, s *event.Samples) []event.Event {
-	abs, rel := event.Float(1.5e-7), event.Float(3e-4)
-	e := &event.Evaluated{Axes: w.Axes, Status: "PASSED", MaxAbs: &abs, MaxRel: &rel, Trace: traceLine(w.UUID, "PASSED")}
+	abs, rel := 1.5e-7, 3e-4
+	e := eventtest.Verdict{Axes: w.Axes, Status: "PASSED", MaxAbs: abs, MaxRel: rel, UUID: w.UUID}.Evaluated()
 	if s != nil {
 		ms := s.MedianNS / 1e6
-		e.Latency = &ms
+		e.Trace.Evaluation.Performance.LatencyMS = ms
 		if s.Baseline != nil {
 			x := s.Baseline.MedianNS / s.MedianNS
-			e.Speedup = &x
+			e.Ratio = &x
 		}
 		return []event.Event{{Type: event.TypeSamples, Workload: w.UUID, Samples: s},
 			{Type: event.TypeEvaluated, Workload: w.UUID, Evaluated: e}}
@@ -190,8 +176,8 @@ func hundred(t testing.TB, id string, factor float64) *runs.Run {
 			s.Stamp.OtherProcesses = []event.GPUProcess{{PID: 77, Name: "python3", MemoryBytes: 3 << 30, SMPercent: 40}}
 			s.Measured = 3
 		case 5, 9:
-			e := &event.Evaluated{Axes: w.Axes, Status: "INCORRECT_NUMERICAL", Detail: "output state[3, 1]: got 1.25, want 0.5",
-				Log: "line 1\n\x1b[31mred\x1b[0m line 2\nline 3\n", Trace: traceLine(w.UUID, "INCORRECT_NUMERICAL")}
+			e := eventtest.Verdict{Axes: w.Axes, Status: "INCORRECT_NUMERICAL", Detail: "output state[3, 1]: got 1.25, want 0.5",
+				Log: "line 1\n\x1b[31mred\x1b[0m line 2\nline 3\n", UUID: w.UUID}.Evaluated()
 			list = append(list, event.Event{Type: event.TypeEvaluated, Workload: w.UUID, Evaluated: e})
 			continue
 		}
@@ -274,13 +260,13 @@ func hostile(t testing.TB) *runs.Run {
 		-1<<62, -1, 5e-324, 1e308
 	huge := 1e308
 	list := passed(run.Workloads[0], s)
-	list[1].Evaluated.Speedup = &huge
+	list[1].Evaluated.Ratio = &huge
 	list = append(list, event.Event{Type: event.TypeWarning, Workload: run.Workloads[0].UUID,
 		Finding: &event.Finding{Check: script, Text: script}},
-		event.Event{Type: event.TypeEvaluated, Workload: "-2+3", Evaluated: &event.Evaluated{Status: "RUNTIME_ERROR",
-			Detail: script, Axes: run.Workloads[1].Axes,
+		event.Event{Type: event.TypeEvaluated, Workload: "-2+3", Evaluated: eventtest.Verdict{Status: "RUNTIME_ERROR",
+			Detail: script, Axes: map[string]int{`"><b>n`: 1 << 40},
 			Log: "\x1b]8;;http://example.invalid/\x07link\x1b]8;;\x07 \x1b[2J\x1b[1;31m" + script + "\x1b[0m\rover\n</pre>" +
-				script, Trace: traceLine("-2+3", "RUNTIME_ERROR")}},
+				script, UUID: "-2+3"}.Evaluated()},
 		event.Event{Type: event.TypeWarning, Message: &event.Message{Text: script, Hint: script}})
 	return folder(t, run, list...)
 }

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	"fisub/bench/runs"
+	"fisub/internal/event"
 	"fisub/internal/plain"
 	"fisub/internal/ui"
 )
@@ -38,12 +40,12 @@ const (
 	tickNS = 32
 )
 
-// timings are those of each trial, but for those that no run can have, and all in order.
-func (w *Workload) timings() (trials [][]int64, all []int64) {
-	if w.Samples == nil {
+// timingsOf returns those of each trial, but for those that no run can have, and all in order.
+func timingsOf(s *event.Samples) (trials [][]int64, all []int64) {
+	if s == nil {
 		return nil, nil
 	}
-	for _, t := range w.Samples.TrialsNS {
+	for _, t := range s.TrialsNS {
 		t = slices.DeleteFunc(slices.Clone(t), func(ns int64) bool { return ns <= 0 || ns > 1e15 })
 		if len(t) > 0 {
 			trials = append(trials, t)
@@ -54,11 +56,11 @@ func (w *Workload) timings() (trials [][]int64, all []int64) {
 
 // scale is what all histograms of a run show: from and to, as shares of a workload's official latency. Far timings are
 // not in it.
-func scale(workloads []Workload) (from, to float64) {
+func scale(workloads []runs.Row) (from, to float64) {
 	from, to = 1, 1
 	for i := range workloads {
 		s := workloads[i].Samples
-		_, all := workloads[i].timings()
+		_, all := timingsOf(s)
 		if len(all) == 0 || !(s.MedianNS > 0) {
 			continue
 		}
@@ -71,10 +73,10 @@ func scale(workloads []Workload) (from, to float64) {
 	return max(from, 0.5), min(to, 2)
 }
 
-// histogram of a workload from and to these shares of its official latency; nil where it has no timings.
-func (w *Workload) histogram(id string, from, to float64) *histogram {
+// histogramOf returns a workload's histogram from and to these shares of its official latency; nil without timings.
+func histogramOf(w *runs.Row, id string, from, to float64) *histogram {
 	s := w.Samples
-	trials, all := w.timings()
+	trials, all := timingsOf(s)
 	if len(all) == 0 || !(s.MedianNS > 0 && s.MedianNS < 1e15) {
 		return nil
 	}

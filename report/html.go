@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"fisub/bench/compare"
+	"fisub/bench/runs"
 	"fisub/internal/event"
 	"fisub/internal/plain"
 )
@@ -155,7 +156,7 @@ func (r *Run) section(n int, brief bool) section {
 		c := nanos(mean)
 		s.Figures = append(s.Figures, figure{"mean latency, " + r.L2() + " L2", c.Text, c.Title})
 	}
-	count, word, _ := strings.Cut(plain.Count(r.findings(), "finding"), " ")
+	count, word, _ := strings.Cut(plain.Count(r.Totals().Findings, "finding"), " ")
 	s.Figures = append(s.Figures, figure{word, count, ""})
 	for _, c := range []*chart{r.latency(id + "latency"), r.speedups(id + "speedup")} {
 		if c != nil && len(c.Marks) > 0 {
@@ -175,14 +176,14 @@ func (r *Run) section(n int, brief bool) section {
 	told := event.Told{}
 	for i := range r.Workloads {
 		w := &r.Workloads[i]
-		if h := w.histogram(fmt.Sprintf("%sh%d", id, i), from, to); h != nil && !brief {
+		if h := histogramOf(w, fmt.Sprintf("%sh%d", id, i), from, to); h != nil && !brief {
 			s.Hist = append(s.Hist, h)
 		}
 		for _, f := range w.Findings {
 			s.Findings = append(s.Findings, finding{clean(w.UUID, 80), clean(f.Check, 60), clean(told.Text(&f, w.UUID), 1000)})
 		}
-		if w.Bad() || w.Failed != nil {
-			s.Failed = append(s.Failed, w.failure())
+		if !w.Passed() && (w.Evaluated != nil || w.Failed != nil) {
+			s.Failed = append(s.Failed, r.failure(w))
 		}
 	}
 	s.Looked = r.Looked()
@@ -232,15 +233,15 @@ func (s section) Count() string { return plain.Count(len(s.Hist), "workload") }
 func (s section) Latency() string { return s.Run.Latency() }
 
 // failure is what there is to say about a workload that did not pass.
-func (w *Workload) failure() failure {
-	f := failure{Workload: clean(w.UUID, 80), Verdict: clean(w.Verdict, 60)}
+func (r *Run) failure(w *runs.Row) failure {
+	f := failure{Workload: clean(w.UUID, 80), Verdict: clean(r.verdict(w), 60)}
 	if w.Failed != nil {
 		f.Text = clean(w.Failed.Text, 1000)
 		f.Log, f.More = logText(w.Failed.Log)
 	}
 	if e := w.Evaluated; e != nil {
 		f.Text = clean(e.Detail, 1000)
-		f.Log, f.More = logText(e.Log)
+		f.Log, f.More = logText(e.Log())
 	}
 	return f
 }

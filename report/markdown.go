@@ -54,8 +54,8 @@ func (r *Report) Markdown(w io.Writer) error {
 				note("finding %s on %s: %s", md(clean(f.Check, 60)), md(clean(w.UUID, 80)),
 					md(clean(told.Text(&f, w.UUID), 400)))
 			}
-			if w.Bad() || w.Failed != nil {
-				f := w.failure()
+			if !w.Passed() && (w.Evaluated != nil || w.Failed != nil) {
+				f := run.failure(&w)
 				note("%s on %s: %s", md(f.Verdict), md(f.Workload), md(clean(f.Text, 400)))
 			}
 			if w.Samples != nil && len(w.Samples.Disturbed) > 0 {

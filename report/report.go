@@ -31,16 +31,9 @@ type Run struct {
 	*runs.Run
 	Axes []string // names, in order
 	// those that have a verdict or could not be judged, in the order of the run, then those that are missing
-	Workloads []Workload
+	Workloads []runs.Row
 	Timed     bool // there is a latency to show: never on an emulated device
 	Emulated  bool // nothing ran on a GPU
-}
-
-// A Workload is one row of a run.
-type Workload struct {
-	runs.Row
-	Verdict string // the contest's status, or lower-case words where there is none
-	Passed  bool
 }
 
 // A Comparison is of run B with run A.
@@ -91,8 +84,8 @@ func New(version string, all ...*runs.Run) (*Report, error) {
 	return r, nil
 }
 
-// locate gives the sources in what was said of w the paths that the user knows.
-func (w *Workload) locate(r *event.Run) {
+// locate gives the sources in the texts of w the paths that the user knows.
+func locate(w *runs.Row, r *event.Run) {
 	if r.Folder == "" {
 		return
 	}
@@ -103,7 +96,9 @@ func (w *Workload) locate(r *event.Run) {
 	}
 	if w.Evaluated != nil {
 		e := *w.Evaluated
-		e.Detail, e.Log = known(e.Detail), known(e.Log)
+		t, evaluation := *e.Trace, *e.Trace.Evaluation
+		evaluation.Log, t.Evaluation = known(e.Log()), &evaluation
+		e.Detail, e.Trace = known(e.Detail), &t
 		w.Evaluated = &e
 	}
 	if w.Failed != nil {
@@ -124,14 +119,14 @@ func newRun(r *runs.Run) *Run {
 		axes[w.UUID] = w.Axes
 	}
 	names, seen := map[string]bool{}, map[string]bool{}
-	add := func(w Workload) {
+	add := func(w runs.Row) {
 		if w.Axes == nil {
 			w.Axes = axes[w.UUID]
 		}
 		if is, ok := emulated[w.Place]; is || !ok && run.Emulated {
 			w.Samples = nil
 		}
-		w.locate(r.Run)
+		locate(&w, r.Run)
 		for name := range w.Axes {
 			names[name] = true
 		}
@@ -140,25 +135,12 @@ func newRun(r *runs.Run) *Run {
 	}
 	for _, row := range r.Rows {
 		seen[row.UUID] = true
-		w := Workload{Row: row}
-		switch {
-		case row.Evaluated != nil:
-			w.Verdict, w.Passed = row.Evaluated.Status, row.Evaluated.Status == string(trace.Passed)
-		case row.Failed != nil:
-			w.Verdict = "no verdict"
-		default:
-			w.Verdict = "timed, verdict not kept"
-		}
-		add(w)
+		add(row)
 	}
 	for _, w := range r.Run.Workloads {
 		if !seen[w.UUID] {
 			seen[w.UUID] = true
-			verdict := "not run"
-			if r.Running {
-				verdict = "to come"
-			}
-			add(Workload{Row: runs.Row{UUID: w.UUID}, Verdict: verdict})
+			add(runs.Row{UUID: w.UUID})
 		}
 	}
 	run.Axes = slices.Sorted(maps.Keys(names))
@@ -180,14 +162,34 @@ func (r *Report) name(run *Run) string {
 	return run.Name()
 }
 
-// Bad tells whether the verdict is one that the solution has to answer for.
-func (w *Workload) Bad() bool { return w.Evaluated != nil && !w.Passed }
+// verdict is the contest's status, or lower-case words if there is none.
+func (r *Run) verdict(w *runs.Row) string {
+	switch {
+	case w.Evaluated != nil:
+		return string(w.Evaluated.Status())
+	case w.Failed != nil:
+		return "no verdict"
+	case w.Samples != nil:
+		return "timed, verdict not kept"
+	case r.Running:
+		return "to come"
+	}
+	return "not run"
+}
+
+// speedupOf returns the speed-up over the baseline, or nil.
+func speedupOf(w *runs.Row) *float64 {
+	if w.Evaluated == nil {
+		return nil
+	}
+	return w.Evaluated.Speedup()
+}
 
 // Split tells whether the run had more than one place: figures of different GPUs are then not summed up.
 func (r *Run) Split() bool { return len(r.Places) > 1 }
 
 // device is that of a workload.
-func (r *Run) device(w *Workload) event.Device {
+func (r *Run) device(w *runs.Row) event.Device {
 	for _, p := range r.Places {
 		if p.Name == w.Place {
 			return p.Device
@@ -219,19 +221,20 @@ func deviceText(d event.Device) string {
 
 // Summary is the verdict in sentences.
 func (r *Run) Summary() []string {
-	passed, total := r.Passed()
-	kept := slices.ContainsFunc(r.Workloads, func(w Workload) bool { return w.Evaluated != nil })
+	counts := r.Totals()
+	judged := counts.Passed + counts.Failed
+	total := judged + counts.Missing
 	var list []string
 	say := func(format string, args ...any) { list = append(list, fmt.Sprintf(format, args...)) }
-	if kept || len(r.Workloads) == 0 || !r.Timed {
-		say("%d of %s PASSED on %s.", passed, plain.Count(total, "workload"), r.where())
+	if judged > 0 || len(r.Workloads) == 0 || !r.Timed {
+		say("%d of %s PASSED on %s.", counts.Passed, plain.Count(total, "workload"), r.where())
 	} else {
 		say("%s timed on %s; the folder keeps no verdicts.", plain.Count(len(r.Workloads), "workload"), r.where())
 	}
-	if n := r.failures(); n > 0 {
+	if n := counts.Failed; n > 0 {
 		say("%s did not pass.", plain.Count(n, "workload"))
 	}
-	if n := r.findings(); n > 0 {
+	if n := counts.Findings; n > 0 {
 		say("%s.", plain.Count(n, "finding"))
 	}
 	switch r.State() {
@@ -250,22 +253,6 @@ func (r *Run) Summary() []string {
 		say("An emulated run checks results and measures nothing.")
 	}
 	return list
-}
-
-func (r *Run) failures() (n int) {
-	for i := range r.Workloads {
-		if r.Workloads[i].Bad() {
-			n++
-		}
-	}
-	return n
-}
-
-func (r *Run) findings() (n int) {
-	for _, w := range r.Workloads {
-		n += len(w.Findings)
-	}
-	return n
 }
 
 // Mean is the mean over the passed workloads of the official latency in nanoseconds; 0 where there is none, and where
@@ -314,15 +301,10 @@ func (r *Run) Looked() []string {
 	if l == nil {
 		return nil
 	}
-	judged := 0
-	for _, w := range r.Workloads {
-		if w.Evaluated != nil {
-			judged++
-		}
-	}
-	_, total := r.Passed()
+	counts := r.Totals()
+	judged := counts.Passed + counts.Failed
 	list := []string{fmt.Sprintf("Results: of %d of %s, by the contest's rule and tolerance.", judged,
-		plain.Count(total, "workload"))}
+		plain.Count(judged+counts.Missing, "workload"))}
 	for _, text := range l.For {
 		list = append(list, clean(strings.ToUpper(text[:min(len(text), 1)])+text[min(len(text), 1):]+".", 1000))
 	}

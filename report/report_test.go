@@ -17,6 +17,7 @@ import (
 	"fisub/bench/compare"
 	"fisub/bench/runs"
 	"fisub/internal/event"
+	"fisub/internal/event/eventtest"
 	"fisub/internal/longtest"
 	"fisub/internal/plain"
 )
@@ -130,7 +131,7 @@ func TestEmulated(t *testing.T) {
 	run := gpuRun("20260102-fake", 2)
 	run.Device.Emulated = true
 	claims := passed(run.Workloads[0], samples(1, 5000, 3, 50))
-	speedup := exact(*claims[1].Evaluated.Speedup)
+	speedup := exact(*claims[1].Evaluated.Speedup())
 	r := newReport(t, folder(t, run, claims...))
 	for _, write := range []func(*bytes.Buffer) error{func(b *bytes.Buffer) error { return r.HTML(b) },
 		func(b *bytes.Buffer) error { return r.Markdown(b) }} {
@@ -298,9 +299,9 @@ func TestHistogram(t *testing.T) {
 		if test.name == "beyond" {
 			s.Q1NS, s.Q3NS = 1000, 1000
 		}
-		w := Workload{Row: runs.Row{UUID: "u", Samples: s}}
-		from, to := scale([]Workload{w})
-		h := w.histogram("x", from, to)
+		w := runs.Row{UUID: "u", Samples: s}
+		from, to := scale([]runs.Row{w})
+		h := histogramOf(&w, "x", from, to)
 		var got []string
 		note := ""
 		if h != nil {
@@ -317,21 +318,21 @@ func TestHistogram(t *testing.T) {
 		}
 	}
 	// Timings within 1 ns of a tick share its bin.
-	ticks := Workload{Row: runs.Row{Samples: &event.Samples{MedianNS: 1800, TrialsNS: [][]int64{{1791, 1792, 1793, 1823, 1824, 1825}}}}}
-	if got := strings.Count(ticks.histogram("x", 0.9, 1.1).Strips[0].Path, "h"); got != 2 {
+	ticks := runs.Row{Samples: &event.Samples{MedianNS: 1800, TrialsNS: [][]int64{{1791, 1792, 1793, 1823, 1824, 1825}}}}
+	if got := strings.Count(histogramOf(&ticks, "x", 0.9, 1.1).Strips[0].Path, "h"); got != 2 {
 		t.Errorf("bins: got %d, want 2", got)
 	}
 }
 
 // All histograms of a run have one scale: the same share of a workload's latency is at the same place.
 func TestHistogramScale(t *testing.T) {
-	var list []Workload
+	var list []runs.Row
 	for _, ns := range []int64{2000, 40000} {
-		list = append(list, Workload{Row: runs.Row{Samples: &event.Samples{MedianNS: float64(ns), Q1NS: float64(ns),
-			Q3NS: float64(ns) * 1.02, TrialsNS: [][]int64{{ns * 95 / 100, ns, ns, ns * 11 / 10}}}}})
+		list = append(list, runs.Row{Samples: &event.Samples{MedianNS: float64(ns), Q1NS: float64(ns),
+			Q3NS: float64(ns) * 1.02, TrialsNS: [][]int64{{ns * 95 / 100, ns, ns, ns * 11 / 10}}}})
 	}
 	from, to := scale(list)
-	a, b := list[0].histogram("a", from, to), list[1].histogram("b", from, to)
+	a, b := histogramOf(&list[0], "a", from, to), histogramOf(&list[1], "b", from, to)
 	if a.Official != b.Official {
 		t.Errorf("official latency: at %v and %v", a.Official, b.Official)
 	}
@@ -437,7 +438,6 @@ func TestLooked(t *testing.T) {
 	var list []event.Event
 	for i, w := range run.Workloads[:2] {
 		list = append(list, passed(w, nil)...)
-		list[len(list)-1].Evaluated.Emulated = true
 		list = append(list, event.Event{Type: event.TypeWarning, Workload: w.UUID, Finding: &event.Finding{Check: "race",
 			Place: "kernel.cu:3:4", Text: fmt.Sprintf("kernel.cu:3:4: race of thread %d", i)}})
 	}
@@ -557,8 +557,8 @@ func TestSources(t *testing.T) {
 	uuid := [2]string{run.Workloads[0].UUID, run.Workloads[1].UUID}
 	list := append(passed(run.Workloads[0], samples(1, 4000, 3, 150)), event.Event{Type: event.TypeWarning, Workload: uuid[0],
 		Finding: &event.Finding{Check: "race", Place: "kernel.cu:3:4", Text: "kernel.cu:3:4: a race"}},
-		event.Event{Type: event.TypeEvaluated, Workload: uuid[1], Evaluated: &event.Evaluated{Status: "RUNTIME_ERROR",
-			Detail: "DeviceFault: kernel.cu:5:6: a fault", Log: "kernel.cu:5:6: a fault\n", Trace: traceLine(uuid[1], "RUNTIME_ERROR")}},
+		event.Event{Type: event.TypeEvaluated, Workload: uuid[1], Evaluated: eventtest.Verdict{Status: "RUNTIME_ERROR",
+			Detail: "DeviceFault: kernel.cu:5:6: a fault", Log: "kernel.cu:5:6: a fault\n", UUID: uuid[1]}.Evaluated()},
 		event.Event{Type: event.TypeDone, Done: &event.Done{}})
 	r := newReport(t, folder(t, run, list...))
 	var b strings.Builder

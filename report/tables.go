@@ -97,18 +97,18 @@ func intervalTitle(ns float64, n int, i event.Interval) string {
 	return fmt.Sprintf("%s, n %d, median of all timings from %s to %s", exactNS(ns), n, exactNS(i.LoNS), exactNS(i.HiNS))
 }
 
-func errorCell(f *event.Float) cell {
+func errorCell(f *float64) cell {
 	c := cell{Text: ui.ErrorText(f)}
 	if f != nil {
-		c.Title = exact(float64(*f))
+		c.Title = exact(*f)
 	}
 	return c
 }
 
-func verdictCell(w *Workload) cell {
-	c := cell{Text: clean(w.Verdict, 60)}
+func (r *Run) verdictCell(w *runs.Row) cell {
+	c := cell{Text: clean(r.verdict(w), 60)}
 	switch {
-	case w.Passed:
+	case w.Passed():
 		c.Class = "good"
 	case w.Evaluated != nil, w.Failed != nil:
 		c.Class = "bad"
@@ -139,7 +139,7 @@ func axisColumns(axes []string) (list []column) {
 }
 
 // remarks are the marks of a workload that the sections below explain.
-func remarks(w *Workload) cell {
+func remarks(w *runs.Row) cell {
 	var list []string
 	for _, f := range w.Findings {
 		list = append(list, "finding: "+clean(f.Check, 40))
@@ -192,11 +192,8 @@ func (r *Run) workloads(id string) table {
 		if r.Split() {
 			cells = append(cells, cell{Text: clean(w.Place, 60)})
 		}
-		e := w.Evaluated
-		if e == nil {
-			e = &event.Evaluated{}
-		}
-		cells = append(cells, verdictCell(w), errorCell(e.MaxAbs), errorCell(e.MaxRel))
+		abs, rel := w.Evaluated.Errors()
+		cells = append(cells, r.verdictCell(w), errorCell(abs), errorCell(rel))
 		if r.Timed {
 			cells = append(cells, figures(w, baseline != nil)...)
 		}
@@ -209,15 +206,11 @@ func (r *Run) workloads(id string) table {
 // groups is the table of the workloads put together by their axes, for those by which they differ; it has no rows where
 // that would be more than half of those of the table of workloads, or the figures are of several places.
 func (r *Run) groups(id string) table {
-	var rows []runs.Row
-	for _, w := range r.Workloads {
-		rows = append(rows, w.Row)
-	}
 	values := axisValues(r.Workloads)
 	axes := slices.DeleteFunc(slices.Clone(r.Axes), func(name string) bool { return len(values[name]) < 2 })
 	t := table{ID: id, Caption: "By axes", Head: append(axisColumns(axes), column{Text: "Passed"})}
-	groups := runs.Groups(rows)
-	if len(axes) == 0 || 2*len(groups) > len(rows) || r.Split() {
+	groups := runs.Groups(r.Workloads)
+	if len(axes) == 0 || 2*len(groups) > len(r.Workloads) || r.Split() {
 		return t
 	}
 	if r.Timed {
@@ -253,7 +246,7 @@ func (r *Run) groups(id string) table {
 }
 
 // figures are the cells from the median to the baseline.
-func figures(w *Workload, baseline bool) []cell {
+func figures(w *runs.Row, baseline bool) []cell {
 	var median, width, speedup, share, fastest, rate, warm, theirs cell
 	if s := w.Samples; s != nil {
 		median, width = nanos(s.MedianNS), cell{Text: ui.Spread(s.Interval),
@@ -265,8 +258,8 @@ func figures(w *Workload, baseline bool) []cell {
 		if s.Bandwidth > 0 {
 			rate = cell{Text: fmt.Sprintf("%.0f", s.Bandwidth), Title: exact(s.Bandwidth) + " GB/s"}
 		}
-		if e := w.Evaluated; e != nil && e.Speedup != nil {
-			speedup = cell{Text: ui.Times(e.Speedup), Title: exact(*e.Speedup)}
+		if x := speedupOf(w); x != nil {
+			speedup = cell{Text: ui.Times(x), Title: exact(*x)}
 		}
 	}
 	if baseline {
@@ -573,7 +566,7 @@ func (r *Report) overview() table {
 		}
 		t.add(cell{Text: clean(run.ID, 60), Class: "code"}, cell{Text: run.Name()}, cell{Text: run.where()},
 			cell{Text: run.PassedText("")},
-			nanos(run.Mean()), baseline, score, cell{Text: fmt.Sprint(run.findings())})
+			nanos(run.Mean()), baseline, score, cell{Text: fmt.Sprint(run.Totals().Findings)})
 	}
 	t.drop("Mean latency", "Baseline", "Mean speed-up")
 	return t

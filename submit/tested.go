@@ -144,11 +144,11 @@ func broken(r *runs.Run, sol *trace.Solution) string {
 	}
 	for _, row := range r.Rows {
 		e := row.Evaluated
-		if e == nil || e.Status == string(trace.Passed) || e.Status == string(trace.Timeout) && r.Run.Device.Emulated {
+		if e == nil || e.Passed() || e.Status() == trace.Timeout && r.Run.Device.Emulated {
 			continue
 		}
 		passed, total := r.Passed()
-		return fmt.Sprintf("passed %d of its %d workloads: %s on %s", passed, total, e.Status, plain.Short(row.UUID))
+		return fmt.Sprintf("passed %d of its %d workloads: %s on %s", passed, total, e.Status(), plain.Short(row.UUID))
 	}
 	return ""
 }
@@ -187,8 +187,8 @@ func lacking(r *runs.Run, sol *trace.Solution, name string, set []*trace.Workloa
 // failing names the first workload of set edge that did not pass, and what it tests.
 func failing(r *runs.Run) string {
 	for _, row := range r.Rows {
-		if e := row.Evaluated; e != nil && e.Status != string(trace.Passed) {
-			return fmt.Sprintf(": %s on %s (%s)", e.Status, plain.Short(row.UUID), data.Tests(r.Run.Definition, row.UUID))
+		if e := row.Evaluated; e != nil && !e.Passed() {
+			return fmt.Sprintf(": %s on %s (%s)", e.Status(), plain.Short(row.UUID), data.Tests(r.Run.Definition, row.UUID))
 		}
 	}
 	return ""
@@ -220,7 +220,7 @@ func Headline(r *runs.Run) string {
 	parts := []string{fmt.Sprintf("%d of %d PASSED of set %s", passed, total, r.Run.Set)}
 	timer, l2, timed := "", "cold", 0
 	for _, row := range r.Rows {
-		if row.Evaluated == nil || row.Evaluated.Latency == nil {
+		if row.Evaluated == nil || row.Evaluated.Latency() == nil {
 			continue
 		}
 		timed++

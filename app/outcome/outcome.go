@@ -170,14 +170,14 @@ func (o *Outcome) Of(r *runs.Run) {
 		o.Run.Findings += len(row.Findings)
 		switch e := row.Evaluated; {
 		case e == nil:
-		case e.Status == "PASSED":
+		case e.Passed():
 			o.Run.Passed++
 		default:
 			o.Run.Failed++
 			if o.Fault == nil {
-				o.Fault = &Fault{Code: e.Status, Workload: row.UUID, Axes: row.Axes, Text: plain.Line(e.Detail),
-					Lines: first(e.Log)}
-				o.Fault.place(e.Detail + "\n" + e.Log)
+				o.Fault = &Fault{Code: string(e.Status()), Workload: row.UUID, Axes: row.Axes, Text: plain.Line(e.Detail),
+					Lines: first(e.Log())}
+				o.Fault.place(e.Detail + "\n" + e.Log())
 			}
 		}
 	}

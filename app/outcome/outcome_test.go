@@ -7,15 +7,15 @@ import (
 
 	"fisub/bench/runs"
 	"fisub/internal/event"
+	"fisub/internal/event/eventtest"
 )
 
 func row(uuid string, batch int, status string, speedup float64) runs.Row {
-	r := runs.Row{UUID: uuid, Axes: map[string]int{"batch_size": batch, "seq_len": 6},
-		Evaluated: &event.Evaluated{Status: status}}
+	v := eventtest.Verdict{Status: status}
 	if speedup > 0 {
-		r.Evaluated.Speedup = &speedup
+		v.Speedup = &speedup
 	}
-	return r
+	return runs.Row{UUID: uuid, Axes: map[string]int{"batch_size": batch, "seq_len": 6}, Evaluated: v.Evaluated()}
 }
 
 func of(device event.Device, rows ...runs.Row) *Outcome {
@@ -55,7 +55,7 @@ func TestWorst(t *testing.T) {
 func TestVerdict(t *testing.T) {
 	fault := row("96825aea-cf78", 1, "RUNTIME_ERROR", 0)
 	fault.Evaluated.Detail = "invalid access"
-	fault.Evaluated.Log = "at /tmp/x/kernel.cu:41 in block (0,0,0)\nkernel.cu:50"
+	fault.Evaluated.Trace.Evaluation.Log = "at /tmp/x/kernel.cu:41 in block (0,0,0)\nkernel.cu:50"
 	found := row("a", 1, "PASSED", 0)
 	found.Findings = []event.Finding{{Check: "late-write"}}
 	lost := runs.Row{UUID: "b", Failed: &event.Message{Text: "no memory"}}

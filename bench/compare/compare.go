@@ -374,7 +374,7 @@ func side(r *runs.Row) (s Side) {
 		return s
 	}
 	if r.Evaluated != nil {
-		s.Status = r.Evaluated.Status
+		s.Status = string(r.Evaluated.Status())
 	} else if r.Samples != nil {
 		s.Status = string(trace.Passed)
 	}
@@ -559,10 +559,10 @@ type scores struct {
 
 func (s *scores) add(a, b *runs.Row) {
 	for _, r := range []*runs.Row{a, b} {
-		if r.Evaluated == nil || r.Evaluated.Status == string(trace.Passed) && r.Evaluated.Speedup == nil {
+		if r.Evaluated == nil || r.Passed() && r.Evaluated.Speedup() == nil {
 			return
 		}
-		s.timed = s.timed || r.Evaluated.Speedup != nil
+		s.timed = s.timed || r.Evaluated.Speedup() != nil
 	}
 	a.Score(&s.of[0])
 	b.Score(&s.of[1])

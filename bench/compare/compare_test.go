@@ -11,6 +11,7 @@ import (
 
 	"fisub/bench/runs"
 	"fisub/internal/event"
+	"fisub/internal/event/eventtest"
 )
 
 func gpu() *machine {
@@ -114,7 +115,7 @@ func TestDisturbed(t *testing.T) {
 func TestFailing(t *testing.T) {
 	evaluated := func(r *runs.Run, status ...string) *runs.Run {
 		for i, s := range status {
-			r.Rows[i].Evaluated = &event.Evaluated{Status: s}
+			r.Rows[i].Evaluated = eventtest.Verdict{Status: s}.Evaluated()
 			if s != "PASSED" {
 				r.Rows[i].Samples = nil
 			}
@@ -179,7 +180,7 @@ func TestOneSlower(t *testing.T) {
 func TestDifferentWorkloads(t *testing.T) {
 	a, b := gpu().run("a", 3, 1), gpu().run("b", 4, 1)
 	a.Rows, b.Rows = a.Rows[:2], b.Rows[1:2]
-	b.Rows = append(b.Rows, runs.Row{UUID: "other", Evaluated: &event.Evaluated{Status: "PASSED"}})
+	b.Rows = append(b.Rows, runs.Row{UUID: "other", Evaluated: eventtest.Verdict{Status: "PASSED"}.Evaluated()})
 	b.Rows[0].Samples.TrialsNS = a.Rows[1].Samples.TrialsNS
 	b.Done, b.Started, a.Running = nil, 1, true
 	res := mustCompare(t, a, b)
@@ -282,7 +283,7 @@ func TestScore(t *testing.T) {
 		r := gpu().run(id, 2, 1)
 		for i := range r.Rows {
 			if speedup := base / (latency * float64(i+1)); base > 0 {
-				r.Run.Baseline, r.Rows[i].Evaluated.Speedup = &event.Baseline{ContentHash: "0123"}, &speedup
+				r.Run.Baseline, r.Rows[i].Evaluated.Ratio = &event.Baseline{ContentHash: "0123"}, &speedup
 			}
 		}
 		return r
@@ -291,7 +292,7 @@ func TestScore(t *testing.T) {
 	if res := mustCompare(t, a, b); res.ScoreA == nil || *res.ScoreA != 2.25 || *res.ScoreB != 4.5 {
 		t.Errorf("got %v and %v, want 2.25 and 4.5", res.ScoreA, res.ScoreB)
 	}
-	b.Rows[1].Evaluated.Status = "TIMEOUT"
+	b.Rows[1].Evaluated.Trace.Evaluation.Status = "TIMEOUT"
 	if res := mustCompare(t, a, b); *res.ScoreA != 2.25 || *res.ScoreB != 0 {
 		t.Errorf("a failing workload: got %v and %v, want 2.25 and 0", *res.ScoreA, *res.ScoreB)
 	}
@@ -300,7 +301,7 @@ func TestScore(t *testing.T) {
 	}
 	// A workload that the baseline does not pass beside B counts for neither.
 	b = scored("b", 1, 6)
-	b.Rows[0].Evaluated.Speedup = nil
+	b.Rows[0].Evaluated.Ratio = nil
 	if res := mustCompare(t, a, b); *res.ScoreA != 1.5 || *res.ScoreB != 3 {
 		t.Errorf("one baseline missing: got %v and %v, want 1.5 and 3", *res.ScoreA, *res.ScoreB)
 	}

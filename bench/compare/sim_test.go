@@ -10,6 +10,7 @@ import (
 	"fisub/bench"
 	"fisub/bench/runs"
 	"fisub/internal/event"
+	"fisub/internal/event/eventtest"
 	"fisub/internal/longtest"
 	"fisub/internal/trace"
 )
@@ -53,7 +54,7 @@ func (m *machine) run(id string, workloads int, factor float64) *runs.Run {
 		ns := 2400 * math.Pow(125, float64(i)/float64(max(workloads-1, 1)))
 		uuid := fmt.Sprint("w", i)
 		r.Run.Workloads = append(r.Run.Workloads, event.Workload{UUID: uuid})
-		r.Rows = append(r.Rows, runs.Row{UUID: uuid, Evaluated: &event.Evaluated{Status: "PASSED"},
+		r.Rows = append(r.Rows, runs.Row{UUID: uuid, Evaluated: eventtest.Verdict{Status: "PASSED"}.Evaluated(),
 			Samples: &event.Samples{Timer: "cupti", ColdL2: true, TrialsNS: m.trials(ns * factor)}})
 	}
 	return r

@@ -184,211 +184,6 @@ func near(got, want []float32) bool {
 	})
 }
 
-// The contest states the rule on the transposed state and with a removal and an update term; per token:
-// S = gS - k (k gS) + k (beta v + (1-beta) k gS).
-func TestDecodeByTheContestsFormula(t *testing.T) {
-	const batch, tokens, hq, hv, kn, vn = 2, 3, 2, 6, 5, 7
-	in := map[string]*tensor.Tensor{
-		"q": normal("q", batch, tokens, hq, kn), "k": normal("k", batch, tokens, hq, kn),
-		"v":     normal("v", batch, tokens, hv, vn),
-		"state": normal("state", batch, hv, vn, kn), "A_log": normal("A", hv), "a": normal("a", batch, tokens, hv),
-		"dt_bias": normal("dt", hv), "b": normal("b", batch, tokens, hv),
-	}
-	values, x := map[string]any{"scale": 0.3}, map[string][]float32{}
-	for name, v := range in {
-		values[name], x[name] = v, float32s(v)
-	}
-	output, newState := run(t, definition(t, false), values)
-	at := func(name string, i int) float64 { return float64(x[name][i]) }
-	for n := range batch {
-		for h := range hv {
-			var s [kn][vn]float64
-			for i := range vn {
-				for j := range kn {
-					s[j][i] = at("state", ((n*hv+h)*vn+i)*kn+j)
-				}
-			}
-			for tok := range tokens {
-				row := n*tokens + tok
-				g := math.Exp(-math.Exp(at("A_log", h)) * math.Log(1+math.Exp(at("a", row*hv+h)+at("dt_bias", h))))
-				beta := 1 / (1 + math.Exp(-at("b", row*hv+h)))
-				k := func(j int) float64 { return at("k", (row*hq+h/(hv/hq))*kn+j) }
-				for i := range vn {
-					var old float64
-					for j := range kn {
-						s[j][i] *= g
-						old += k(j) * s[j][i]
-					}
-					updated := beta*at("v", (row*hv+h)*vn+i) + (1-beta)*old
-					var sum float64
-					for j := range kn {
-						s[j][i] += -k(j)*old + k(j)*updated
-						sum += at("q", (row*hq+h/(hv/hq))*kn+j) * s[j][i]
-					}
-					if got, want := output[(row*hv+h)*vn+i], float32(0.3*sum); !near([]float32{got}, []float32{want}) {
-						t.Fatalf("output of sequence %d, token %d, head %d, channel %d: got %v, want %v", n, tok, h, i, got, want)
-					}
-				}
-			}
-			for i := range vn {
-				for j := range kn {
-					if got, want := newState[((n*hv+h)*vn+i)*kn+j], float32(s[j][i]); !near([]float32{got}, []float32{want}) {
-						t.Fatalf("state of sequence %d, head %d at %d, %d: got %v, want %v", n, h, i, j, got, want)
-					}
-				}
-			}
-		}
-	}
-}
-
-// Prefill over packed sequences must be decoding token by token, and a sequence without tokens gets a zero state.
-func TestPrefillIsRepeatedDecode(t *testing.T) {
-	const hq, hv, kn, vn = 1, 2, 4, 3
-	starts := []int{0, 3, 3, 4}
-	n, tokens := len(starts)-1, starts[len(starts)-1]
-	cu := tensor.New(tensor.Int64, len(starts))
-	for i, s := range starts {
-		cu.WriteFloat64s([]float64{float64(s)}, i)
-	}
-	values := map[string]any{
-		"q": normal("q", tokens, hq, kn), "k": normal("k", tokens, hq, kn), "v": normal("v", tokens, hv, vn),
-		"state": normal("s", n, hv, vn, kn),
-		"A_log": normal("A", hv), "a": normal("a", tokens, hv), "dt_bias": normal("dt", hv), "b": normal("b", tokens, hv),
-		"cu_seqlens": cu, "scale": 0.5,
-	}
-	output, newState := run(t, definition(t, true), values)
-	part := func(name string, from, count int, shape ...int) *tensor.Tensor {
-		x := tensor.New(tensor.Float32, shape...)
-		row := float32s(values[name].(*tensor.Tensor))
-		width := x.Len() / count
-		x.WriteFloat32s(row[from*width:(from+count)*width], 0)
-		return x
-	}
-	step := definition(t, false)
-	for seq := range n {
-		state := part("state", seq, 1, 1, hv, vn, kn)
-		for tok := starts[seq]; tok < starts[seq+1]; tok++ {
-			out, next := run(t, step, map[string]any{
-				"q": part("q", tok, 1, 1, 1, hq, kn), "k": part("k", tok, 1, 1, 1, hq, kn), "v": part("v", tok, 1, 1, 1, hv, vn),
-				"state": state,
-				"A_log": values["A_log"], "a": part("a", tok, 1, 1, 1, hv), "dt_bias": values["dt_bias"],
-				"b": part("b", tok, 1, 1, 1, hv), "scale": 0.5,
-			})
-			if want := output[tok*hv*vn : (tok+1)*hv*vn]; !near(out, want) {
-				t.Errorf("token %d: got %v by decoding, %v by prefill", tok, out, want)
-			}
-			state = tensor.New(tensor.Float32, 1, hv, vn, kn)
-			state.WriteFloat32s(next, 0)
-		}
-		want := float32s(state)
-		if starts[seq] == starts[seq+1] {
-			clear(want)
-		}
-		if got := newState[seq*hv*vn*kn : (seq+1)*hv*vn*kn]; !near(got, want) {
-			t.Errorf("state of sequence %d: got %v, want %v", seq, got, want)
-		}
-	}
-}
-
-// Each row of a pool goes the way that a call of its own on a dense state goes, wherever its states lie.
-func TestPoolIsDense(t *testing.T) {
-	const batch, tokens, hq, hv, kn, vn, size = 4, 3, 1, 2, 4, 3, 20
-	const token, state = hv * vn, hv * vn * kn
-	ints := func(shape []int, xs ...float64) *tensor.Tensor {
-		x := tensor.New(tensor.Int64, shape...)
-		x.WriteFloat64s(xs, 0)
-		return x
-	}
-	values := map[string]any{
-		"q": normal("q", batch, tokens, hq, kn), "k": normal("k", batch, tokens, hq, kn),
-		"v": normal("v", batch, tokens, hv, vn), "initial_state": normal("s", size, hv, vn, kn), "A_log": normal("A", hv),
-		"a": normal("a", batch, tokens, hv), "dt_bias": normal("dt", hv), "b": normal("b", batch, tokens, hv), "scale": 0.5,
-		"initial_state_indices": ints([]int{batch}, 19, -1, 3, 7),
-		"output_state_indices":  ints([]int{batch}, 4, 5, -1, 7),
-		"ssm_state_indices":     ints([]int{batch, tokens}, 8, 9, 10, 11, 12, 13, 3, -1, 14, 15, 16, 17),
-	}
-	pool := float32s(values["initial_state"].(*tensor.Tensor))
-	dense := map[string]any{}
-	for name, v := range values {
-		dense[name] = v
-	}
-	dense["state"] = floats([]int{batch, hv, vn, kn})
-	for row, slot := range []int{19, -1, 3, 7} {
-		if slot >= 0 {
-			dense["state"].(*tensor.Tensor).WriteFloat32s(pool[slot*state:(slot+1)*state], row*state)
-		}
-	}
-	output, final := run(t, definition(t, false), dense)
-	clear(output[tokens*token : 2*tokens*token])
-	var each [tokens][]float32 // states after each token, those of its row of the batch
-	for n := range tokens {
-		first := map[string]any{}
-		for name, v := range dense {
-			x, ok := v.(*tensor.Tensor)
-			if ok && len(x.Shape) > 2 && x.Shape[0] == batch && x.Shape[1] == tokens {
-				width, old := x.Len()/batch/tokens, float32s(x)
-				v = tensor.New(x.DType, append([]int{batch, n + 1}, x.Shape[2:]...)...)
-				for row := range batch {
-					v.(*tensor.Tensor).WriteFloat32s(old[row*tokens*width:(row*tokens+n+1)*width], row*(n+1)*width)
-				}
-			}
-			first[name] = v
-		}
-		_, each[n] = run(t, definition(t, false), first)
-	}
-	copied := func(to []float32, slot int, from []float32, row int) {
-		copy(to[slot*state:(slot+1)*state], from[row*state:(row+1)*state])
-	}
-	text := strings.ReplaceAll(string(definition(t, false).JSON(trace.Compact)), `,"description":null`, "")
-	for _, c := range []struct {
-		name, more, output string
-		want               func(want []float32)
-	}{
-		{"in place", "", `"final_state":{"shape":["P","HV","V","K"],"dtype":"float32","param":"initial_state"}`,
-			func(want []float32) {
-				copied(want, 19, final, 0)
-				copied(want, 3, final, 2)
-				copied(want, 7, final, 3)
-			}},
-		{"split", `,"output_state_indices":{"shape":["B"],"dtype":"int64"}`,
-			`"final_state":{"shape":["P","HV","V","K"],"dtype":"float32","param":"initial_state"}`,
-			func(want []float32) {
-				copied(want, 4, final, 0)
-				copied(want, 7, final, 3)
-			}},
-		{"scatter", `,"ssm_state_indices":{"shape":["B","T"],"dtype":"int64"}`,
-			`"final_state":{"shape":["P","HV","V","K"],"dtype":"float32","param":"initial_state"}`,
-			func(want []float32) {
-				for n := range tokens {
-					copied(want, 8+n, each[n], 0)
-					copied(want, 15+n, each[n], 3)
-				}
-				copied(want, 3, each[0], 2)
-				copied(want, 14, each[2], 2)
-			}},
-	} {
-		def, _, err := trace.DecodeDefinition([]byte(strings.NewReplacer(`"T":{`, `"P":{"type":"var"},"T":{`,
-			`"state":{"shape":["B","HV","V","K"],"dtype":"float32"}`, `"initial_state":{"shape":["P","HV","V","K"],
-			"dtype":"float32"},"initial_state_indices":{"shape":["B"],"dtype":"int64"}`,
-			`"scale":{"shape":null,"dtype":"float32"}`, `"scale":{"shape":null,"dtype":"float32"}`+c.more,
-			`"new_state":{"shape":["B","HV","V","K"],"dtype":"float32"}`, c.output).Replace(text)))
-		if err != nil {
-			t.Fatal(err)
-		}
-		got, state := run(t, def, values)
-		want := slices.Clone(pool)
-		c.want(want)
-		if !near(got, output) {
-			t.Errorf("%s: output: got %v, want %v", c.name, got, output)
-		}
-		for slot := range size {
-			if at := slot * hv * vn * kn; !near(state[at:at+hv*vn*kn], want[at:at+hv*vn*kn]) {
-				t.Errorf("%s: slot %d: got %v, want %v", c.name, slot, state[at:at+hv*vn*kn], want[at:at+hv*vn*kn])
-			}
-		}
-	}
-}
-
 func TestRunRejects(t *testing.T) {
 	good := func(prefill bool) map[string]any {
 		if !prefill {
@@ -502,11 +297,10 @@ func TestKnowsTheEmbedded(t *testing.T) {
 	}
 }
 
-// runPython runs references on files: argv is a JSON description of the inputs, beside which it writes the outputs.
+// runPython runs references on the cases in argv, JSON descriptions of the inputs, and writes the outputs next to them.
 const runPython = `
 import json, sys, torch
 torch.set_num_threads(1)
-case = json.load(open(sys.argv[1]))
 types = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int64": torch.int64, "int32": torch.int32, "int8": torch.int8,
          "float8_e4m3fn": torch.float8_e4m3fn}
 def load(v):
@@ -516,13 +310,15 @@ def load(v):
         f.seek(v["Offset"])
         data = bytearray(f.read(v["Bytes"]))
     return torch.frombuffer(data, dtype=types[v["DType"]]).reshape(v["Shape"])
-for whose, text in case["references"].items():
-    space = {}
-    exec(compile(text, whose, "exec"), space)
-    outputs = space["run"](*[load(v) for v in case["inputs"]])
-    for i, x in enumerate(outputs if isinstance(outputs, tuple) else (outputs,)):
-        with open("%s.%s.%d" % (sys.argv[1], whose, i), "wb") as f:
-            f.write(bytes(x.contiguous().view(-1).view(torch.uint8).tolist()))
+for path in sys.argv[1:]:
+    case = json.load(open(path))
+    for whose, text in case["references"].items():
+        space = {}
+        exec(compile(text, whose, "exec"), space)
+        outputs = space["run"](*[load(v) for v in case["inputs"]])
+        for i, x in enumerate(outputs if isinstance(outputs, tuple) else (outputs,)):
+            with open("%s.%s.%d" % (path, whose, i), "wb") as f:
+                f.write(bytes(x.contiguous().view(-1).view(torch.uint8).tolist()))
 `
 
 // The references of the embedded definitions and of the contest's, in float32 by torch, must agree with Run within the
@@ -576,18 +372,18 @@ func TestAgainstPython(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			var chosen []*trace.Workload
 			for _, i := range c.workloads {
-				comparePython(t, python, d, ours, ws[i], references)
+				chosen = append(chosen, ws[i])
 			}
 			if strings.HasPrefix(c.name, "gdn_") {
 				edges, err := d.Workloads(c.name, workloads.EdgeSet)
 				if err != nil {
 					t.Fatal(err)
 				}
-				for _, w := range edges {
-					comparePython(t, python, d, ours, w, references)
-				}
+				chosen = append(chosen, edges...)
 			}
+			comparePython(t, python, d, ours, chosen, references)
 		})
 	}
 }
@@ -646,14 +442,48 @@ func smallDataset(t *testing.T, def *trace.Definition) *workloads.Dataset {
 	return d
 }
 
-func comparePython(t *testing.T, python string, d *workloads.Dataset, def *trace.Definition, w *trace.Workload,
+// comparePython compares Run with the references on the workloads. One process runs all references: torch takes long to import.
+func comparePython(t *testing.T, python string, d *workloads.Dataset, def *trace.Definition, ws []*trace.Workload,
 	references map[string]string) {
 	t.Helper()
-	in, err := d.Load(t.Context(), def, w, 0)
-	if err != nil {
-		t.Fatal(err)
+	dir := t.TempDir()
+	args := []string{"-c", runPython}
+	inputs := map[string][]workloads.Input{} // by path
+	names := map[string]string{}
+	for i, w := range ws {
+		in, err := d.Load(t.Context(), def, w, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer in.Close()
+		path := filepath.Join(dir, fmt.Sprint("case", i))
+		writeCase(t, path, in.Values, references)
+		args, inputs[path], names[path] = append(args, path), in.Values, w.UUID
 	}
-	defer in.Close()
+	if out, err := exec.Command(python, args...).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	for path, values := range inputs {
+		got, err := Run(t.Context(), def, values)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for whose := range references {
+			for i, g := range got {
+				data, err := os.ReadFile(fmt.Sprintf("%s.%s.%d", path, whose, i))
+				if err != nil {
+					t.Fatal(err)
+				}
+				compareOutput(t, fmt.Sprintf("%s, %s, output %d", names[path], whose, i), g,
+					&tensor.Tensor{DType: g.DType, Shape: g.Shape, Data: data})
+			}
+		}
+	}
+}
+
+// writeCase writes the description that runPython reads.
+func writeCase(t *testing.T, path string, inputs []workloads.Input, references map[string]string) {
+	t.Helper()
 	type value struct {
 		Path          string
 		Offset, Bytes int
@@ -662,8 +492,14 @@ func comparePython(t *testing.T, python string, d *workloads.Dataset, def *trace
 		Scalar        any
 	}
 	var values []value
-	for _, v := range in.Values {
+	for i, v := range inputs {
 		switch {
+		case v.Tensor != nil && v.Path == "": // random
+			name := fmt.Sprintf("%s.in.%d", path, i)
+			if err := os.WriteFile(name, v.Tensor.Data, 0o644); err != nil {
+				t.Fatal(err)
+			}
+			values = append(values, value{name, 0, len(v.Tensor.Data), v.Tensor.DType.String(), v.Tensor.Shape, nil})
 		case v.Tensor != nil:
 			values = append(values, value{v.Path, int(v.Offset), len(v.Tensor.Data), v.Tensor.DType.String(), v.Tensor.Shape,
 				nil})
@@ -677,44 +513,31 @@ func comparePython(t *testing.T, python string, d *workloads.Dataset, def *trace
 	if err != nil {
 		t.Fatal(err)
 	}
-	path := filepath.Join(t.TempDir(), "case")
 	if err := os.WriteFile(path, text, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := exec.Command(python, "-c", runPython, path).CombinedOutput(); err != nil {
-		t.Fatalf("%s: %v: %s", w.UUID, err, out)
-	}
-	got, err := Run(t.Context(), def, in.Values)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for whose := range references {
-		for i, g := range got {
-			data, err := os.ReadFile(fmt.Sprintf("%s.%s.%d", path, whose, i))
-			if err != nil {
-				t.Fatal(err)
-			}
-			want := &tensor.Tensor{DType: g.DType, Shape: g.Shape, Data: data}
-			if g.DType == tensor.Int32 { // chosen tokens, of which float32 may see a few in another order
-				if wrong := different(g.Ints(), want.Ints(), g.Shape[1]); wrong > 2 {
-					t.Errorf("%s, %s, output %d: %d of %d chosen tokens differ", w.UUID, whose, i, wrong, g.Len())
-				}
-				continue
-			}
-			var largest float64
-			for _, x := range floats64(want, 0, want.Len()) {
-				if !math.IsInf(x, 0) {
-					largest = max(largest, math.Abs(x))
-				}
-			}
-			tol := tensor.Tolerance{Atol: 1e-6 * max(largest, 1), Rtol: 0.0079} // bfloat16's last place
-			if g.DType == tensor.Float32 {
-				tol = tensor.Tolerance{Atol: 1e-5, Rtol: 1e-5} // float32 sums
-			}
-			if c := tensor.Compare(g, want, tol); !c.OK {
-				t.Errorf("%s, %s, output %d: %+v", w.UUID, whose, i, c)
-			}
+}
+
+func compareOutput(t *testing.T, name string, got, want *tensor.Tensor) {
+	t.Helper()
+	if got.DType == tensor.Int32 { // chosen tokens, of which float32 may see a few in another order
+		if wrong := different(got.Ints(), want.Ints(), got.Shape[1]); wrong > 2 {
+			t.Errorf("%s: %d of %d chosen tokens differ", name, wrong, got.Len())
 		}
+		return
+	}
+	var largest float64
+	for _, x := range floats64(want, 0, want.Len()) {
+		if !math.IsInf(x, 0) {
+			largest = max(largest, math.Abs(x))
+		}
+	}
+	tol := tensor.Tolerance{Atol: 1e-6 * max(largest, 1), Rtol: 0.0079} // bfloat16's last place
+	if got.DType == tensor.Float32 {
+		tol = tensor.Tolerance{Atol: 1e-5, Rtol: 1e-5} // float32 sums
+	}
+	if c := tensor.Compare(got, want, tol); !c.OK {
+		t.Errorf("%s: %+v", name, c)
 	}
 }
 

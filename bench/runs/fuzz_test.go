@@ -28,7 +28,7 @@ func FuzzEvents(f *testing.F) {
 	f.Add([]byte(`{"type":"run","run":{"schema":"fisub.event/1","id":"a","workloads":[{"uuid":"u"}]}}
 {"type":"started","workload":"u","started":{"index":1,"total":1}}
 {"type":"samples","workload":"u","samples":{"timer":"cupti","trials":[[1,2]]}}
-{"type":"evaluated","workload":"u","evaluated":{"status":"PASSED","max_absolute_error":"NaN","latency_ms":1,"speedup":2}}
+{"type":"evaluated","workload":"u","evaluated":{"speedup":2,"trace":{"definition":"d","workload":{"axes":{"n":1},"inputs":{},"uuid":"u"},"solution":"s","evaluation":{"status":"PASSED","environment":{"hardware":"h","libs":{}},"timestamp":"t","log":"","correctness":{"max_relative_error":1,"max_absolute_error":"NaN"},"performance":{"latency_ms":1,"reference_latency_ms":0,"speedup_factor":0}}}}}
 {"type":"warning","workload":"u","finding":{"check":"too-fast"}}
 {"type":"failed","workload":"v","message":{"text":"x"}}
 {"type":"job","place":"p","job":"j","origin":3,"job_state":{"phase":"running","device":{},"host":{}}}

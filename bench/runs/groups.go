@@ -6,8 +6,6 @@ import (
 	"math"
 	"slices"
 	"strings"
-
-	"fisub/internal/trace"
 )
 
 // A Group is the workloads of a run that have the same axes. Its figures are of those of them that passed and have the
@@ -38,16 +36,15 @@ func groupOf(rows []Row) Group {
 	g := Group{Axes: rows[0].Axes, Workloads: len(rows)}
 	var latencies, speedups, shares []float64
 	for _, row := range rows {
-		e := row.Evaluated
-		if e == nil || e.Status != string(trace.Passed) {
+		if !row.Passed() {
 			continue
 		}
 		g.Passed++
-		if e.Latency != nil {
-			latencies = append(latencies, *e.Latency*1e6)
+		if ms := row.Evaluated.Latency(); ms != nil {
+			latencies = append(latencies, *ms*1e6)
 		}
-		if e.Speedup != nil {
-			speedups = append(speedups, *e.Speedup)
+		if x := row.Evaluated.Speedup(); x != nil {
+			speedups = append(speedups, *x)
 		}
 		if row.Samples != nil && row.Samples.CopyShare > 0 {
 			shares = append(shares, row.Samples.CopyShare)

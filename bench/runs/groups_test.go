@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"fisub/internal/event"
+	"fisub/internal/event/eventtest"
 )
 
 // Workloads of the same axes are one group; what did not pass or was not timed has no part in its figures.
@@ -14,7 +15,7 @@ func TestGroups(t *testing.T) {
 	row := func(batch int, status string, latency, speedup *float64) Row {
 		r := Row{Axes: map[string]int{"batch_size": batch}}
 		if status != "" {
-			r.Evaluated = &event.Evaluated{Status: status, Latency: latency, Speedup: speedup}
+			r.Evaluated = eventtest.Verdict{Status: status, Latency: latency, Speedup: speedup}.Evaluated()
 		}
 		if latency != nil {
 			r.Samples = &event.Samples{CopyShare: 0.5}

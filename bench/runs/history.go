@@ -10,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"fisub/internal/trace"
 	"fisub/internal/usage"
 )
 
@@ -65,12 +64,13 @@ func brief(r *Run) *Brief {
 	family := fmt.Appendf(nil, "%q %q %q %q", f.Definition, f.Device.Kind, f.Device.Name, f.Device.Arch)
 	for _, row := range rows {
 		e := row.Evaluated
-		if e == nil || e.Status != string(trace.Passed) || e.Latency == nil || len(row.Findings) > 0 || row.Samples == nil {
+		if !row.Passed() || e.Latency() == nil || len(row.Findings) > 0 || row.Samples == nil {
 			return b
 		}
-		b.latency = append(b.latency, *e.Latency)
-		if e.Speedup != nil && f.Baseline != nil {
-			b.base = append(b.base, *e.Latency**e.Speedup)
+		ms := *e.Latency()
+		b.latency = append(b.latency, ms)
+		if x := e.Speedup(); x != nil && f.Baseline != nil {
+			b.base = append(b.base, ms**x)
 		}
 		family = fmt.Appendf(family, " %q %q %q", row.UUID, fmt.Sprint(row.Axes), row.Samples.Timer)
 	}

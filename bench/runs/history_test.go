@@ -1,13 +1,13 @@
 package runs
 
 import (
-	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	"fisub/internal/event"
+	"fisub/internal/event/eventtest"
 )
 
 // kept keeps a run of that id, of sources with that hash, with a latency in microseconds for each of the workloads; one
@@ -29,22 +29,19 @@ func kept(t *testing.T, root, id, hash string, base float64, latencies ...float6
 	done := &event.Done{}
 	for i, us := range latencies {
 		w := run.Workloads[i]
-		e := &event.Evaluated{Status: "PASSED", Axes: w.Axes}
+		v := eventtest.Verdict{UUID: w.UUID, Status: "PASSED", Axes: w.Axes}
 		if done.Passed++; us == 0 {
-			e.Status = "INCORRECT_NUMERICAL"
+			v.Status = "INCORRECT_NUMERICAL"
 			done.Passed, done.Failed = done.Passed-1, done.Failed+1
 		} else {
 			ms, speedup := us/1e3, base/us
-			if e.Latency = &ms; base > 0 {
-				e.Speedup = &speedup
+			if v.Latency = &ms; base > 0 {
+				v.Speedup = &speedup
 			}
 		}
-		e.Trace = json.RawMessage(fmt.Sprintf(`{"definition":"d","workload":{"axes":{"n":1},"inputs":{},"uuid":%q},"solution":"s",`+
-			`"evaluation":{"status":%q,"environment":{"hardware":"h","libs":{}},"timestamp":"t","log":"","correctness":null,`+
-			`"performance":null}}`, w.UUID, "RUNTIME_ERROR"))
 		stream.Emit(event.Event{Type: event.TypeSamples, Workload: w.UUID, Samples: &event.Samples{Timer: "cupti",
 			TrialsNS: [][]int64{{int64(1000 * us)}}}})
-		stream.Emit(event.Event{Type: event.TypeEvaluated, Workload: w.UUID, Evaluated: e})
+		stream.Emit(event.Event{Type: event.TypeEvaluated, Workload: w.UUID, Evaluated: v.Evaluated()})
 	}
 	stream.Emit(event.Event{Type: event.TypeDone, Done: done})
 	if err := stream.Err(); err != nil {

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -54,8 +53,8 @@ func (r *Run) State() string {
 func (r *Run) Official() float64 {
 	sum, n := 0.0, 0
 	for _, row := range r.Rows {
-		if row.Evaluated != nil && row.Evaluated.Latency != nil {
-			sum += *row.Evaluated.Latency * 1e6
+		if row.Evaluated != nil && row.Evaluated.Latency() != nil {
+			sum += *row.Evaluated.Latency() * 1e6
 			n++
 		}
 	}
@@ -302,22 +301,14 @@ func readSamples(path string) (*Run, error) {
 		if t.Evaluation == nil {
 			continue
 		}
-		e := &event.Evaluated{Trace: t.JSON(trace.Compact), Status: string(t.Evaluation.Status), Log: t.Evaluation.Log,
-			Axes: maps.Collect(t.Workload.Axes.All())}
-		if p := t.Evaluation.Performance; p != nil && p.LatencyMS > 0 {
-			e.Latency = &p.LatencyMS
-			if p.ReferenceLatencyMS > 0 {
-				speedup := p.ReferenceLatencyMS / p.LatencyMS
-				e.Speedup = &speedup
-			}
-		}
+		e := &event.Evaluated{Trace: t}
 		at, ok := rows[t.Workload.UUID]
 		if !ok {
 			at = len(r.Rows)
 			rows[t.Workload.UUID] = at
 			r.Rows = append(r.Rows, Row{UUID: t.Workload.UUID})
 		}
-		r.Rows[at].Axes, r.Rows[at].Evaluated = e.Axes, e
+		r.Rows[at].Axes, r.Rows[at].Evaluated = e.Axes(), e
 	}
 	return r, nil
 }
@@ -394,11 +385,7 @@ func (f *Folder) repair(r *Run) error {
 		if row.Evaluated == nil {
 			continue
 		}
-		line, err := officialLine(row.Evaluated)
-		if err != nil {
-			return fmt.Errorf("%s: workload %s: %w", f.events.Name(), row.UUID, err)
-		}
-		traces = append(traces, line...)
+		traces = append(traces, officialLine(row.Evaluated)...)
 		if row.Samples != nil {
 			line, err := sampleLine(row.UUID, row.Samples)
 			if err != nil {
@@ -406,7 +393,7 @@ func (f *Folder) repair(r *Run) error {
 			}
 			samples = append(samples, line...)
 		}
-		if err := f.writeLog(row.UUID, row.Evaluated.Log); err != nil {
+		if err := f.writeLog(row.UUID, row.Evaluated.Log()); err != nil {
 			return err
 		}
 	}

@@ -146,18 +146,14 @@ func (f *Folder) Record(e event.Event) error {
 		f.pending[e.Workload], err = sampleLine(e.Workload, e.Samples)
 		return err
 	case e.Evaluated != nil:
-		line, err := officialLine(e.Evaluated)
-		if err != nil {
-			return err
-		}
 		if _, err := f.samples.Write(f.pending[e.Workload]); err != nil {
 			return err
 		}
 		delete(f.pending, e.Workload)
-		if _, err := f.traces.Write(line); err != nil {
+		if _, err := f.traces.Write(officialLine(e.Evaluated)); err != nil {
 			return err
 		}
-		return errors.Join(f.traces.Sync(), f.writeLog(e.Workload, e.Evaluated.Log))
+		return errors.Join(f.traces.Sync(), f.writeLog(e.Workload, e.Evaluated.Log()))
 	case e.Type == event.TypeFailed && e.Message != nil:
 		return f.writeLog(e.Workload, e.Message.Log)
 	}
@@ -172,13 +168,7 @@ func (f *Folder) writeRun(r *event.Run) error {
 	return cache.WriteFile(filepath.Join(f.path, runFile), append(data, '\n'), 0o644)
 }
 
-func officialLine(e *event.Evaluated) ([]byte, error) {
-	t, _, err := trace.DecodeTrace(e.Trace)
-	if err != nil {
-		return nil, err
-	}
-	return append(t.JSON(trace.Compact), '\n'), nil
-}
+func officialLine(e *event.Evaluated) []byte { return append(e.Trace.JSON(trace.Compact), '\n') }
 
 // A sampleRow is a line of samples.jsonl.
 type sampleRow struct {

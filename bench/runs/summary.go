@@ -7,7 +7,6 @@ import (
 
 	"fisub/bench/stats"
 	"fisub/internal/event"
-	"fisub/internal/trace"
 )
 
 // A Summary is the content of a run's events, up to the last one that was added. It is the only place that counts
@@ -62,7 +61,7 @@ type Row struct {
 }
 
 // Passed reports whether the workload passed.
-func (r *Row) Passed() bool { return r.Evaluated != nil && r.Evaluated.Status == string(trace.Passed) }
+func (r *Row) Passed() bool { return r.Evaluated != nil && r.Evaluated.Passed() }
 
 // retract takes the verdict back.
 func (r *Row) retract(why *event.Finding) {
@@ -78,8 +77,8 @@ func (r *Row) Score(s *stats.Score) {
 	case r.Evaluated == nil:
 	case !r.Passed():
 		s.Fail()
-	case r.Evaluated.Speedup != nil:
-		s.Add(*r.Evaluated.Speedup)
+	case r.Evaluated.Speedup() != nil:
+		s.Add(*r.Evaluated.Speedup())
 	}
 }
 
@@ -210,7 +209,7 @@ func (s *Summary) retract() {
 func (s *Summary) verdict(e *event.Event) {
 	row := Row{UUID: e.Workload, Evaluated: e.Evaluated, Place: e.Place}
 	if e.Evaluated != nil {
-		row.Axes, row.Samples = e.Evaluated.Axes, s.samples[e.Workload]
+		row.Axes, row.Samples = e.Evaluated.Axes(), s.samples[e.Workload]
 	} else {
 		row.Failed = e.Message
 	}

@@ -6,12 +6,15 @@ package event
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"sync"
 	"time"
 
 	"fisub/internal/plain"
+	"fisub/internal/trace"
 )
 
 // Schema names the version of the stream; the run event carries it. Additions keep the version.
@@ -264,20 +267,62 @@ type Interval struct {
 	Confidence float64 `json:"confidence"`
 }
 
-// Evaluated is a verdict.
+// Evaluated is a verdict: the official trace with its evaluation, and the facts that the format lacks.
 type Evaluated struct {
-	Index    int             `json:"index"`
-	Axes     map[string]int  `json:"axes"`
-	Trace    json.RawMessage `json:"trace"` // the official trace line
-	Status   string          `json:"status"`
-	MaxAbs   *Float          `json:"max_absolute_error,omitempty"`
-	MaxRel   *Float          `json:"max_relative_error,omitempty"`
-	Detail   string          `json:"detail,omitempty"`     // one line: the worst element, or the error
-	Latency  *float64        `json:"latency_ms,omitempty"` // absent where it was not measured
-	Speedup  *float64        `json:"speedup,omitempty"`    // baseline's latency over this one; absent without it
-	Log      string          `json:"log,omitempty"`
-	Seconds  float64         `json:"seconds"` // wall clock of the whole workload
-	Emulated bool            `json:"emulated"`
+	Index   int          `json:"index"`
+	Trace   *trace.Trace `json:"trace"`             // the official trace line
+	Detail  string       `json:"detail,omitempty"`  // one line: the worst element, or the error
+	Ratio   *float64     `json:"speedup,omitempty"` // over a baseline that is not the reference: its latency over this one
+	Seconds float64      `json:"seconds"`           // wall clock of the whole workload
+}
+
+// UnmarshalJSON refuses a trace without an evaluation.
+func (e *Evaluated) UnmarshalJSON(data []byte) error {
+	type fields Evaluated
+	if err := json.Unmarshal(data, (*fields)(e)); err != nil {
+		return err
+	}
+	if e.Trace == nil || e.Trace.Evaluation == nil {
+		return errors.New("event: a verdict without an evaluation")
+	}
+	return nil
+}
+
+// Status is the verdict in the contest's words.
+func (e *Evaluated) Status() trace.Status { return e.Trace.Evaluation.Status }
+
+// Passed reports whether the workload passed.
+func (e *Evaluated) Passed() bool { return e.Status() == trace.Passed }
+
+// Axes returns the axes of the workload.
+func (e *Evaluated) Axes() map[string]int { return maps.Collect(e.Trace.Workload.Axes.All()) }
+
+// Log returns the log of the evaluation.
+func (e *Evaluated) Log() string { return e.Trace.Evaluation.Log }
+
+// Latency returns the official latency in milliseconds; nil if it was not measured.
+func (e *Evaluated) Latency() *float64 {
+	if p := e.Trace.Evaluation.Performance; p != nil && p.LatencyMS > 0 {
+		return &p.LatencyMS
+	}
+	return nil
+}
+
+// Speedup returns the baseline's latency over this one; nil without a baseline that passes.
+func (e *Evaluated) Speedup() *float64 {
+	if p := e.Trace.Evaluation.Performance; e.Ratio == nil && p != nil && p.SpeedupFactor > 0 {
+		return &p.SpeedupFactor
+	}
+	return e.Ratio
+}
+
+// Errors returns the largest absolute and relative errors; nil if outputs were not compared. e may be nil.
+func (e *Evaluated) Errors() (abs, rel *float64) {
+	if e == nil || e.Trace.Evaluation.Correctness == nil {
+		return nil, nil
+	}
+	c := e.Trace.Evaluation.Correctness
+	return &c.MaxAbsoluteError, &c.MaxRelativeError
 }
 
 // A Message is one sentence, and what to do about it.

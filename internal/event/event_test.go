@@ -6,6 +6,8 @@ import (
 	"math"
 	"strings"
 	"testing"
+
+	"fisub/internal/trace"
 )
 
 func TestStreamNumbersAndDropsFailingSink(t *testing.T) {
@@ -31,9 +33,12 @@ func TestStreamNumbersAndDropsFailingSink(t *testing.T) {
 }
 
 func TestEventRoundTrip(t *testing.T) {
-	for _, v := range []float64{0, 1.5e-7, math.NaN(), math.Inf(1), math.Inf(-1)} {
-		f := Float(v)
-		line, err := Marshal(Event{Type: TypeEvaluated, Evaluated: &Evaluated{MaxAbs: &f, Trace: json.RawMessage(`{"a":1}`)}})
+	for _, v := range []float64{0, 1.5e-7, math.NaN(), math.Inf(1)} {
+		solution := "s"
+		is := &trace.Trace{Definition: "d", Solution: &solution, Workload: trace.Workload{UUID: "u"},
+			Evaluation: &trace.Evaluation{Status: trace.IncorrectNumerical, Timestamp: "t", Log: "<b>",
+				Environment: trace.Environment{Hardware: "h"}, Correctness: &trace.Correctness{MaxAbsoluteError: v}}}
+		line, err := Marshal(Event{Type: TypeEvaluated, Evaluated: &Evaluated{Trace: is}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -44,13 +49,15 @@ func TestEventRoundTrip(t *testing.T) {
 		if err := json.Unmarshal(line, &e); err != nil {
 			t.Fatal(err)
 		}
-		got := float64(*e.Evaluated.MaxAbs)
-		if got != v && !(math.IsNaN(got) && math.IsNaN(v)) {
+		got, _ := e.Evaluated.Errors()
+		if got == nil || *got != v && !(math.IsNaN(*got) && math.IsNaN(v)) || e.Evaluated.Log() != "<b>" {
 			t.Errorf("got %v, want %v", got, v)
 		}
 	}
-	var f Float
-	if err := json.Unmarshal([]byte(`"x"`), &f); err == nil {
-		t.Error("text x: got no error")
+	for _, line := range []string{`{}`, `{"trace":null}`,
+		`{"trace":{"definition":"d","workload":{"axes":{},"inputs":{},"uuid":"u"},"solution":"s","evaluation":null}}`} {
+		if err := json.Unmarshal([]byte(line), new(Evaluated)); err == nil {
+			t.Errorf("%s: got no error", line)
+		}
 	}
 }

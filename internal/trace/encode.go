@@ -30,7 +30,13 @@ func (s *Solution) JSON(form Form) []byte { return text(s, form) }
 
 // JSON writes the trace. Of numbers that are not finite, the errors of a correctness become "NaN" and "Infinity", all
 // others null. It panics where the correctness's extra holds what no JSON can.
-func (t *Trace) JSON(form Form) []byte { return text(t, form) }
+func (t *Trace) JSON(form Form) []byte {
+	type fields Trace // without MarshalJSON
+	return text((*fields)(t), form)
+}
+
+// MarshalJSON writes the trace as JSON does.
+func (t *Trace) MarshalJSON() ([]byte, error) { return t.JSON(Compact), nil }
 
 // text writes v; invalid UTF-8 becomes the replacement character.
 func text(v any, form Form) []byte {

@@ -30,6 +30,15 @@ func DecodeTrace(data []byte) (*Trace, []Warning, error) {
 	return decode[Trace](data, "Trace")
 }
 
+// UnmarshalJSON reads what DecodeTrace reads.
+func (t *Trace) UnmarshalJSON(data []byte) error {
+	read, _, err := DecodeTrace(data)
+	if err == nil {
+		*t = *read
+	}
+	return err
+}
+
 // Validate checks a solution made in Go by the rules of DecodeSolution. Its error is a *ValidationError whose faults
 // have no lines.
 func (s *Solution) Validate() error {

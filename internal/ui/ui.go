@@ -171,8 +171,8 @@ func (t *Terminal) Progress(label string, bar bool) event.Sink {
 			}
 			b.Describe(plain.Short(e.Workload))
 			b.Set(int64(e.Started.Index - 1))
-		case e.Evaluated != nil && e.Evaluated.Status != "PASSED":
-			line(red, "fisub:", of+": "+e.Evaluated.Status+": "+e.Evaluated.Detail)
+		case e.Evaluated != nil && !e.Evaluated.Passed():
+			line(red, "fisub:", of+": "+string(e.Evaluated.Status())+": "+e.Evaluated.Detail)
 		case e.Type == event.TypeFailed:
 			line(red, "fisub:", of+": no verdict: "+e.Message.Text)
 		case e.Finding != nil:
@@ -518,18 +518,20 @@ func (t *Terminal) placed(text string) string {
 func (v *runView) row(uuid, place string, e *event.Evaluated) {
 	t := v.t
 	color := green
-	if e.Status != "PASSED" {
+	if !e.Passed() {
 		color = red
 	}
-	cells := append(v.begin(uuid, e.Axes, e.Status, color), ErrorText(e.MaxAbs), ErrorText(e.MaxRel))
+	abs, rel := e.Errors()
+	cells := append(v.begin(uuid, e.Axes(), string(e.Status()), color), ErrorText(abs), ErrorText(rel))
 	further, mark := "", " "
-	if e.Latency != nil {
-		cells = append(cells, Micros(*e.Latency*1e6))
+	latency := e.Latency()
+	if latency != nil {
+		cells = append(cells, Micros(*latency*1e6))
 	}
-	if s := v.samples[uuid]; s != nil && e.Latency != nil {
+	if s := v.samples[uuid]; s != nil && latency != nil {
 		cells = append(cells, Spread(s.Interval))
 		if v.run.Baseline != nil {
-			cells = append(cells, Times(e.Speedup))
+			cells = append(cells, Times(e.Speedup()))
 		} else {
 			cells = append(cells, Micros(float64(s.MinNS)))
 		}
@@ -557,8 +559,8 @@ func (v *runView) row(uuid, place string, e *event.Evaluated) {
 	if further != "" {
 		lines = append(lines, v.dim(further))
 	}
-	if e.Status != "PASSED" {
-		lines = append(append(lines, v.tests(uuid)...), v.below(uuid, e.Detail, e.Log)...)
+	if !e.Passed() {
+		lines = append(append(lines, v.tests(uuid)...), v.below(uuid, e.Detail, e.Log())...)
 	}
 	fmt.Fprintln(t.Out, strings.Join(lines, "\n"))
 }

@@ -8,6 +8,7 @@ import (
 	"unicode/utf8"
 
 	"fisub/internal/event"
+	"fisub/internal/event/eventtest"
 )
 
 func show(t *testing.T, term *Terminal, events ...event.Event) (stdout, stderr string) {
@@ -36,13 +37,13 @@ func gpuRun(uuids ...string) event.Event {
 }
 
 func TestRunOnGPU(t *testing.T) {
-	ms, abs, rel := 0.00256, event.Float(1.5e-7), event.Float(3e-4)
+	ms, abs, rel := 0.00256, float64(1.5e-7), float64(3e-4)
 	out, errs := show(t, &Terminal{}, gpuRun("0123456789abc"),
 		event.Event{Type: event.TypeBuilding},
 		event.Event{Type: event.TypeSamples, Workload: "0123456789abc", Samples: &event.Samples{Timer: "cupti", ColdL2: true,
 			MinNS: 2400, Interval: event.Interval{Width: 0.0125}, Bandwidth: 812.4}},
-		event.Event{Type: event.TypeEvaluated, Workload: "0123456789abc", Evaluated: &event.Evaluated{Status: "PASSED",
-			Axes: map[string]int{"n": 7, "batch_size": 4}, MaxAbs: &abs, MaxRel: &rel, Latency: &ms}},
+		event.Event{Type: event.TypeEvaluated, Workload: "0123456789abc", Evaluated: eventtest.Verdict{Status: "PASSED",
+			Axes: map[string]int{"n": 7, "batch_size": 4}, MaxAbs: abs, MaxRel: rel, Latency: &ms}.Evaluated()},
 		event.Event{Type: event.TypeDone, Done: &event.Done{Passed: 1, Seconds: 0.25}})
 	want := `WORKLOAD  BATCH_SIZE  N  STATUS                MAX ABS   MAX REL      MEDIAN      ±         MIN
 01234567           4  7  PASSED               1.50e-07  3.00e-04     2.56 µs  0.6 %     2.40 µs
@@ -65,8 +66,8 @@ func TestRemoteRun(t *testing.T) {
 	row := func(uuid, place string, disturbed ...string) []event.Event {
 		return []event.Event{{Type: event.TypeSamples, Workload: uuid, Place: place,
 			Samples: &event.Samples{Timer: "cupti", ColdL2: true, MinNS: 2400, Disturbed: disturbed}},
-			{Type: event.TypeEvaluated, Workload: uuid, Place: place, Evaluated: &event.Evaluated{Status: "PASSED",
-				Axes: map[string]int{"n": 7, "batch_size": 4}, Latency: &ms}}}
+			{Type: event.TypeEvaluated, Workload: uuid, Place: place, Evaluated: eventtest.Verdict{Status: "PASSED",
+				Axes: map[string]int{"n": 7, "batch_size": 4}, Latency: &ms}.Evaluated()}}
 	}
 	warning := event.Event{Type: event.TypeWarning, Place: "lab: a gpu 0", Message: &event.Message{Text: "no libcupti"}}
 	events := []event.Event{
@@ -79,8 +80,8 @@ func TestRemoteRun(t *testing.T) {
 	out, errs := show(t, &Terminal{}, append(events,
 		event.Event{Type: event.TypeDone, Done: &event.Done{Passed: 2, Seconds: 0.25}})...)
 	want := `WORKLOAD  BATCH_SIZE  N  STATUS                MAX ABS   MAX REL      MEDIAN      ±         MIN     PLACE
-01234567           4  7  PASSED                      -         -     2.56 µs  0.0 %     2.40 µs     lab: a gpu 0
-fedcba98           4  7  PASSED                      -         -     2.56 µs  0.0 %     2.40 µs  *  lab: b gpu 0
+01234567           4  7  PASSED               0.00e+00  0.00e+00     2.56 µs  0.0 %     2.40 µs     lab: a gpu 0
+fedcba98           4  7  PASSED               0.00e+00  0.00e+00     2.56 µs  0.0 %     2.40 µs  *  lab: b gpu 0
 2 of 2 PASSED on cuda:0 (NVIDIA H200, sm_90, driver 580) and 1 other place in 0.2 s
 `
 	if !strings.HasPrefix(out, want) {
@@ -118,14 +119,14 @@ func TestDoubtfulTimings(t *testing.T) {
 		"cccccccccc": {"shaken"}} {
 		events = append(events, event.Event{Type: event.TypeSamples, Workload: uuid,
 			Samples: &event.Samples{Timer: "cupti", MinNS: 2400, Disturbed: why}},
-			event.Event{Type: event.TypeEvaluated, Workload: uuid, Evaluated: &event.Evaluated{Status: "PASSED",
-				Axes: map[string]int{"n": 7, "batch_size": 4}, Latency: &ms}})
+			event.Event{Type: event.TypeEvaluated, Workload: uuid, Evaluated: eventtest.Verdict{Status: "PASSED",
+				Axes: map[string]int{"n": 7, "batch_size": 4}, Latency: &ms}.Evaluated()})
 	}
 	out, _ := show(t, &Terminal{Quiet: true},
 		append(events, event.Event{Type: event.TypeDone, Done: &event.Done{Passed: 3}})...)
 	for _, line := range []string{
-		"aaaaaaaa           4  7  PASSED                      -         -     2.56 µs  0.0 %     2.40 µs  *\n",
-		"bbbbbbbb           4  7  PASSED                      -         -     2.56 µs  0.0 %     2.40 µs\n",
+		"aaaaaaaa           4  7  PASSED               0.00e+00  0.00e+00     2.56 µs  0.0 %     2.40 µs  *\n",
+		"bbbbbbbb           4  7  PASSED               0.00e+00  0.00e+00     2.56 µs  0.0 %     2.40 µs\n",
 		"* 2 workloads, in doubt however often measured: shaken\n* workload aaaaaaaa, in doubt however often measured: " +
 			"throttled\uFFFD\n",
 	} {
@@ -140,7 +141,7 @@ func TestFindings(t *testing.T) {
 		Text: "output[0] \x1b[2J was"}}
 	for n, want := range map[int]string{1: "1 of 1 PASSED, 1 finding on ", 2: "1 of 1 PASSED, 2 findings on "} {
 		events := []event.Event{gpuRun("u1"), {Type: event.TypeEvaluated, Workload: "u1",
-			Evaluated: &event.Evaluated{Status: "PASSED"}}}
+			Evaluated: eventtest.Verdict{Status: "PASSED"}.Evaluated()}}
 		for range n {
 			events = append(events, finding)
 		}
@@ -161,11 +162,11 @@ func TestSources(t *testing.T) {
 	run := gpuRun("u1", "u2")
 	run.Run.Folder, run.Run.Sources = "solution/cuda", []string{"kernel.cu", "main.py"}
 	out, _ := show(t, &Terminal{Quiet: true}, run,
-		event.Event{Type: event.TypeEvaluated, Workload: "u1", Evaluated: &event.Evaluated{Status: "PASSED"}},
+		event.Event{Type: event.TypeEvaluated, Workload: "u1", Evaluated: eventtest.Verdict{Status: "PASSED"}.Evaluated()},
 		event.Event{Type: event.TypeWarning, Workload: "u1", Finding: &event.Finding{Check: "race", Place: "kernel.cu:3:4",
 			Text: "kernel.cu:3:4: a race"}},
-		event.Event{Type: event.TypeEvaluated, Workload: "u2", Evaluated: &event.Evaluated{Status: "RUNTIME_ERROR",
-			Detail: "ValueError: odd", Log: "Traceback:\n  File \"main.py\", line 3, in run\nwarning: kernel.cu:5:6: a race\n"}})
+		event.Event{Type: event.TypeEvaluated, Workload: "u2", Evaluated: eventtest.Verdict{Status: "RUNTIME_ERROR",
+			Detail: "ValueError: odd", Log: "Traceback:\n  File \"main.py\", line 3, in run\nwarning: kernel.cu:5:6: a race\n"}.Evaluated()})
 	for _, want := range []string{"finding: race: solution/cuda/kernel.cu:3:4: a race\n",
 		"  File \"solution/cuda/main.py\", line 3, in run\n", "warning: solution/cuda/kernel.cu:5:6: a race\n"} {
 		if !strings.Contains(out, want) {
@@ -177,9 +178,9 @@ func TestSources(t *testing.T) {
 func TestFailures(t *testing.T) {
 	log := "Build error: kernel.cu does not compile: kernel.cu:3: bad\n\nline 1\nkernel.cu:3: bad\n\x1b[2Jgone\n" + strings.Repeat("more\n", 20)
 	out, errs := show(t, &Terminal{Quiet: true}, gpuRun("u1", "u2"),
-		event.Event{Type: event.TypeEvaluated, Workload: "u1", Evaluated: &event.Evaluated{Status: "COMPILE_ERROR",
+		event.Event{Type: event.TypeEvaluated, Workload: "u1", Evaluated: eventtest.Verdict{Status: "COMPILE_ERROR",
 			Detail: "kernel.cu does not compile: kernel.cu:3: bad",
-			Axes:   map[string]int{"n": 7, "batch_size": 4}, Log: log}},
+			Axes:   map[string]int{"n": 7, "batch_size": 4}, Log: log}.Evaluated()},
 		event.Event{Type: event.TypeFailed, Workload: "u2", Message: &event.Message{Text: "no \x1b[31mblob"}},
 		event.Event{Type: event.TypeDone, Done: &event.Done{Failed: 1, Missing: 1}})
 	for _, want := range []string{
@@ -209,8 +210,8 @@ func TestTests(t *testing.T) {
 	run := &event.Run{Definition: "d", Set: "edge", Device: event.Device{Kind: "emu", Emulated: true}, Workloads: []event.Workload{
 		{UUID: "u1", Tests: "scale 0"}, {UUID: "u2", Tests: "batch 3"}, {UUID: "u3", Tests: "state 0"}}}
 	for _, e := range []event.Event{{Type: event.TypeRun, Run: run},
-		{Type: event.TypeEvaluated, Workload: "u1", Evaluated: &event.Evaluated{Status: "INCORRECT_NUMERICAL", Detail: "all wrong"}},
-		{Type: event.TypeEvaluated, Workload: "u2", Evaluated: &event.Evaluated{Status: "PASSED"}},
+		{Type: event.TypeEvaluated, Workload: "u1", Evaluated: eventtest.Verdict{Status: "INCORRECT_NUMERICAL", Detail: "all wrong"}.Evaluated()},
+		{Type: event.TypeEvaluated, Workload: "u2", Evaluated: eventtest.Verdict{Status: "PASSED"}.Evaluated()},
 		{Type: event.TypeFailed, Workload: "u3", Message: &event.Message{Text: "no GPU"}}} {
 		if err := sink(e); err != nil {
 			t.Fatal(err)
@@ -272,7 +273,7 @@ func TestNarrow(t *testing.T) {
 }
 
 func TestWidth(t *testing.T) {
-	ms, abs := 1.23456, event.Float(1)
+	ms, abs := 1.23456, float64(1)
 	for _, tc := range []struct {
 		all       bool
 		axes      map[string]int
@@ -295,8 +296,8 @@ func TestWidth(t *testing.T) {
 				Warm:     &event.Timings{MedianNS: 1230000, Interval: event.Interval{Width: 0.002}},
 				Baseline: &event.Timings{MedianNS: 1524138418},
 				Interval: event.Interval{Width: 0.5}, Warnings: []string{"few \x1btimings"}}},
-			event.Event{Type: event.TypeEvaluated, Workload: "u1", Evaluated: &event.Evaluated{Status: "PASSED", Axes: tc.axes,
-				MaxAbs: &abs, MaxRel: &abs, Latency: &ms, Speedup: &ratio}})
+			event.Event{Type: event.TypeEvaluated, Workload: "u1", Evaluated: eventtest.Verdict{Status: "PASSED", Axes: tc.axes,
+				MaxAbs: abs, MaxRel: abs, Latency: &ms, Speedup: &ratio}.Evaluated()})
 		lines := strings.Split(out, "\n")
 		for _, line := range lines[:2] {
 			if n := utf8.RuneCountInString(line); n > 99 {
@@ -323,8 +324,8 @@ func TestProgress(t *testing.T) {
 	for _, e := range []event.Event{
 		gpuRun("u1"),
 		{Type: event.TypeStarted, Workload: "u1", Started: &event.Started{Index: 1, Total: 3}},
-		{Type: event.TypeEvaluated, Workload: "u1", Evaluated: &event.Evaluated{Status: "PASSED", Detail: "fine"}},
-		{Type: event.TypeEvaluated, Workload: "u2", Evaluated: &event.Evaluated{Status: "TIMEOUT", Detail: "5 \x1bs"}},
+		{Type: event.TypeEvaluated, Workload: "u1", Evaluated: eventtest.Verdict{Status: "PASSED", Detail: "fine"}.Evaluated()},
+		{Type: event.TypeEvaluated, Workload: "u2", Evaluated: eventtest.Verdict{Status: "TIMEOUT", Detail: "5 \x1bs"}.Evaluated()},
 		{Type: event.TypeFailed, Workload: "u3", Message: &event.Message{Text: "no blob"}},
 		{Type: event.TypeWarning, Workload: "u1", Finding: &event.Finding{Check: "late-write", Text: "y[0]"}},
 		{Type: event.TypeWarning, Message: &event.Message{Text: "no CUPTI", Hint: "install it"}},
@@ -362,8 +363,8 @@ func TestScore(t *testing.T) {
 		out, errs := show(t, &Terminal{}, run,
 			event.Event{Type: event.TypeSamples, Workload: "u1", Samples: &event.Samples{Timer: "cupti", ColdL2: true,
 				EmptyNS: 1024}},
-			event.Event{Type: event.TypeEvaluated, Workload: "u1", Evaluated: &event.Evaluated{Status: "PASSED",
-				Axes: map[string]int{"n": 7, "batch_size": 4}, Latency: &ms, Speedup: &speedup}},
+			event.Event{Type: event.TypeEvaluated, Workload: "u1", Evaluated: eventtest.Verdict{Status: "PASSED",
+				Axes: map[string]int{"n": 7, "batch_size": 4}, Latency: &ms, Speedup: &speedup}.Evaluated()},
 			event.Event{Type: event.TypeDone, Done: &event.Done{Passed: 1, Failed: tc.failed, Score: &tc.score, Scored: 1}})
 		for _, want := range []string{tc.want, "     2.00 µs  0.0 %    1.50x      -\n",
 			"\ncopy: the time of a plain copy of as many bytes, over the latency; an empty kernel takes 1.02 µs\n"} {
@@ -380,8 +381,8 @@ func TestScore(t *testing.T) {
 // A run that was resumed begins again in its events.
 func TestTwoRuns(t *testing.T) {
 	out, _ := show(t, &Terminal{}, gpuRun("u1"), gpuRun("u1"),
-		event.Event{Type: event.TypeEvaluated, Workload: "u1", Evaluated: &event.Evaluated{Status: "TIMEOUT",
-			Axes: map[string]int{"n": 7, "batch_size": 4}}})
+		event.Event{Type: event.TypeEvaluated, Workload: "u1", Evaluated: eventtest.Verdict{Status: "TIMEOUT",
+			Axes: map[string]int{"n": 7, "batch_size": 4}}.Evaluated()})
 	if want := "WORKLOAD  BATCH_SIZE  N  STATUS"; !strings.HasPrefix(out, want) {
 		t.Errorf("got %q, want it to begin with %q", out, want)
 	}
@@ -410,8 +411,8 @@ func TestTable(t *testing.T) {
 
 // An error's text of 200 kB does not flood the terminal.
 func TestLongLine(t *testing.T) {
-	failed := event.Event{Type: event.TypeEvaluated, Workload: "u1", Evaluated: &event.Evaluated{Status: "RUNTIME_ERROR",
-		Detail: "RuntimeError: " + strings.Repeat("é", 100_000)}}
+	failed := event.Event{Type: event.TypeEvaluated, Workload: "u1", Evaluated: eventtest.Verdict{Status: "RUNTIME_ERROR",
+		Detail: "RuntimeError: " + strings.Repeat("é", 100_000)}.Evaluated()}
 	out, _ := show(t, &Terminal{Quiet: true}, gpuRun("u1"), failed, event.Event{Type: event.TypeDone, Done: &event.Done{Failed: 1}})
 	if !strings.Contains(out, "RuntimeError: é") || !strings.Contains(out, "é... 198014 more bytes in the run folder, log/u1.log\n") ||
 		len(out) > 4000 {

@@ -40,11 +40,11 @@ func Spread(i event.Interval) string {
 }
 
 // ErrorText gives the size of an error, "-" where it is not known.
-func ErrorText(f *event.Float) string {
+func ErrorText(f *float64) string {
 	if f == nil {
 		return "-"
 	}
-	return fmt.Sprintf("%.2e", float64(*f))
+	return fmt.Sprintf("%.2e", *f)
 }
 
 // Latency says what the figure of a workload is. l2 is "cold" or "warm".

@@ -89,9 +89,9 @@ func (f *fixture) files(_ context.Context, workloads []string) ([]remote.File, [
 	}
 	for _, u := range workloads {
 		trace := fmt.Sprintf(
-			`{"definition":"d","workload":{"axes":{"b":1},"inputs":{},"uuid":%q},"solution":"s","evaluation":{"status":"PASSED","environment":{"hardware":"h","libs":{}},"timestamp":"t","log":"","correctness":{"max_relative_error":0.0,"max_absolute_error":0.0,"extra":null},"performance":{"latency_ms":1.0,"reference_latency_ms":0.0,"speedup_factor":0.0}}}`, u)
+			`{"definition":"d","workload":{"axes":{"b":1},"inputs":{},"uuid":%q},"solution":"s","evaluation":{"status":"PASSED","environment":{"hardware":"h","libs":{}},"timestamp":"t","log":"","correctness":{"max_relative_error":0.0,"max_absolute_error":0.0,"extra":null},"performance":{"latency_ms":0.0,"reference_latency_ms":0.0,"speedup_factor":0.0}}}`, u)
 		extra[u+".json"] = fmt.Sprintf(
-			`{"type":"evaluated","workload":%q,"evaluated":{"index":7,"status":"PASSED","trace":%s}}`, u, trace) + "\n"
+			`{"type":"evaluated","workload":%q,"evaluated":{"index":7,"trace":%s}}`, u, trace) + "\n"
 	}
 	job := remotetest.Script(f.t, f.script, extra)
 	return job.Files, append([]string{"run.sh"}, workloads...), nil

@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"fmt"
 	"testing"
 
 	"fisub/internal/event"
@@ -12,7 +13,7 @@ func FuzzFeed(f *testing.F) {
 {"type":"started","workload":"u","started":{"index":1,"total":1}}
 {"type":"failed","workload":"u","message":{"text":"x"}}
 {"type":"failed","workload":"other","message":{"text":"x"}}
-{"type":"evaluated","workload":"u","evaluated":{"status":"PASSED","trace":{"definition":"d","workload":{"uuid":"u"}}}}
+{"type":"evaluated","workload":"u","evaluated":{"trace":`+fmt.Sprintf(passedTrace, "u")+`}}
 {"type":"warning","workload":"u","finding":{"check":"too-fast"}}
 {"type":"done","done":{"passed":1}}
 `), 7)
@@ -20,12 +21,12 @@ func FuzzFeed(f *testing.F) {
 {"type":"failed","workload":"u","message":{"text":"x"}}
 `), 193)
 	f.Fuzz(func(t *testing.T, data []byte, cut int) {
-		verdicts := map[string]int{}
+		verdicts := map[[2]string]int{} // by the type of the event and the workload
 		job := &Job{ID: "job", Workloads: []string{"u", "v"}}
 		run := event.Run{Workloads: []event.Workload{{UUID: "u"}, {UUID: "v"}, {UUID: "other"}}}
 		m := newMerger(run, func(e event.Event) {
 			if e.Evaluated != nil || e.Type == event.TypeFailed {
-				verdicts[e.Workload]++
+				verdicts[[2]string{string(e.Type), e.Workload}]++
 			}
 			if e.Place == "" && e.Job == "" && e.Run == nil {
 				t.Errorf("got an event without its job: %+v", e)
@@ -36,9 +37,9 @@ func FuzzFeed(f *testing.F) {
 		for _, part := range [][]byte{data[:cut], data[cut:]} {
 			m.read(&r, part)
 		}
-		for workload, n := range verdicts {
-			if n > 1 || workload != "u" && workload != "v" {
-				t.Errorf("got %d verdicts on %q", n, workload)
+		for of, n := range verdicts {
+			if n > 1 || of[1] != "u" && of[1] != "v" {
+				t.Errorf("got %d events of %q", n, of)
 			}
 		}
 	})

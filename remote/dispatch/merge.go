@@ -205,12 +205,8 @@ func (m *merger) event(r *reader, line []byte) bool {
 		}
 		emit = fresh && open
 	case e.Type == event.TypeEvaluated && e.Evaluated != nil && ours:
-		t, _, err := trace.DecodeTrace(e.Evaluated.Trace)
-		if err != nil || t.Workload.UUID != e.Workload || t.Evaluation == nil ||
-			string(t.Evaluation.Status) != e.Evaluated.Status {
-			return false
-		}
-		if !possible(e.Evaluated, t.Evaluation.Performance, r.said.Run != nil && r.said.Run.Device.Emulated) {
+		emulated := r.said.Run != nil && r.said.Run.Device.Emulated
+		if e.Evaluated.Trace.Workload.UUID != e.Workload || !possible(e.Evaluated, emulated) {
 			return false
 		}
 		if open || !fresh && w.by == before(e.Place) {
@@ -304,27 +300,18 @@ func (m *merger) host(r *reader, is *event.Run, fresh bool) {
 // maxFigure bounds the figures of a workload, in milliseconds, seconds or as a ratio, so that sums of all are finite.
 const maxFigure = 1e9
 
-// possible reports whether a measurement can give the figures of an evaluation.
-func possible(e *event.Evaluated, p *trace.Performance, emulated bool) bool {
-	for _, x := range []*float64{e.Latency, e.Speedup} {
-		if x != nil && !(*x > 0 && *x <= maxFigure) {
+// possible reports whether a measurement can give the figures of a verdict.
+func possible(e *event.Evaluated, emulated bool) bool {
+	p := trace.Performance{}
+	if measured := e.Trace.Evaluation.Performance; measured != nil {
+		p = *measured
+	}
+	for _, x := range []float64{p.LatencyMS, p.ReferenceLatencyMS, p.SpeedupFactor, e.Seconds} {
+		if !(x >= 0 && x <= maxFigure) {
 			return false
 		}
 	}
-	if e.Latency != nil && emulated {
-		return false
-	}
-	if p != nil {
-		for _, x := range []float64{p.LatencyMS, p.ReferenceLatencyMS, p.SpeedupFactor} {
-			if !(x >= 0 && x <= maxFigure) {
-				return false
-			}
-		}
-		if e.Latency != nil && p.LatencyMS != *e.Latency {
-			return false
-		}
-	}
-	return e.Seconds >= 0 && e.Seconds <= maxFigure
+	return (e.Ratio == nil || *e.Ratio > 0 && *e.Ratio <= maxFigure) && (p.LatencyMS == 0 || !emulated)
 }
 
 // measurable reports whether a clock can give all timings.

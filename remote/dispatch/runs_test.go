@@ -13,6 +13,7 @@ import (
 
 	"fisub/bench/runs"
 	"fisub/internal/event"
+	"fisub/internal/event/eventtest"
 	"fisub/remote"
 	"fisub/remote/dispatch"
 )
@@ -64,9 +65,13 @@ func TestOrphans(t *testing.T) {
 	dir := write("20260102-1", &dispatch.Job{ID: "fisub-20260102-1-1", Workloads: []string{"w0"}},
 		&dispatch.Job{ID: "fisub-20260102-1-2", Workloads: []string{"w1"}})
 	events := `{"seq":1,"type":"run","run":{"workloads":[{"uuid":"w0"},{"uuid":"w1"}]}}
-{"seq":2,"type":"evaluated","workload":"w0","evaluated":{"status":"PASSED"}}
 `
-	if err := os.WriteFile(filepath.Join(dir, "events.jsonl"), []byte(events), 0o600); err != nil {
+	verdict, err := event.Marshal(event.Event{Seq: 2, Type: event.TypeEvaluated, Workload: "w0",
+		Evaluated: eventtest.Verdict{UUID: "w0", Status: "PASSED"}.Evaluated()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "events.jsonl"), append([]byte(events), verdict...), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	cancelled := write("20260103-1", &dispatch.Job{ID: "fisub-20260103-1-1", Workloads: []string{"w0"}})

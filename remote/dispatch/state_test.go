@@ -1,7 +1,6 @@
 package dispatch
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -12,6 +11,7 @@ import (
 
 	"fisub/bench/runs"
 	"fisub/internal/event"
+	"fisub/internal/event/eventtest"
 	"fisub/internal/trace"
 	"fisub/remote"
 )
@@ -104,14 +104,7 @@ func line(kind, workload string) []byte {
 		e.Started = &event.Started{}
 	case "passed", "failed":
 		status := map[string]trace.Status{"passed": trace.Passed, "failed": trace.RuntimeError}[kind]
-		text, _ := json.Marshal(map[string]any{"definition": "d", "solution": "s",
-			"workload": map[string]any{"axes": map[string]int{}, "inputs": map[string]int{}, "uuid": workload},
-			"evaluation": map[string]any{"status": status, "log": "", "timestamp": "t",
-				"environment": map[string]any{"hardware": "h", "libs": map[string]string{}}}})
-		if status == trace.Passed {
-			text = fmt.Appendf(nil, passedTrace, workload)
-		}
-		e.Type, e.Evaluated = event.TypeEvaluated, &event.Evaluated{Status: string(status), Trace: text}
+		e.Type, e.Evaluated = event.TypeEvaluated, eventtest.Verdict{UUID: workload, Status: string(status)}.Evaluated()
 	case "unable":
 		e.Type, e.Message = event.TypeFailed, &event.Message{Text: "no room"}
 	case "finding":
@@ -191,7 +184,7 @@ func (c *play) words(a action) string {
 		case e.JobState != nil:
 			return ""
 		case e.Evaluated != nil:
-			return fmt.Sprintf("%s %s", e.Workload, e.Evaluated.Status)
+			return fmt.Sprintf("%s %s", e.Workload, e.Evaluated.Status())
 		case e.Finding != nil:
 			return fmt.Sprintf("%s finding %s", e.Workload, e.Finding.Check)
 		case e.Type == event.TypeFailed:

@@ -101,7 +101,7 @@ func (f *stream) read() {
 				continue
 			}
 			if e.Evaluated != nil {
-				f.verdicts[e.Workload] = e.Evaluated.Status
+				f.verdicts[e.Workload] = string(e.Evaluated.Status())
 			}
 		}
 	}
@@ -428,7 +428,7 @@ func (r *result) compare(w *world, f *stream, want map[string]string) {
 	have := map[string]string{}
 	for _, row := range run.Rows {
 		if row.Evaluated != nil {
-			have[row.UUID] = row.Evaluated.Status
+			have[row.UUID] = string(row.Evaluated.Status())
 		}
 	}
 	for uuid, status := range f.verdicts {

@@ -15,7 +15,7 @@ import (
 
 	"fisub/bench/runs"
 	"fisub/internal/event"
-	"fisub/internal/trace"
+	"fisub/internal/event/eventtest"
 	"fisub/remote/dispatch"
 )
 
@@ -48,10 +48,8 @@ func TestJudge(t *testing.T) {
 	s := event.NewStream(folder.Record)
 	s.Emit(event.Event{Type: event.TypeRun, Run: &event.Run{Schema: event.Schema, Workloads: ws}})
 	verdict := func(uuid string) {
-		line := json.RawMessage(`{"definition":"d","workload":{"axes":{},"inputs":{},"uuid":"` + uuid + `"},"solution":"s",` +
-			`"evaluation":null}`)
 		s.Emit(event.Event{Type: event.TypeEvaluated, Workload: uuid,
-			Evaluated: &event.Evaluated{Status: string(trace.Passed), Trace: line}})
+			Evaluated: eventtest.Verdict{UUID: uuid, Status: "PASSED"}.Evaluated()})
 	}
 	verdict("u1")
 	verdict("u2")

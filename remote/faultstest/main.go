@@ -279,7 +279,7 @@ func prepare(ctx context.Context, o options, base string) (want map[bool]map[str
 		want[mixed] = map[string]string{}
 		for _, row := range r.Rows {
 			if row.Evaluated != nil {
-				want[mixed][row.UUID] = row.Evaluated.Status
+				want[mixed][row.UUID] = string(row.Evaluated.Status())
 			}
 		}
 		passed, total := r.Passed()

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"fisub/internal/event"
+	"fisub/internal/trace"
 )
 
 // payloads are the keys of which an event of a type has one, in the order of the types' constants.
@@ -105,10 +106,8 @@ func (s *stream) of(t reflect.Type, optional bool) m {
 	switch t {
 	case reflect.TypeFor[time.Time]():
 		return m{"type": "string", "format": "date-time"}
-	case reflect.TypeFor[json.RawMessage]():
+	case reflect.TypeFor[trace.Trace](), reflect.TypeFor[json.RawMessage]():
 		return m{"type": "object"}
-	case reflect.TypeFor[event.Float]():
-		return m{"anyOf": []m{{"type": "number"}, {"enum": []string{"NaN", "Infinity", "-Infinity"}}}}
 	}
 	switch t.Kind() {
 	case reflect.Pointer:
@@ -159,8 +158,6 @@ func word(schema m) string {
 		return "list of " + word(items)
 	} else if values, ok := schema["additionalProperties"].(m); ok {
 		return "object of " + word(values) + " by name"
-	} else if schema["anyOf"] != nil {
-		return `number, "NaN", "Infinity" or "-Infinity"`
 	} else if schema["format"] != nil {
 		return "time, RFC 3339"
 	}

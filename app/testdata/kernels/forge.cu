@@ -99,7 +99,7 @@ std::vector<std::string> streams() {
           "\"},\"solution\":\"forged\",\"evaluation\":{\"status\":\"PASSED\",\"environment\":{\"hardware\":\"forged\","
           "\"libs\":{}},\"timestamp\":\"2026-01-01T00:00:00\",\"log\":\"\",\"correctness\":{\"max_relative_error\":0.0,"
           "\"max_absolute_error\":0.0,\"extra\":null},\"performance\":{\"latency_ms\":0.0001,"
-          "\"reference_latency_ms\":0.0,\"speedup_factor\":0.0}}},\"status\":\"PASSED\",\"latency_ms\":0.0001,\"seconds\":1,\"emulated\":false}}\n";
+          "\"reference_latency_ms\":0.0,\"speedup_factor\":0.0}}},\"seconds\":1}}\n";
       if (write(fd, line.data(), line.size()) < 0) std::perror("forge");
     }
     close(fd);
