@@ -110,11 +110,11 @@ func (r *Run) Emit(s *event.Stream) {
 
 var (
 	// ErrEmpty says that a run left no whole event behind.
-	ErrEmpty = errors.New("killed before its first event")
+	ErrEmpty = hint.Wrap(errors.New("killed before its first event"), "nothing of it is left: start a new run")
 	// ErrRunning says that another process writes the run's folder.
-	ErrRunning = errors.New("still going on in another process")
+	ErrRunning = hint.Wrap(errors.New("still going on in another process"), "wait for it, or end that process")
 	// ErrNoRun says that a folder is none of a run.
-	ErrNoRun = errors.New("neither events.jsonl nor samples.jsonl in it")
+	ErrNoRun = hint.Wrap(errors.New("neither events.jsonl nor samples.jsonl in it"), "fisub runs ls lists the runs")
 )
 
 // Read reads the run folder at path: its events, or, where there are none, samples.jsonl and what there is of
