@@ -1,6 +1,6 @@
-// Package app is the command line: flags, commands, exit statuses, and what is printed. A command is a constructor with
-// its flags, options that are filled from them, and a method that runs with these. What is decided is in the packages
-// that they call; the list of devices is here.
+// Package app is the command line: flags, commands, exit statuses and output. A command is one file with a constructor
+// for its flags, the options that they fill, and a method that tells the whole story of the command. The rules of a
+// domain are in its package. The list of devices is here.
 package app
 
 import (

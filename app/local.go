@@ -18,7 +18,6 @@ import (
 	"fisub/bench/machine"
 	"fisub/bench/runs"
 	"fisub/bench/setup"
-	"fisub/device"
 	"fisub/internal/event"
 	"fisub/internal/plain"
 	"fisub/internal/trace"
@@ -113,7 +112,7 @@ func (a *app) runLocal(ctx context.Context, s *project.Submission, o localOption
 	run.BudgetS = o.budget.Seconds()
 
 	var before *runs.Summary
-	var admit func(device.Info) error
+	var admit func(event.Device) error
 	if old == nil {
 		folder = runs.New(s.Root, run.ID)
 		defer folder.Close()
@@ -122,7 +121,7 @@ func (a *app) runLocal(ctx context.Context, s *project.Submission, o localOption
 			return total, err
 		}
 		before = &old.Summary
-		admit = func(d device.Info) error { return old.SameDevice(d) }
+		admit = old.SameDevice
 		total = before.Totals()
 		a.term.Note("resumed    %s: %d of %d workloads have a verdict", run.ID, total.Passed+total.Failed, len(run.Workloads))
 		if total.Failed > 0 {

@@ -154,7 +154,7 @@ func (p *Project) Load(packed string) (*Submission, error) {
 		return nil, err
 	}
 	if packed != "" {
-		return LoadPacked(p.Path(packed), p.Path("."), data)
+		return loadPacked(p.Path(packed), p.Path("."), data)
 	}
 	return LoadSources(p.ConfigPath(), data)
 }
@@ -207,8 +207,8 @@ func PackSources(file string, data *workloads.Dataset) (*Submission, error) {
 	return s, nil
 }
 
-// LoadPacked reads the packed solution in file; its runs are kept below root.
-func LoadPacked(file, root string, data *workloads.Dataset) (*Submission, error) {
+// loadPacked reads the packed solution in file; its runs are kept below root.
+func loadPacked(file, root string, data *workloads.Dataset) (*Submission, error) {
 	s := &Submission{Root: root, Data: data}
 	var err error
 	if s.Solution, s.Warnings, err = trace.ReadSolution(file); err != nil {

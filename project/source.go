@@ -24,7 +24,7 @@ type Source struct {
 // ReadSource reads the solution that arg names. It returns nil without an error if arg names none.
 func (p *Project) ReadSource(ctx context.Context, arg string, data *workloads.Dataset) (*Source, error) {
 	if strings.HasSuffix(arg, ".json") {
-		s, err := LoadPacked(p.Path(arg), p.Root(), data)
+		s, err := loadPacked(p.Path(arg), p.Root(), data)
 		return &Source{Arg: arg, Submission: s}, err
 	}
 	file := filepath.Join(p.Path(arg), config.Name)
