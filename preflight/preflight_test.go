@@ -360,6 +360,7 @@ func TestRepositoryErrors(t *testing.T) {
 
 // TestTorch: the torch binding is compiled with torch's headers where there is a torch, and else said not to be.
 func TestTorch(t *testing.T) {
+	longtest.Skip(t, "compiles against torch's headers")
 	root := compiler(t)
 	p := load(t, filepath.Join("testdata", "sound", "torch.txtar"))
 	check := func() *Report {
@@ -383,8 +384,8 @@ func TestTorch(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text = []byte(strings.Replace(string(text), "void run(", "int broken = nothing;\nvoid run(", 1))
-	if err := os.WriteFile(kernel, text, 0o644); err != nil {
+	// The error comes before torch's headers, which take a compiler a minute.
+	if err := os.WriteFile(kernel, append([]byte("#error not today\n"), text...), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	t.Run("none", func(t *testing.T) {
@@ -394,15 +395,20 @@ func TestTorch(t *testing.T) {
 		}
 	})
 	if _, err := pyworker.Find(t.Context()); err != nil {
-		t.Skipf("not compiled: %v", err)
+		longtest.Missing(t, "python", err)
 	}
-	if got := texts(check()); !slices.Equal(got, []string{"error does-not-compile solution/cuda/kernel.cu:9"}) {
+	if got := texts(check()); !slices.Equal(got, []string{"error does-not-compile solution/cuda/kernel.cu:1"}) {
 		t.Errorf("got %q, want the error", got)
 	}
-	if err := os.WriteFile(kernel, []byte(strings.Replace(string(text), "int broken = nothing;\n", "", 1)), 0o644); err != nil {
+	if err := os.WriteFile(kernel, text, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if r := check(); texts(r) != nil || !strings.Contains(r.Builds[0].Toolchain, "torch ") || len(r.Builds[0].Kernels) != 1 {
-		t.Errorf("got %q, %+v; want one kernel, compiled with torch", texts(r), r.Builds)
+	r := check()
+	var kernels []string // torch's headers bring an empty one
+	for _, k := range r.Builds[0].Kernels {
+		kernels = append(kernels, k.Name)
+	}
+	if texts(r) != nil || !strings.Contains(r.Builds[0].Toolchain, "torch ") || !slices.Contains(kernels, "scale_kernel") {
+		t.Errorf("got %q, %q by %s; want scale_kernel, compiled with torch", texts(r), kernels, r.Builds[0].Toolchain)
 	}
 }
