@@ -11,11 +11,11 @@ import (
 type Record struct {
 	Tool     string           `json:"tool"` // or several that say the same, with commas
 	Workload string           `json:"workload"`
-	Verdict  string           `json:"verdict"` // "clean", "findings", "profiled", what the solution did wrong; "" with Part
+	Verdict  string           `json:"verdict"` // "clean", "findings", "profiled" or an error; "" with Part
 	Log      string           `json:"log"`
 	Kernels  []ProfiledKernel `json:"kernels,omitempty"`
 	Report   string           `json:"report,omitempty"` // path
-	Part     []byte           `json:"part,omitempty"`   // the next bytes of the report, before the line that has the kernels
+	Part     []byte           `json:"part,omitempty"`   // the next bytes of the report; Kernels come after the last
 }
 
 // ReadLine reads a line; ok tells whether it is one.

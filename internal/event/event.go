@@ -87,7 +87,7 @@ type Run struct {
 	Seed        uint64        `json:"seed,omitempty"`  // of other generated inputs than the usual ones
 	Whole       int           `json:"whole,omitempty"` // workloads of the set, where some are left out
 	Workloads   []WorkloadRef `json:"workloads"`
-	BudgetS     float64       `json:"budget_s,omitempty"` // no workload but the first begins later than that after the run
+	BudgetS     float64       `json:"budget_s,omitempty"` // later than this no workload starts, except the first
 	Profile     Profile       `json:"profile"`
 	Timer       string        `json:"timer,omitempty"`    // as asked for: "auto", "cupti", "events"
 	Baseline    *Baseline     `json:"baseline,omitempty"` // what is timed in turn with the solution

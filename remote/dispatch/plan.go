@@ -28,7 +28,7 @@ const streams = "remote"
 // its jobs.
 type Plan struct {
 	Version int             `json:"version"` // 1
-	Run     event.Run       `json:"run"`     // the run as the client describes it: Device and Host come from the first host
+	Run     event.Run       `json:"run"`     // as the client describes it: Device and Host come from the first host
 	Places  []ProviderPlace `json:"places"`
 	Terms
 
