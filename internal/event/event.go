@@ -91,7 +91,7 @@ type Run struct {
 	Profile     Profile       `json:"profile"`
 	Timer       string        `json:"timer,omitempty"`    // as asked for: "auto", "cupti", "events"
 	Baseline    *Baseline     `json:"baseline,omitempty"` // what is timed in turn with the solution
-	Floors      bool          `json:"floors,omitempty"`   // an empty kernel and a copy of the workload's bytes are timed too
+	Floors      bool          `json:"floors,omitempty"`   // also time an empty kernel and a copy of the same bytes
 	Tolerance   Tolerance     `json:"tolerance"`
 	Device      Device        `json:"device"`
 	Looked      *Looked       `json:"looked,omitempty"` // besides wrong outputs
