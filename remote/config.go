@@ -8,31 +8,31 @@ import (
 	"fisub/internal/config"
 )
 
-// A Config is what a table [remote.NAME] says. Each kind of provider has its own, which embeds Common.
+// A Config holds the values of a table [remote.NAME]. Each kind of provider has its own Config, which embeds Common.
 type Config interface {
-	// CommonKeys are those that every kind has.
+	// CommonKeys returns the keys that all kinds share.
 	CommonKeys() []config.Key
-	// Keys are those of the kind beside them.
+	// Keys returns the other keys of the kind.
 	Keys() []config.Key
-	// Shared gives the values of the common keys.
+	// Shared returns the values of the common keys.
 	Shared() *Common
-	// Check notes in t what is wrong with values that are of their types.
+	// Check records invalid values in t; types are already checked.
 	Check(t *config.Table)
-	// Open makes the provider of the table [remote.name]. It asks no host.
+	// Open returns the provider of the table [remote.name]. It contacts no host.
 	Open(name string) (Provider, error)
 }
 
-// Common are the keys that every kind of provider has, beside its own.
+// Common holds the values of the keys shared by all kinds of provider.
 type Common struct {
-	Provider string // kind; the table's name where the key is missing
+	Provider string // kind; defaults to the table's name
 	GPU      string
 	Limit    time.Duration // 0 if the table does not set it
 }
 
-// Shared gives c.
+// Shared returns c.
 func (c *Common) Shared() *Common { return c }
 
-// Wanted is the kind of GPU that jobs ask for: "" where they need none, or the table does not say.
+// Wanted returns the kind of GPU that jobs ask for; "" if they need none, or if the table does not set it.
 func (c *Common) Wanted() string {
 	if kind := strings.ToLower(c.GPU); kind != "none" {
 		return kind
@@ -40,7 +40,7 @@ func (c *Common) Wanted() string {
 	return ""
 }
 
-// CommonKeys are those of Common.
+// CommonKeys returns the keys of Common.
 func (c *Common) CommonKeys() []config.Key {
 	return []config.Key{
 		{Name: "provider", To: &c.Provider, Absent: "the table's name",
@@ -50,7 +50,7 @@ func (c *Common) CommonKeys() []config.Key {
 	}
 }
 
-// CheckGPUs finds what is wrong with the ordinals of the key gpus.
+// CheckGPUs records invalid and duplicate ordinals of the key gpus in t.
 func CheckGPUs(t *config.Table, gpus []int) {
 	for i, n := range gpus {
 		if n < 0 || n > 1024 {
@@ -61,7 +61,7 @@ func CheckGPUs(t *config.Table, gpus []int) {
 	}
 }
 
-// Kind is that of the provider of a table [remote.NAME]: NAME, where the table does not say.
+// Kind returns the kind of the provider of a table [remote.NAME]; it defaults to NAME.
 func Kind(t *config.Table) string {
 	if kind := t.Text("provider"); kind != "" {
 		return kind
@@ -69,7 +69,7 @@ func Kind(t *config.Table) string {
 	return strings.TrimPrefix(t.Name(), "remote.")
 }
 
-// Decode reads the table into c. Its error joins all that is wrong with it, as *config.Fault values.
+// Decode reads the table into c. Its error joins all faults of the table, as *config.Fault values.
 func Decode(t *config.Table, c Config) error {
 	t.Decode(append(c.CommonKeys(), c.Keys()...))
 	s := c.Shared()

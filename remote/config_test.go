@@ -22,7 +22,7 @@ language = "cuda"
 entry_point = "kernel.cu::kernel"
 `
 
-// What is wrong with a table has its place in the file, its advice, and comes all at once.
+// Decode reports all faults of a table at once, with positions and hints.
 func TestDecodeFaults(t *testing.T) {
 	cfg, err := config.Parse("config.toml", []byte(`[remote.lab]
 provider = "ssh"
@@ -59,7 +59,7 @@ config.toml:8:11: remote.lab.workdir must be a string, not a table
 	}
 }
 
-// What is missing has its default, common keys too; an inline table is a table.
+// Missing keys, including common ones, get their defaults; an inline table works too.
 func TestDecode(t *testing.T) {
 	cfg, err := config.Parse("config.toml", []byte(`remote = { ssh = { hosts = ["a"], limit = "1h30m" } }`+
 		submission))

@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// Slots gives n places, none where n is below 1, that have names only to be told apart: the provider chooses the host.
+// Slots returns n places with distinct names; none if n < 1. The names have no meaning: the provider chooses the host.
 func Slots(name string, n int) (places []Place) {
 	for i := range n {
 		places = append(places, Place{Host: fmt.Sprintf("%s%d", name, i+1), GPU: -1})
@@ -13,16 +13,15 @@ func Slots(name string, n int) (places []Place) {
 	return places
 }
 
-// A Feed is the way of one Wait to its Watcher: it counts what was written, and tells a State only where it is another
-// one than the last.
+// A Feed passes output from a Wait to its Watcher. It counts the bytes and drops repeated Stages.
 type Feed struct {
 	To   Watcher
-	At   int64 // offset in the stream of the next byte
+	At   int64 // offset of the next byte in the stream
 	Last Stage
-	Err  error // a *LocalError where To has failed; it ends the Wait
+	Err  error // a *LocalError if To failed; it ends the Wait
 }
 
-// Write hands bytes of the stream on.
+// Write writes p to the watcher.
 func (f *Feed) Write(p []byte) (int, error) {
 	n, err := f.To.Write(p)
 	f.At += int64(n)
@@ -30,10 +29,10 @@ func (f *Feed) Write(p []byte) (int, error) {
 	return n, f.Err
 }
 
-// Tell tells what the job does.
+// Tell reports a Stage without a Start.
 func (f *Feed) Tell(phase Phase, text string) { f.State(Stage{Phase: phase, Text: text}) }
 
-// State does as Tell.
+// State reports s unless it equals the last Stage.
 func (f *Feed) State(s Stage) {
 	if s != f.Last {
 		f.Last = s
@@ -41,7 +40,7 @@ func (f *Feed) State(s Stage) {
 	}
 }
 
-// A Progress tells the function that a Submit is given how much was sent. It is safe for concurrent use.
+// A Progress reports the number of bytes sent to the progress function of a Submit. It is safe for concurrent use.
 type Progress struct {
 	Tell func(sent, total int64) // may be nil
 
@@ -49,13 +48,13 @@ type Progress struct {
 	sent, total int64
 }
 
-// Begin tells that total bytes are to be sent.
+// Begin sets the number of bytes to send.
 func (p *Progress) Begin(total int64) {
 	p.total = total
 	p.Sent(0)
 }
 
-// Sent tells that n more bytes were sent; below zero they are sent again.
+// Sent adds n to the bytes sent; a negative n means that they will be sent again.
 func (p *Progress) Sent(n int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -65,20 +64,20 @@ func (p *Progress) Sent(n int64) {
 	}
 }
 
-// Write tells of the bytes, and drops them.
+// Write counts the bytes and discards them.
 func (p *Progress) Write(b []byte) (int, error) {
 	p.Sent(int64(len(b)))
 	return len(b), nil
 }
 
-// End makes that nothing more is told.
+// After End the Progress reports nothing.
 func (p *Progress) End() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.Tell = nil
 }
 
-// A Worded error has other words than the one that it wraps, whose own may be long or hold a secret.
+// A Worded error replaces the text of the wrapped error, which may be long or contain a secret.
 type Worded struct {
 	Text string
 	Err  error

@@ -14,10 +14,10 @@ import (
 	"strings"
 )
 
-// Bounds of what a job may say: a host believes nobody.
+// Limits for a job: the host does not trust the client.
 const (
 	maxFiles = 10000
-	maxArgs  = 1 << 16 // bytes of all arguments together
+	maxArgs  = 1 << 16 // total bytes of all arguments
 )
 
 var (
@@ -25,19 +25,19 @@ var (
 	envForm = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 )
 
-// ValidID tells whether id may name a job, and so a folder.
+// ValidID reports whether id may name a job and its folder.
 func ValidID(id string) bool { return idForm.MatchString(id) }
 
-// ValidHash tells whether s is a SHA-256 as File has it, and so a file name.
+// ValidHash reports whether s has the form of File.SHA256, and so is a safe file name.
 func ValidHash(s string) bool {
 	raw, err := hex.DecodeString(s)
 	return err == nil && len(raw) == 32 && strings.ToLower(s) == s
 }
 
-// Program is the name of the file of a bundle that is the agent: the fisub binary.
+// Program is the name of the agent in a bundle: the fisub binary.
 const Program = "fisub"
 
-// Program checks the job and gives the file of its bundle that is the agent.
+// Program checks the job and returns the agent's file in its bundle.
 func (j *Job) Program() (File, error) {
 	at := slices.IndexFunc(j.Files, func(f File) bool { return f.Name == Program && f.Exec })
 	if at < 0 {
@@ -46,7 +46,7 @@ func (j *Job) Program() (File, error) {
 	return j.Files[at], j.Check()
 }
 
-// FileAt describes a file of this machine, but for its name in a bundle.
+// FileAt describes a file of this machine. The result has no Name.
 func FileAt(path string) (File, error) {
 	r, err := os.Open(path)
 	if err != nil {
@@ -58,7 +58,7 @@ func FileAt(path string) (File, error) {
 	return File{SHA256: hex.EncodeToString(h.Sum(nil)), Size: n, Path: path}, err
 }
 
-// Mode is that of the file where it is kept.
+// Mode returns the permissions of the file on the host.
 func (f *File) Mode() fs.FileMode {
 	if f.Exec {
 		return 0o555
@@ -66,7 +66,7 @@ func (f *File) Mode() fs.FileMode {
 	return 0o444
 }
 
-// Check tells whether the job is one: what Job and File promise about their fields.
+// Check reports violations of the documented rules for the fields of Job and File.
 func (j *Job) Check() error {
 	var faults []error
 	fault := func(format string, args ...any) {

@@ -1,11 +1,10 @@
-// Package remote is the contract with hosts that have the GPUs that this machine lacks. A job is one command over a
-// bundle of files; a provider takes it to a host, hands its stream of events on, fetches what it left and frees what it
-// held. remote/agent is what runs on the host, for every provider alike; remote/dispatch splits a run into jobs and
-// makes one run of them again. This package is not for knowing what a job computes: it never looks into the files or
-// the events.
+// Package remote is the contract with providers: services and hosts whose GPUs run jobs. A job is one command over a
+// bundle of files. A provider sends it to a host, passes on its stream of events, collects its log and releases its
+// resources. Package remote/agent runs on the host, for every provider; remote/dispatch splits a run into jobs and
+// merges their results. This package does not know what a job computes: it never looks into the files or the events.
 //
 // The providers are remote/ssh, remote/slurm, remote/kubernetes, remote/aws, remote/modal and remote/loopback, which
-// needs no other host. remote/remotetest is the suite that each of them passes; a new provider begins there.
+// needs no other host. Each passes the test suite in remote/remotetest; start there when writing a new one.
 package remote
 
 import (
@@ -18,40 +17,39 @@ import (
 	"time"
 )
 
-// A Job is one run of the agent on one host. It is sent as JSON, and holds no secret but its Key.
+// A Job is one run of the agent on one host. It is sent as JSON; its only secret is its Key.
 type Job struct {
-	ID     string            `json:"id"`    // unique; at most 63 of a-z, 0-9 and "-": it names folders, jobs and tags
-	Files  []File            `json:"files"` // the bundle; at least the program
-	Args   []string          `json:"args"`  // the program, which is the Name of an executable file, and its arguments
+	ID     string            `json:"id"`    // unique; at most 63 of a-z, 0-9 and "-"; names folders, jobs, tags
+	Files  []File            `json:"files"` // the bundle; contains at least the program
+	Args   []string          `json:"args"`  // the program (the Name of an executable file in Files) and its arguments
 	Env    map[string]string `json:"env,omitempty"`
-	GPU    string            `json:"gpu,omitempty"` // kind that is wanted: "b200", "h200"; "" where the job needs none
-	Limit  time.Duration     `json:"limit"`         // wall time on the host, in nanoseconds; enforced there, above zero
+	GPU    string            `json:"gpu,omitempty"` // wanted kind, such as "b200"; "" if the job needs no GPU
+	Limit  time.Duration     `json:"limit"`         // wall time on the host, in nanoseconds; positive; enforced there
 	Place  Place             `json:"place"`
-	Busy   bool              `json:"busy,omitempty"`   // run on a GPU also where another process uses it
-	Labels map[string]string `json:"labels,omitempty"` // shown where the provider shows jobs: run, definition
+	Busy   bool              `json:"busy,omitempty"`   // run even if another process uses the GPU
+	Labels map[string]string `json:"labels,omitempty"` // shown in the provider's list of jobs: run, definition
 
-	// Tell is told for what a Submit waits that takes long; it may be nil.
+	// Tell is called when Submit has to wait for something slow; may be nil.
 	Tell func(Stage) `json:"-"`
 
-	// Key is that of the Seal with which the agent signs what it says; "" where it signs nothing. Before anything of the
-	// submission runs, no file that it can read holds the key any more: the agent takes it out of its copy of the job.
+	// Key is the key of the Seal with which the agent signs its output; "" turns signing off. The agent deletes the key
+	// from its copy of the job before it starts the program, so the submission cannot read it.
 	Key string `json:"key,omitempty"`
 }
 
-// A File is one file of a bundle. Its content is known by its hash, so a provider that holds it already does not send
-// it again.
+// A File is one file of a bundle. A provider identifies it by its hash and does not send it again if the host has it.
 type File struct {
-	Name   string `json:"name"`   // relative, "/" between parts, no part empty, "." or ".."
+	Name   string `json:"name"`   // relative path with "/"; no part is empty, "." or ".."
 	SHA256 string `json:"sha256"` // of the content, 64 lower-case hexadecimal digits
 	Size   int64  `json:"size"`   // in bytes
 	Exec   bool   `json:"exec,omitempty"`
 	Path   string `json:"-"` // on this machine
 }
 
-// A Place is where at most one job of a run is at a time: one GPU of one host, or one slot of a queue.
+// A Place runs at most one job of a run at a time: it is one GPU of one host, or one slot of a queue.
 type Place struct {
-	Host string `json:"host,omitempty"` // as the config names it; "" where the provider chooses
-	GPU  int    `json:"gpu"`            // ordinal on the host; -1 where the host or the queue chooses
+	Host string `json:"host,omitempty"` // name in the config; "" if the provider chooses
+	GPU  int    `json:"gpu"`            // ordinal on the host; -1 if the host or the queue chooses
 }
 
 func (p Place) String() string {
@@ -64,18 +62,18 @@ func (p Place) String() string {
 	return fmt.Sprintf("%s gpu %d", p.Host, p.GPU)
 }
 
-// A Handle is all that another process needs to find the job again. It is stored as JSON and holds no secret.
+// A Handle contains everything another process needs to find the job again. It is stored as JSON, without the Key.
 type Handle struct {
 	Provider string          `json:"provider"` // kind: "ssh", "slurm", ...
 	Job      string          `json:"job"`      // Job.ID
 	Place    Place           `json:"place"`
-	Data     json.RawMessage `json:"data"` // the provider's own
+	Data     json.RawMessage `json:"data"` // private to the provider
 
-	// Key is that of the Job, for a Wait that is to know the agent's Exit from one that the submission has written.
+	// Key is the Job's Key. With it Wait can distinguish the agent's Exit from one forged by the submission.
 	Key string `json:"-"`
 }
 
-// NewHandle gives a handle; data must be what JSON can hold.
+// NewHandle returns a handle. It panics if data cannot be encoded as JSON.
 func NewHandle(provider, job string, place Place, data any) Handle {
 	raw, err := json.Marshal(data)
 	if err != nil {
@@ -84,18 +82,18 @@ func NewHandle(provider, job string, place Place, data any) Handle {
 	return Handle{Provider: provider, Job: job, Place: place, Data: raw}
 }
 
-// An End says how a job ended.
+// An End is the way in which a job ended.
 type End string
 
 const (
 	Exited    End = "exited"    // the program ended by itself: Code is its exit status
 	Limited   End = "limit"     // it ran longer than Job.Limit
-	Cancelled End = "cancelled" // Release, or the user on the provider's side
-	Refused   End = "refused"   // the agent did not start it: a wrong hash, a busy GPU, no driver, a full disk
-	Lost      End = "lost"      // the host or the agent is gone without a word
+	Cancelled End = "cancelled" // by Release, or by the user through the provider's own tools
+	Refused   End = "refused"   // the agent did not start the program: wrong hash, busy GPU, missing driver, full disk
+	Lost      End = "lost"      // the host or the agent disappeared
 )
 
-// Known tells whether the End is one of those above: what a host says may be anything.
+// Known reports whether e is one of the constants above. A host may send anything.
 func (e End) Known() bool {
 	switch e {
 	case Exited, Limited, Cancelled, Refused, Lost:
@@ -104,99 +102,99 @@ func (e End) Known() bool {
 	return false
 }
 
-// An Exit is the end of a job. A program that ended with another status than 0 is no error of the provider.
+// An Exit is the end of a job. A non-zero exit status of the program is not an error of the provider.
 type Exit struct {
 	End  End    `json:"end"`
-	Code int    `json:"code"`           // exit status; 128 and the signal's number for a signal; with Exited only
-	Text string `json:"text,omitempty"` // what happened, in one line; the provider's own words where it has some
-	Hint string `json:"hint,omitempty"` // what to do about it
+	Code int    `json:"code"`           // exit status, or 128 + signal number; only for Exited
+	Text string `json:"text,omitempty"` // what happened, in one line; the provider's own message if there is one
+	Hint string `json:"hint,omitempty"` // how to fix it
 
-	Lines int64  `json:"lines,omitempty"` // of the stream; with a MAC only
-	MAC   string `json:"mac,omitempty"`   // by the job's Seal: the agent says so, and nobody else; "" where not known
+	Lines int64  `json:"lines,omitempty"` // number of lines in the stream; only with a MAC
+	MAC   string `json:"mac,omitempty"`   // signature of the agent, made with the job's Seal; "" if unsigned
 }
 
-// A Phase is what a job that has not ended does.
+// A Phase is the current activity of a job that has not ended.
 type Phase string
 
 const (
 	Queued   Phase = "queued"   // the provider has accepted it
-	Starting Phase = "starting" // a host is being made ready
+	Starting Phase = "starting" // a host is being prepared
 	Running  Phase = "running"
-	Away     Phase = "away" // the host cannot be reached for the moment; the provider keeps trying
+	Away     Phase = "away" // the host is unreachable at the moment; the provider keeps trying
 )
 
-// A Stage is told while a job is waited for, whenever it changes.
+// A Stage is the progress of a job. A Watcher gets one whenever it changes.
 type Stage struct {
 	Phase Phase
-	Text  string    // "position 3 of 7", "node gpu04", the error while Away
-	Start time.Time // estimated, while Queued; zero where it is not known
+	Text  string    // "position 3 of 7", "node gpu04"; while Away the error
+	Start time.Time // estimate while Queued; zero if unknown
 }
 
-// A Watcher follows a job. Write takes the bytes of the event stream in order, whole lines or not, each byte once; its
-// error ends the Wait. Both are called from one goroutine at a time.
+// A Watcher follows a job. Write gets the bytes of the event stream in order, each byte once, and not necessarily in
+// whole lines; its error ends the Wait. Write and State are not called concurrently.
 type Watcher interface {
 	io.Writer
 	State(Stage)
 }
 
-// A Provider takes jobs to hosts of one kind. Its methods may be called from several goroutines at a time. Errors name
-// the provider and the host, and carry the provider's own words; a *Denied says more. After ctx has ended a method
-// returns soon and with an error that wraps ctx's.
+// A Provider runs jobs on hosts of one kind. Its methods may be called concurrently. Errors name the provider and the
+// host, and contain the provider's own message; a *Denied has more details. When ctx ends, a method returns soon, with
+// an error that wraps ctx's.
 type Provider interface {
-	// Places gives the places that the config names, in its order, without asking a host: for a queue, as many as jobs may
-	// be in it at a time, at most n. No two have the same text: what is wrong with one says nothing of the others.
+	// Places returns the places named in the config, in its order, without contacting a host. For a queue it returns
+	// the number of jobs that may be in it at a time, at most n. The texts of places are distinct, so that an error of
+	// one place does not affect another.
 	Places(n int) []Place
 
-	// Check asks each host, or the service, whether a job could run now, without cost. An unreachable host is a Host with
-	// Err set, not an error.
+	// Check asks each host, or the service, whether a job could run now; this is free of charge. An unreachable host is
+	// a Host with Err set, not an error.
 	Check(ctx context.Context) ([]Host, error)
 
-	// Submit sends what the host lacks of the bundle and starts the job, or queues it. It returns when the job is accepted
-	// for good: it goes on when this process ends. On an error nothing is left running. progress, which may be nil, is
-	// told how many bytes of total were sent; total counts only what must be sent.
+	// Submit sends the files of the bundle that are missing on the host, and starts or queues the job. When it returns,
+	// the job is accepted and survives the end of this process. After an error nothing is left running. Submit calls
+	// progress, which may be nil, with the number of bytes sent so far; total counts only the missing files.
 	Submit(ctx context.Context, job *Job, progress func(sent, total int64)) (Handle, error)
 
-	// Wait writes the job's event stream to w from byte offset from on, as it grows, and returns when the job has ended
-	// and all of its stream is written. It reconnects by itself after a lost connection, and gives Lost when it has reason
-	// to believe that the job will say nothing more. That its host is out of reach, or does not let the user in any more,
-	// is none: Wait then gives up with the *Denied at the latest after the time that the table sets for that, or never.
-	// The job goes on then, as where ctx ends first. Waiting for a job that has ended, or a second time, is allowed.
-	// Where h has a Key, an exit.json that the agent has not signed ends no job while the agent may live, and says of no
-	// job that its program exited.
+	// Wait writes the job's event stream to w, from byte offset from, and returns when the job has ended and its whole
+	// stream is written. It reconnects after a lost connection. It returns Lost if there is reason to believe that the
+	// job will write nothing more. An unreachable host or a rejected login is not such a reason: Wait then retries and
+	// returns the *Denied after the time set in the table, if any. After that the job still runs; the same is true if
+	// ctx ends first. Wait may be called for a job that has ended, and repeatedly. If h has a Key, an exit.json without
+	// the agent's signature does not end a job whose agent may be alive, and never counts as Exited.
 	Wait(ctx context.Context, h Handle, from int64, w Watcher) (Exit, error)
 
-	// Collect copies the job's log into the folder dst, which exists: agent.LogName, and what else the job left beside its
-	// stream. A job that has not ended is collected as far as it is.
+	// Collect copies the job's log, agent.LogName, and its other files except the stream into the existing folder dst.
+	// It may be called before the job has ended.
 	Collect(ctx context.Context, h Handle, dst string) error
 
-	// Release ends the job where it runs, and frees all it held: processes, queue entries, sandboxes, instances, its
-	// folder. The bundle's files may stay, for the next job. It may be called at any time and again.
+	// Release ends the job and frees all its resources: processes, queue entries, sandboxes, instances, its folder. The
+	// files of the bundle may stay for the next job. Release may be called at any time, and repeatedly.
 	Release(ctx context.Context, h Handle) error
 
-	// List gives the jobs of this user that still hold something on the provider's side, also those of other clients. With
-	// an error it gives those that it could find.
+	// List returns the user's jobs that still hold resources of the provider, including jobs of other clients. Besides
+	// an error it returns the jobs that it found.
 	List(ctx context.Context) ([]Handle, error)
 
-	// Close ends connections. No job ends with it.
+	// Close closes connections. Jobs continue.
 	Close() error
 }
 
 // A Host is one line of `fisub remote hosts`.
 type Host struct {
 	Name   string `json:"name"`
-	State  string `json:"state"`            // "ready", "busy", "down", the queue's word
+	State  string `json:"state"`            // "ready", "busy", "down", or the queue's own word
 	Detail string `json:"detail,omitempty"` // "2 x NVIDIA B200, driver 580.95"
 	Err    error  `json:"-"`
 }
 
-// A LocalError is one of this machine, such as a file of the bundle that cannot be read: it is not sent again, and it
-// is not the host's. A *fs.PathError alone does not say so, since the pipe to an ssh that died gives one too.
+// A LocalError is an error of this machine and not of the host, for example an unreadable file of the bundle. Sending
+// is not retried after it. The type is needed because a broken pipe to ssh is a *fs.PathError too.
 type LocalError struct{ Err error }
 
 func (e *LocalError) Error() string { return e.Err.Error() }
 func (e *LocalError) Unwrap() error { return e.Err }
 
-// Local gives err as a LocalError, but for nil and the end of a file.
+// Local wraps err in a LocalError. It returns nil and io.EOF unchanged.
 func Local(err error) error {
 	if err == nil || err == io.EOF {
 		return err
@@ -204,15 +202,15 @@ func Local(err error) error {
 	return &LocalError{Err: err}
 }
 
-// A Denied error says that the provider or a host will not take the job.
+// A Denied is the error of a provider or host that rejects the job.
 type Denied struct {
 	// Code is "credentials", "host-key", "unreachable", "no-such", "quota", "capacity", "no-driver", "old-driver", "arch",
 	// "disk", "limit" or "image".
 	Code     string
-	Provider string // name of the table: "lab"
-	Host     string // "" where it is not about one host
+	Provider string // name of the table, such as "lab"
+	Host     string // "" if the error is not about one host
 	Text     string // in the provider's own words
-	Hint     string // what to do
+	Hint     string // how to fix it
 }
 
 func (e *Denied) Error() string {
@@ -229,7 +227,7 @@ func (e *Denied) Error() string {
 // Advice returns the hint of the error.
 func (e *Denied) Advice() string { return e.Hint }
 
-// CodeOf gives the Code of the *Denied that err is or wraps; "" where it is none.
+// CodeOf returns the Code of the *Denied in err's chain, or "".
 func CodeOf(err error) string {
 	denied, ok := errors.AsType[*Denied](err)
 	if !ok {
@@ -238,7 +236,7 @@ func CodeOf(err error) string {
 	return denied.Code
 }
 
-// Sleep waits for d, or until ctx is done, whose error it then gives.
+// Sleep waits for d. If ctx ends first, it returns ctx's error.
 func Sleep(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()

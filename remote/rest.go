@@ -7,16 +7,16 @@ import (
 	"time"
 )
 
-// A Rest reads from a pipe what a program says, to its end, however slow who takes it is. When the program has ended,
-// each further piece may take Patience: a process that has outlived it may hold the pipe open, and is not waited for.
-// Read then fails with os.ErrDeadlineExceeded.
+// A Rest reads the output of a program from a pipe to the end, even if the caller reads slowly. After End each Read
+// waits at most Patience, because a process that outlives the program may keep the pipe open; Read then fails with
+// os.ErrDeadlineExceeded.
 type Rest struct {
 	Pipe     *os.File
 	Patience time.Duration
 	ended    atomic.Bool
 }
 
-// End says that the program has ended.
+// End marks the program as ended.
 func (r *Rest) End() {
 	r.ended.Store(true)
 	_ = r.Pipe.SetReadDeadline(time.Now().Add(r.Patience))
@@ -28,7 +28,7 @@ func (r *Rest) Read(p []byte) (int, error) {
 		_ = r.Pipe.SetReadDeadline(time.Now().Add(r.Patience))
 	}
 	n, err := r.Pipe.Read(p)
-	if !ended && errors.Is(err, os.ErrDeadlineExceeded) { // it has ended since
+	if !ended && errors.Is(err, os.ErrDeadlineExceeded) { // End was called during this Read
 		return r.Read(p)
 	}
 	return n, err

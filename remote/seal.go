@@ -13,17 +13,17 @@ import (
 	"strings"
 )
 
-// A Seal signs what the agent of a job says, and knows again what was signed: each line of the stream, by its number,
-// and the Exit, with the number of lines. So nothing can be added, changed, left out, put in another place or taken
-// from another job by who does not have the key. Where the Key is "" nothing is signed, and everything is taken.
+// A Seal signs the output of a job's agent and verifies the signatures. It covers each line of the stream with its
+// number, and the Exit with the number of lines. Without the key nobody can add, change, drop, reorder or replay lines.
+// If Key is "", nothing is signed and everything is accepted.
 type Seal struct {
 	Key string
 	Job string // its ID
 
-	Lines int64 // that were signed, or known, so far
+	Lines int64 // lines signed or verified so far
 }
 
-// codeSize is the length of a code in hexadecimal digits.
+// codeSize is the length of a signature in hexadecimal digits.
 const codeSize = 2 * sha256.Size
 
 func (s *Seal) hash(of string, number int64) hash.Hash {
@@ -34,8 +34,8 @@ func (s *Seal) hash(of string, number int64) hash.Hash {
 
 func code(h hash.Hash) []byte { return hex.AppendEncode(nil, h.Sum(nil)) }
 
-// Line takes the next line, without its newline, and gives what was signed; ok is false, and the line does not count,
-// where it does not end with a tab and its code.
+// Line verifies the next line (without its newline) and returns it without the signature. If the line does not end with
+// a tab and a valid signature, ok is false and the line is not counted.
 func (s *Seal) Line(text []byte) (line []byte, ok bool) {
 	if s.Key == "" {
 		return text, true
@@ -53,7 +53,7 @@ func (s *Seal) Line(text []byte) (line []byte, ok bool) {
 	return text[:at], true
 }
 
-// Sign gives the end of the job as it is after Lines lines, signed.
+// Sign returns e with Lines set to the number of lines so far, signed.
 func (s *Seal) Sign(e Exit) Exit {
 	if s.Key == "" {
 		return e
@@ -64,13 +64,13 @@ func (s *Seal) Sign(e Exit) Exit {
 	return e
 }
 
-// Signed tells whether the end of the job is signed.
+// Signed reports whether e has a valid signature.
 func (s *Seal) Signed(e Exit) bool {
 	return s.Key != "" && hmac.Equal([]byte(s.exit(e)), []byte(e.MAC))
 }
 
-// Missing says what of the lines that the agent wrote before it signed e has not come, "" where nothing is missing or
-// nothing is signed.
+// Missing describes the lines that the agent wrote before it signed e and that have not arrived. It returns "" if all
+// lines arrived or e is unsigned.
 func (s *Seal) Missing(e Exit) string {
 	if e.MAC == "" || e.Lines == s.Lines {
 		return ""
@@ -80,30 +80,30 @@ func (s *Seal) Missing(e Exit) string {
 
 func (s *Seal) exit(e Exit) string {
 	e.MAC = ""
-	text, _ := json.Marshal(e) // strings and numbers: it cannot fail
+	text, _ := json.Marshal(e) // strings and numbers: Marshal cannot fail
 	h := s.hash("exit", e.Lines)
 	h.Write(text)
 	return string(code(h))
 }
 
-// MaxLine bounds a line of a job's stream, in bytes.
+// MaxLine is the maximum length of a line of a job's stream, in bytes.
 const MaxLine = 32 << 20
 
-// A Cutter cuts the stream of a job, from its beginning, into lines, and knows again those that the agent has signed.
+// A Cutter splits the stream of a job, from its beginning, into lines and verifies their signatures.
 type Cutter struct {
 	Seal
-	half []byte // the line that is not whole yet
-	long bool   // it is longer than MaxLine, and dropped
+	half []byte // the incomplete last line
+	long bool   // half was longer than MaxLine and is dropped
 }
 
-// A SignedLine is one of a stream, without its newline and its code.
+// A SignedLine is a line of a stream, without its newline and its signature.
 type SignedLine struct {
-	Text   []byte // until the next one is asked for; not of one that is Long
-	Signed bool   // by the agent, or nothing is; it may be where the line is Long: what follows tells
-	Long   bool   // more than MaxLine, and dropped
+	Text   []byte // valid until the next line is requested; nil if Long
+	Signed bool   // the signature is valid or signing is off; assumed if Long, since later lines fail if it is wrong
+	Long   bool   // longer than MaxLine, and dropped
 }
 
-// Cut gives the lines that end with p, which is what comes next of the stream. It must be read to its end.
+// Cut returns the lines completed by p, the next bytes of the stream. The caller must consume the whole sequence.
 func (c *Cutter) Cut(p []byte) iter.Seq[SignedLine] {
 	return func(yield func(SignedLine) bool) {
 		for part := range bytes.Lines(p) {
@@ -131,15 +131,16 @@ func (c *Cutter) Cut(p []byte) iter.Seq[SignedLine] {
 	}
 }
 
-// A Sealer writes a stream to W, each line with its code.
+// A Sealer signs each line of a stream and writes it to W.
 type Sealer struct {
 	W io.Writer
 	*Seal
-	begun int64     // lines
-	line  hash.Hash // of the one that is not whole yet
+	begun int64     // number of lines started
+	line  hash.Hash // the incomplete last line
 }
 
-// Write takes bytes of the stream, whole lines or not. After an error the Seal has counted the lines that are in W.
+// Write takes bytes of the stream, not necessarily in whole lines. After an error the Seal's Lines is the number of
+// lines in W.
 func (s *Sealer) Write(p []byte) (int, error) {
 	out := p
 	if s.Key != "" {

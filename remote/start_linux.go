@@ -8,10 +8,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Start starts a program that helps this one, so that an interrupt from the keyboard does not reach it: in a process
-// group of its own and, since that comes a moment after its birth, with SIGINT blocked. SIGTERM ends it.
+// Start starts a helper program that an interrupt from the keyboard does not reach. It runs in its own process group,
+// and with SIGINT blocked, because the group is set a moment after the fork. SIGTERM ends it.
 func Start(cmd *exec.Cmd) error {
-	runtime.LockOSThread() // a new process has the blocked signals of the thread that starts it
+	runtime.LockOSThread() // a new process inherits the blocked signals of its thread
 	defer runtime.UnlockOSThread()
 	var block, before unix.Sigset_t
 	block.Val[0] = 1 << (unix.SIGINT - 1)

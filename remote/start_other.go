@@ -7,8 +7,7 @@ import (
 	"syscall"
 )
 
-// Start starts a program that helps this one in a process group of its own, so that an interrupt from the keyboard does
-// not reach it.
+// Start starts a helper program in its own process group, so that an interrupt from the keyboard does not reach it.
 func Start(cmd *exec.Cmd) error {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	return cmd.Start()

@@ -19,53 +19,53 @@ import (
 	"fisub/remote/host"
 )
 
-// A FolderJob is one of a work folder. Its JSON is what a handle holds of it.
+// A FolderJob is a job in a work folder. Its JSON is the Data of its handle.
 type FolderJob struct {
 	Host    host.Host    `json:"-"`
 	ID      string       `json:"-"`
-	Place   remote.Place `json:"-"`                 // as its description or its handle has it
-	Key     string       `json:"-"`                 // as Handle has it
+	Place   remote.Place `json:"-"`                 // from its description or its handle
+	Key     string       `json:"-"`                 // Handle.Key
 	Work    string       `json:"work"`              // the work folder, absolute
-	Program string       `json:"program,omitempty"` // hash of the agent; "" where that is not known
-	Number  string       `json:"number,omitempty"`  // of a queue; "" where none runs it, or only its name is known
-	Cluster string       `json:"cluster,omitempty"` // of several with one queue; "" for the host's own
+	Program string       `json:"program,omitempty"` // hash of the agent; "" if unknown
+	Number  string       `json:"number,omitempty"`  // in a queue; "" if unknown or not queued
+	Cluster string       `json:"cluster,omitempty"` // if one queue serves several clusters; "" for the host's own
 }
 
-// Valid tells whether a handle may hold the job: what it names will be ended and removed.
+// Valid reports whether the fields may come from a handle. This matters because Free deletes the paths that they name.
 func (j *FolderJob) Valid() bool {
 	return remote.ValidID(j.ID) && path.IsAbs(j.Work) && path.Clean(j.Work) == j.Work && !control(j.Work) &&
 		(j.Program == "" || remote.ValidHash(j.Program))
 }
 
-// Handle gives the job's handle, of a provider of that kind.
+// Handle returns the job's handle for a provider of that kind.
 func (j *FolderJob) Handle(kind string) remote.Handle {
 	return remote.NewHandle(kind, j.ID, j.Place, j)
 }
 
-// Dir is the job's folder.
+// Dir returns the job's folder.
 func (j *FolderJob) Dir() string { return agent.JobDir(j.Work, j.ID) }
 
 func (j *FolderJob) program() string { return agent.Stored(j.Work, j.Program) }
 
-// noJob is the status of scripts that do not find the job's folder.
+// noJob is the exit status of scripts that cannot find the job's folder.
 const noJob = 44
 
-// follow says a line when the host has answered, and then the stream of the job in folder $1 from byte $3 on. A program
-// that says nothing and is content is not the agent.
+// follow prints a newline as soon as the host answers, and then the stream of the job in folder $1 from byte $3. It
+// fails if the program $2 exits with 0 although the job has not ended: then $2 is damaged.
 var follow = fmt.Sprintf(`[ -d "$1" ] || exit %d; echo; "$2" agent tail "$1" --from "$3"; s=$?
 if [ $s -eq 0 ] && [ -d "$1" ] && [ ! -e "$1/%s" ]; then echo the program of the agent is damaged >&2; exit 1; fi
 exit $s`,
 	noJob, agent.ExitName)
 
-// stubborn is how long a host may answer, and its agent not, until the job is lost.
+// stubborn is how long Wait retries if the host answers but the agent fails; then the job is lost.
 const stubborn = 5 * time.Second
 
-// Wait hands the event stream on from byte from on, as remote.Provider's Wait does, over one connection after the
-// other. Where the host cannot be reached for longer than away it gives up, with the reason.
+// Wait passes the event stream on from byte from, like remote.Provider's Wait. It reconnects as needed, and returns the
+// error if the host is unreachable for longer than away.
 func (j *FolderJob) Wait(ctx context.Context, from int64, w remote.Watcher, away time.Duration) (remote.Exit, error) {
 	f := &follower{Feed: remote.Feed{To: w, At: from}}
 	const soon = 250 * time.Millisecond
-	var since time.Time // the host cannot be reached, or its agent does not answer
+	var since time.Time // start of the time without an answer from the host or its agent
 	for wait := soon; ; wait = min(2*wait, 5*time.Second) {
 		before := f.At
 		f.heard = false
@@ -104,7 +104,7 @@ func (j *FolderJob) Wait(ctx context.Context, from int64, w remote.Watcher, away
 		}
 		text := err.Error()
 		if denied, ok := errors.AsType[*remote.Denied](err); ok {
-			text = denied.Text // the table and the host are told beside it
+			text = denied.Text // without the table and the host, which are shown next to it
 		}
 		f.Tell(remote.Away, text)
 		if err := remote.Sleep(ctx, wait); err != nil {
@@ -117,7 +117,7 @@ func gone() remote.Exit {
 	return remote.Exit{End: remote.Cancelled, Text: "the job's folder is gone"}
 }
 
-// A follower is a Feed behind the line with which the host answers.
+// A follower is a Feed for the output of the script follow.
 type follower struct {
 	remote.Feed
 	heard bool // the host has answered on this connection
@@ -135,7 +135,7 @@ func (f *follower) Write(p []byte) (n int, err error) {
 	return len(p), err
 }
 
-// Exit reads how the job ended. It is nil where that is not written yet, or where the folder is gone.
+// Exit returns how the job ended. It is nil if the agent has not written it, or if the folder is gone.
 func (j *FolderJob) Exit(ctx context.Context) (*remote.Exit, error) {
 	text, err := j.read(ctx, agent.ExitName, 64<<10)
 	if text == nil || err != nil {
@@ -145,7 +145,7 @@ func (j *FolderJob) Exit(ctx context.Context) (*remote.Exit, error) {
 	return &exit, nil
 }
 
-// read gives the beginning of a file in the job's folder; nil where there is none.
+// read returns the beginning of a file in the job's folder, or nil if the file does not exist.
 func (j *FolderJob) read(ctx context.Context, name string, limit int64) ([]byte, error) {
 	text := bytes.NewBuffer([]byte{})
 	_, err := j.Host.Read(ctx, path.Join(j.Dir(), name), 0, limit, text)
@@ -155,10 +155,10 @@ func (j *FolderJob) read(ctx context.Context, name string, limit int64) ([]byte,
 	return text.Bytes(), err
 }
 
-// maxLog bounds each file that is collected.
+// maxLog limits the size of each collected file.
 const maxLog = 16 << 20
 
-// Collect copies the job's log, and its files with those names, as far as they are there, into the folder dst.
+// Collect copies the job's log and the named files, if they exist, into the folder dst.
 func (j *FolderJob) Collect(ctx context.Context, dst string, names ...string) error {
 	for _, name := range append([]string{agent.LogName}, names...) {
 		if err := j.collect(ctx, name, filepath.Join(dst, name)); err != nil {
@@ -190,9 +190,10 @@ func (l localWriter) Write(p []byte) (int, error) {
 	return n, remote.Local(err)
 }
 
-// free ends the job in folder $1 by its agent $2 and removes the folder, or what a client that was killed has left, $3.
-// The status of an agent that cannot is 1. Where its program is gone or damaged, the shell can remove what is left of a
-// job that the agent has ended, that never began, has ended, or had an agent on this machine that is gone.
+// free ends the job in folder $1 with its agent $2 and removes the folder. If a killed client has renamed the folder to
+// $3 before, it removes $3. If the agent exits with 1, it could not end the job. If the agent's program is missing or
+// damaged, the shell removes the folder of a job that never started or has ended, or whose agent on this machine is
+// dead.
 const free = `left() { [ -e "$1" ] || [ -e "$3" ]; }
 if [ -s "$2" ] && [ -x "$2" ]; then "$2" agent free "$1"; s=$?
 if [ $s -eq 1 ] && [ ! -e "$1" ]; then rm -rf -- "$3"; s=0; fi
@@ -203,7 +204,7 @@ if ! grep -qF "\"host\":\"$(uname -n)\"" "$state" || grep -qF "$boot" "$state" &
 echo the program of the job\'s agent is gone or damaged, and it may still run >&2; exit 1; fi; fi
 rm -rf -- "$1" "$3"; if left "$@"; then echo "$1 cannot be removed" >&2; exit 1; fi`
 
-// Free ends the job where it runs, and removes its folder. It may be called again.
+// Free ends the job and removes its folder. It may be called repeatedly.
 func (j *FolderJob) Free(ctx context.Context) error {
 	return shell(ctx, j.Host, free, []string{j.Dir(), j.program(), j.half()}, nil, nil)
 }
@@ -213,10 +214,10 @@ func (j *FolderJob) Remove(ctx context.Context) error {
 	return shell(ctx, j.Host, `rm -rf -- "$@"`, []string{j.Dir(), j.half()}, nil, nil)
 }
 
-// half is what a Free that was killed leaves.
+// half returns the name of a folder that a killed Free left.
 func (j *FolderJob) half() string { return path.Join(agent.Jobs(j.Work), agent.FreePrefix+j.ID) }
 
-// Said gives the last line of a file in the job's folder; "" where there is none.
+// Said returns the last line of a file in the job's folder, or "" if the file does not exist.
 func (j *FolderJob) Said(ctx context.Context, name string) (string, error) {
 	text, err := j.read(ctx, name, 64<<10)
 	lines := bytes.Split(bytes.TrimSpace(text), []byte("\n"))

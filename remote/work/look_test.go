@@ -7,13 +7,13 @@ import (
 	"testing"
 )
 
-// A client that is killed while a host is asked leaves nothing there.
+// A client killed during Look leaves no files on the host.
 func TestLookCut(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "w")
 	if err := os.MkdirAll(filepath.Join(dir, "store"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	// Nobody reads what it says after the line of the folders.
+	// The reader closes the pipe after the line of the folders.
 	out, err := exec.Command("sh", "-c", `sh -c "$1" sh "$2" make | sed '/^folder/q' >/dev/null; wait`, "sh", look,
 		dir).CombinedOutput()
 	if err != nil {

@@ -15,21 +15,21 @@ import (
 	"fisub/remote/host"
 )
 
-// Hosts are those of one table, each with a work folder and an agent that is started when its job is submitted. They
-// have all methods of a remote.Provider but Places and Check.
+// Hosts are the hosts of one table, each with a work folder. Submit starts an agent there. Hosts has the methods of a
+// remote.Provider except Places and Check.
 type Hosts struct {
 	Kind    string // of the provider
 	Table   string // its name
 	Folders []*Folder
 
-	Logs  []string              // files in a job's folder that Collect copies beside the log
-	Valid func(*FolderJob) bool // whether a handle may hold the job; may be nil
+	Logs  []string              // files in a job's folder that Collect copies in addition to the log
+	Valid func(*FolderJob) bool // additional check of a job from a handle; may be nil
 
-	// At gives the folder of a place; nil where the table has no such host.
+	// At returns the folder of a place; nil if the host is not in the table.
 	At func(remote.Place) *Folder
 }
 
-// Submit sends what the host lacks and starts an agent there.
+// Submit sends the missing files and starts an agent.
 func (s *Hosts) Submit(ctx context.Context, job *remote.Job, progress func(sent, total int64)) (remote.Handle, error) {
 	f := s.At(job.Place)
 	if f == nil {
@@ -59,7 +59,7 @@ func (s *Hosts) Open(h remote.Handle) (*FolderJob, *Folder, error) {
 	return j, f, nil
 }
 
-// Wait follows the job's stream over one connection after the other.
+// Wait follows the job's stream and reconnects as needed.
 func (s *Hosts) Wait(ctx context.Context, h remote.Handle, from int64, w remote.Watcher) (remote.Exit, error) {
 	j, f, err := s.Open(h)
 	if err != nil {
@@ -69,7 +69,7 @@ func (s *Hosts) Wait(ctx context.Context, h remote.Handle, from int64, w remote.
 	return exit, Fault(ctx, s.Table, f.Name, err)
 }
 
-// Collect copies the log, and the files of Logs.
+// Collect copies the log and the files in Logs.
 func (s *Hosts) Collect(ctx context.Context, h remote.Handle, dst string) error {
 	j, f, err := s.Open(h)
 	if err != nil {
@@ -87,7 +87,7 @@ func (s *Hosts) Release(ctx context.Context, h remote.Handle) error {
 	return Fault(ctx, s.Table, f.Name, j.Free(ctx))
 }
 
-// List gives the jobs on all hosts; a host that cannot be reached is an error.
+// List returns the jobs on all hosts. Its error includes each unreachable host.
 func (s *Hosts) List(ctx context.Context) ([]remote.Handle, error) {
 	handles, faults := make([][]remote.Handle, len(s.Folders)), make([]error, len(s.Folders))
 	var group sync.WaitGroup
@@ -107,7 +107,8 @@ func (s *Hosts) List(ctx context.Context) ([]remote.Handle, error) {
 	return slices.Concat(handles...), errors.Join(faults...)
 }
 
-// Ready tells of each host whether a job for that kind of GPU, "" for none, could run now on one of those ordinals.
+// Ready reports for each host whether a job that needs a GPU of that kind ("" for none) could start now on one of the
+// GPUs with those ordinals.
 func (s *Hosts) Ready(ctx context.Context, kind string, ordinals []int) []remote.Host {
 	hosts := make([]remote.Host, len(s.Folders))
 	var group sync.WaitGroup
@@ -121,7 +122,7 @@ func (s *Hosts) Ready(ctx context.Context, kind string, ordinals []int) []remote
 	return hosts
 }
 
-// Close ends the connections.
+// Close closes the connections.
 func (s *Hosts) Close() error {
 	var group sync.WaitGroup
 	faults := make([]error, len(s.Folders))
@@ -132,7 +133,7 @@ func (s *Hosts) Close() error {
 	return errors.Join(faults...)
 }
 
-// Fault names the table and the host in an error as a user sees it; name is "" where there is but one host.
+// Fault adds the table and the host to an error, as shown to the user; name is "" if there is only one host.
 func Fault(ctx context.Context, table, name string, err error) error {
 	var denied *remote.Denied
 	var failed *host.ExitError

@@ -14,7 +14,7 @@ import (
 	"fisub/remote/agent"
 )
 
-// self is the hash of this program, which is the agent of the jobs that it sends; "" where it cannot be read.
+// self returns the hash of this program, which is also the agent of its jobs; "" if it cannot be read.
 var self = sync.OnceValue(func() string {
 	path, err := os.Executable()
 	if err != nil {
@@ -27,7 +27,7 @@ var self = sync.OnceValue(func() string {
 	return f.SHA256
 })
 
-// looking asks the agent $1 for the host's GPUs, where it is there, and nvidia-smi, a fact in each line.
+// looking prints the host's GPUs, one fact per line, according to the agent $1, if it is there, and nvidia-smi.
 const looking = `if [ -s "$1" ] && [ -x "$1" ]; then
 if out=$("$1" agent look 2>&1); then printf 'agent %s\n' "$out"; else printf 'fault %s\n' "$out"; fi; fi
 command -v nvidia-smi >/dev/null || exit 0
@@ -36,8 +36,8 @@ echo "gpu $line"; lock=/tmp/fisub-${line%%,*}.lock
 [ ! -e "$lock" ] || ! command -v flock >/dev/null || flock -sn "$lock" true || echo "held ${line%%,*}"; done
 nvidia-smi --query-compute-apps=gpu_uuid,pid,process_name --format=csv,noheader 2>/dev/null | sed 's/^/app /'; true`
 
-// GPUs gives the GPUs of the host as the agent with that hash sees them, or, where that is not there, as nvidia-smi
-// does, and how they are called. The error is a *remote.Denied where there is none, or nobody knows.
+// GPUs returns the GPUs of the host and a description of them. It asks the agent with the hash program, or nvidia-smi
+// if that agent is not on the host. The error is a *remote.Denied if there is no GPU, or neither can be asked.
 func (f *Folder) GPUs(ctx context.Context, facts *Facts, program string) (gpus []agent.GPU, called string, err error) {
 	out := &plain.Buffer{Limit: 1 << 20}
 	if err := shell(ctx, f.Host, looking, []string{agent.Stored(facts.Root, program)}, nil, out); err != nil {
@@ -82,8 +82,9 @@ func (f *Folder) GPUs(ctx context.Context, facts *Facts, program string) (gpus [
 	return gpus, fmt.Sprintf("%d x %s%s", len(gpus), plain.Brief(gpus[0].Name, 100), called), nil
 }
 
-// Ready tells whether a job for that kind of GPU, "" for none, could run now on one of the GPUs with those ordinals, by
-// what the agent itself would say. It makes nothing there. The state is "ready", "busy", or "down" with an error.
+// Ready reports whether a job that needs a GPU of that kind ("" for none) could start now on one of the GPUs with those
+// ordinals. It applies the agent's own rules and creates nothing on the host. The state is "ready", "busy", or "down"
+// with an error.
 func (f *Folder) Ready(ctx context.Context, kind string, ordinals []int) (state, detail string, err error) {
 	facts, err := f.See(ctx)
 	if err == nil && f.Check != nil {
@@ -132,8 +133,7 @@ func unfit(r *agent.Refusal) error {
 	return &remote.Denied{Code: "no-such", Text: r.Text, Hint: r.Hint}
 }
 
-// fits refuses a job whose GPU cannot be one of this host's, before its files are sent. What only the agent can know is
-// its to say.
+// fits rejects a job whose GPU this host cannot have, before its files are sent. It leaves the rest to the agent.
 func (f *Folder) fits(ctx context.Context, facts *Facts, job *remote.Job, program string) error {
 	if job.GPU == "" {
 		return nil

@@ -23,19 +23,18 @@ import (
 	"fisub/remote/host"
 )
 
-// tries is how often Send begins at most where the connection is lost each time: what arrived before is not sent again.
-// While the host cannot be reached that does not count.
+// tries is how many times Send starts if the connection is lost each time; it never resends what has arrived. Attempts
+// that cannot reach the host do not count.
 const tries = 4
 
-// Send brings to the store what it lacks of the files, and gives what the host tells of itself. progress, which may be
-// nil, is told how many bytes of total were sent, before they are compressed. One call at a time sends, so that the
-// next one finds it there. It gets over a connection that is lost, and over a host that is away for no longer than
-// Away.
+// Send uploads the files that are missing from the store and returns facts about the host. progress, which may be nil,
+// gets the number of uncompressed bytes sent so far, out of total. Concurrent calls run one after the other, so that
+// the next finds the files in the store. Send survives lost connections, and an unreachable host for up to Away.
 func (f *Folder) Send(ctx context.Context, files []remote.File, progress func(sent, total int64)) (*Facts, error) {
 	return f.sendAll(ctx, files, progress, nil)
 }
 
-// sendAll is Send that asks fits, which may be nil, before something is sent.
+// sendAll is Send with a function fits, which may be nil, that can reject the host before anything is sent.
 func (f *Folder) sendAll(ctx context.Context, files []remote.File, progress func(sent, total int64),
 	fits func(*Facts) error) (*Facts, error) {
 	select {
@@ -44,7 +43,7 @@ func (f *Folder) sendAll(ctx context.Context, files []remote.File, progress func
 		return nil, ctx.Err()
 	}
 	defer func() { f.sending <- struct{}{} }()
-	var since time.Time // the host, which has answered before, cannot be reached
+	var since time.Time // start of the time in which a host that has answered before is unreachable
 	answered := false
 	for try, wait := 1, 250*time.Millisecond; ; wait = min(2*wait, 5*time.Second) {
 		facts, err := f.send(ctx, files, progress, fits)
@@ -69,22 +68,22 @@ func (f *Folder) sendAll(ctx context.Context, files []remote.File, progress func
 	}
 }
 
-// room and inodes are what must be free on the host beside the files themselves.
+// room (in bytes) and inodes must be free on the host in addition to the files themselves.
 const (
 	room   = 32 << 20
 	inodes = 40
 )
 
-// A file on its way lies in the store under this name and its hash, as it is or compressed. Clients that send the same
-// file write the same bytes to the same places of it.
+// A partial upload has this prefix and the hash as its name in the store; packName marks a compressed one. Clients that
+// send the same file write the same bytes to the same offsets.
 const (
 	partName = ".part-"
 	packName = ".gzip-"
 )
 
-// stored is look, and reads hashes, a line each, and gives the sizes of those that the store has, and of files on their
-// way. The former stay for a job that is begun soon; what no job has used for a month goes, and what came only in part
-// and has not grown for a day. In the folder of somebody else nothing goes.
+// stored runs look, then reads hashes, one per line, and prints the sizes of those files and of their partial uploads.
+// It touches the files, since a job may start soon. In the user's own folder it deletes files that no job has used for
+// a month, and partial uploads that have not grown for a day.
 const stored = look + `
 names=$(cat); cd store || exit; printf '%s\n' "$names" | xargs touch -c -- 2>/dev/null
 [ ! -O . ] ||
@@ -119,7 +118,7 @@ func (f *Folder) send(ctx context.Context, files []remote.File, progress func(se
 			lacking = append(lacking, file)
 			total += file.Size
 		}
-		have[file.SHA256] = file.Size // two names may have the same content
+		have[file.SHA256] = file.Size // the same content may occur under two names
 	}
 	count.Begin(total)
 	if facts.Free > 0 && facts.Free < total+room && len(lacking) > 0 {
@@ -160,12 +159,13 @@ func full(facts *Facts, text string) error {
 		Hint: makeRoom}
 }
 
-// block is the unit in which an upload that was cut off goes on.
+// block is the unit in which an interrupted upload resumes.
 const block = 64 << 10
 
-// receive writes its input to $1 from block $3 on, and makes file $2 of what is there then, of $4 bytes with hash $5
-// and mode $6, through the command $7. What another client has brought meanwhile is as good, and what one that was
-// killed has unpacked goes. The file is on the disk before it has its name.
+// receive writes its input to the partial upload $1 from block $3. Then it unpacks it with the command $7 (if not ""),
+// and renames it to $2 after checking the size $4 and hash $5 and setting the mode $6. If another client has uploaded
+// the file in the meantime, it uses that. It deletes half-unpacked files of killed clients. The file is synced to disk
+// before it is renamed.
 var receive = fmt.Sprintf(`umask 077; dd of="$1" bs=%d seek="$3" conv=notrunc status=none || exit
 size() { stat -c %%s -- "$1" 2>/dev/null || echo 0; }
 tidy() { for left in "$1" "$1".*; do [ ! -e "$left" ] || rm -f -- "$left"; done; }
@@ -176,7 +176,7 @@ if [ "$(sha256sum <"$out")" != "$5  -" ]; then short=$(($(size "$out") < $4)); b
   rm -f -- "$1"; echo what came is damaged >&2; exit 1; fi
 chmod "$6" "$out" && sync "$out" && mv -f -- "$out" "$2" && tidy "$1" || { s=$?; brought "$@"; exit $s; }`, block)
 
-// put sends a file, and goes on where an upload of it was cut off.
+// put uploads a file, resuming an interrupted upload.
 func (f *Folder) put(ctx context.Context, facts *Facts, file remote.File, have map[string]int64,
 	count *remote.Progress) error {
 	src, err := os.Open(file.Path)
@@ -189,7 +189,7 @@ func (f *Folder) put(ctx context.Context, facts *Facts, file remote.File, have m
 	case packs:
 		part, unpack = packName+file.SHA256, "gzip -dc"
 	case file.Exec:
-		unpack = "cat" // the kernel runs no file that another client still has open for writing
+		unpack = "cat" // a copy: the kernel refuses to run a file that another client has open for writing
 	}
 	store := agent.Store(facts.Root)
 	for from := have[part] / block; ; from = 0 {
@@ -213,7 +213,7 @@ func (f *Folder) put(ctx context.Context, facts *Facts, file remote.File, have m
 		switch {
 		case in.err != nil:
 			err = in.err
-		case err == io.EOF: // what was there is longer than the file
+		case err == io.EOF: // the partial upload is longer than the file
 			err = &host.ExitError{Status: 1}
 		}
 		if !errors.As(err, new(*host.ExitError)) && in.err == nil {
@@ -225,11 +225,11 @@ func (f *Folder) put(ctx context.Context, facts *Facts, file remote.File, have m
 		if in.err != nil || from == 0 {
 			return err
 		}
-		count.Sent(-in.read) // what an earlier upload left is of no use
+		count.Sent(-in.read) // the earlier partial upload is useless
 	}
 }
 
-// shrinks tells whether a file is worth compressing, by a piece from its middle.
+// shrinks reports whether a file is worth compressing, judged by a block from its middle.
 func shrinks(r io.ReaderAt, size int64) bool {
 	piece := make([]byte, block)
 	n, _ := r.ReadAt(piece, max(0, size/2-block/2))
@@ -240,7 +240,7 @@ func shrinks(r io.ReaderAt, size int64) bool {
 	return out.Len() < n-n/8
 }
 
-// A packer reads r compressed: the same bytes each time.
+// A packer compresses r. Its output is the same each time.
 type packer struct {
 	r    io.Reader
 	w    *gzip.Writer
@@ -250,7 +250,7 @@ type packer struct {
 
 func newPacker(r io.Reader) *packer {
 	p := &packer{r: r}
-	p.w, _ = gzip.NewWriterLevel(&p.out, gzip.BestSpeed) // in time for 100 MB/s
+	p.w, _ = gzip.NewWriterLevel(&p.out, gzip.BestSpeed) // fast enough for 100 MB/s
 	return p
 }
 
@@ -266,8 +266,8 @@ func (p *packer) Read(b []byte) (int, error) {
 	return p.out.Read(b)
 }
 
-// Checked reads a file of a bundle from R. It ends with an error that wraps agent.ErrHash where that is not its
-// content.
+// Checked reads a file of a bundle from R. At the end it returns an error that wraps agent.ErrHash if the content does
+// not match the file's hash.
 type Checked struct {
 	R    io.Reader
 	File remote.File
@@ -288,7 +288,7 @@ func (c *Checked) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// A source is a file of this machine that is sent. It keeps its error, a LocalError.
+// A source reads a local file to send. It keeps its first error, a *LocalError.
 type source struct {
 	Checked
 	count *remote.Progress

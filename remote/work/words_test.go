@@ -19,14 +19,14 @@ import (
 	"fisub/remote/work"
 )
 
-// A plain host runs its commands as a user who is not root.
+// A plain host runs its commands as an unprivileged user.
 type plain struct{ host.Local }
 
 func (h plain) Run(ctx context.Context, argv []string, in io.Reader, out io.Writer) error {
 	return h.Local.Run(ctx, append([]string{"setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"}, argv...), in, out)
 }
 
-// Each refusal of a folder has the remedy for that refusal.
+// Each reason for rejecting a folder comes with a hint that fixes it.
 func TestLookHints(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("only root can become another user and mount")
@@ -75,7 +75,7 @@ func TestLookHints(t *testing.T) {
 	})
 }
 
-// An agent that has ended its job, and cannot remove what is left of it, leaves that to the shell.
+// If an agent has ended its job but cannot remove the rest of the folder, the shell removes it.
 func TestFreeHalf(t *testing.T) {
 	dir, hash := t.TempDir(), strings.Repeat("a", 64)
 	j := &work.FolderJob{Host: host.Local{}, ID: "j1", Work: dir, Program: hash}
@@ -92,7 +92,7 @@ func TestFreeHalf(t *testing.T) {
 	}
 }
 
-// A host that cannot be reached is told in its own words: the table and the host stand before them already.
+// The message about an unreachable host does not repeat the table and the host.
 func TestAwayWords(t *testing.T) {
 	h := &faulty{fail: func(int, string) error {
 		return &remote.Denied{Code: "unreachable", Host: "h2", Text: "Connection refused"}

@@ -1,6 +1,6 @@
-// Package work is the work folder on a host, as package agent describes it, behind a host.Host: what a provider does
-// with a host that it reaches. It brings a job's files there, starts the agent, follows the event stream and frees what
-// is left. It is not for choosing a host, nor for queues.
+// Package work implements what providers do with a host that they can reach: it uses the work folder described in
+// package agent through a host.Host. It uploads a job's files, starts the agent, follows the event stream and cleans
+// up. It neither chooses hosts nor handles queues.
 package work
 
 import (
@@ -24,53 +24,53 @@ import (
 // A Folder is the work folder of a user on one host.
 type Folder struct {
 	Host  host.Host
-	Name  string             // of the host in places and errors; "" where there is but one
-	Dir   string             // as the table has it: absolute, or below the home folder, also as "~/..."
-	Away  time.Duration      // a host that has answered is lost when it was out of reach for longer
-	Check func(*Facts) error // whether files may be sent there; may be nil
-	Pack  bool               // what is sent is compressed on the way, where that helps
-	Given bool               // whose the folder is, and who may write to it, the user does not choose, as in a pod
+	Name  string             // of the host in places and errors; "" if there is only one
+	Dir   string             // as in the table: absolute, or relative to the home folder with or without "~/"
+	Away  time.Duration      // a host that has answered is given up after being unreachable for this long
+	Check func(*Facts) error // returns an error if files must not be sent; may be nil
+	Pack  bool               // compress uploads that get smaller
+	Given bool               // the user does not control the owner and mode of the folder, as in a pod
 
-	sending chan struct{} // holds a token while nobody sends
+	sending chan struct{} // holds a token while no Send is running
 }
 
-// New makes a Folder. Nothing is asked.
+// New returns a Folder. It does not contact the host.
 func New(h host.Host, name, dir string) *Folder {
 	f := &Folder{Host: h, Name: name, Dir: dir, sending: make(chan struct{}, 1)}
 	f.sending <- struct{}{}
 	return f
 }
 
-// Facts are what a host tells of itself.
+// Facts describe a host.
 type Facts struct {
 	System string // "Linux x86_64"
 	Root   string // the work folder, absolute
-	Free   int64  // bytes there; 0 where it does not say
-	Inodes int64  // that are free there; -1 where it does not say
-	gzip   bool   // there is the program
+	Free   int64  // bytes in Root; 0 if unknown
+	Inodes int64  // free in Root; -1 if unknown
+	gzip   bool   // gzip is installed
 }
 
 func control(s string) bool {
 	return strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r == 0x7f })
 }
 
-// shell runs a script, whose $1, $2, ... are args.
+// shell runs a script with the positional parameters args.
 func shell(ctx context.Context, h host.Host, script string, args []string, in io.Reader, out io.Writer) error {
 	err := h.Run(ctx, host.Shell(script, args...), in, out)
 	if failed, ok := errors.AsType[*host.ExitError](err); ok && failed.Stderr != "" {
-		failed.Name = "" // its words name what failed
+		failed.Name = "" // stderr already names the command that failed
 	}
 	return err
 }
 
-// barred is the status of look for a folder of the user's own that its mode does not let the user in.
+// barred is the exit status of look if the mode of the user's own folder denies access.
 const barred = 45
 
-// makeRoom is the hint of an error of a full disk: of one without free inodes df -h says that there is room.
+// makeRoom is the hint for a full disk. It names df -i because df -h shows free space even if there are no free inodes.
 const makeRoom = "make room (df -h and df -i show bytes and inodes), or set workdir to a larger disk"
 
-// look makes the folder $1, where there is a $2, and tells of the host: a word and its value in each line. The last
-// lines are those of df. Without $2 it makes nothing, and tells of the next folder above that is there.
+// look prints facts about the host, one per line as a word and its value; the last lines are the output of df. If $2 is
+// set it creates the folder $1. Otherwise it creates nothing, and describes the nearest parent that exists.
 const look = `umask 077; echo "system $(uname -sm)"; echo "uid $(id -u)"; command -v gzip >/dev/null && echo gzip yes
 may() { [ ! -d "$1" ] || [ ! -O "$1" ] || [ -r "$1" -a -w "$1" -a -x "$1" ] || { echo "$1" >&2; exit 45; }; }
 dir=$1; case $dir in /*) ;; *) cd || exit ;; esac
@@ -86,18 +86,19 @@ echo '#!/bin/sh' >"$t" && chmod 700 "$t" && { "$t" </dev/null; ran=$?; }; } 2>/d
 [ -z "$ran" ] || echo "ran $ran" || exit
 df -Pk .`
 
-// Look asks the host what it is, and makes the folder. One in which programs cannot run, or that others than the user
-// can change, is refused: what lies in its store is run.
+// Look creates the folder if necessary and returns facts about the host. Programs are run from the folder's store, so
+// Look rejects a folder in which they cannot run and one that other users can change.
 func (f *Folder) Look(ctx context.Context) (*Facts, error) {
 	return f.look(ctx, look+"; true", "make", nil, nil)
 }
 
-// See is Look, which makes nothing: where the folder is not there it tells of the next one above.
+// See is Look without creating the folder. If the folder does not exist, the facts are about its nearest existing
+// parent.
 func (f *Folder) See(ctx context.Context) (*Facts, error) {
 	return f.look(ctx, look+"; true", "", nil, nil)
 }
 
-// look runs the script, which begins with look, and takes what that says; the rest, behind an empty line, is for rest.
+// look runs a script that starts with the const look and parses its facts. Lines after the first empty line go to rest.
 func (f *Folder) look(ctx context.Context, script, how string, in io.Reader, rest func(line string)) (*Facts, error) {
 	out := &plain.Buffer{Limit: 4 << 20}
 	err := shell(ctx, f.Host, script, []string{strings.TrimPrefix(f.Dir, "~/"), how}, in, out)
@@ -160,8 +161,8 @@ func (f *Folder) look(ctx context.Context, script, how string, in io.Reader, res
 	return facts, nil
 }
 
-// private refuses a folder that others may change: stat has told its owner's number, its mode, its owner and its group.
-// A group with its user's name is that user's alone.
+// private rejects a folder that others may change. stat has the owner's number, the mode, the owner and the group. A
+// group with the same name as the owner is taken for a private one.
 func private(name, uid string, stat []string) error {
 	mode, err := strconv.ParseUint(stat[1], 8, 32)
 	refuse := func(text, hint string) error {
@@ -178,17 +179,17 @@ func private(name, uid string, stat []string) error {
 	return nil
 }
 
-// begin makes the job's folder $1 with the description on stdin, and runs what else there is: the start of an agent,
-// which leaves its state there. Of a client that dies meanwhile the host may have half of the description, or none: the
-// folder goes with it.
+// begin creates the job's folder $1 with the description from stdin. Then it runs the remaining arguments, if any: they
+// start an agent, which must leave its state file there. If the client dies in between and the description is
+// incomplete, begin deletes the folder.
 const begin = `umask 077; dir=$1; shift; mkdir -- "$dir" || exit
 began() { [ $# -eq 0 ] || { "$@" && {
 [ -e "$dir/` + agent.StateName + `" ] || { echo the agent did not start >&2; false; }; }; }; }
 { cat >"$dir/.job" && mv -- "$dir/.job" "$dir/` + agent.JobName + `" && began "$@"; } || {
 s=$?; rm -rf -- "$dir"; exit $s; }`
 
-// Begin makes the folder of a job below the root that Send gave, and runs command there, where there is one. After an
-// error the folder may be there all the same, where the host cannot be reached.
+// Begin creates the folder of a job below the root returned by Send and runs command, if any, there. After an error the
+// folder may exist if the host is unreachable.
 func (f *Folder) Begin(ctx context.Context, j *FolderJob, job *remote.Job, command ...string) error {
 	text, err := json.Marshal(job)
 	if err != nil {
@@ -200,14 +201,14 @@ func (f *Folder) Begin(ctx context.Context, j *FolderJob, job *remote.Job, comma
 		if !errors.As(err, &failed) || failed.Status != host.NotRunnable || try == 10 {
 			return err
 		}
-		// As long as a process that is just being forked has a file open for writing, the kernel refuses to run it.
+		// The kernel does not run a file while a process, such as one being forked, has it open for writing.
 		if remote.Sleep(ctx, 50*time.Millisecond) != nil {
 			return err
 		}
 	}
 }
 
-// Submit sends what the host lacks and starts the job's agent there. On an error nothing is left running.
+// Submit sends the missing files and starts the job's agent. After an error nothing is left running.
 func (f *Folder) Submit(ctx context.Context, job *remote.Job, progress func(sent, total int64)) (*FolderJob, error) {
 	program, err := job.Program()
 	if err != nil {
@@ -230,13 +231,12 @@ func (f *Folder) Submit(ctx context.Context, job *remote.Job, progress func(sent
 	}
 }
 
-// heal removes of the files in folder $1 that it reads the names of those that are not what their names say, and names
-// them.
+// heal reads names of files in folder $1. It deletes those whose hash differs from their name, and prints their names.
 const heal = `cd -- "$1" && while read -r name; do
 [ ! -e "$name" ] || [ "$(sha256sum <"$name")" = "$name  -" ] || { rm -f -- "$name"; echo "$name"; }; done; true`
 
-// Heal removes what is damaged of the files in the store, as after a crash of the host, and tells whether there was
-// something: Send sends it again.
+// Heal deletes damaged files from the store, for example after a crash of the host. It reports whether it deleted any;
+// Send then uploads them again.
 func (f *Folder) Heal(ctx context.Context, facts *Facts, files []remote.File) bool {
 	var names strings.Builder
 	for _, file := range files {
@@ -247,7 +247,7 @@ func (f *Folder) Heal(ctx context.Context, facts *Facts, files []remote.File) bo
 	return err == nil && len(removed.Bytes()) > 0
 }
 
-// undo ends a job whose start has failed with err. Whether it runs is not known.
+// undo ends a job whose start failed with err; the job may be running or not.
 func (f *Folder) undo(ctx context.Context, j *FolderJob, err error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 	defer cancel()
@@ -262,18 +262,18 @@ func (f *Folder) undo(ctx context.Context, j *FolderJob, err error) error {
 	}
 }
 
-// maxJob bounds what is read of a job's description.
+// maxJob limits the bytes read of a job's description.
 const maxJob = 16 << 20
 
-// list gives the name of each job's folder, and what its description says, a line each.
+// list prints the name and the description of each job's folder, one job per line.
 var list = `cd -- "$1" 2>/dev/null || exit 0; for d in * ` + agent.FreePrefix + `*; do [ -d "$d" ] || continue
 printf '%s ' "$d"
 head -c ` + strconv.Itoa(maxJob) + ` -- "$d/` + agent.JobName + `" 2>/dev/null | tr -d '\n'; echo; done`
 
-// maxList bounds what is read of all descriptions of jobs.
+// maxList limits the bytes read of all descriptions together.
 const maxList = 256 << 20
 
-// List gives the jobs that have a folder, in the order of their ids, and the root of all of them.
+// List returns the jobs that have a folder, sorted by id, and the root of the work folder.
 func (f *Folder) List(ctx context.Context) (all []*FolderJob, root string, err error) {
 	facts, err := f.Look(ctx)
 	if err != nil {
@@ -289,7 +289,7 @@ func (f *Folder) List(ctx context.Context) (all []*FolderJob, root string, err e
 			continue
 		}
 		job := remote.Job{Place: remote.Place{GPU: -1}}
-		_ = json.Unmarshal([]byte(text), &job) // one that was cut off is listed all the same
+		_ = json.Unmarshal([]byte(text), &job) // jobs with a truncated description are listed too
 		program, _ := job.Program()
 		all = append(all, &FolderJob{Host: f.Host, ID: id, Place: job.Place, Work: facts.Root, Program: program.SHA256})
 	}

@@ -27,13 +27,13 @@ import (
 
 func TestMain(m *testing.M) { remotetest.Main(m) }
 
-// A faulty host is this machine, where calls fail as a test says.
+// A faulty host is this machine, except that calls fail as a test demands.
 type faulty struct {
 	host.Local
 	mu    sync.Mutex
 	calls []string
 	fail  func(n int, call string) error // n counts from 1
-	late  bool                           // a call that fails has been done all the same
+	late  bool                           // a failing call is executed before it fails
 }
 
 func (h *faulty) call(name string, do func() error) error {
@@ -65,10 +65,10 @@ func (h *faulty) Read(ctx context.Context, name string, from, limit int64, w io.
 	return n, err
 }
 
-// begins is the call that makes a job's folder and starts its agent.
+// begins is the prefix of the call that creates a job's folder and starts its agent.
 const begins = "run umask 077; dir="
 
-// folder gives a work folder on a faulty host.
+// folder returns a work folder on a faulty host.
 func folder(t *testing.T) (*work.Folder, *faulty) {
 	t.Helper()
 	h := &faulty{}
@@ -81,7 +81,7 @@ func within(t *testing.T) context.Context {
 	return ctx
 }
 
-// Wherever the connection is lost, once, the job runs, its stream is whole, and nothing is left.
+// If any one call loses its connection, the job still runs, its stream is complete and nothing is left behind.
 func TestEachCallLost(t *testing.T) {
 	t.Parallel()
 	for n, failed := 1, true; failed; n++ {
@@ -97,7 +97,7 @@ func TestEachCallLost(t *testing.T) {
 		}
 		job := remotetest.Script(t, "cat a.txt; exit 3", map[string]string{"a.txt": "one\ntwo\n"})
 		j, err := f.Submit(within(t), job, nil)
-		if err != nil { // where the agent is started, what became of it is not known
+		if err != nil { // only the call that starts the agent may fail: its result is unknown
 			var lost *host.LostError
 			if entries, _ := os.ReadDir(agent.Jobs(f.Dir)); !errors.As(err, &lost) || len(entries) != 0 ||
 				!strings.HasPrefix(h.calls[n-1], begins) {
@@ -124,7 +124,7 @@ func TestEachCallLost(t *testing.T) {
 	}
 }
 
-// A keyed host is this machine, where the user presses Ctrl-C each time before a command has its process group.
+// A keyed host is this machine; the user presses Ctrl-C before each command has its process group.
 type keyed struct{ host.Local }
 
 func (h keyed) Run(ctx context.Context, argv []string, in io.Reader, out io.Writer) error {
@@ -134,7 +134,7 @@ func (h keyed) Run(ctx context.Context, argv []string, in io.Reader, out io.Writ
 	return h.Local.Run(ctx, argv, in, out)
 }
 
-// An interrupt from the keyboard, which is the client's, ends no command.
+// Ctrl-C, which is meant for the client, ends no command.
 func TestKeyboard(t *testing.T) {
 	t.Parallel()
 	f := work.New(keyed{}, "h1", t.TempDir())
@@ -152,7 +152,7 @@ func TestKeyboard(t *testing.T) {
 	}
 }
 
-// A start whose answer is lost leaves no job running.
+// If the reply to a start is lost, no job is left running.
 func TestStartLost(t *testing.T) {
 	t.Parallel()
 	f, h := folder(t)
@@ -170,14 +170,14 @@ func TestStartLost(t *testing.T) {
 	}
 }
 
-// A host is lost after Away, and one that never answered at once; a connection that is lost each time is given up.
+// Send gives up an unreachable host after Away, at once if it never answered, and a connection that is lost each time.
 func TestGivenUp(t *testing.T) {
 	t.Parallel()
 	away := &remote.Denied{Code: "unreachable", Text: "no route"}
 	for _, c := range []struct {
 		name  string
 		fail  func(n int, call string) error
-		least int // calls
+		least int // minimum number of calls
 		want  error
 	}{
 		{"never there", func(int, string) error { return away }, 1, away},
@@ -222,7 +222,7 @@ func TestGivenUp(t *testing.T) {
 	h.fail = nil
 }
 
-// The store keeps what a job asks for and what is new, and sends neither again; what no job has used for a month goes.
+// The store keeps a job's files and new ones, and sends neither again; files unused for a month are deleted.
 func TestStore(t *testing.T) {
 	f, h := folder(t)
 	job := remotetest.Script(t, "true", map[string]string{"a": "same", "b": "same"})
@@ -273,7 +273,7 @@ func TestStore(t *testing.T) {
 			t.Errorf("%s: got %v, %v", file.Name, st, err)
 		}
 	}
-	// A file that was cut off, as by a crash of the host, is sent again.
+	// A truncated file, as after a crash of the host, is sent again.
 	if err := os.Truncate(agent.Stored(f.Dir, job.Files[0].SHA256), 10); err != nil {
 		t.Fatal(err)
 	}
@@ -283,7 +283,7 @@ func TestStore(t *testing.T) {
 	}
 }
 
-// A file that is not what the job says is of this machine, and does not come to the store.
+// A local file that does not match the job's hash gives a LocalError and does not get into the store.
 func TestWrongFile(t *testing.T) {
 	f, _ := folder(t)
 	job := remotetest.Script(t, "true", map[string]string{"a": "one"})
@@ -296,7 +296,7 @@ func TestWrongFile(t *testing.T) {
 	}
 }
 
-// The folder is made where it is wanted, and the home folder may have any name.
+// Look creates the folder in the configured place; the home folder may have any name.
 func TestLook(t *testing.T) {
 	home := filepath.Join(t.TempDir(), "it's a home")
 	if err := os.Mkdir(home, 0o700); err != nil {
@@ -321,7 +321,7 @@ func TestLook(t *testing.T) {
 	}
 }
 
-// What an error means for the user.
+// TestFault checks the code and text of each kind of error.
 func TestFault(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -352,11 +352,11 @@ func TestFault(t *testing.T) {
 	}
 }
 
-// A cutting host is this machine, behind a connection that is lost when so many bytes of a file were sent.
+// A cutting host is this machine behind a connection that is lost after a number of bytes of a file.
 type cutting struct {
 	host.Local
 	after int64
-	seeks []string // where uploads began, in blocks
+	seeks []string // first blocks of the uploads
 }
 
 func (h *cutting) Run(ctx context.Context, argv []string, in io.Reader, out io.Writer) error {
@@ -372,7 +372,7 @@ func (h *cutting) Run(ctx context.Context, argv []string, in io.Reader, out io.W
 	return &host.LostError{Text: "cut"}
 }
 
-// An upload that is cut off goes on where it was, also in another process; one that cannot begins again.
+// An interrupted upload resumes, also in another process; if it cannot, it starts again.
 func TestUploadGoesOn(t *testing.T) {
 	t.Parallel()
 	noise := make([]byte, 1<<20)
@@ -381,7 +381,7 @@ func TestUploadGoesOn(t *testing.T) {
 		name    string
 		pack    bool
 		content []byte
-		begun   string // of the file that is on its way
+		begun   string // prefix of the partial upload
 	}{
 		{"plain", false, noise, ".part-"},
 		{"text", true, []byte(fmt.Sprintf("%x", noise)), ".gzip-"},
@@ -414,7 +414,7 @@ func TestUploadGoesOn(t *testing.T) {
 			if fmt.Sprint(h.seeks) != "[0 7]" {
 				t.Errorf("began at %v, want the second one to go on", h.seeks)
 			}
-			// What a client that was killed has left is no use: it is not of this file, and unpacked in part.
+			// Leftovers of a killed client are useless here: wrong content, and half unpacked.
 			part := filepath.Join(agent.Store(dir), c.begun+files[0].SHA256)
 			if err := errors.Join(os.Remove(agent.Stored(dir, files[0].SHA256)), os.WriteFile(part, make([]byte, 300_000),
 				0o600), os.WriteFile(part+".64", nil, 0o600)); err != nil {
@@ -429,7 +429,7 @@ func TestUploadGoesOn(t *testing.T) {
 	}
 }
 
-// Clients that send the same files at once do not disturb each other.
+// Clients that send the same files at the same time do not disturb each other.
 func TestSendAtOnce(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -461,8 +461,8 @@ func TestSendAtOnce(t *testing.T) {
 	}
 }
 
-// A program that a crash of the host has damaged is sent again; where it cannot end its job, that is said, and done where
-// the job is over.
+// An agent damaged by a crash of the host is sent again. If it cannot end its job, Free reports that; if the job is
+// over, Free removes it.
 func TestDamaged(t *testing.T) {
 	t.Parallel()
 	longtest.Skip(t, "sends files many times")
@@ -486,7 +486,7 @@ func TestDamaged(t *testing.T) {
 	for name, damaged := range map[string][]byte{"empty": nil, "cut": content[:100_000], "zeros": make([]byte, len(content)),
 		"no program": bytes.Repeat([]byte("\n"), len(content)), "not what it was": append([]byte("#!/bin/true\n"), content[12:]...)} {
 		put(damaged)
-		if name == "empty" { // as the others, whose ends take as long
+		if name == "empty" { // once is enough: the other cases take as long
 			if exit, err := j.Wait(within(t), 0, &remotetest.Recorder{}, time.Minute); err != nil || exit.End != remote.Lost ||
 				!strings.HasPrefix(exit.Text, "following the job: ") {
 				t.Errorf("%s: following: got %+v, %v", name, exit, err)
@@ -513,7 +513,7 @@ func TestDamaged(t *testing.T) {
 			t.Errorf("%s: it is said to be freed, and is there", name)
 		}
 	}
-	// The host has begun anew since.
+	// After a restart of the host.
 	state := filepath.Join(j.Dir(), agent.StateName)
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	text, err2 := os.ReadFile(state)
@@ -540,7 +540,7 @@ func TestDamaged(t *testing.T) {
 	put(content)
 }
 
-// What lies in the folder is run: one that others can change is refused, and so is one where nothing can run.
+// Programs are run from the folder, so Look rejects folders that others can change or that are mounted noexec.
 func TestUnsafeFolder(t *testing.T) {
 	t.Parallel()
 	refused := func(dir, text, hint string) {
@@ -583,7 +583,7 @@ func TestUnsafeFolder(t *testing.T) {
 	}
 }
 
-// A GPU that is not the job's is told before a file is sent, by nvidia-smi where the agent is not there yet.
+// An unsuitable GPU is reported before any file is sent, by nvidia-smi if the agent is not on the host yet.
 func TestReady(t *testing.T) {
 	t.Parallel()
 	bin := t.TempDir()
