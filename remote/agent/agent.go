@@ -1,14 +1,14 @@
-// Package agent is what runs on the host, the same for every provider: it takes one job from files that are there to an
-// exit.json, and hands the job's event stream on. It is not for bringing files to the host, nor for knowing what a job
+// Package agent runs on the host, the same for every provider. It executes one job whose files are already there,
+// writes its exit.json, and passes on its event stream. It neither copies files to the host nor knows what a job
 // computes.
 //
-// Below a work folder W of one user on one host lie
+// The work folder W of a user on a host contains
 //
 //	W/store/<sha256>    contents of bundle files, never changed: 0444, executables 0555
-//	W/jobs/<job id>/    one job; its folder
+//	W/jobs/<job id>/    the folder of one job
 //	W/cache/            FISUB_CACHE of the jobs
 //
-// and in a job's folder the files that the constants name, and bundle/, the files of the job under their names.
+// A job's folder contains the files named by the constants, and bundle/ with the job's files under their names.
 package agent
 
 import (
@@ -29,59 +29,59 @@ import (
 	"fisub/remote"
 )
 
-// The files of a job's folder.
+// Files in a job's folder.
 const (
-	JobName    = "job.json"     // remote.Job, written by the provider before the agent starts
-	StateName  = "agent.json"   // who runs the job
-	EventsName = "events.jsonl" // the program's stdout, signed line by line where the job has a key
-	LogName    = "log"          // the program's stderr and the agent's own lines
-	ExitName   = "exit.json"    // remote.Exit: the job has ended
-	StopName   = "stop"         // somebody wants the job to end
+	JobName    = "job.json"     // a remote.Job, written by the provider before the agent starts
+	StateName  = "agent.json"   // the Identity of the agent
+	EventsName = "events.jsonl" // the program's stdout, each line signed if the job has a key
+	LogName    = "log"          // the program's stderr, and lines of the agent
+	ExitName   = "exit.json"    // a remote.Exit; written when the job has ended
+	StopName   = "stop"         // present if the job should end
 	BundleName = "bundle"       // the files of the job
 )
 
-// KeepDays is for how many days the store keeps a file that no job uses.
+// KeepDays is the number of days for which the store keeps an unused file.
 const KeepDays = "30"
 
-// Store is the folder of the contents of files.
+// Store returns the folder of file contents.
 func Store(work string) string { return filepath.Join(work, "store") }
 
-// Stored is the file with the content of that hash.
+// Stored returns the path of the file with that hash.
 func Stored(work, hash string) string { return filepath.Join(work, "store", hash) }
 
-// Jobs is the folder of the jobs' folders.
+// Jobs returns the folder that contains the jobs' folders.
 func Jobs(work string) string { return filepath.Join(work, "jobs") }
 
-// JobDir is the folder of one job.
+// JobDir returns the folder of one job.
 func JobDir(work, id string) string { return filepath.Join(work, "jobs", id) }
 
-// FreePrefix stands before the id in the name of a job's folder that Free is removing. One that is still there is what
-// a Free that was killed has left: it counts as the job until it is gone.
+// FreePrefix is the prefix of a job's folder while Free removes it. Such a folder left by a killed Free still counts as
+// the job.
 const FreePrefix = ".free-"
 
-// An Agent is the program's own part of it.
+// An Agent holds the program-specific parts of the agent.
 type Agent struct {
 	Version string
-	GPUs    func() ([]GPU, error) // in the order of their ordinals; nil where the program cannot know
-	Self    []string              // command that begins an agent, before "run DIR": the path of the program and "agent"
+	GPUs    func() ([]GPU, error) // ordered by ordinal; nil if the program cannot list GPUs
+	Self    []string              // the command for an agent without its arguments: the path of the program and "agent"
 
-	detached bool // nobody but Stop is to end it: a signal is a loss, as when the host shuts down
+	detached bool // only Stop may end the agent; a signal counts as Lost, as when the host shuts down
 }
 
-// maxJob bounds job.json, and each other small file that is read.
+// maxJob limits the size of job.json and other small files.
 const maxJob = 16 << 20
 
 const alone = "--alone"
 
-// Main runs one command of the agent: args are what follows `fisub agent`. Its errors are for stderr.
+// Main runs one command of the agent; args are the arguments after `fisub agent`. Its errors are for stderr.
 //
-//	run DIR [--alone]   the job to its end; the error is nil whenever exit.json was written; --alone: as start begins it
-//	start DIR           the same, detached; returns when the agent is there
-//	tail DIR [--from N] the event stream from byte N to stdout, until the job has ended
-//	stop DIR            ends the job and waits for it
-//	free DIR            the same, and removes its folder
-//	sweep DIR           ends what is left of the processes of a job whose agent is gone
-//	look                the GPUs of the host to stdout, as JSON
+//	run DIR [--alone]   run the job to its end; no error if exit.json was written; start passes --alone
+//	start DIR           run the job detached; returns when the agent is running
+//	tail DIR [--from N] print the event stream from byte N until the job has ended
+//	stop DIR            end the job and wait for it
+//	free DIR            end the job and remove its folder
+//	sweep DIR           end the remaining processes of a job whose agent is dead
+//	look                print the GPUs of the host as JSON
 func (a *Agent) Main(ctx context.Context, args []string, stdout io.Writer) error {
 	var from int64
 	var err error
@@ -130,10 +130,10 @@ func (a *Agent) Main(ctx context.Context, args []string, stdout io.Writer) error
 	return err
 }
 
-// ErrHash says that a file does not have the content that its name or the job promises.
+// ErrHash is the error of a file whose content does not match its hash.
 var ErrHash = errors.New("wrong hash")
 
-// ReadJob reads the job in folder dir and checks it.
+// ReadJob reads and checks the job in folder dir.
 func ReadJob(dir string) (*remote.Job, error) {
 	var job remote.Job
 	if err := readJSON(filepath.Join(dir, JobName), &job); err != nil {
@@ -148,16 +148,15 @@ func ReadJob(dir string) (*remote.Job, error) {
 	return &job, nil
 }
 
-// ReadExit reads how the job in folder dir ended; the error wraps fs.ErrNotExist where it has not.
+// ReadExit reads how the job in folder dir ended. The error wraps fs.ErrNotExist if it has not ended.
 func ReadExit(dir string) (remote.Exit, error) {
 	var exit remote.Exit
 	err := readJSON(filepath.Join(dir, ExitName), &exit)
 	return exit, err
 }
 
-// ParseExit reads what a host says to be exit.json. One that cannot be read is as good as none that will come, and so
-// is one that says that the program exited, and is not signed although the job has a key. A MAC that is wrong is left
-// out.
+// ParseExit parses an exit.json sent by a host. It returns Lost if the text is invalid, or if it claims Exited without
+// a signature although the job has a key. It drops a wrong MAC.
 func ParseExit(text []byte, seal remote.Seal) remote.Exit {
 	var exit remote.Exit
 	err := json.Unmarshal(text, &exit)
@@ -197,7 +196,7 @@ func readJSON(name string, v any) error {
 	return nil
 }
 
-// writeJSON writes v to name, whole or not at all. Where the file is there already, with once, it stays as it is.
+// writeJSON writes v to name atomically. If once is set, it leaves an existing file unchanged.
 func writeJSON(name string, v any, once bool) error {
 	data, err := json.Marshal(v)
 	if err != nil {
@@ -216,5 +215,5 @@ func writeJSON(name string, v any, once bool) error {
 	if _, err := os.Lstat(name); err == nil {
 		return nil
 	}
-	return os.Rename(tmp, name) // a file system without hard links
+	return os.Rename(tmp, name) // the file system has no hard links
 }

@@ -25,7 +25,7 @@ import (
 	"fisub/remote/agent"
 )
 
-// The test binary is the agent too. FAKE_GPUS lists the GPUs of its host: "NVIDIA B200,NVIDIA B200=123 (python)".
+// The test binary is also the agent. FAKE_GPUS lists the GPUs of its host: "NVIDIA B200,NVIDIA B200=123 (python)".
 func newAgent() *agent.Agent {
 	self, _ := os.Executable()
 	return &agent.Agent{Version: "test", Self: []string{self, "agent"}, GPUs: func() ([]agent.GPU, error) {
@@ -61,7 +61,7 @@ func sum(content string) string {
 	return hex.EncodeToString(h[:])
 }
 
-// prepare puts a job with a script in a new work folder and gives the job's folder.
+// prepare creates a job with a script in a new work folder and returns the job's folder.
 func prepare(t *testing.T, script string, change func(*remote.Job)) string {
 	t.Helper()
 	work := t.TempDir()
@@ -133,7 +133,7 @@ func exited(t *testing.T, dir string) remote.Exit {
 	return exit
 }
 
-// gone tells whether the process whose pid is in the file is gone.
+// gone reports whether the process whose pid is in the file has ended.
 func gone(t *testing.T, file string) bool {
 	t.Helper()
 	pid, err := strconv.Atoi(strings.TrimSpace(read(t, file)))
@@ -180,7 +180,7 @@ func TestRun(t *testing.T) {
 // sealed gives a job a key.
 func sealed(j *remote.Job) { j.Key = "secret-of-the-test" }
 
-// known gives the lines of a stream that the job's agent has signed, and whether those are all, and the job's end.
+// known returns the signed lines of a job's stream, whether all lines are signed and present, and the job's end.
 func known(t *testing.T, dir string) (lines []string, all bool, exit remote.Exit) {
 	t.Helper()
 	seal, all := remote.Seal{Key: "secret-of-the-test", Job: "j1"}, true
@@ -195,7 +195,7 @@ func known(t *testing.T, dir string) (lines []string, all bool, exit remote.Exit
 	return lines, all && exit.Lines == int64(len(lines)), exit
 }
 
-// Of a job with a key the agent signs the stream and the end, and the program finds the key nowhere.
+// If a job has a key, the agent signs the stream and the end, and the program cannot find the key.
 func TestSigned(t *testing.T) {
 	dir := prepare(t, `cat ../job.json >&2; grep -l secret-of-''the-test -r ..; printf 'one\ntw'; sleep 0.1; printf 'o\nhalf a line'; exit 3`, sealed)
 	if _, errs, err := runAgent(t, nil, "run", dir); err != nil {
@@ -211,11 +211,11 @@ func TestSigned(t *testing.T) {
 	}
 }
 
-// What the program writes to the job's folder ends no job, and is not taken for the agent's.
+// Files that the program writes into the job's folder do not end the job and are not mistaken for the agent's.
 func TestForged(t *testing.T) {
 	for _, c := range []struct {
 		name, script string
-		sound        bool // the stream is what the agent has written
+		sound        bool // the stream contains only the agent's lines
 	}{
 		{"exit.json", `echo '{"end":"exited","code":0}' >../exit.json`, true},
 		{"an exit.json that is none", `echo x >../exit.json`, true},
@@ -244,7 +244,7 @@ func TestForged(t *testing.T) {
 			select {
 			case err := <-tailed:
 				t.Errorf("tail ended with the forgery: %v", err)
-			case <-time.After(100 * time.Millisecond): // a tail that is wrong need not be seen here
+			case <-time.After(100 * time.Millisecond): // a wrong tail may not have noticed yet
 				if err := os.WriteFile(file("go"), nil, 0o600); err != nil {
 					t.Fatal(err)
 				}
@@ -282,7 +282,7 @@ func TestSignalAndStatus(t *testing.T) {
 	}
 }
 
-// What a job leaves behind, in sessions of its own too, ends with it.
+// Processes that a job leaves behind, even in their own sessions, end with it.
 const spawn = `setsid sleep 300 & echo $! >left; sh -c 'sleep 301 & echo $! >left2; wait' & `
 
 func TestLimit(t *testing.T) {
@@ -313,7 +313,7 @@ func TestStartTailStop(t *testing.T) {
 	if _, _, err := runAgent(t, nil, "run", dir); err == nil {
 		t.Error("a second agent: got no error")
 	}
-	// A tail whose reader goes away ends by itself, also while there is nothing to say.
+	// A tail whose reader disappears ends, even if the job prints nothing.
 	self, _ := os.Executable()
 	lone := exec.Command(self, "agent", "tail", dir)
 	pipe, _ := lone.StdoutPipe()
@@ -353,7 +353,7 @@ func TestStartTailStop(t *testing.T) {
 	}
 }
 
-// A program that was sent a moment ago may still be open for writing where another process is just being started.
+// The file of a program that was just written may still be open for writing in a process that is being forked.
 func TestStartOfFreshProgram(t *testing.T) {
 	dir := prepare(t, `echo ran`, nil)
 	self, _ := os.Executable()
@@ -429,7 +429,7 @@ func TestFree(t *testing.T) {
 	}
 }
 
-// A job that is freed while Tail learns that its agent is gone is released: not an error, and nothing of it is left.
+// A job that is freed while Tail finds its agent dead is released, without an error or leftovers.
 func TestFreeWhileLost(t *testing.T) {
 	host, _ := os.Hostname()
 	state, _ := json.Marshal(agent.Identity{Host: host})
@@ -450,14 +450,14 @@ func TestFreeWhileLost(t *testing.T) {
 		if _, there := os.Stat(dir); there == nil {
 			t.Error("the folder is there again")
 		}
-		released := errors.Is(err, fs.ErrNotExist) && exit.End == "" // before Tail began
+		released := errors.Is(err, fs.ErrNotExist) && exit.End == "" // Free was faster than Tail
 		if err != nil && !released || err == nil && exit.End != remote.Lost && exit.End != remote.Cancelled {
 			t.Errorf("freed after %d00 us: got %+v, %v, want lost or cancelled", i, exit, err)
 		}
 	}
 }
 
-// A job whose folder is removed under it ends, and does not make the folder again.
+// If a job's folder is removed, the job ends and does not create the folder again.
 func TestFolderGone(t *testing.T) {
 	dir := prepare(t, `echo $$ >pid; exec sleep 306`, nil)
 	if _, errs, err := runAgent(t, nil, "start", dir); err != nil {
@@ -477,8 +477,8 @@ func TestFolderGone(t *testing.T) {
 	}
 }
 
-// A signal to an agent that only stop is to end is a loss, as when a host shuts down; to one of a queue it is the
-// queue's word.
+// A signal to a detached agent means Lost, as when a host shuts down; to an agent in a queue it means that the queue
+// cancels the job.
 func TestAgentSignalled(t *testing.T) {
 	state := func(dir string) (s agent.Identity) {
 		wait(t, "the program", func() bool {
@@ -521,8 +521,7 @@ func TestAgentSignalled(t *testing.T) {
 	}
 }
 
-// A lock of the cache that another process keeps holds no job up for long: the log tells what is waited for, and stop is
-// heard meanwhile.
+// If another process holds the cache's lock, a job waits only briefly and logs the path; stop works in the meantime.
 func TestCacheHeld(t *testing.T) {
 	dir := prepare(t, `echo one`, nil)
 	cache := filepath.Join(filepath.Dir(filepath.Dir(dir)), "cache")
@@ -570,7 +569,7 @@ func TestAgentKilled(t *testing.T) {
 	if err := syscall.Kill(state.PID, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	// Nobody has looked at the job so far.
+	// Nobody has called tail, stop or free so far.
 	wait(t, "the program's end", func() bool { return gone(t, filepath.Join(dir, agent.BundleName, "pid")) })
 	out, errs, err := runAgent(t, nil, "tail", dir)
 	if err != nil || out != "one\n" {
@@ -581,7 +580,8 @@ func TestAgentKilled(t *testing.T) {
 	}
 }
 
-// A submission that kills its agent and leaves a daemon, in a session of its own, has it killed by whoever looks first.
+// A daemon in its own session, left by a submission that killed its agent, is killed by the first of tail, stop and
+// free.
 func TestSweep(t *testing.T) {
 	for name, end := range map[string]func(dir string) error{
 		"tail": func(dir string) error { _, err := agent.Tail(t.Context(), dir, 0, io.Discard); return err },
@@ -619,7 +619,7 @@ while ! [ -e `+pids+`/daemon ]; do sleep 0.01; done; kill -9 $PPID; sleep 306`, 
 	}
 }
 
-// A GPU is of a kind that is a word of its name.
+// The kind of a GPU must be a word of its name.
 func TestGPUIs(t *testing.T) {
 	for _, c := range []struct {
 		name, kind string
@@ -722,7 +722,7 @@ func TestRefused(t *testing.T) {
 }
 
 func TestGPU(t *testing.T) {
-	defer syscall.Umask(syscall.Umask(0o077)) // as agents that remote/ssh starts have it
+	defer syscall.Umask(syscall.Umask(0o077)) // like agents started by remote/ssh
 	env := []string{"FAKE_GPUS=NVIDIA B200,NVIDIA B200=9 (x)",
 		"FAKE_HOST=" + filepath.Base(t.TempDir()) + strconv.Itoa(os.Getpid())}
 	number := 0
@@ -768,7 +768,7 @@ func TestGPU(t *testing.T) {
 		data, _ := os.ReadFile(filepath.Join(again, agent.EventsName))
 		return len(data) > 0
 	})
-	// The lock's holder is the one of now, not who made the file.
+	// The holder is the current one, not the creator of the file.
 	out, errs, err := runAgent(t, env, "look")
 	var gpus []agent.GPU
 	if err = errors.Join(err, json.Unmarshal([]byte(out), &gpus)); err != nil || len(gpus) != 2 ||
@@ -779,7 +779,7 @@ func TestGPU(t *testing.T) {
 	if _, err := agent.Stop(t.Context(), again); err != nil {
 		t.Fatal(err)
 	}
-	// Of a queue's words that name no GPU of the host, none is made up.
+	// An unknown GPU in the value set by the queue is an error.
 	for _, visible := range []string{"MIG-1", "NoDevFiles", "GPU-other"} {
 		dir := job("echo ran", -1)
 		if _, errs, err := runAgent(t, append(env, "CUDA_VISIBLE_DEVICES="+visible), "run", dir); err != nil {
@@ -798,7 +798,7 @@ func TestGPU(t *testing.T) {
 	}
 }
 
-// What a host says to be the end of a job is one of those that there are, in plain text.
+// ParseExit returns only known Ends, and plain text.
 func TestParseExit(t *testing.T) {
 	for text, want := range map[string]remote.Exit{
 		`{"end":"exited","code":3}`:                 {End: remote.Exited, Code: 3},
@@ -862,7 +862,7 @@ func TestFlood(t *testing.T) {
 	}
 }
 
-// The disk of the test is a tmpfs of its own, so that it can be full.
+// The test fills its own tmpfs.
 func TestFullDisk(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("only root can mount a small disk")
@@ -888,7 +888,7 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// A disk that is filled while a job runs does not hide how the job ended.
+// If the disk fills while a job runs, the end of the job is still recorded.
 func TestDiskFills(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("only root can mount a small disk")

@@ -8,7 +8,7 @@ import (
 	"fisub/remote/agent"
 )
 
-// What a host says to be exit.json ends the job in a known way, with texts of one line.
+// Whatever exit.json a host sends, the End is a known one and the texts are single lines.
 func FuzzExit(f *testing.F) {
 	f.Add([]byte(`{"end":"done","status":0,"text":"x","hint":"y\nz"}`))
 	f.Add([]byte(`{"end":"lost"}`))

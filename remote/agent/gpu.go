@@ -18,22 +18,22 @@ import (
 	"fisub/remote"
 )
 
-// A GPU is one of the host.
+// A GPU is a GPU of the host.
 type GPU struct {
 	UUID      string
 	Name      string   // "NVIDIA B200"
-	Processes []string // that use it: "123 (python, 10 GiB)"
-	Holder    string   `json:",omitempty"` // who has its lock, as Look tells
+	Processes []string // processes that use it: "123 (python, 10 GiB)"
+	Holder    string   `json:",omitempty"` // holder of its lock, set by Look
 }
 
-// Is tells whether the GPU is of that kind, "b200", which is a word of its name: an A100 is no a10, a GH200 no h200.
+// Is reports whether kind, such as "b200", is a word of the GPU's name. An A100 is not an a10, a GH200 not an h200.
 func (g *GPU) Is(kind string) bool {
 	apart := func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) }
 	return slices.Contains(strings.FieldsFunc(strings.ToLower(g.Name), apart), strings.ToLower(kind))
 }
 
-// Judge tells why GPU number at of a host cannot be one for a job of that kind; nil where it can. busy allows one that
-// other processes use.
+// Judge returns the reason why a job for that kind of GPU cannot run on GPU number at, or nil. If busy is set, other
+// processes may use the GPU.
 func Judge(gpus []GPU, at int, kind string, busy bool) *Refusal {
 	if at < 0 || at >= len(gpus) {
 		return refuse("fisub remote hosts shows the GPUs of the hosts", "no gpu %d: the host has %d", at, len(gpus))
@@ -55,7 +55,7 @@ func Judge(gpus []GPU, at int, kind string, busy bool) *Refusal {
 	return r
 }
 
-// Look gives the host's GPUs, and who has the locks of them.
+// Look returns the host's GPUs and the holders of their locks.
 func (a *Agent) Look() ([]GPU, error) {
 	if a.GPUs == nil {
 		return nil, refuse("use a fisub that was built with GPU support: make build", "this fisub knows no GPUs")
@@ -77,7 +77,7 @@ func (a *Agent) Look() ([]GPU, error) {
 	return gpus, nil
 }
 
-// takeGPU finds the job's GPU and takes its lock.
+// takeGPU chooses the job's GPU and locks it.
 func (a *Agent) takeGPU(ctx context.Context, job *remote.Job) (uuid string, unlock func(), err error) {
 	gpus, err := a.Look()
 	if err != nil {
@@ -85,7 +85,7 @@ func (a *Agent) takeGPU(ctx context.Context, job *remote.Job) (uuid string, unlo
 	}
 	at := job.Place.GPU
 	if at < 0 {
-		// The queue has chosen, and says which in CUDA_VISIBLE_DEVICES unless there is but one.
+		// The queue sets CUDA_VISIBLE_DEVICES to the GPU that it chose, or the host has only one.
 		visible, _, _ := strings.Cut(os.Getenv("CUDA_VISIBLE_DEVICES"), ",")
 		chosen := func(g GPU) bool { return visible != "" && strings.HasPrefix(g.UUID, visible) }
 		if at = slices.IndexFunc(gpus, chosen); at < 0 {
@@ -96,7 +96,7 @@ func (a *Agent) takeGPU(ctx context.Context, job *remote.Job) (uuid string, unlo
 		}
 	}
 	if at >= 0 && at < len(gpus) {
-		gpus[at].Holder = "" // its lock is waited for
+		gpus[at].Holder = "" // lockGPU waits for it
 	}
 	if r := Judge(gpus, at, job.GPU, job.Busy); r != nil {
 		return "", nil, r
@@ -109,10 +109,10 @@ func (a *Agent) takeGPU(ctx context.Context, job *remote.Job) (uuid string, unlo
 	return gpus[at].UUID, unlock, err
 }
 
-// lockTime is how long a job waits for the GPU of one that is just ending.
+// lockTime is how long a job waits for the GPU of another job, which may be ending.
 const lockTime = 5 * time.Second
 
-// LockName is the file whose lock a job on a GPU has, of whichever user.
+// LockName returns the file that a job locks while it uses a GPU. All users share it.
 func LockName(uuid string) string {
 	return filepath.Join("/tmp", "fisub-"+strings.Map(func(r rune) rune {
 		if r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r == '-' {
@@ -122,13 +122,13 @@ func LockName(uuid string) string {
 	}, uuid)+".lock")
 }
 
-// lockGPU takes the one lock that there is for a GPU on a machine, for all users, or says who holds it.
+// lockGPU locks a GPU of this machine against jobs of all users, or returns the holder of the lock.
 func lockGPU(ctx context.Context, uuid string) (unlock func(), held string, err error) {
 	name := LockName(uuid)
-	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NOFOLLOW, 0) // one that another user made cannot be written
+	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NOFOLLOW, 0) // read-only: another user may own it
 	if errors.Is(err, fs.ErrNotExist) {
 		if f, err = os.OpenFile(name, os.O_CREATE|os.O_RDWR|syscall.O_NOFOLLOW, 0o644); err == nil {
-			_ = f.Chmod(0o644) // whatever the umask; another user's file, made meanwhile, stays as it is
+			_ = f.Chmod(0o644) // despite the umask; it fails harmlessly on another user's file
 		}
 	}
 	if err != nil {
@@ -154,8 +154,8 @@ func lockGPU(ctx context.Context, uuid string) (unlock func(), held string, err 
 	}
 }
 
-// holder says who has the lock of a file: the kernel knows the process, and its command line the job's folder. A file's
-// content would be the word of its owner, who need not be the holder.
+// holder identifies the holder of a file's lock from the kernel's list and the command line of the process. The file's
+// content would not do: its owner may have written anything.
 func holder(f *os.File) string {
 	var st syscall.Stat_t
 	locks, err := os.Open("/proc/locks")

@@ -13,21 +13,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// group gives the program a process group, and lets it die with the thread that starts it.
+// group puts the program into its own process group and lets it die with the thread that starts it.
 func group(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }
 
-// adopt makes this process the parent of what the program leaves behind.
+// adopt makes this process the parent of orphaned descendants.
 func adopt() { _ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }
 
-// reap ends all descendants of this process and gives the number of those that would not.
+// reap kills all descendants of this process and returns the number of survivors.
 func reap() (left int) {
 	return end(func() []int { return descendants(os.Getpid()) })
 }
 
-// Sweep ends the processes of the job in dir that have its mark, and gives the number of those that would not end.
-// Processes that have given their environment up it does not find.
+// Sweep kills the processes of the job in dir that have its mark in their environment, and returns the number of
+// survivors. It misses processes that have cleared their environment.
 func Sweep(dir string) (left int) {
 	mark := []byte("\x00" + jobMark + "=" + dir + "\x00")
 	return end(func() (all []int) {
@@ -41,7 +41,7 @@ func Sweep(dir string) (left int) {
 	})
 }
 
-// end kills processes until there are none, and gives the number of those that would not end.
+// end kills processes until find returns none, and returns the number of survivors.
 func end(find func() []int) int {
 	for deadline := time.Now().Add(grace); ; time.Sleep(5 * time.Millisecond) {
 		all := find()
@@ -81,7 +81,7 @@ func descendants(of int) (all []int) {
 	return all
 }
 
-// free gives the bytes that this user may still write below dir.
+// free returns the bytes that this user may still write below dir.
 func free(dir string) (int64, error) {
 	var st syscall.Statfs_t
 	if err := syscall.Statfs(dir, &st); err != nil {

@@ -15,8 +15,8 @@ import (
 	"fisub/remote/agent"
 )
 
-// A program that does not even end when it is killed, as one that hangs in a driver, does not keep the job from its
-// end. Here it is one that a debugger holds.
+// A program that survives SIGKILL, as one stuck in a driver, does not keep the job from ending. Here a debugger holds
+// it.
 func TestUnkillable(t *testing.T) {
 	longtest.Skip(t, "waits for a limit")
 	dir := prepare(t, `echo $$; while :; do sleep 0.1; done`, func(j *remote.Job) { j.Limit = 2 * time.Second })
@@ -24,7 +24,7 @@ func TestUnkillable(t *testing.T) {
 		t.Fatal(errs, err)
 	}
 	wait(t, "the program", func() bool {
-		text, _ := os.ReadFile(filepath.Join(dir, agent.EventsName)) // it may not be there yet
+		text, _ := os.ReadFile(filepath.Join(dir, agent.EventsName)) // the file may not exist yet
 		return strings.HasSuffix(string(text), "\n")
 	})
 	pid, err := strconv.Atoi(strings.TrimSpace(read(t, dir, agent.EventsName)))
@@ -35,7 +35,7 @@ func TestUnkillable(t *testing.T) {
 	released := make(chan bool)
 	go func() {
 		defer close(released)
-		runtime.LockOSThread() // the debugger is a thread
+		runtime.LockOSThread() // ptrace binds the debugger to a thread
 		defer runtime.UnlockOSThread()
 		err := syscall.PtraceAttach(pid)
 		var status syscall.WaitStatus

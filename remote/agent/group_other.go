@@ -14,7 +14,7 @@ func adopt() {}
 
 func reap() int { return 0 }
 
-// Sweep finds nothing here.
+// Sweep does nothing.
 func Sweep(string) int { return 0 }
 
 func free(string) (int64, error) { return 0, errors.ErrUnsupported }

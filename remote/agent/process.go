@@ -19,12 +19,11 @@ import (
 	"fisub/remote"
 )
 
-// An Identity is what agent.json holds: enough to tell whether that agent still lives, also where its pid belongs to
-// another process by now.
+// An Identity is the content of agent.json. It identifies the agent's process even if its pid has been reused.
 type Identity struct {
 	PID     int    `json:"pid"`
-	Start   string `json:"start"` // of the process, in the kernel's ticks since boot
-	Boot    string `json:"boot"`  // id of the boot of the machine
+	Start   string `json:"start"` // start time of the process, in clock ticks since boot
+	Boot    string `json:"boot"`  // boot id of the machine
 	Host    string `json:"host"`
 	Version string `json:"version"`
 }
@@ -39,13 +38,13 @@ func bootID() string {
 	return strings.TrimSpace(string(id))
 }
 
-// stat gives the fields of /proc/PID/stat from the process's state on; nil where there is no such process.
+// stat returns the fields of /proc/PID/stat after comm, starting with the state; nil if the process does not exist.
 func stat(pid int) []string {
 	data, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
 		return nil
 	}
-	// comm, in parentheses, may hold spaces and parentheses.
+	// comm, in parentheses, may contain spaces and parentheses.
 	return strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:]))
 }
 
@@ -59,13 +58,13 @@ func startOf(pid int) string {
 type life int
 
 const (
-	unborn  life = iota // no agent has begun
-	alive               // or on another machine, where nobody can tell
-	dead                // gone
-	distant             // on another machine
+	unborn  life = iota // no agent has started
+	alive               // runs on this machine
+	dead                // was on this machine
+	distant             // on another machine; its state is unknown
 )
 
-// lifeOf tells what this machine knows about the agent of the job in dir.
+// lifeOf returns what this machine knows about the agent of the job in dir.
 func lifeOf(dir string) (life, Identity, error) {
 	var s Identity
 	if err := readJSON(filepath.Join(dir, StateName), &s); errors.Is(err, fs.ErrNotExist) {
@@ -83,25 +82,25 @@ func lifeOf(dir string) (life, Identity, error) {
 	return alive, s, nil
 }
 
-// endOf reads how the job in dir ended. Where it has not, ended is false: what lies there while its agent lives, the
-// submission has written.
+// endOf reads how the job in dir ended. While its agent is alive ended is false: only the submission can have written
+// an exit.json then.
 func endOf(dir string) (exit remote.Exit, ended bool, l life, s Identity, err error) {
 	if l, s, err = lifeOf(dir); err != nil || l == alive {
 		return remote.Exit{}, false, l, s, err
 	}
-	exit, err = ReadExit(dir) // after it: an agent that has ended replaces nothing any more
+	exit, err = ReadExit(dir) // after lifeOf: a dead agent no longer replaces the file
 	if errors.Is(err, fs.ErrNotExist) {
 		return remote.Exit{}, false, l, s, nil
 	}
 	return exit, err == nil, l, s, err
 }
 
-// poll is the time between two looks at a job's files.
+// poll is the interval at which a job's files are checked.
 const poll = 20 * time.Millisecond
 
-// Tail copies the event stream of the job in dir from byte offset from on to w, as it grows, and returns when the job
-// has ended and all is copied. An agent that is gone without a word gives Lost, and that is written down. Where w is a
-// file whose other end is gone, Tail ends with an error.
+// Tail copies the event stream of the job in dir from byte offset from to w, and returns when the job has ended and the
+// whole stream is copied. If the agent has died, Tail writes exit.json with Lost and returns that. If w is a file whose
+// other end is closed, Tail returns an error.
 func Tail(ctx context.Context, dir string, from int64, w io.Writer) (remote.Exit, error) {
 	if _, err := os.Stat(filepath.Join(dir, JobName)); err != nil {
 		return remote.Exit{}, err
@@ -129,7 +128,7 @@ func Tail(ctx context.Context, dir string, from int64, w io.Writer) (remote.Exit
 				if err := writeJSON(filepath.Join(dir, ExitName), exit, true); err != nil && !errors.Is(err, fs.ErrNotExist) {
 					return exit, err
 				}
-				continue // the agent may have been faster, or who freed the job
+				continue // read it: the agent or a concurrent Free may have been faster
 			}
 		}
 		if events == nil {
@@ -154,7 +153,7 @@ func Tail(ctx context.Context, dir string, from int64, w io.Writer) (remote.Exit
 	}
 }
 
-// openEvents opens the event stream at byte from, which is not behind the end of one that has ended.
+// openEvents opens the event stream at byte from. If the job has ended, from must not be beyond the end of the stream.
 func openEvents(dir string, from int64, ended bool) (*os.File, error) {
 	f, err := os.Open(filepath.Join(dir, EventsName))
 	if err != nil {
@@ -170,7 +169,7 @@ func openEvents(dir string, from int64, ended bool) (*os.File, error) {
 	return f, err
 }
 
-// hungUp tells whether w is a pipe or socket whose other end is closed.
+// hungUp reports whether w is a pipe or socket whose other end is closed.
 func hungUp(w io.Writer) bool {
 	f, ok := w.(*os.File)
 	if !ok {
@@ -181,11 +180,11 @@ func hungUp(w io.Writer) bool {
 	return err == nil && n == 1 && fds[0].Revents&(unix.POLLERR|unix.POLLHUP) != 0
 }
 
-// stopTime is how long an agent may take to end a job that was stopped.
+// stopTime is how long an agent may take to end its job after Stop has asked it to.
 const stopTime = 20 * time.Second
 
-// Stop ends the job in dir where it runs and waits for that. A job that has ended stays as it is; one that never began
-// will not.
+// Stop ends the job in dir and waits until it has ended. It does not change a job that has ended, and prevents the
+// start of one that has not started.
 func Stop(ctx context.Context, dir string) (remote.Exit, error) {
 	cancelled := remote.Exit{End: remote.Cancelled, Text: "stopped"}
 	if _, err := os.Stat(dir); err != nil {
@@ -205,7 +204,7 @@ func Stop(ctx context.Context, dir string) (remote.Exit, error) {
 		late := time.Now().After(deadline)
 		switch {
 		case l == alive && late:
-			_ = syscall.Kill(s.PID, syscall.SIGKILL) // the program dies with it
+			_ = syscall.Kill(s.PID, syscall.SIGKILL) // this also kills the program
 			deadline = time.Now().Add(stopTime)
 		case l == distant && late:
 			return cancelled, fmt.Errorf("agent: process %d on %s has not stopped within %v", s.PID, s.Host, stopTime)
@@ -222,11 +221,11 @@ func Stop(ctx context.Context, dir string) (remote.Exit, error) {
 	}
 }
 
-// jobMark is the variable in the environment of a job's processes that holds its folder: what a process has that left
-// its group, its session and its parents.
+// jobMark is an environment variable of all processes of a job, with the job's folder as its value. Processes keep it
+// even after leaving their group, session and parent.
 const jobMark = "FISUB_JOB"
 
-// swept is Sweep, and an error where something is left.
+// swept calls Sweep and returns an error if processes are left.
 func swept(dir string) error {
 	if left := Sweep(dir); left > 0 {
 		return fmt.Errorf("agent: %d processes of the job in %s do not end", left, dir)
@@ -234,12 +233,12 @@ func swept(dir string) error {
 	return nil
 }
 
-// Free stops the job in dir and removes its folder, in one moment for whoever looks at it; a folder that is not there
-// is one that was freed.
+// Free stops the job in dir and removes its folder. To observers the folder disappears at once. A missing folder is not
+// an error.
 func Free(ctx context.Context, dir string) error {
 	gone := filepath.Join(filepath.Dir(dir), FreePrefix+filepath.Base(dir))
 	if _, err := Stop(ctx, dir); errors.Is(err, fs.ErrNotExist) {
-		return os.RemoveAll(gone) // what one that was killed has left
+		return os.RemoveAll(gone) // leftovers of a killed Free
 	} else if err != nil {
 		return err
 	}

@@ -24,17 +24,17 @@ import (
 
 const (
 	maxLog   = 8 << 20         // bytes of a job's log
-	grace    = 5 * time.Second // between asking a program to end and ending it
-	minRoom  = 16 << 20        // bytes that must be free for a job's files
-	maxCache = 20 << 30        // bytes of the cache of all jobs in a work folder
-	reserve  = ".reserve"      // keeps room for exit.json on a full disk
+	grace    = 5 * time.Second // between SIGTERM and SIGKILL
+	minRoom  = 16 << 20        // bytes that must be free to start a job
+	maxCache = 20 << 30        // size of a work folder's cache in bytes
+	reserve  = ".reserve"      // its 8 KiB are freed for exit.json if the disk is full
 )
 
-// maxCacheAge is for how long what no job uses stays in the cache.
+// maxCacheAge is how long an unused file stays in the cache.
 const maxCacheAge = 30 * 24 * time.Hour
 
-// Start begins the job in dir in a process of its own, detached from this one and its terminal, and returns when that
-// is there. A job that has ended is left as it is.
+// Start runs the job in dir in its own process, detached from this one and its terminal. It returns when that agent has
+// started, and does nothing if the job has ended.
 func (a *Agent) Start(ctx context.Context, dir string) error {
 	if _, err := ReadExit(dir); err == nil {
 		return nil
@@ -86,10 +86,10 @@ func lastLine(s string) string {
 
 const makeRoom = "make room on the host (df -h and df -i show bytes and inodes), or set workdir to a larger disk"
 
-// A Refusal ends a job before its program has begun.
+// A Refusal is the reason for which the agent does not start a job's program.
 type Refusal struct {
 	Text, Hint string
-	Busy       bool // it may be another answer soon
+	Busy       bool // may be temporary
 }
 
 func (r *Refusal) Error() string { return r.Text }
@@ -98,8 +98,8 @@ func refuse(hint, format string, args ...any) *Refusal {
 	return &Refusal{Text: fmt.Sprintf(format, args...), Hint: hint}
 }
 
-// Run takes the job in dir to its end: a job that ctx, or Stop, ends early is Cancelled. The error is nil whenever
-// exit.json was written. A job that has ended, or that another agent runs, is not run again; the latter is an error.
+// Run executes the job in dir. If ctx or Stop ends it early, the Exit is Cancelled. The error is nil if exit.json was
+// written. Run returns the exit of a job that has ended, and an error if another agent has started the job.
 func (a *Agent) Run(ctx context.Context, dir string) (remote.Exit, error) {
 	if exit, err := ReadExit(dir); err == nil {
 		return exit, nil
@@ -127,11 +127,11 @@ func (a *Agent) Run(ctx context.Context, dir string) (remote.Exit, error) {
 	exit := seal.Sign(a.run(ctx, dir, seal))
 	_ = os.Remove(filepath.Join(dir, reserve))
 	name := filepath.Join(dir, ExitName)
-	_ = os.RemoveAll(name) // whatever the program has put there
+	_ = os.RemoveAll(name) // the program may have created anything here
 	return exit, writeJSON(name, exit, false)
 }
 
-// run fills in the seal before the program runs.
+// run sets the key and the job of seal before the program starts.
 func (a *Agent) run(ctx context.Context, dir string, seal *remote.Seal) remote.Exit {
 	sandbox.Hide()
 	log, err := openLog(dir)
@@ -162,7 +162,7 @@ func (a *Agent) run(ctx context.Context, dir string, seal *remote.Seal) remote.E
 
 var errStopped = errors.New("stopped")
 
-// stopped is the end of a job whose context, which stoppable gave, has ended.
+// stopped returns the exit of a job whose context, made by stoppable, has ended.
 func (a *Agent) stopped(ctx context.Context) remote.Exit {
 	if a.detached && context.Cause(ctx) != errStopped {
 		return remote.Exit{End: remote.Lost, Text: "the agent was ended by a signal",
@@ -171,7 +171,7 @@ func (a *Agent) stopped(ctx context.Context) remote.Exit {
 	return remote.Exit{End: remote.Cancelled, Text: "stopped"}
 }
 
-// Describe says in a line how a job ended.
+// Describe returns a line about the end of a job.
 func Describe(e remote.Exit) string {
 	text := string(e.End)
 	if e.End == remote.Exited {
@@ -183,7 +183,7 @@ func Describe(e remote.Exit) string {
 	return text
 }
 
-// stoppable returns a context that ends when somebody has asked for the job's end.
+// stoppable returns a context that is cancelled by Stop or Free.
 func stoppable(ctx context.Context, dir string) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	done := make(chan struct{})
@@ -192,7 +192,7 @@ func stoppable(ctx context.Context, dir string) (context.Context, func()) {
 		for remote.Sleep(ctx, 100*time.Millisecond) == nil {
 			_, stop := os.Lstat(filepath.Join(dir, StopName))
 			_, there := os.Lstat(filepath.Join(dir, JobName))
-			if stop == nil || errors.Is(there, fs.ErrNotExist) { // stopped, or freed before it was seen to have begun
+			if stop == nil || errors.Is(there, fs.ErrNotExist) { // Stop, or a Free that did not see the job start
 				cancel(errStopped)
 			}
 		}
@@ -230,7 +230,7 @@ func (a *Agent) attempt(ctx context.Context, dir string, log *logFile, seal *rem
 	if ctx.Err() != nil {
 		return remote.Exit{}, ctx.Err()
 	}
-	if err == nil { // a file system may have no locks
+	if err == nil { // some file systems have no locks
 		defer func() {
 			release()
 			if err := cache.Prune(kept, maxCacheAge, maxCache); err != nil {
@@ -238,7 +238,7 @@ func (a *Agent) attempt(ctx context.Context, dir string, log *logFile, seal *rem
 			}
 		}()
 	}
-	environ := append(os.Environ(), "FISUB_CACHE="+kept) // the last value of a name counts
+	environ := append(os.Environ(), "FISUB_CACHE="+kept) // the last value of a name wins
 	for name, value := range job.Env {
 		environ = append(environ, name+"="+value)
 	}
@@ -254,10 +254,10 @@ func (a *Agent) attempt(ctx context.Context, dir string, log *logFile, seal *rem
 	return a.program(ctx, dir, job, environ, log, seal)
 }
 
-// unbundle verifies the job's files in the store and makes the folder to of them. What is wrong in the store is removed
-// from it, so that the next job sends it again.
+// unbundle verifies the job's files in the store and links them into the new folder to. It deletes corrupt files from
+// the store, so that the next submission sends them again.
 func unbundle(ctx context.Context, work, to string, job *remote.Job) (size int64, err error) {
-	// Nothing here makes the job's folder again, where that is being removed.
+	// Mkdir, not MkdirAll: the job's folder may be gone because Free is removing it.
 	if err := os.Mkdir(to, 0o700); err != nil {
 		return 0, err
 	}
@@ -299,7 +299,7 @@ func unbundle(ctx context.Context, work, to string, job *remote.Job) (size int64
 	return size, nil
 }
 
-// link makes dst the same file as src, or a copy where that cannot be, or where its mode must be another one.
+// link makes dst a hard link of src. It copies the file if that fails or the executable bit must differ.
 func link(src, dst string, mode fs.FileMode) error {
 	st, err := os.Stat(src)
 	if err != nil {
@@ -321,7 +321,7 @@ func link(src, dst string, mode fs.FileMode) error {
 	return errors.Join(err, w.Close())
 }
 
-// program runs the job's program to its end, or ends it.
+// program runs the job's program until it exits, reaches the limit, or ctx ends.
 func (a *Agent) program(
 	ctx context.Context, dir string, job *remote.Job, environ []string, log *logFile, seal *remote.Seal,
 ) (remote.Exit, error) {
@@ -334,12 +334,12 @@ func (a *Agent) program(
 	command := func() *exec.Cmd {
 		cmd := exec.Command(filepath.Join(bundle, filepath.FromSlash(job.Args[0])), job.Args[1:]...)
 		cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.Env = bundle, events.in, log, environ
-		cmd.WaitDelay = 300 * time.Millisecond // a process that left the group may hold the log open
+		cmd.WaitDelay = 300 * time.Millisecond // processes outside the group may keep the log open
 		group(cmd)
 		return cmd
 	}
 
-	// The program dies with the thread that started it, so that thread stays.
+	// The program dies with the thread that starts it (Pdeathsig), so keep that thread.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	adopt()
@@ -370,7 +370,7 @@ func (a *Agent) program(
 			_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
 			select {
 			case <-ended:
-			case <-time.After(grace): // it hangs in a driver
+			case <-time.After(grace): // stuck in a driver
 			}
 		}
 	}
@@ -394,7 +394,7 @@ func (a *Agent) program(
 	default:
 		return remote.Exit{}, err
 	}
-	if lost != nil { // whatever the program thinks
+	if lost != nil { // regardless of the program's own status
 		exit.Code, exit.Text = max(exit.Code, 1), lost.Error()
 		if errors.Is(lost, syscall.ENOSPC) || errors.Is(lost, syscall.EDQUOT) {
 			exit.Hint = makeRoom
@@ -403,7 +403,7 @@ func (a *Agent) program(
 	return exit, nil
 }
 
-// A logFile takes what a job says, up to maxLog bytes.
+// A logFile is a job's log, cut off after maxLog bytes.
 type logFile struct {
 	mu   sync.Mutex
 	file *os.File
@@ -415,7 +415,7 @@ func openLog(dir string) (*logFile, error) {
 	return &logFile{file: f, room: maxLog}, err
 }
 
-// Write never fails: a full disk must not end a program that has something to say.
+// Write never fails: a full disk must not end the program.
 func (l *logFile) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -430,7 +430,7 @@ func (l *logFile) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// say writes a line of the agent's own, also into a log that is full.
+// say writes a line of the agent, even if the log is full.
 func (l *logFile) say(format string, args ...any) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -439,8 +439,8 @@ func (l *logFile) say(format string, args ...any) {
 
 func (l *logFile) Close() error { return l.file.Close() }
 
-// start starts a command that may have been written a moment ago: as long as a process that is just being forked
-// elsewhere has the file open for writing, the kernel refuses to run it.
+// start starts a command, retrying while its file is open for writing in another process. That can happen shortly after
+// the file was written, if a process is forked at the same time.
 func start(command func() *exec.Cmd) (cmd *exec.Cmd, err error) {
 	for range 100 {
 		cmd = command()

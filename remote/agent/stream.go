@@ -8,14 +8,14 @@ import (
 	"fisub/remote"
 )
 
-// A stream takes what the program prints through a pipe, and alone writes the file of it: no process of the job can
-// open that for writing by what it has inherited. Where the file cannot be written, the program finds the pipe closed.
+// A stream reads the program's output from a pipe and writes the events file. The program does not inherit the file, so
+// none of its processes can write to it. If writing the file fails, the pipe is closed.
 type stream struct {
-	in     *os.File    // the program's end, until take
-	out    remote.Rest // this process's end
+	in     *os.File    // write end for the program, until take
+	out    remote.Rest // read end
 	file   *os.File
 	signed remote.Sealer
-	err    chan error // of the file, when all is in it
+	err    chan error // gets the error of writing the file, when all is written
 }
 
 func openStream(dir string, seal *remote.Seal) (*stream, error) {
@@ -32,7 +32,7 @@ func openStream(dir string, seal *remote.Seal) (*stream, error) {
 		signed: remote.Sealer{W: file, Seal: seal}, err: make(chan error, 1)}, nil
 }
 
-// take begins to take what the program prints, once that has been started.
+// take starts reading. It is called after the program has started.
 func (s *stream) take() {
 	s.in.Close()
 	go func() {
@@ -48,14 +48,14 @@ func (s *stream) take() {
 	}()
 }
 
-// end returns when all is in the file that the program has printed, which has ended with all its processes: one that
-// hangs in a driver is not waited for.
+// end waits until all output is in the file. It is called after the program has ended, and does not wait for a process
+// stuck in a driver.
 func (s *stream) end() error {
 	s.out.End()
 	return errors.Join(<-s.err, s.file.Close())
 }
 
-// close ends a stream that was not taken to its end.
+// close releases a stream that end was not called for.
 func (s *stream) close() {
 	s.in.Close()
 	s.out.Pipe.Close()

@@ -1,5 +1,5 @@
-// Package host is where a provider runs commands and keeps files: this machine, or a host behind OpenSSH. It is not for
-// knowing what the commands do, nor what the files are.
+// Package host runs commands and accesses files on this machine, on a host behind OpenSSH, or in a Kubernetes pod. It
+// does not know the purpose of the commands and files.
 package host
 
 import (
@@ -19,35 +19,36 @@ import (
 	"fisub/remote"
 )
 
-// A Host runs commands and keeps files. Its methods may be called from several goroutines at a time, and end soon after
-// ctx. A command that failed is an *ExitError, a file that is not there fs.ErrNotExist. Of a Host behind a network
-// other errors are a *remote.Denied, whose Provider is the caller's to fill in, where it cannot be reached or does not
-// let the user in, and a *LostError where the connection broke.
+// A Host runs commands and contains files. Its methods may be called concurrently, and return soon after ctx ends. The
+// error of a failed command is an *ExitError, that for a missing file fs.ErrNotExist. If the Host is behind a network,
+// the error is a *remote.Denied when it is unreachable or rejects the login, and a *LostError when the connection
+// broke. The caller must set Provider in the *remote.Denied.
 type Host interface {
-	// Run runs a command to its end, without a shell's reading of its words. stdin and stdout may be nil. An error of
-	// stdout ends it, and is Run's.
+	// Run runs a command and waits for it. No shell interprets its words. stdin and stdout may be nil. If writing to
+	// stdout fails, Run ends the command and returns that error.
 	Run(ctx context.Context, argv []string, stdin io.Reader, stdout io.Writer) error
 
-	// Read copies the file from byte offset from on to w, as far as it reaches now and at most limit bytes. It opens the
-	// file anew each time, since a network file system looks for what other hosts wrote when a file is opened.
+	// Read copies at most limit bytes of the file's current content, from byte offset from, to w. It opens the file on
+	// each call, because a network file system checks for changes made by other hosts only when a file is opened.
 	Read(ctx context.Context, name string, from, limit int64, w io.Writer) (int64, error)
 
-	// Sizes gives the files and folders in dir by name, and their sizes in bytes.
+	// Sizes returns the sizes in bytes of the files and folders in dir, by name.
 	Sizes(ctx context.Context, dir string) (map[string]int64, error)
 
 	Close() error
 }
 
-// Shell is the command that runs a script, whose $1, $2, ... are args. It drops an interrupt from the keyboard that
-// came before Local had put the shell out of reach: Local blocks it, and dash lets it through after its first command.
+// Shell returns the command that runs a script with the positional parameters args. Its traps discard a Ctrl-C that
+// arrived before Local had put the shell into its own process group: Local blocks SIGINT, but dash unblocks it after
+// its first command.
 func Shell(script string, args ...string) []string {
 	return append([]string{"sh", "-c", "trap '' INT; trap - INT; " + script, "sh"}, args...)
 }
 
-// A Runner is the Run of a Host that has no other way to its files.
+// A Runner is the Run method of a Host that accesses files through commands only.
 type Runner func(ctx context.Context, argv []string, stdin io.Reader, stdout io.Writer) error
 
-// absent is the status of scripts that do not find the file.
+// absent is the exit status of scripts that do not find the file.
 const absent = 44
 
 func (run Runner) file(ctx context.Context, script string, args []string, stdout io.Writer) error {
@@ -55,15 +56,15 @@ func (run Runner) file(ctx context.Context, script string, args []string, stdout
 	if failed, ok := errors.AsType[*ExitError](err); ok && failed.Status == absent {
 		return fmt.Errorf("%s: %w", args[0], fs.ErrNotExist)
 	} else if ok && failed.Stderr != "" {
-		failed.Name = "" // its words name what failed
+		failed.Name = "" // stderr already names the command that failed
 	}
 	return err
 }
 
-// read gives at most $3 bytes of file $1 from byte $2 on, counted from 1.
+// read prints at most $3 bytes of file $1 from byte $2, counted from 1.
 var read = fmt.Sprintf(`[ -e "$1" ] || exit %d; exec <"$1" && tail -c "+$2" | head -c "$3"`, absent)
 
-// Read is that of a Host.
+// Read implements Host.Read.
 func (run Runner) Read(ctx context.Context, name string, from, limit int64, w io.Writer) (int64, error) {
 	to := &counter{w: w}
 	err := run.file(ctx, read, []string{name, strconv.FormatInt(from+1, 10), strconv.FormatInt(limit, 10)}, to)
@@ -81,11 +82,11 @@ func (c *counter) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// sizes gives the size and name of each entry of folder $1, a line each.
+// sizes prints the size and name of each entry of folder $1, one per line.
 var sizes = fmt.Sprintf(`[ -d "$1" ] || exit %d
 cd -- "$1" && find . -maxdepth 1 ! -name . -exec stat -c '%%s %%n' {} +`, absent)
 
-// Sizes is that of a Host.
+// Sizes implements Host.Sizes.
 func (run Runner) Sizes(ctx context.Context, dir string) (map[string]int64, error) {
 	out := &plain.Buffer{Limit: 16 << 20}
 	err := run.file(ctx, sizes, []string{dir}, out)
@@ -99,17 +100,17 @@ func (run Runner) Sizes(ctx context.Context, dir string) (map[string]int64, erro
 	return all, err
 }
 
-// Statuses that a shell gives a command that it cannot run.
+// Exit statuses of a shell for a command that it cannot run.
 const (
 	NotRunnable = 126
 	NotFound    = 127
 )
 
-// An ExitError is a command that ran and ended with another status than 0.
+// An ExitError is the error of a command with a non-zero exit status.
 type ExitError struct {
-	Name   string // of the program; "" for a script, whose words name what failed
+	Name   string // name of the program; "" for a script, whose stderr names the command that failed
 	Status int
-	Stderr string // its first 64 KiB
+	Stderr string // the first 64 KiB of standard error
 }
 
 func (e *ExitError) Error() string {
@@ -133,15 +134,15 @@ func (e *ExitError) Error() string {
 	return strings.TrimPrefix(e.Name+": "+text, ": ")
 }
 
-// maxStderr bounds what is kept of a command's standard error.
+// maxStderr limits the bytes kept of a command's standard error.
 const maxStderr = 64 << 10
 
-// A LostError says that the connection failed, and not what was done over it.
+// A LostError is the failure of a connection, as opposed to a failure of the command run over it.
 type LostError struct{ Text string }
 
 func (e *LostError) Error() string { return "connection lost: " + e.Text }
 
-// A tap passes writes on and keeps the first error: whose fault a failure was.
+// A tap passes writes on to w and keeps the error of w, so that it can be distinguished from an error of the command.
 type tap struct {
 	w    io.Writer
 	stop func() // called when w fails
@@ -156,8 +157,8 @@ func (t *tap) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// run runs a command until it has ended and out has all that it said, however long out takes. A process that has
-// outlived the command and says nothing for the command's WaitDelay is not waited for.
+// run runs a command and returns when it has ended and its output has been written to out, however slow out is. If a
+// process outlives the command and keeps the pipe open, run gives up after WaitDelay without output.
 func run(ctx context.Context, cmd *exec.Cmd, out io.Writer) error {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -175,7 +176,7 @@ func run(ctx context.Context, cmd *exec.Cmd, out io.Writer) error {
 	copied := make(chan error, 1)
 	go func() {
 		_, err := io.Copy(out, said)
-		r.Close() // whoever still writes is told so
+		r.Close() // a process that still writes gets SIGPIPE
 		copied <- err
 	}()
 	err = cmd.Wait()

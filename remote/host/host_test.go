@@ -25,7 +25,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// login gives a host behind an sshd, and that.
+// login starts an sshd and returns a host that connects to it.
 func login(t *testing.T) (*host.SSH, *sshdtest.Fleet) {
 	t.Helper()
 	f := sshdtest.New(t, 1)
@@ -38,7 +38,7 @@ func login(t *testing.T) (*host.SSH, *sshdtest.Fleet) {
 	return s, f
 }
 
-// What a Host promises, whichever it is.
+// TestHosts checks the contract of Host for each implementation.
 func TestHosts(t *testing.T) {
 	t.Run("local", func(t *testing.T) { promises(t, host.Local{}) })
 	t.Run("ssh", func(t *testing.T) {
@@ -123,7 +123,7 @@ func promises(t *testing.T, h host.Host) {
 	}
 }
 
-// A command's own 255 is not taken for ssh's, which means a lost connection.
+// A command's exit status 255 is not mistaken for ssh's own, which means a lost connection.
 func TestStatus255(t *testing.T) {
 	t.Parallel()
 	s, _ := login(t)
@@ -151,8 +151,7 @@ func TestExitError(t *testing.T) {
 	}
 }
 
-// Commands on this machine are out of reach of an interrupt from the keyboard, which goes to the terminal's process
-// group, from their birth on.
+// Ctrl-C, which goes to the terminal's process group, never reaches a command of Local, not even just after its start.
 func TestKeyboard(t *testing.T) {
 	run := func(argv ...string) string {
 		t.Helper()
@@ -172,7 +171,7 @@ func TestKeyboard(t *testing.T) {
 	}
 }
 
-// A host whose shell says nothing does not hold up who has stopped waiting.
+// A host whose shell does not answer does not delay a caller whose context has ended.
 func TestHangs(t *testing.T) {
 	t.Parallel()
 	s, f := login(t)
@@ -205,7 +204,7 @@ func TestHangs(t *testing.T) {
 	}
 }
 
-// force starts the sshd again, to run a script for whatever it is asked, which is in SSH_ORIGINAL_COMMAND.
+// force restarts the sshd so that it runs a script for each request. The requested command is in SSH_ORIGINAL_COMMAND.
 func force(t *testing.T, d *sshdtest.Daemon, script string) {
 	t.Helper()
 	d.Stop()
@@ -223,8 +222,8 @@ func force(t *testing.T, d *sshdtest.Daemon, script string) {
 	d.Start(t)
 }
 
-// loginShell has the sshd run what it is asked as it would for a user with that login shell. The startup file, unless it
-// is "", comes first.
+// loginShell makes the sshd run requests as for a user with that login shell. The startup file is run first, unless it
+// is "".
 func loginShell(t *testing.T, f *sshdtest.Fleet, shell, startup string) {
 	t.Helper()
 	path, err := exec.LookPath(shell)
@@ -234,7 +233,7 @@ func loginShell(t *testing.T, f *sshdtest.Fleet, shell, startup string) {
 	force(t, f.Daemons[0], startup+"\nexec "+path+` -c "$SSH_ORIGINAL_COMMAND"`)
 }
 
-// A login shell need not be of the family of sh: csh and fish read quotes, braces and `!` in ways of their own.
+// Login shells such as csh and fish, which treat quotes, braces and `!` in their own ways, work too.
 func TestLoginShells(t *testing.T) {
 	for _, shell := range []string{"tcsh", "fish", "bash"} {
 		t.Run(shell, func(t *testing.T) {
@@ -257,7 +256,7 @@ func TestLoginShells(t *testing.T) {
 	}
 }
 
-// A startup file that reads the standard input, or waits, is named as the reason; nothing of what it has left is run.
+// A startup file that reads stdin or hangs is named as the reason, and none of the remaining input is run.
 func TestStartupFiles(t *testing.T) {
 	defer host.SetShellTime(2 * time.Second)()
 	for startup, want := range map[string]string{
@@ -267,7 +266,7 @@ func TestStartupFiles(t *testing.T) {
 		"sleep 1000":     "has not run a command within 2s",
 	} {
 		s, f := login(t)
-		// The connection itself is another command, and has no marker to wait for.
+		// The request that opens the connection has no marker to wait for.
 		loginShell(t, f, "bash", `case $SSH_ORIGINAL_COMMAND in *"timeout 1"*) ;; *) `+startup+"\n;; esac")
 		err := s.Run(t.Context(), []string{"cat"}, strings.NewReader("one\ntwo\nthree\n"), nil)
 		var d *remote.Denied
@@ -277,7 +276,7 @@ func TestStartupFiles(t *testing.T) {
 	}
 }
 
-// A folder for temporary files whose path is too long for a socket, or that ssh reads as something else, is not used.
+// A temporary folder whose path is too long for a socket, or contains characters that ssh interprets, is not used.
 func TestLongTemporaryFolder(t *testing.T) {
 	for _, name := range []string{strings.Repeat("x", 110), "a b", "100%d", "it's"} {
 		t.Run(name[:3], func(t *testing.T) {
@@ -297,7 +296,7 @@ func TestLongTemporaryFolder(t *testing.T) {
 	}
 }
 
-// The hint on a host key that has changed removes the entry that ssh has found, whatever the config calls the host.
+// The hint for a changed host key removes the entry that ssh found, even if the config calls the host differently.
 func TestChangedKey(t *testing.T) {
 	s, f := login(t)
 	d := f.Daemons[0]
@@ -330,7 +329,7 @@ func TestChangedKey(t *testing.T) {
 	}
 }
 
-// Files need no subsystem of the sshd, and a login shell may print what it likes before a command.
+// Files need no SFTP subsystem, and a login shell may print anything before a command.
 func TestNoisyFiles(t *testing.T) {
 	t.Parallel()
 	s, f := login(t)
@@ -339,8 +338,8 @@ printf 'welcome\0\036fisub\036 to h1\n'; echo noise >&2; eval "$SSH_ORIGINAL_COM
 	promises(t, s)
 }
 
-// A client that is cut off, without a word, leaves nothing on the host that waits for it; one that lives is not taken
-// for such a one.
+// After a client has been cut off, nothing on the host keeps waiting for it. A client that is alive keeps its
+// connection.
 func TestSilent(t *testing.T) {
 	defer host.SetSilence(5 * time.Second)()
 	s, f := login(t)
@@ -365,7 +364,7 @@ func TestSilent(t *testing.T) {
 		for _, pid := range f.Daemons[0].Begun() {
 			seen[pid] = true
 		}
-		return len(seen) > 12 // a word of the client ends two, and begins two
+		return len(seen) > 12 // each byte from the client ends two processes and starts two
 	})
 	if now := client(); now != first {
 		t.Errorf("connection: got %q, want %q", now, first)
@@ -389,7 +388,7 @@ func TestSilent(t *testing.T) {
 	await("they wait for a client that is silent", func() bool { return len(f.Daemons[0].Begun()) == 0 })
 }
 
-// Who gives up while the connection is on its way does not take it from the next one.
+// A caller that gives up while the connection is being established does not abort it for the next one.
 func TestShared(t *testing.T) {
 	h, _ := login(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
@@ -402,8 +401,8 @@ func TestShared(t *testing.T) {
 	}
 }
 
-// What a command has said is taken to its end, however slow who takes it is; a process that has outlived it and says
-// nothing is not waited for.
+// All output of a command is delivered, even to a slow reader. A silent process that outlives the command is not waited
+// for.
 func TestSlowReader(t *testing.T) {
 	slow := &slowWriter{}
 	const size = 200 << 10 // more than a pipe holds
@@ -422,7 +421,7 @@ func TestSlowReader(t *testing.T) {
 	}
 }
 
-// A slowWriter takes longer for its last pieces than a command is waited for.
+// A slowWriter takes longer for its last writes than Run waits after the command.
 type slowWriter struct{ n, last int }
 
 func (s *slowWriter) Write(p []byte) (int, error) {

@@ -16,20 +16,20 @@ import (
 	"fisub/remote"
 )
 
-// A Pod is a container of a pod in Kubernetes, which kubectl runs commands in. It needs a shell and the core utilities.
+// A Pod is a container of a Kubernetes pod in which kubectl runs commands. It needs a shell and the core utilities.
 type Pod struct {
 	Kubectl   Kubectl
 	Name      string
-	Container string // "" for the pod's default one
+	Container string // "" for the pod's default container
 }
 
-// A Kubectl is the program with the flags that choose the cluster and the namespace.
+// A Kubectl holds the flags of kubectl that choose the cluster and the namespace.
 type Kubectl []string
 
-// patience is how long the API server may take for an answer.
+// patience is the timeout of a request to the API server.
 const patience = 30 * time.Second
 
-// Do runs one of its commands to its end. Errors that the user can do something about are *remote.Denied.
+// Do runs a kubectl command. Errors that the user can fix are *remote.Denied.
 func (k Kubectl) Do(ctx context.Context, stdin io.Reader, stdout io.Writer, args ...string) error {
 	limited, cancel := context.WithTimeoutCause(ctx, 2*patience, fmt.Errorf("kubectl: no answer in %v", 2*patience))
 	defer cancel()
@@ -41,7 +41,7 @@ func (k Kubectl) Do(ctx context.Context, stdin io.Reader, stdout io.Writer, args
 	return explain(err)
 }
 
-// Run runs a command in the container. Files that it makes are the user's alone.
+// Run runs a command in the container. Files that it creates are private to the user.
 func (p *Pod) Run(ctx context.Context, argv []string, stdin io.Reader, stdout io.Writer) error {
 	args := append(append([]string{"kubectl"}, p.Kubectl...), "exec", p.Name)
 	if p.Container != "" {
@@ -80,13 +80,13 @@ func (p *Pod) Run(ctx context.Context, argv []string, stdin io.Reader, stdout io
 		return &LostError{cmp.Or(said, "kubectl exec ended before the command")}
 	case err == nil:
 		return &LostError{"no word from the container's shell"}
-	case failed == nil: // the reader of stdin has failed
+	case failed == nil: // reading stdin failed
 		return err
 	}
 	return explain(err)
 }
 
-// Read copies a piece of a file.
+// Read copies part of a file.
 func (p *Pod) Read(ctx context.Context, name string, from, limit int64, w io.Writer) (int64, error) {
 	return Runner(p.Run).Read(ctx, name, from, limit, w)
 }
@@ -99,14 +99,14 @@ func (p *Pod) Sizes(ctx context.Context, dir string) (map[string]int64, error) {
 // Close does nothing: there is no connection.
 func (p *Pod) Close() error { return nil }
 
-// ended is what kubectl says of a command's status.
+// ended matches kubectl's message about a command's exit status.
 var ended = regexp.MustCompile(`(?m)^command terminated with exit code \d+\n?`)
 
-// framed passes on what comes before the command's status, which is the last that the shell says: without it the
-// connection was lost, whatever kubectl says.
+// framed passes on the output that precedes the command's exit status, which the shell prints last. If it is missing,
+// the connection was lost, whatever kubectl reports.
 type framed struct {
 	w    io.Writer
-	kept []byte // may be the status, or its beginning
+	kept []byte // the status, or a possible beginning of it
 }
 
 var trailer = regexp.MustCompile(`\x1e(\d{0,3}|\d{3}\x1e\n?)$`)
@@ -134,7 +134,7 @@ func (f *framed) status() (status int, ended bool) {
 	return status, err == nil
 }
 
-// faults list what kubectl says when it cannot do something, and what that means. The first that fits counts.
+// faults maps error messages of kubectl to error codes and hints. The first match counts.
 var faults = []struct{ words, code, hint string }{
 	{`exceeded quota`, "quota", "kubectl describe quota shows it: wait until other pods have ended, or ask for more"},
 	{`violates PodSecurity|denied the request`, "credentials",
@@ -163,7 +163,7 @@ var faultForms = sync.OnceValue(func() (forms []*regexp.Regexp) {
 	return forms
 })
 
-// Refused makes a *remote.Denied of what a cluster says; nil where it is not known what that means.
+// Refused returns a *remote.Denied for a message from a cluster, or nil if it does not know the message.
 func Refused(text string) *remote.Denied {
 	for i, f := range faults {
 		if faultForms()[i].MatchString(text) {
@@ -173,7 +173,7 @@ func Refused(text string) *remote.Denied {
 	return nil
 }
 
-// explain makes an error of what kubectl said.
+// explain turns an error of kubectl into a *remote.Denied if its message is known.
 func explain(err error) error {
 	var failed *ExitError
 	if !errors.As(err, &failed) {

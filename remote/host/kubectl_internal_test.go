@@ -8,7 +8,7 @@ import (
 	"fisub/remote"
 )
 
-// A command's status is known from what stands at the very end, however that is cut into pieces.
+// The exit status at the end of the output is found, however the output is cut into writes.
 func TestFramed(t *testing.T) {
 	for _, c := range []struct {
 		name, text, want string
@@ -39,7 +39,7 @@ func TestFramed(t *testing.T) {
 	}
 }
 
-// What kubectl and clusters say, as kubectl 1.32 and 1.20 print it.
+// Messages of kubectl and clusters, as printed by kubectl 1.32 and 1.20.
 func TestRefused(t *testing.T) {
 	for _, c := range []struct{ text, code string }{
 		{`error: You must be logged in to the server (Unauthorized)`, "credentials"},

@@ -16,10 +16,10 @@ import (
 
 // Local is this machine.
 type Local struct {
-	Env []string // of commands, beside this process's own: "NAME=value"
+	Env []string // additional environment of commands: "NAME=value"
 }
 
-// Run runs a command here, out of reach of an interrupt from the keyboard.
+// Run runs a command on this machine. Ctrl-C does not reach it.
 func (l Local) Run(ctx context.Context, argv []string, stdin io.Reader, stdout io.Writer) error {
 	if stdout == nil {
 		stdout = io.Discard
@@ -50,7 +50,7 @@ func (l Local) Run(ctx context.Context, argv []string, stdin io.Reader, stdout i
 	return fmt.Errorf("%s: %w", argv[0], err)
 }
 
-// Read copies a piece of a file.
+// Read copies part of a file.
 func (Local) Read(ctx context.Context, name string, from, limit int64, w io.Writer) (int64, error) {
 	f, err := os.Open(name)
 	if err != nil {

@@ -21,8 +21,8 @@ import (
 	"fisub/remote"
 )
 
-// options are those of every ssh. What stands here the user's config cannot change: host keys are checked, nothing is
-// asked, nothing is forwarded, and a connection that is gone is noticed within 15 seconds.
+// options are passed to every ssh; the user's config cannot override them. They check host keys, disable prompts and
+// forwarding, and detect a lost connection within 15 seconds.
 var options = []string{
 	"-T", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes", "-o", "ConnectTimeout=10",
 	"-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3", "-o", "LogLevel=ERROR", "-o", "ForwardAgent=no",
@@ -30,19 +30,18 @@ var options = []string{
 	"-o", "RemoteCommand=none", "-o", "ControlPersist=no",
 }
 
-// SSHName is what the name of an SSH host looks like: never as an option.
+// SSHName matches names of SSH hosts. They cannot be mistaken for options.
 var SSHName = plain.NewForm(`^[A-Za-z0-9_][A-Za-z0-9_.@:\[\]-]{0,254}$`)
 
-// SSH is a host that the system's OpenSSH logs in to. All its sessions share one connection: the master, an ssh process
-// that lives as long as this process holds the other end of its input. It connects when it is used, and again when the
-// connection was lost.
+// SSH is a host reached through the system's OpenSSH. All sessions share one connection: the master, an ssh process
+// that lives until this process closes its stdin. It connects on first use, and again after the connection was lost.
 type SSH struct {
-	Name   string // as ssh takes it: "gpu01", "me@gpu01", "me@gpu01:2222"
-	Config string // a file for ssh -F; "" for the user's own
+	Name   string // host argument of ssh: "gpu01", "me@gpu01", "me@gpu01:2222"
+	Config string // file for ssh -F; "" for the user's own config
 
 	mu     sync.Mutex
-	dir    string // private, for sockets; "" before the first connection
-	remove func() // removes dir
+	dir    string // private folder for sockets; "" before the first connection
+	remove func() // deletes dir
 	number int
 	master *master
 	closed bool
@@ -52,11 +51,11 @@ type master struct {
 	socket string
 	stdin  io.WriteCloser
 	cmd    *exec.Cmd
-	words  *plain.Buffer // what it says when it fails
+	words  *plain.Buffer // its standard error
 	exited chan struct{}
 }
 
-// args are those of an ssh that runs command on the host.
+// args returns the arguments of an ssh that runs command on the host.
 func (s *SSH) args(socket, mode, command string) []string {
 	all := append([]string{}, options...)
 	if s.Config != "" {
@@ -77,15 +76,16 @@ func command(ctx context.Context, args []string) *exec.Cmd {
 	return cmd
 }
 
-// silence is how long a host waits for a word of a client before it takes it for gone. A cut that is longer than
-// the client goes on would leave the connection, and what waits there for its end, for hours.
+// silence is how long a host waits for input from the client before it closes the connection. Otherwise, if the network
+// fails and the client ends before it recovers, processes on the host would wait for hours.
 var silence = time.Minute
 
-// listen ends with its input, or where nothing comes for too long, as far as the host can tell the time.
+// listen ends with its input, or if no input arrives for a number of seconds. A host without timeout only does the
+// former.
 const listen = `timeout 1 true 2>/dev/null || exec cat >/dev/null; while [ -n "$(timeout %g head -c 1)" ]; do :; done`
 
-// connect gives the socket of a connection that stands. One that is on its way does not end with ctx: another caller
-// may need it.
+// connect returns the socket of an established connection. If ctx ends, an attempt to connect continues, since another
+// caller may need it.
 func (s *SSH) connect(ctx context.Context) (socket string, err error) {
 	m, err := s.begin(ctx)
 	if err != nil {
@@ -103,7 +103,7 @@ func (s *SSH) connect(ctx context.Context) (socket string, err error) {
 	return m.socket, nil
 }
 
-// begin gives the master, and begins one where none runs.
+// begin returns the running master, or starts one.
 func (s *SSH) begin(ctx context.Context) (m *master, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -145,11 +145,11 @@ func (s *SSH) begin(ctx context.Context) (m *master, err error) {
 	return m, nil
 }
 
-// socketForm is what a folder must look like that ssh can make a socket in: the kernel takes 107 bytes, of which ssh
-// needs 17 for a temporary name, and ssh reads blanks, quotes and % in an option as something else.
+// socketForm matches folders in which ssh can create a socket. The kernel allows 107 bytes for the path, of which ssh
+// needs 17 for a temporary name, and ssh interprets blanks, quotes and % in options.
 var socketForm = plain.NewForm(`^[A-Za-z0-9_./+=@:,-]{1,80}$`)
 
-// socketDir makes a private folder for sockets, in /tmp if the folder for temporary files cannot hold them.
+// socketDir creates a private folder for sockets, in /tmp if the folder for temporary files is unsuitable.
 func socketDir() (dir string, remove func(), err error) {
 	for _, temp := range []string{os.TempDir(), "/tmp"} {
 		dir, remove, err = cache.TempDirIn(temp, "fisub-ssh")
@@ -164,13 +164,13 @@ func socketDir() (dir string, remove func(), err error) {
 	return "", nil, err
 }
 
-// stands tells whether commands can use the connection.
+// stands reports whether the connection is established.
 func (m *master) stands() bool {
 	_, err := os.Stat(m.socket)
 	return err == nil
 }
 
-// speak gives the host a word after each pause, until the connection ends.
+// speak sends a byte to the host after each pause, until the connection ends.
 func (m *master) speak(pause time.Duration) {
 	tick := time.NewTicker(pause)
 	defer tick.Stop()
@@ -179,14 +179,14 @@ func (m *master) speak(pause time.Duration) {
 		case <-m.exited:
 			return
 		case <-tick.C:
-			_, _ = m.stdin.Write([]byte(".")) // one that does not come through is no news: the connection has ended
+			_, _ = m.stdin.Write([]byte(".")) // after an error the connection ends anyway
 		}
 	}
 }
 
 func (m *master) close() {
 	m.stdin.Close()
-	if !m.stands() { // it would first connect
+	if !m.stands() { // still connecting: ssh would finish that first
 		_ = m.cmd.Process.Kill()
 	}
 	select {
@@ -213,19 +213,19 @@ func (s *SSH) Close() error {
 	return nil
 }
 
-// marker ends, on both outputs, what a login shell's startup files may print.
+// marker separates the output of the login shell's startup files from the command's, on stdout and stderr.
 const marker = "\x1efisub\x1e\n"
 
-// bootstrap is what the login shell is asked to run, also one of another family than sh, such as csh or fish: it has no
-// character that these read in quotes as anything but itself. The script is the first line of the standard input, which
-// read takes byte by byte: what follows is the command's own.
+// bootstrap is the command for the login shell. It contains only characters that every shell, including csh and fish,
+// takes literally in quotes. The first line of stdin is the actual script; read consumes it byte by byte, so that the
+// rest of stdin is left for the command.
 const bootstrap = `exec /bin/sh -c 'IFS= read -r fisub; case $fisub in fisub:*) ` +
 	`eval "$(printf %b "${fisub#fisub:}")";; *) echo "` + robbed + `" >&2; exit 1;; esac'`
 
-// robbed is the text of an error: something has read the standard input before bootstrap could.
+// robbed is the error message if something consumed stdin before bootstrap could.
 const robbed = "a startup file of the login shell reads the standard input"
 
-// firstLine returns the line from which bootstrap makes the script again.
+// firstLine encodes a script as the line that bootstrap decodes.
 func firstLine(script string) string {
 	var line strings.Builder
 	line.WriteString("fisub:")
@@ -239,10 +239,10 @@ func firstLine(script string) string {
 	return line.String() + "\n"
 }
 
-// shellTime is how long a login shell may take until it runs the script.
+// shellTime is how long a login shell may take to start the script.
 var shellTime = time.Minute
 
-// marked is the script of a command that says the marker first; what before and after do is up to the caller.
+// marked returns a script that prints the marker and then runs before, argv and after.
 func marked(before string, argv []string, after string) string {
 	script := `umask 077; printf '\036fisub\036\n'; ` + before
 	for _, arg := range argv {
@@ -251,8 +251,8 @@ func marked(before string, argv []string, after string) string {
 	return script + after
 }
 
-// Run runs a command, whatever the login shell is and prints. Files that it makes are the user's alone. A command that
-// ends with 255, as ssh does, has the status 254.
+// Run runs a command under any login shell, whatever its startup files print. Files that the command creates are
+// private to the user. Exit status 255, which ssh uses for its own errors, becomes 254.
 func (s *SSH) Run(ctx context.Context, argv []string, stdin io.Reader, stdout io.Writer) error {
 	socket, err := s.connect(ctx)
 	if err != nil {
@@ -300,12 +300,12 @@ func (s *SSH) Run(ctx context.Context, argv []string, stdin io.Reader, stdout io
 	return err
 }
 
-// unmarked passes on what comes behind the marker.
+// unmarked passes on the output after the marker.
 type unmarked struct {
 	tap
 	head  []byte
 	found bool
-	late  *time.Timer // stopped when the marker comes; may be nil
+	late  *time.Timer // stopped when the marker arrives; may be nil
 }
 
 func (u *unmarked) Write(p []byte) (int, error) {
@@ -334,7 +334,7 @@ func (u *unmarked) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-// Read copies a piece of a file.
+// Read copies part of a file.
 func (s *SSH) Read(ctx context.Context, name string, from, limit int64, w io.Writer) (int64, error) {
 	return Runner(s.Run).Read(ctx, name, from, limit, w)
 }
@@ -348,12 +348,12 @@ func (s *SSH) denied(code, text, hint string) error {
 	return &remote.Denied{Code: code, Host: s.Name, Text: text, Hint: hint}
 }
 
-// startup is the hint of an error that the login shell's own files cause.
+// startup is the hint for errors caused by the startup files of the login shell.
 const startup = "look at the startup files of the login shell on the host, such as .bashrc: for commands that are " +
 	"not interactive they must read nothing and wait for nothing"
 
-// refusals list what ssh says when it cannot connect, and what that means. The first that fits counts; NAME is the
-// host.
+// refusals maps texts that ssh prints when it cannot connect to error codes and hints. The first match counts; NAME
+// stands for the host.
 var refusals = []struct{ words, code, begin, hint string }{
 	{robbed, "no-such", "", startup},
 	{"HOST IDENTIFICATION HAS CHANGED", "host-key", "its host key has changed: ",
@@ -369,8 +369,8 @@ var refusals = []struct{ words, code, begin, hint string }{
 	{"", "unreachable", "", "ssh NAME shows more"},
 }
 
-// knownKey returns the options of ssh-keygen that remove the key which ssh said has changed: an alias of the user's
-// config is not what known_hosts has.
+// knownKey returns the ssh-keygen options that remove a changed host key. They come from ssh's message, because
+// known_hosts does not contain aliases from the user's config.
 func knownKey(said string) string {
 	options := "-R NAME"
 	if name := regexp.MustCompile(`(?m)^Host key for (\S{1,255}) has changed`).FindStringSubmatch(said); name != nil {
@@ -382,7 +382,7 @@ func knownKey(said string) string {
 	return options
 }
 
-// explain makes an error of what ssh said when it could not connect.
+// explain returns an error for ssh's message about a failed connection.
 func (s *SSH) explain(said string) error {
 	var words []string
 	for line := range strings.Lines(said) {
