@@ -11,8 +11,8 @@ import (
 	"fisub/remote"
 )
 
-// Release ends the jobs of a plan that may still run, and leaves the plan as it is: to the process that has the run
-// folder.
+// Release ends the jobs of a plan that may be running. It does not change the plan, which belongs to the process that
+// has the run folder.
 func Release(ctx context.Context, p *Plan, open map[string]remote.Provider) error {
 	var faults []error
 	for _, j := range p.Active() {
@@ -21,8 +21,8 @@ func Release(ctx context.Context, p *Plan, open map[string]remote.Provider) erro
 	return errors.Join(faults...)
 }
 
-// releaseJob ends a job. What hosts have of one that was being submitted is told by the provider's list: that a host
-// cannot be asked is then an error only where no other has the job.
+// releaseJob ends a job. If the job has no handle, because it was being submitted, releaseJob searches the provider's
+// list for it. Then an unreachable host is an error only if the job is not found on another one.
 func releaseJob(ctx context.Context, provider remote.Provider, j *JobRecord) error {
 	if provider == nil {
 		return &noTableError{j.Place}
@@ -42,25 +42,24 @@ func releaseJob(ctx context.Context, provider remote.Provider, j *JobRecord) err
 	return err
 }
 
-// ErrCancelled says that another process wants the run to end.
+// ErrCancelled is the error of a run that another process has cancelled.
 var ErrCancelled = errors.New("cancelled by another process")
 
-// markName is the file of a run folder that says that the run is to end, and stays so.
+// markName is the file in a run folder that marks the run as cancelled.
 const markName = "cancelled"
 
-// Mark writes down that the run in folder is to end: a process that follows it ends its jobs, and no job is begun any
-// more.
+// Mark marks the run in folder as cancelled. A process that follows the run then ends its jobs, and no job is started.
 func Mark(folder string) error {
 	return os.WriteFile(filepath.Join(folder, streams, markName), nil, 0o600)
 }
 
-// Marked tells whether the run in folder is to end.
+// Marked reports whether the run in folder is cancelled.
 func Marked(folder string) bool {
 	_, err := os.Stat(filepath.Join(folder, streams, markName))
 	return err == nil
 }
 
-// Unmark lets the run go on.
+// Unmark removes the mark of a cancelled run.
 func Unmark(folder string) error {
 	err := os.Remove(filepath.Join(folder, streams, markName))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -69,7 +68,7 @@ func Unmark(folder string) error {
 	return err
 }
 
-// watch returns a channel that is closed when the run in folder is to end.
+// watch returns a channel that is closed when the run in folder is cancelled.
 func watch(ctx context.Context, folder string) <-chan struct{} {
 	marked := make(chan struct{})
 	go func() {
@@ -83,7 +82,7 @@ func watch(ctx context.Context, folder string) <-chan struct{} {
 	return marked
 }
 
-// UntilMarked calls do with a context that ends when the run in folder is to end; the error is then ErrCancelled.
+// UntilMarked calls do with a context that ends when the run in folder is cancelled; the error is then ErrCancelled.
 func UntilMarked(ctx context.Context, folder string, do func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

@@ -15,7 +15,7 @@ import (
 	"fisub/remote"
 )
 
-// A Dispatcher takes one run to its end. Its fields are set by the caller.
+// A Dispatcher executes one run. The caller sets its fields.
 type Dispatcher struct {
 	Plan      *Plan
 	Folder    string                     // the run folder
@@ -23,33 +23,34 @@ type Dispatcher struct {
 	Providers map[string]remote.Provider // by table
 	Follow    Follow
 
-	// Files gives the bundle of a job for workloads, and the program with its arguments.
+	// Files returns the bundle of a job for the workloads, and the program with its arguments.
 	Files func(ctx context.Context, workloads []string) ([]remote.File, []string, error)
 
-	Events   *event.Stream                         // takes what happens; its sinks record it
-	Line     func(j *JobRecord, text []byte) error // takes the lines of a tool
-	Progress func(place string, sent, total int64) // of a bundle; may be nil
+	Events   *event.Stream                         // receives the events of the run; its sinks record them
+	Line     func(j *JobRecord, text []byte) error // receives the lines of a tool
+	Progress func(place string, sent, total int64) // of sending a bundle; may be nil
 
 	state *state
 }
 
-// Follow says how jobs are followed.
+// Follow controls how jobs are followed.
 type Follow struct {
-	Detach    bool          // return when each place has taken its job, or has refused it
-	MaxStream int64         // bytes that a job may say, at most; if 0, by the number of its workloads
-	Overtime  time.Duration // for how long a host may say nothing of a job that must be over; 3 minutes if 0
+	Detach    bool          // return as soon as each place has accepted or refused its job
+	MaxStream int64         // maximum bytes of a job's stream; 0: depends on the number of its workloads
+	Overtime  time.Duration // how long a host may be silent about a job that must be over; 0 means 3 minutes
 }
 
-// maxTries is how many jobs may have a workload.
+// maxTries is the maximum number of jobs per workload.
 const maxTries = 3
 
-// Run begins the jobs that are missing, follows those that run, and returns when all workloads have a verdict or no job
-// can give them one. Run waits for a job whose host is out of reach until the job's time limit has passed, and also
-// gives its workloads to free places. The totals are about the whole run; a tool's have
-// a failure if it found something. If ctx ends first, Run leaves the jobs running, and the error wraps
-// ctx's. It also leaves a job running if the user's credentials or the table do not let it follow the job, or if
-// its host stays out of reach; if its results are needed the error is then the provider's. If nothing ran at all
-// the error is ErrNothing, or the only place's error. It is ErrCancelled if another process wants the run to end.
+// Run starts the missing jobs, follows those that are running, and returns when all workloads have a verdict or no job
+// can deliver one. It waits for a job on an unreachable host until the job's time limit has passed, but also gives its
+// workloads to free places. The totals cover the whole run; for a tool they count a failure if it found something.
+//
+// If ctx ends first, Run leaves the jobs running and returns an error that wraps ctx's. It also leaves a job running if
+// it cannot follow it because of the user's credentials or the table, or because its host stays unreachable; if the
+// job's results are needed, the error is the provider's. If nothing ran, the error is ErrNothing, or the error of the
+// only place. If another process has cancelled the run, it is ErrCancelled.
 func (d *Dispatcher) Run(ctx context.Context) (event.Done, error) {
 	if err := d.prepare(); err != nil {
 		return event.Done{}, err
@@ -79,7 +80,7 @@ func (d *Dispatcher) Run(ctx context.Context) (event.Done, error) {
 	return res, errors.Join(err, d.finish(s.paused == nil))
 }
 
-// prepare takes over the run.
+// prepare sets up the state and claims the run.
 func (d *Dispatcher) prepare() error {
 	r := rules{detach: d.Follow.Detach, overtime: d.Follow.Overtime, stream: d.Follow.MaxStream, tries: maxTries,
 		key: rand.Text}
@@ -94,14 +95,14 @@ func (d *Dispatcher) prepare() error {
 	return d.Plan.Claim(d.Folder)
 }
 
-// finish writes down whether anything is left to do.
+// finish records in the plan whether anything is left to do.
 func (d *Dispatcher) finish(done bool) error {
 	d.Plan.Done = done && len(d.Plan.Active()) == 0
 	return d.Plan.Save(d.Folder)
 }
 
-// Cancel ends all jobs that may still run, and writes down that the run is over: no job is begun any more. Jobs that
-// could not be ended stay in the plan; the error gives the reasons. Run must have returned.
+// Cancel ends all jobs that may be running and records that no more may be started. Jobs that could not be ended stay
+// in the plan; the error gives the reasons. Cancel must not be called while Run is running.
 func (d *Dispatcher) Cancel(ctx context.Context) error {
 	if d.state == nil {
 		if err := d.prepare(); err != nil {
@@ -122,9 +123,9 @@ func (d *Dispatcher) Cancel(ctx context.Context) error {
 	return errors.Join(s.left, err, d.finish(true))
 }
 
-// Reopen asks the hosts for jobs that were given up and whose workloads have no verdict. Those that are still there
-// count as running again: Run takes their results. It returns their number; the error names the hosts that
-// did not answer.
+// Reopen looks for jobs that were given up and have workloads without a verdict. If a host still has such a job, it is
+// marked as running, so that Run fetches its results. Reopen returns the number of these jobs. The error names the
+// hosts that did not answer.
 func (d *Dispatcher) Reopen(ctx context.Context) (n int, err error) {
 	if err := d.prepare(); err != nil {
 		return 0, err
@@ -154,7 +155,7 @@ func (d *Dispatcher) Reopen(ctx context.Context) (n int, err error) {
 	return n, errors.Join(faults...)
 }
 
-// Said hands on the lines of a tool's job that are in the run folder.
+// Said passes the recorded lines of a tool's job in the run folder to line.
 func Said(folder string, j *JobRecord, line func(j *JobRecord, text []byte) error) error {
 	f, err := os.Open(filepath.Join(folder, streamOf(j.ID)))
 	if err != nil {
@@ -173,14 +174,14 @@ func Said(folder string, j *JobRecord, line func(j *JobRecord, text []byte) erro
 	return err
 }
 
-// A writer is an io.Writer that takes all.
+// A writer is an io.Writer whose writes are always complete.
 type writer func(p []byte) error
 
 func (w writer) Write(p []byte) (int, error) { return len(p), w(p) }
 
 var (
-	// ErrDetached is the error of a Run that has left its jobs running.
+	// ErrDetached is the error of a Run that leaves its jobs running.
 	ErrDetached = errors.New("detached")
-	// ErrNothing is the error if no place took a job; events have the reasons.
+	// ErrNothing is the error of a Run if no place accepted a job; the reasons are in events.
 	ErrNothing = errors.New("nothing ran: no place took the job")
 )

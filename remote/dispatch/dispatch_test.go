@@ -24,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) { remotetest.Main(m) }
 
-// program stands in for `fisub local --json`: a workload an argument.
+// program stands in for `fisub local --json`; its arguments are workloads.
 const program = `
 cat run.json
 for u in "$@"; do
@@ -45,7 +45,7 @@ type fixture struct {
 	extra     map[string]string
 	events    []event.Event
 	on        func(event.Event)
-	full      bool // this machine's disk, once there is a verdict
+	full      bool // simulates a full local disk after the first verdict
 	follow    dispatch.Follow
 }
 
@@ -97,7 +97,7 @@ func (f *fixture) files(_ context.Context, workloads []string) ([]remote.File, [
 	return job.Files, append([]string{"run.sh"}, workloads...), nil
 }
 
-// run dispatches, in the run folder as another process left it.
+// run dispatches the plan, in the run folder left by the previous process.
 func (f *fixture) run(ctx context.Context) (event.Done, error) {
 	f.t.Helper()
 	folder, old, err := runs.Attach(strings.TrimSuffix(f.dir, filepath.Join(runs.Dir, f.plan.Run.ID)), f.plan.Run.ID)
@@ -132,7 +132,7 @@ func (f *fixture) warnings() (all []string) {
 	return all
 }
 
-// check reads the run folder: each workload once, whole, and nothing left on any host.
+// check checks that the run folder has a complete verdict for each workload and that no host has a job left.
 func (f *fixture) check(want int) *runs.Run {
 	f.t.Helper()
 	r, err := runs.Read(f.dir)
@@ -201,7 +201,7 @@ func TestSeveralPlaces(t *testing.T) {
 	}
 }
 
-// strike ends the agent of a job without a word.
+// strike kills the agent of a job.
 func strike(t testing.TB, j *dispatch.JobRecord) {
 	var spot struct{ Work string }
 	var s agent.Identity
@@ -220,12 +220,12 @@ func strike(t testing.TB, j *dispatch.JobRecord) {
 	}
 }
 
-// A host that was only started again takes another job.
+// A host that was rebooted gets another job.
 func TestHostRestarted(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, 4, map[string]map[string]any{"a": {}})
 	f.script = strings.Replace(program, "# a test may wait here", `[ "$u" = w00 ] || ! mkdir '`+t.TempDir()+
-		`/once' 2>/dev/null || sleep 300`, 1) // the first job stays at its second workload
+		`/once' 2>/dev/null || sleep 300`, 1) // the first job hangs in its second workload
 	f.on = func(e event.Event) {
 		if e.Evaluated != nil && e.Job == f.plan.Jobs[0].ID {
 			strike(t, f.plan.Jobs[0])
@@ -240,7 +240,7 @@ func TestHostRestarted(t *testing.T) {
 func TestDetachAndAttach(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, 8, map[string]map[string]any{"a": {"slots": int64(2)}})
-	// The third workload of a job waits for the second round, the fourth and last for the third.
+	// The third workload of a job waits for the second round, the fourth (last) for the third.
 	gate := t.TempDir()
 	f.script = strings.Replace(program, "# a test may wait here", "n=$((n + 1)); until [ -e '"+gate+"'/$n ]; do sleep 0.02; done", 1)
 	for n := 1; ; n++ {
@@ -289,7 +289,7 @@ func TestDetachAndAttach(t *testing.T) {
 
 var errFull = errors.New("no space left on device")
 
-// A client that cannot keep what the hosts say leaves the jobs alone, for one that can.
+// A client that cannot save the stream leaves the jobs running for another client.
 func TestClientFull(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, 4, map[string]map[string]any{"a": {"slots": int64(2)}})
@@ -308,7 +308,7 @@ func TestClientFull(t *testing.T) {
 	f.check(4)
 }
 
-// A scripted provider calls its functions first, if they are set; they may end the call with an error.
+// A scripted provider first calls its functions, if set; their errors become the result.
 type scripted struct {
 	remote.Provider
 	submit, list func(ctx context.Context) error
@@ -342,7 +342,7 @@ func (f *fixture) scripted(name string) *scripted {
 	return s
 }
 
-// submitted adds a job to the plan that another process has submitted to its place.
+// submitted adds a job to the plan as if another process had submitted it.
 func (f *fixture) submitted(place dispatch.ProviderPlace, script string, workloads ...string) {
 	f.t.Helper()
 	f.script = script
@@ -361,7 +361,7 @@ func (f *fixture) submitted(place dispatch.ProviderPlace, script string, workloa
 	f.plan.Jobs = append(f.plan.Jobs, j)
 }
 
-// A client that is ended while it still submits does not say that it has detached: its user may want the jobs to stop.
+// A client interrupted while it submits does not report that it has detached: the user may want the jobs to stop.
 func TestDetachInterrupted(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, 2, map[string]map[string]any{"a": {}, "b": {}})
@@ -385,7 +385,7 @@ func TestDetachInterrupted(t *testing.T) {
 	}
 }
 
-// A job whose handle cannot be written does not run on: nobody could find it again.
+// A job whose handle cannot be saved is released, since nobody could find it again.
 func TestHandleNotWritten(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, 1, map[string]map[string]any{"a": {}})
@@ -415,7 +415,7 @@ func TestProgramFails(t *testing.T) {
 	}
 }
 
-// A host that does not stop talking does not fill the disk, and what it had finished counts.
+// An endless stream from a host does not fill the disk, and finished workloads count.
 func TestFloodFromHost(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, 2, map[string]map[string]any{"a": {}})
@@ -436,7 +436,7 @@ func TestFloodFromHost(t *testing.T) {
 	f.check(2)
 }
 
-// The client was killed while a job was being submitted: whether the host has it is not known.
+// The client was killed while it submitted a job, so the host may have it or not.
 func TestHalfSubmitted(t *testing.T) {
 	t.Parallel()
 	for _, accepted := range []bool{true, false} {
@@ -458,7 +458,7 @@ func TestHalfSubmitted(t *testing.T) {
 	}
 }
 
-// A job that is found is dealt with, also where other hosts of its table cannot be asked.
+// A job is found and released even if other hosts of its table are unreachable.
 func TestHalfSubmittedOtherHostDown(t *testing.T) {
 	t.Parallel()
 	for _, how := range []string{"run", "cancel", "release"} {
@@ -478,7 +478,7 @@ func TestHalfSubmittedOtherHostDown(t *testing.T) {
 			if err := d.Cancel(t.Context()); err != nil {
 				t.Errorf("Cancel: %v", err)
 			}
-		case "release": // of a run that another process has, and does not end
+		case "release": // the run belongs to another process, and continues
 			if err := dispatch.Release(t.Context(), f.plan, f.providers); err != nil {
 				t.Errorf("Release: %v", err)
 			}
@@ -492,7 +492,7 @@ func TestHalfSubmittedOtherHostDown(t *testing.T) {
 	}
 }
 
-// A job that was given up, as by an older fisub, and whose host still has it, is asked for what it has finished.
+// Reopen finds a job that was given up (as older versions did) but is still on its host, and Run fetches its results.
 func TestReopen(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, 2, map[string]map[string]any{"a": {}})
@@ -539,7 +539,7 @@ func TestDeal(t *testing.T) {
 	}
 }
 
-// 54 workloads of a fixed time on 4 places, beside one; the metric is the ratio, whose aim is below 0.35.
+// Compares 54 workloads of a fixed duration on 4 places and on 1. The metric is the ratio; the target is below 0.35.
 func BenchmarkFourPlaces(b *testing.B) {
 	var took [2]time.Duration
 	for b.Loop() {
@@ -558,15 +558,14 @@ func BenchmarkFourPlaces(b *testing.B) {
 	b.ReportMetric(took[1].Seconds()/took[0].Seconds(), "x-of-1")
 }
 
-// Lines in a job's stream that its agent has not written take the job's verdicts back, and an exit.json that it has not
-// written ends nothing.
+// Lines that the agent did not write retract the job's verdicts, and a forged exit.json does not end the job.
 func TestForgedOnHost(t *testing.T) {
 	for _, tc := range []struct {
 		name, script string
 		passed       int
-		want         string // of the finding; "" for none
-		warn         string // of a warning; "" for none
-	}{ // late: nobody follows the job before it has ended
+		want         string // of the finding; "" if none is expected
+		warn         string // of a warning; "" if none is expected
+	}{ // late: the job is followed only after it has ended
 		{"the stream anew, late", `verdict 2; there w00; head -n 2 ../events.jsonl >cut; rm ../events.jsonl
 { cat cut; verdict 3; } >../events.jsonl; end 3; exit 0`, 0, "line 3 of its stream is not signed by its agent",
 			"not to be believed"},

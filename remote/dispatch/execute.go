@@ -17,30 +17,30 @@ import (
 	"fisub/remote/agent"
 )
 
-// An executor carries out actions, the long ones in a goroutine each, and hands the facts on to the state. Only its
-// loop touches the state, the plan and the events.
+// An executor performs actions, each long one in its own goroutine, and passes the resulting facts to the state. Only
+// its loop accesses the state, the plan and the events.
 type executor struct {
 	*Dispatcher
-	base  context.Context // of what may take long
+	base  context.Context // for long actions
 	facts chan message
-	stops map[*job]context.CancelFunc // of the jobs' tasks
+	stops map[*job]context.CancelFunc // cancel the tasks of jobs
 	tasks sync.WaitGroup
 }
 
-// A message is a fact on its way to the loop. taken gets the first error of its consequences.
+// A message is a fact for the loop. taken receives the first error of the actions that follow from it.
 type message struct {
 	fact  fact
 	taken chan error
 }
 
-// send hands a fact to the loop, and returns when its consequences are done or begun.
+// send passes a fact to the loop. It returns when the resulting actions are done or started.
 func (x *executor) send(f fact) error {
 	m := message{f, make(chan error)}
 	x.facts <- m
 	return <-m.taken
 }
 
-// loop returns when no task is left.
+// loop runs until no task is left.
 func (x *executor) loop(done, marked <-chan struct{}, why func() error) {
 	s := x.state
 	tick := time.NewTicker(min(s.rules.overtime/10, time.Second))
@@ -51,7 +51,7 @@ func (x *executor) loop(done, marked <-chan struct{}, why func() error) {
 		}
 		_ = x.perform(s.next(time.Now()))
 		if s.over() {
-			x.tasks.Wait() // one may release a job whose handle could not be written
+			x.tasks.Wait() // a task may be releasing a job whose handle could not be saved
 			return
 		}
 		select {
@@ -73,7 +73,7 @@ type unsavedError struct{ error }
 
 func (e *unsavedError) Unwrap() error { return e.error }
 
-// perform carries out actions. After an error of this machine nothing is begun any more.
+// perform performs actions. After a local error it starts no submission or follower.
 func (x *executor) perform(actions []action) (err error) {
 	s := x.state
 	for _, a := range actions {
@@ -172,17 +172,17 @@ func (x *executor) submit(ctx context.Context, p remote.Provider, j *job, spec J
 	}
 	var unsaved *unsavedError
 	if errors.As(x.send(accepted{j, h, time.Now()}), &unsaved) {
-		// A job that nobody can find again must not run.
+		// Nobody could find the job again, so it must not run.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 		defer cancel()
 		_ = p.Release(ctx, h)
 	}
 }
 
-// streamOf is the file of a job's stream in the run folder.
+// streamOf returns the path of a job's stream in the run folder.
 func streamOf(id string) string { return filepath.Join(streams, id+".jsonl") }
 
-// room is how many bytes a job may say.
+// room returns the maximum number of bytes of a job's stream.
 func (s *state) room(j *job) int64 {
 	switch {
 	case s.rules.stream > 0:
@@ -193,7 +193,7 @@ func (s *state) room(j *job) int64 {
 	return room(len(j.Workloads))
 }
 
-// replay reads the streams of jobs that may still run, as far as they are in the run folder.
+// replay reads the recorded streams of jobs that may be running.
 func (x *executor) replay() {
 	for _, j := range x.state.active() {
 		if j.Handle == nil || x.state.broken != nil {
@@ -216,13 +216,13 @@ func (x *executor) replay() {
 	}
 }
 
-// A watcher takes the stream of a job: first into a file, and then to the state. The line numbers tell a client
-// that takes over which events are missing.
+// A watcher passes the stream of a job to a file and then to the state. The line numbers tell a later client which
+// events are missing.
 type watcher struct {
 	*executor
 	job  *job
-	from int64 // bytes that the file has
-	most int64 // bytes that the job may say
+	from int64 // bytes already in the file
+	most int64 // maximum bytes of the stream
 	file *os.File
 }
 
@@ -258,7 +258,7 @@ func (w *watcher) Write(p []byte) (int, error) {
 	return len(p), w.send(said{w.job, p, time.Now()})
 }
 
-// State takes the host's view of the job.
+// State passes on the host's view of the job.
 func (w *watcher) State(is remote.Stage) { _ = w.send(changed{w.job, is, time.Now()}) }
 
 func (x *executor) collect(ctx context.Context, p remote.Provider, j *job, spec JobRecord) {

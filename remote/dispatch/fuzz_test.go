@@ -7,7 +7,7 @@ import (
 	"fisub/internal/event"
 )
 
-// Whatever a host says, and however it is cut into pieces, only its own workloads get verdicts, each one.
+// For any stream, cut in any way, only the job's own workloads get verdicts, and at most one each.
 func FuzzFeed(f *testing.F) {
 	f.Add([]byte(`{"type":"run","run":{"schema":"fisub.event/1"}}
 {"type":"started","workload":"u","started":{"index":1,"total":1}}
@@ -21,7 +21,7 @@ func FuzzFeed(f *testing.F) {
 {"type":"failed","workload":"u","message":{"text":"x"}}
 `), 193)
 	f.Fuzz(func(t *testing.T, data []byte, cut int) {
-		verdicts := map[[2]string]int{} // by the type of the event and the workload
+		verdicts := map[[2]string]int{} // by event type and workload
 		job := &JobRecord{ID: "job", Workloads: []string{"u", "v"}}
 		run := event.Run{Workloads: []event.WorkloadRef{{UUID: "u"}, {UUID: "v"}, {UUID: "other"}}}
 		m := newMerger(run, func(e event.Event) {

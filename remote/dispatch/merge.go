@@ -14,38 +14,38 @@ import (
 	"fisub/remote"
 )
 
-// maxText bounds a message of a job's, in bytes.
+// maxText limits a message of a job, in bytes.
 const maxText = 2000
 
-// UsualStream bounds any stream of a job.
+// UsualStream limits the stream of any job, in bytes.
 const UsualStream = 1 << 30
 
-// room is the usual bound of the stream of a job for n workloads: it takes some kB for each, and what a solution
-// prints, of which 5 MiB for each are kept.
+// room returns the usual limit for the stream of a job with n workloads. Each needs some kB plus the output of the
+// solution, of which 5 MiB are kept.
 func room(n int) int64 { return min(16<<20+int64(n)*8<<20, UsualStream) }
 
-// A workload is one of the run.
+// A workload is a workload of the run.
 type workload struct {
 	index    int
-	by       string          // the job that brought the verdict, also if that was taken back; before(place) for older ones
+	by       string          // job with the verdict, even a retracted one; before(place) if from an earlier process
 	failedOn map[string]bool // hosts that could not judge it
-	tries    int             // jobs that had it
-	given    bool            // it gets no further job
+	tries    int             // number of jobs that had it
+	given    bool            // no further job gets it
 }
 
-// before is the workload.by of a verdict that the run folder had before this process.
+// before returns workload.by for a verdict that was in the run folder when this process started.
 func before(place string) string { return "before: " + place }
 
-// A merger makes one run of the streams of its jobs. It is pure: events go to emit.
+// A merger merges the streams of a run's jobs. It has no side effects except calls of emit.
 type merger struct {
-	run     event.Run // as the client describes it
+	run     event.Run // as known to the client
 	work    map[string]*workload
-	summary runs.Summary // of the events that are merged
+	summary runs.Summary // of the merged events
 	unclean bool         // a tool has found something
-	settled int          // workloads that have a verdict, or had one
-	first   string       // the job that opened the run
+	settled int          // number of workloads that have or had a verdict
+	first   string       // job whose stream opened the run
 	device  event.Device
-	begun   time.Time // of this process
+	begun   time.Time // start of this process
 	emit    func(event.Event)
 }
 
@@ -70,7 +70,7 @@ func (m *merger) of(uuid string) *workload {
 	return &workload{by: "no workload of this run", failedOn: map[string]bool{}}
 }
 
-// restore takes the verdicts of the run folder.
+// restore loads the verdicts of the run folder.
 func (m *merger) restore(old *runs.Run) {
 	if m.summary = old.Clone(); old.Run != nil {
 		m.first, m.device = "before", old.Run.Device
@@ -100,17 +100,17 @@ func (m *merger) done(now time.Time) {
 	m.emit(event.Event{Type: event.TypeDone, Done: &done})
 }
 
-// A reader is where the stream of a job is.
+// A reader is the position in the stream of a job.
 type reader struct {
 	job     *JobRecord
 	cut     remote.Cutter
-	said    runs.Summary // everything in it
+	said    runs.Summary // summary of the whole stream
 	line    int64        // lines so far
-	seen    int64        // the last one whose event the run folder has
-	junk    int64        // lines that were dropped
+	seen    int64        // last line whose event is in the run folder
+	junk    int64        // lines dropped
 	size    int64        // bytes so far
-	current string       // the workload that was begun last
-	against string       // the contradiction in it, or ""
+	current string       // workload started last
+	against string       // contradiction in the stream, or ""
 }
 
 func newReader(j *JobRecord, seen int64) reader {
@@ -118,7 +118,7 @@ func newReader(j *JobRecord, seen int64) reader {
 		said: runs.Summary{Single: true}}
 }
 
-// read takes the next bytes of the stream.
+// read processes the next bytes of the stream.
 func (m *merger) read(r *reader, p []byte) {
 	r.size += int64(len(p))
 	for line := range r.cut.Cut(p) {
@@ -136,7 +136,7 @@ func (m *merger) read(r *reader, p []byte) {
 	}
 }
 
-// lines hands on the lines in the next bytes of a tool's stream, up to a line that is not the tool's.
+// lines passes on the lines in the next bytes of a tool's stream, up to the first that is not signed.
 func (r *reader) lines(p []byte, hand func(text []byte)) {
 	r.size += int64(len(p))
 	for line := range r.cut.Cut(p) {
@@ -152,8 +152,8 @@ func (r *reader) lines(p []byte, hand func(text []byte)) {
 	}
 }
 
-// event takes one line into the run's events and reports whether it is one that this job may say. Numbers and times of
-// the host are dropped: the run's own stream has its own.
+// event adds one line to the run's events and reports whether the job is allowed to send it. It drops numbers and times
+// from the host: the run's own stream has its own.
 func (m *merger) event(r *reader, line []byte) bool {
 	var e event.Event
 	if len(bytes.TrimSpace(line)) == 0 {
@@ -210,11 +210,11 @@ func (m *merger) event(r *reader, line []byte) bool {
 			return false
 		}
 		if open || !fresh && w.by == before(e.Place) {
-			m.settle(w, r.job.ID) // its findings may not be known yet
+			m.settle(w, r.job.ID) // an earlier process may not have seen its findings
 		}
 		if emit = fresh && open; emit {
 			e.Evaluated.Index = w.index
-			defer m.retract(r) // after the verdict has been told
+			defer m.retract(r) // after the verdict has been emitted
 		}
 	case e.Type == event.TypeFailed && e.Message != nil && ours:
 		emit = fresh && open && !w.failedOn[r.job.Place.host()]
@@ -225,7 +225,7 @@ func (m *merger) event(r *reader, line []byte) bool {
 	case e.Type == event.TypeDone && e.Done != nil:
 		emit = false
 	default:
-		// A newer fisub may say what this one does not know.
+		// An event type of a newer fisub.
 		return e.Type != "" && payloads == 0
 	}
 	if emit {
@@ -234,8 +234,8 @@ func (m *merger) event(r *reader, line []byte) bool {
 	return true
 }
 
-// exited compares the end of the job, as signed by the agent, with the stream. An exit status with a Text is not the
-// program's own.
+// exited compares the job's end, as signed by the agent, with the stream. If the end has a Text, the exit status is not
+// the program's own.
 func (m *merger) exited(r *reader, exit remote.Exit) {
 	text := r.cut.Missing(exit)
 	if text == "" && exit.End == remote.Exited && exit.Text == "" {
@@ -247,8 +247,8 @@ func (m *merger) exited(r *reader, exit remote.Exit) {
 	}
 }
 
-// contradict takes back the verdicts of a job whose stream contradicts itself or its agent's signatures. If fresh is
-// set, the run folder has not been told yet.
+// contradict retracts the verdicts of a job whose stream contradicts itself or the agent's signatures. If fresh is set,
+// the contradiction is not in the run folder yet.
 func (m *merger) contradict(r *reader, text string, fresh bool) {
 	if r.against == "" && fresh {
 		m.emit(event.Event{Type: event.TypeWarning, Place: r.job.Place.String(), Job: r.job.ID,
@@ -259,7 +259,7 @@ func (m *merger) contradict(r *reader, text string, fresh bool) {
 	m.retract(r)
 }
 
-// retract takes back the verdicts of a job whose stream contradicts itself.
+// retract retracts the verdicts of a job whose stream contradicts itself.
 func (m *merger) retract(r *reader) {
 	if r.against == "" {
 		return
@@ -273,7 +273,8 @@ func (m *merger) retract(r *reader) {
 	}
 }
 
-// host takes the first word of a job's host: which device it is. The first host of all opens the run's stream.
+// host handles the first event of a job, which names the host's device. The first one of all jobs opens the run's
+// stream.
 func (m *merger) host(r *reader, is *event.Run, fresh bool) {
 	if m.first == "" {
 		m.first = r.job.ID
@@ -297,10 +298,10 @@ func (m *merger) host(r *reader, is *event.Run, fresh bool) {
 	}
 }
 
-// maxFigure bounds the figures of a workload, in milliseconds, seconds or as a ratio, so that sums of all are finite.
+// maxFigure limits numbers of a workload (milliseconds, seconds, ratios), so that all sums are finite.
 const maxFigure = 1e9
 
-// possible reports whether a measurement can give the figures of a verdict.
+// possible reports whether a measurement can result in the numbers of a verdict.
 func possible(e *event.Evaluated, emulated bool) bool {
 	p := trace.Performance{}
 	if measured := e.Trace.Evaluation.Performance; measured != nil {
@@ -314,7 +315,7 @@ func possible(e *event.Evaluated, emulated bool) bool {
 	return (e.Ratio == nil || *e.Ratio > 0 && *e.Ratio <= maxFigure) && (p.LatencyMS == 0 || !emulated)
 }
 
-// measurable reports whether a clock can give all timings.
+// measurable reports whether all timings are possible results of a clock.
 func measurable(s *event.Samples) bool {
 	for _, trial := range s.TrialsNS {
 		if len(trial) == 0 || slices.Min(trial) <= 0 || slices.Max(trial) > maxFigure*1e6 {
@@ -329,7 +330,7 @@ func measurable(s *event.Samples) bool {
 	return true
 }
 
-// briefly bounds a list of a job's.
+// briefly shortens a list from a job.
 func briefly(list []string) (brief []string) {
 	for _, text := range list[:min(len(list), 20)] {
 		brief = append(brief, plain.Brief(text, 500))

@@ -12,7 +12,7 @@ import (
 	"fisub/remote"
 )
 
-// A merging collects the events that a merger makes of the streams of jobs.
+// A merging collects the events emitted by a merger.
 type merging struct {
 	*merger
 	events []event.Event
@@ -41,7 +41,7 @@ func (g *merging) texts() (findings, warnings []string) {
 	return findings, warnings
 }
 
-// numbered returns lines of a stream of workload w0, "run 1; verdict 2 MORE; started 3; end 4 PASSED FAILED".
+// numbered returns lines of a stream of workload w0. Example: "run 1; verdict 2 MORE; started 3; end 4 PASSED FAILED".
 func numbered(script string) string {
 	var b strings.Builder
 	for word := range strings.SplitSeq(script, "; ") {
@@ -68,12 +68,12 @@ func numbered(script string) string {
 	return b.String()
 }
 
-// A stream that contradicts itself gives no verdict, and neither do figures that nothing can measure.
+// A stream that contradicts itself, or has impossible numbers, gives no verdict.
 func TestContradictions(t *testing.T) {
 	for _, tc := range []struct {
 		name, script string
 		code, passed int
-		want         string // of the finding; "" for none
+		want         string // of the finding; "" if none is expected
 	}{
 		{"sound", "run 1; verdict 2; end 3 1 0", 0, 1, ""},
 		{"verdict twice", "run 1; verdict 2; verdict 3; end 4 1 0", 0, 0, "two verdicts for workload w0"},
@@ -102,7 +102,7 @@ func TestContradictions(t *testing.T) {
 	}
 }
 
-// signed returns the lines as the agent of a job with that key writes them, and the end that it signs.
+// signed returns the lines signed by an agent with that key, and the signed end.
 func signed(t *testing.T, key, job, lines string) (string, remote.Exit) {
 	t.Helper()
 	var out bytes.Buffer
@@ -113,8 +113,8 @@ func signed(t *testing.T, key, job, lines string) (string, remote.Exit) {
 	return out.String(), seal.Sign(remote.Exit{End: remote.Exited})
 }
 
-// Lines that the job's agent has not signed, that are missing or stand elsewhere take the job's verdicts back, whether
-// they come before a verdict or after it, at once or in pieces.
+// Unsigned, missing or reordered lines retract the job's verdicts, whether they come before or after the verdict, and
+// however the stream is cut.
 func TestForgedStream(t *testing.T) {
 	const job = "fisub-r-1"
 	text, exit := signed(t, "k", job, numbered("run 1; verdict 2; end 3 1 0"))
@@ -123,7 +123,7 @@ func TestForgedStream(t *testing.T) {
 	for _, tc := range []struct {
 		name, stream string
 		passed       int
-		want         string // of the warning; "" for none
+		want         string // of the warning; "" if none is expected
 	}{
 		{"sound", text, 1, ""},
 		{"a line added after the verdict", lines[0] + lines[1] + numbered("verdict 3") + lines[2], 0,
@@ -155,8 +155,8 @@ func TestForgedStream(t *testing.T) {
 	}
 }
 
-// A host's texts become one line of a bounded length, without control characters. Lines that are not events of the job
-// are counted and dropped.
+// Texts from a host are reduced to one line of limited length without control characters. Lines that are not events of
+// the job are counted and dropped.
 func TestHostileLines(t *testing.T) {
 	g := newMerging("w0", "w1")
 	r := newReader(had(1, "a", "w0"), 0)
@@ -186,7 +186,7 @@ not json
 	}
 }
 
-// Times and numbers of a host are dropped, so a wrong clock does no harm.
+// Times and numbers from a host are dropped, so a wrong clock does no harm.
 func TestClockSkew(t *testing.T) {
 	g := newMerging("w0")
 	r := newReader(had(1, "a", "w0"), 0)
@@ -200,8 +200,8 @@ func TestClockSkew(t *testing.T) {
 	}
 }
 
-// Floors stay with their place. The score is over the workloads of all jobs, including the jobs of another process. A
-// process that takes over a run reads the streams again, and emits the missing events only.
+// Floors stay with their place. The score covers the workloads of all jobs, even jobs of another process. A process
+// that takes over a run reads the streams again but emits only the missing events.
 func TestFloorsAndScore(t *testing.T) {
 	g := newMerging("w0", "w1", "w2")
 	speedup := func(n int, w string) string {
@@ -254,7 +254,7 @@ func TestFloorsAndScore(t *testing.T) {
 	}
 }
 
-// A process that takes over a run knows which host could not judge a workload, until the run is resumed.
+// A process that takes over a run remembers which host could not judge a workload, until the run is resumed.
 func TestUnableBefore(t *testing.T) {
 	c := newPlay(t, 2, "a b")
 	old := &runs.Run{Summary: runs.Summary{Run: &event.Run{},
@@ -267,7 +267,7 @@ func TestUnableBefore(t *testing.T) {
 	c.run("begin -> save; submit 2 a w0; save; submit 3 b w1")
 }
 
-// The number of a job's workloads bounds its stream.
+// The limit of a job's stream depends on the number of its workloads.
 func TestRoom(t *testing.T) {
 	for _, tc := range []struct {
 		workloads int
@@ -283,7 +283,7 @@ func TestRoom(t *testing.T) {
 	}
 }
 
-// A run that is to be detached from follows no job.
+// A run with Detach follows no job.
 func TestDetached(t *testing.T) {
 	c := newPlay(t, 2, "a b", had(1, "a", "w0"))
 	c.restart(c.s.plan, nil, rules{detach: true})
@@ -295,7 +295,7 @@ accept 2 -> save`)
 	}
 }
 
-// A tool's lines are handed on, and its exit status is its result. Its job is not begun again.
+// The lines of a tool are passed on, and its exit status is its result. Its job is not retried.
 func TestTool(t *testing.T) {
 	const begin = `
 begin    -> save; submit 1 a w0

@@ -1,6 +1,6 @@
-// Package dispatch splits a run into jobs, takes them to their places, and makes one stream of events of theirs again.
-// It writes down what it has begun before it waits, so that another process can go on where one was killed. It is not
-// for knowing the providers: it is given them.
+// Package dispatch splits a run into jobs, submits them to their places, and merges their streams of events. It records
+// each step before it waits, so that another process can continue after a crash. It does not know the providers: its
+// caller passes them in.
 package dispatch
 
 import (
@@ -18,35 +18,35 @@ import (
 	"fisub/remote"
 )
 
-// PlanName is the file of a run folder that holds its Plan.
+// PlanName is the name of the file in a run folder that contains its Plan.
 const PlanName = "remote.json"
 
-// streams is the folder of the jobs' own streams, in a run folder.
+// streams is the folder in a run folder that contains the jobs' own streams.
 const streams = "remote"
 
-// A Plan is what a remote run needs beside its events, and all that it has begun. It holds no secret but the keys of
-// its jobs.
+// A Plan is the record of a remote run besides its events, including all jobs that were started. It contains no secrets
+// except the keys of its jobs.
 type Plan struct {
 	Version int             `json:"version"` // 1
-	Run     event.Run       `json:"run"`     // as the client describes it: Device and Host come from the first host
+	Run     event.Run       `json:"run"`     // as known to the client; Device and Host come from the first host
 	Places  []ProviderPlace `json:"places"`
 	Terms
 
 	Kind
-	Bundle json.RawMessage `json:"bundle,omitempty"` // what the caller needs to make the jobs' files again; see Packed
+	Bundle json.RawMessage `json:"bundle,omitempty"` // caller's data for making the jobs' files again; see Packed
 	Jobs   []*JobRecord    `json:"jobs"`
-	Before int             `json:"before,omitempty"` // of Jobs: begun before the run was resumed, and no attempts any more
-	Done   bool            `json:"done,omitempty"`   // nothing is left to do, and nothing is left on any host
-	Client string          `json:"client,omitempty"` // the process that follows the run, or did last
+	Before int             `json:"before,omitempty"` // number of Jobs from before a resumption; not counted as attempts
+	Done   bool            `json:"done,omitempty"`   // nothing is left to do, and no host has a job of the run
+	Client string          `json:"client,omitempty"` // process that follows the run, or was the last to do so
 }
 
-// A Kind is the command that the jobs of a plan run: local, whose events become the run's, or another one.
+// A Kind is the command that the jobs of a plan run: local, whose events become the run's, or a tool.
 type Kind struct {
-	Tool  string      `json:"tool,omitempty"`  // the command of the only job, whose lines are its result; "" is local
-	Sides []event.Run `json:"sides,omitempty"` // of a comparison: the runs of its job, in the order of their letters
+	Tool  string      `json:"tool,omitempty"`  // command of the only job, whose lines are the result; "" is local
+	Sides []event.Run `json:"sides,omitempty"` // runs of a comparison's job, in the order of their letters
 }
 
-// Terms hold for each job of a plan.
+// Terms apply to each job of a plan.
 type Terms struct {
 	GPU    string        `json:"gpu,omitempty"`
 	Limit  time.Duration `json:"limit"`
@@ -54,7 +54,7 @@ type Terms struct {
 	Strict bool          `json:"strict,omitempty"`
 }
 
-// A ProviderPlace is one of a provider.
+// A ProviderPlace is a place of a provider.
 type ProviderPlace struct {
 	Table string `json:"table"` // name of the provider's table
 	remote.Place
@@ -62,23 +62,23 @@ type ProviderPlace struct {
 
 func (p ProviderPlace) String() string { return p.Table + ": " + p.Place.String() }
 
-// host names what places on the same machine share, as far as that is known.
+// host returns a name that places on the same machine share, if the machine is known.
 func (p ProviderPlace) host() string { return p.Table + ": " + p.Host }
 
-// A JobRecord is one that was begun, or is about to be.
+// A JobRecord is a job that was started or is about to be.
 type JobRecord struct {
 	ID        string         `json:"id"`
 	Place     ProviderPlace  `json:"place"`
 	Workloads []string       `json:"workloads"`
-	Key       string         `json:"key,omitempty"`    // of its remote.Seal; "" in plans of older ones
-	Handle    *remote.Handle `json:"handle,omitempty"` // nil before it was accepted
-	Began     *time.Time     `json:"began,omitempty"`  // first word from the host
-	Ended     *time.Time     `json:"ended,omitempty"`  // nil while it may still run, or its host may hold its results
+	Key       string         `json:"key,omitempty"`    // of its remote.Seal; "" in older plans
+	Handle    *remote.Handle `json:"handle,omitempty"` // nil until the job is accepted
+	Began     *time.Time     `json:"began,omitempty"`  // when its host first reported it
+	Ended     *time.Time     `json:"ended,omitempty"`  // nil while the job may run, or its host may have its results
 	Exit      *remote.Exit   `json:"exit,omitempty"`
-	Error     string         `json:"error,omitempty"` // why it could not be taken to its place
+	Error     string         `json:"error,omitempty"` // why its place did not accept it
 }
 
-// close writes down how the job has ended, where that is known; over tells that nothing of it is left on its host.
+// close records the end of the job; exit is nil if unknown. If over is set, nothing of the job is left on its host.
 func (j *JobRecord) close(exit *remote.Exit, over bool) {
 	now := time.Now()
 	if j.Exit = exit; over {
@@ -86,7 +86,7 @@ func (j *JobRecord) close(exit *remote.Exit, over bool) {
 	}
 }
 
-// Load reads the plan in a run folder; the error wraps fs.ErrNotExist where the run is no remote one.
+// Load reads the plan in a run folder. The error wraps fs.ErrNotExist if the run is not remote.
 func Load(folder string) (*Plan, error) {
 	name := filepath.Join(folder, PlanName)
 	data, err := os.ReadFile(name)
@@ -104,7 +104,7 @@ func Load(folder string) (*Plan, error) {
 	return p, nil
 }
 
-// IsRemote tells whether a run folder is that of a remote run.
+// IsRemote reports whether a run folder belongs to a remote run.
 func IsRemote(folder string) bool {
 	_, err := os.Stat(filepath.Join(folder, PlanName))
 	return !errors.Is(err, fs.ErrNotExist)
@@ -122,18 +122,18 @@ func (p *Plan) Save(folder string) error {
 	return cache.WriteFile(filepath.Join(folder, PlanName), append(data, '\n'), 0o600)
 }
 
-// Claim writes down that this process has the run, and saves the plan.
+// Claim records this process as the run's client and saves the plan.
 func (p *Plan) Claim(folder string) error {
 	host, _ := os.Hostname()
 	p.Client = fmt.Sprintf("process %d on %s", os.Getpid(), host)
 	return p.Save(folder)
 }
 
-// Packed reports whether the run was ready to begin. One that is not has begun no job, and its user may not have agreed
-// to it: it cannot be resumed.
+// Packed reports whether the run was ready to start. If not, it has started no job, and cannot be resumed because the
+// user may not have confirmed it.
 func (p *Plan) Packed() bool { return p.Bundle != nil || len(p.Jobs) > 0 }
 
-// Active are the jobs that may still run somewhere.
+// Active returns the jobs that may be running.
 func (p *Plan) Active() (jobs []*JobRecord) {
 	for _, j := range p.Jobs {
 		if j.Ended == nil {
@@ -143,7 +143,7 @@ func (p *Plan) Active() (jobs []*JobRecord) {
 	return jobs
 }
 
-// Close writes down that nothing of the job with that id is left on its host, and tells whether that is new.
+// Close records that nothing of the job with that id is left on its host. It reports whether that is new.
 func (p *Plan) Close(id string) bool {
 	for _, j := range p.Active() {
 		if j.ID == id {
@@ -155,7 +155,7 @@ func (p *Plan) Close(id string) bool {
 	return false
 }
 
-// Used is how many of the places get a job at first.
+// Used returns the number of places that get a job at first.
 func (p *Plan) Used() int {
 	return min(len(p.Places), len(p.Run.Workloads))
 }

@@ -19,23 +19,23 @@ import (
 	"fisub/remote"
 )
 
-// IDs are the remote runs below root, the oldest first.
+// IDs returns the ids of the remote runs below root, oldest first.
 func IDs(root string) ([]string, error) {
 	ids, err := runs.IDs(root)
 	return slices.DeleteFunc(ids, func(id string) bool { return !IsRemote(filepath.Join(root, runs.Dir, id)) }),
 		err
 }
 
-// A Listing is a run in the list of remote runs. Its State is "running" (followed), "detached" (attach brings more),
-// "unsent" (it was ended before it began a job), "cancelled" or "done".
+// A Listing is an entry in the list of remote runs. Its State is "running" (a process follows it), "detached" (attach
+// fetches more results), "unsent" (it ended before the first job), "cancelled" or "done".
 type Listing struct {
 	ID      string    `json:"id"`
 	State   string    `json:"state"`
 	Jobs    int       `json:"jobs"`
-	Active  int       `json:"active"` // of them: may still run, also where the state is "done" or "cancelled"
+	Active  int       `json:"active"` // jobs that may be running, even if State is "done" or "cancelled"
 	Passed  int       `json:"passed"`
-	Total   int       `json:"total"`          // 0 of a tool
-	Tool    string    `json:"tool,omitempty"` // the command, of a run that gives no verdicts
+	Total   int       `json:"total"`          // 0 for a tool
+	Tool    string    `json:"tool,omitempty"` // command of a run without verdicts
 	Places  []string  `json:"places"`
 	Started time.Time `json:"-"`
 }
@@ -73,7 +73,7 @@ func lineOf(dir string) (l Listing, err error) {
 	return l, nil
 }
 
-// Lacking returns the workloads for which the run has no verdict, or those of a tool that has not ended. r may be nil.
+// Lacking returns the workloads without a verdict, or all workloads of a tool that has not ended. r may be nil.
 func Lacking(plan *Plan, r *runs.Run) (uuids []string) {
 	if plan.Tool != "" && plan.Done {
 		return nil
@@ -86,7 +86,7 @@ func Lacking(plan *Plan, r *runs.Run) (uuids []string) {
 	return uuids
 }
 
-// List lists the remote runs below root, the newest first. warn gets the errors of those that cannot be read.
+// List returns the remote runs below root, newest first. It calls warn with the error of each unreadable run.
 func List(root string, warn func(error)) ([]Listing, error) {
 	ids, err := IDs(root)
 	if err != nil {
@@ -104,12 +104,12 @@ func List(root string, warn func(error)) ([]Listing, error) {
 	return lines, nil
 }
 
-// Unsent is the error of a run that has begun no job.
+// Unsent returns the error for a run that has started no job.
 func Unsent(id string) error {
 	return fmt.Errorf("run %s: fisub was ended before it had sent anything: start it again", id)
 }
 
-// Find finds the remote run below root that arg names; last is the last remote one.
+// Find returns the remote run below root that arg names; "last" is the newest one.
 func Find(root, arg string) (id string, plan *Plan, err error) {
 	ids, err := IDs(root)
 	if err != nil {
@@ -134,26 +134,26 @@ func Find(root, arg string) (id string, plan *Plan, err error) {
 	return id, plan, err
 }
 
-// An Orphan is a job that a host holds and no run waits for.
+// An Orphan is a job on a host that no run waits for.
 type Orphan struct {
 	Table     string        `json:"table"`
 	Job       string        `json:"job"`
 	Place     string        `json:"place"`
-	Elsewhere bool          `json:"elsewhere,omitempty"` // begun from another folder or machine, which may wait for it
-	Run       string        `json:"run,omitempty"`       // the run here that lacks results which the job may have
+	Elsewhere bool          `json:"elsewhere,omitempty"` // from another folder or machine, which may wait for it
+	Run       string        `json:"run,omitempty"`       // local run whose missing results the job may have
 	Damaged   bool          `json:"damaged,omitempty"`   // the plan of Run cannot be read
 	Handle    remote.Handle `json:"-"`
-	owner     string        // the run here that has begun it
+	owner     string        // local run that submitted the job
 }
 
-// End ends the job, and writes that into the plan of its run below root.
+// End ends the job and records that in the plan of its run below root.
 func (o *Orphan) End(ctx context.Context, root string, open map[string]remote.Provider) error {
 	if err := open[o.Table].Release(ctx, o.Handle); err != nil || o.owner == "" {
 		return err
 	}
 	folder, _, err := runs.Attach(root, o.owner)
 	if errors.Is(err, runs.ErrRunning) {
-		return nil // it sees that
+		return nil // the process that follows the run will notice
 	}
 	if err != nil {
 		return err
@@ -166,11 +166,11 @@ func (o *Orphan) End(ctx context.Context, root string, open map[string]remote.Pr
 	return plan.Save(folder.Path())
 }
 
-// Free tells whether ending the job loses nothing.
+// Free reports whether ending the job loses nothing.
 func (o *Orphan) Free() bool { return !o.Elsewhere && o.Run == "" }
 
-// Orphans asks the hosts which jobs they hold, and gives those that none of the runs below root waits for, each once.
-// The error names the hosts that did not answer: one of them keeps no job of another one alive.
+// Orphans lists the jobs on the hosts and returns those that no run below root waits for, each once. The error names
+// the hosts that did not answer; they do not affect the jobs of other hosts.
 func Orphans(ctx context.Context, root string, open map[string]remote.Provider, names []string) ([]Orphan, error) {
 	held := map[string][]remote.Handle{}
 	var faults []error
@@ -182,7 +182,7 @@ func Orphans(ctx context.Context, root string, open map[string]remote.Provider, 
 		}
 		faults = append(faults, err)
 	}
-	// That is read after the hosts were asked: a run writes a job down before it submits it.
+	// Read the runs after asking the hosts: a run records a job before it submits it.
 	owners, err := owners(root)
 	if err != nil {
 		return nil, err
@@ -191,7 +191,7 @@ func Orphans(ctx context.Context, root string, open map[string]remote.Provider, 
 	for _, name := range names {
 		for _, h := range held[name] {
 			if table, ok := seen[h.Job]; ok && table != name {
-				continue // two tables have the host
+				continue // the host is in two tables
 			}
 			seen[h.Job] = name
 			o := Orphan{Table: name, Job: h.Job, Place: h.Place.String(), Elsewhere: true, Handle: h}
@@ -210,8 +210,8 @@ func Orphans(ctx context.Context, root string, open map[string]remote.Provider, 
 // An owner is a run that may wait for jobs.
 type owner struct {
 	plan    *Plan
-	lacking []string // workloads; none in a run that was cancelled
-	running bool     // a process follows it
+	lacking []string // workloads without a verdict; none if the run was cancelled
+	running bool     // a process is following it
 	damaged bool     // the plan cannot be read
 }
 
@@ -240,7 +240,7 @@ func owners(root string) (all []owner, err error) {
 	return all, nil
 }
 
-// claims tells whether the run waits for the job, and says in it what it is to the run otherwise.
+// claims reports whether the run waits for the job. If not, it sets o's fields about the run.
 func (w *owner) claims(o *Orphan) bool {
 	if strings.HasPrefix(o.Job, "fisub-"+w.plan.Run.ID+"-") {
 		o.Elsewhere = false
@@ -264,8 +264,7 @@ func (w *owner) claims(o *Orphan) bool {
 	return false
 }
 
-// Logs hands on the lines of the logs of a run's jobs; with follow until the jobs have ended, else those that there
-// are.
+// Logs passes the lines of the logs of a run's jobs to line. If follow is set, it continues until the jobs have ended.
 func Logs(ctx context.Context, dir string, open map[string]remote.Provider, follow bool, line func(place ProviderPlace,
 	text string) error) error {
 	temp, remove, err := cache.TempDir("fisub-logs")
@@ -277,13 +276,13 @@ func Logs(ctx context.Context, dir string, open map[string]remote.Provider, foll
 	ctx, cancel := context.WithCancel(ctx)
 	defer f.group.Wait()
 	defer cancel()
-	read := map[string]int{} // bytes, by job
+	read := map[string]int{} // bytes by job
 	for {
 		plan, err := Load(dir)
 		if err != nil {
 			return err
 		}
-		// Which jobs go on is asked first: what the others have said is then there.
+		// Determine which jobs are running before reading the logs, so that the logs of the others are complete.
 		last := !follow || !f.live(ctx, dir, plan, open)
 		for _, j := range plan.Jobs {
 			text, err := logOf(ctx, dir, temp, open, j)
@@ -292,7 +291,7 @@ func Logs(ctx context.Context, dir string, open map[string]remote.Provider, foll
 			}
 			text = text[min(read[j.ID], len(text)):]
 			if j.Ended == nil && !last {
-				text = text[:strings.LastIndexByte(text, '\n')+1] // half a line comes whole the next time
+				text = text[:strings.LastIndexByte(text, '\n')+1] // leave an incomplete line for the next pass
 			}
 			read[j.ID] += len(text)
 			for l := range strings.Lines(text) {
@@ -310,22 +309,22 @@ func Logs(ctx context.Context, dir string, open map[string]remote.Provider, foll
 	}
 }
 
-// A follower finds out when jobs end that no process may follow.
+// A follower detects the end of jobs, even if no process is following the run.
 type follower struct {
 	group  sync.WaitGroup
 	mu     sync.Mutex
-	over   map[string]bool // the jobs that are watched: whether they have ended
-	faults []error         // of hosts that do not say
+	over   map[string]bool // by job; whether it has ended
+	faults []error         // errors of Wait
 }
 
-// live tells whether a job of the plan goes on, or is still to begin.
+// live reports whether a job of the plan is running, or yet to be started.
 func (f *follower) live(ctx context.Context, dir string, plan *Plan, open map[string]remote.Provider) (live bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, j := range plan.Active() {
 		over, watched := f.over[j.ID]
 		switch {
-		case j.Handle == nil: // it begins where somebody follows the run
+		case j.Handle == nil: // it starts only if a process is following the run
 			r, _ := runs.Read(dir)
 			live = live || r != nil && r.Running
 			continue
@@ -345,14 +344,14 @@ func (f *follower) live(ctx context.Context, dir string, plan *Plan, open map[st
 	return live
 }
 
-// nobody is a Watcher that drops what it is told.
+// nobody is a Watcher that ignores everything.
 type nobody struct{}
 
 func (nobody) Write(p []byte) (int, error) { return len(p), nil }
 func (nobody) State(remote.Stage)          {}
 
-// logOf is the log of a job as far as it is known: in the run folder dir, or on its host, from where it is brought
-// below temp.
+// logOf returns the log of a job so far. It comes from the run folder dir, or from the job's host through a copy below
+// temp.
 func logOf(ctx context.Context, dir, temp string, open map[string]remote.Provider, j *JobRecord) (string, error) {
 	at := filepath.Join(dir, "log", j.ID)
 	if j.Ended == nil && j.Handle != nil {

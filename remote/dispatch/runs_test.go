@@ -18,9 +18,9 @@ import (
 	"fisub/remote/dispatch"
 )
 
-// A holder is a provider that holds jobs.
+// A holder is a provider whose List returns given jobs.
 type holder struct {
-	remote.Provider // not called
+	remote.Provider // never called
 	held            []string
 	down            error
 }
@@ -33,7 +33,7 @@ func (h *holder) List(context.Context) ([]remote.Handle, error) {
 	return all, h.down
 }
 
-// plan writes a run folder below root.
+// plan creates a run folder below root.
 func plan(t *testing.T, root, id string, done bool, jobs ...*dispatch.JobRecord) string {
 	t.Helper()
 	folder := runs.New(root, id)
@@ -44,8 +44,8 @@ func plan(t *testing.T, root, id string, done bool, jobs ...*dispatch.JobRecord)
 	return folder.Path()
 }
 
-// What nobody waits for can be ended. What may have results that a run here lacks, and what was begun elsewhere, is told
-// as such. A job on a host of two tables is one job.
+// An orphan can be ended freely unless a local run may need its results or it was submitted elsewhere. A job on a host
+// of two tables is listed once.
 func TestOrphans(t *testing.T) {
 	root := t.TempDir()
 	now := time.Now()
@@ -61,7 +61,7 @@ func TestOrphans(t *testing.T) {
 	}
 	write("20260101-1", &dispatch.JobRecord{ID: "fisub-20260101-1-1", Workloads: []string{"w0"}},
 		&dispatch.JobRecord{ID: "fisub-20260101-1-2", Workloads: []string{"w1"}, Ended: &now})
-	// In this run w0 has its verdict, so job 1 has nothing that it lacks.
+	// In this run w0 has a verdict, so job 1 is not needed.
 	dir := write("20260102-1", &dispatch.JobRecord{ID: "fisub-20260102-1-1", Workloads: []string{"w0"}},
 		&dispatch.JobRecord{ID: "fisub-20260102-1-2", Workloads: []string{"w1"}})
 	events := `{"seq":1,"type":"run","run":{"workloads":[{"uuid":"w0"},{"uuid":"w1"}]}}

@@ -8,15 +8,15 @@ import (
 	"fisub/internal/event"
 )
 
-// A Side is a run of a comparison, whose only job makes several.
+// A Side is one of the runs that the only job of a comparison produces.
 type Side struct {
 	merged *merger
 	events *event.Stream
-	seen   map[string]int64   // the last line of each job that the run folder has
+	seen   map[string]int64   // last line of each job that is in the run folder
 	read   map[string]*reader // by job
 }
 
-// NewSide takes up the run of a comparison; old is what its folder has, or nil.
+// NewSide returns a Side that continues a run; old is the content of its folder, or nil.
 func NewSide(run event.Run, old *runs.Run, events *event.Stream) *Side {
 	s := &Side{events: events, read: map[string]*reader{}}
 	s.merged = newMerger(run, events.Emit)
@@ -28,7 +28,7 @@ func NewSide(run event.Run, old *runs.Run, events *event.Stream) *Side {
 	return s
 }
 
-// Done ends the run, if the job has begun it.
+// Done ends the run if it has started.
 func (s *Side) Done() error {
 	if s.merged.first != "" {
 		s.merged.done(time.Now())
@@ -36,7 +36,7 @@ func (s *Side) Done() error {
 	return s.events.Err()
 }
 
-// A SideLine is a line of the job of a comparison: an event of one of its runs.
+// A SideLine is a line in the stream of a comparison's job: an event of one of its runs.
 type SideLine struct {
 	Side  int             `json:"side"`
 	Event json.RawMessage `json:"event"`
@@ -45,7 +45,7 @@ type SideLine struct {
 // Sides are the runs of a comparison, in the order of their letters.
 type Sides []*Side
 
-// Line takes a line of the job of a comparison. A line that is not a SideLine is dropped.
+// Line processes a line of a comparison's job. It drops lines that are not a SideLine.
 func (sides Sides) Line(j *JobRecord, text []byte) error {
 	var l SideLine
 	if err := json.Unmarshal(text, &l); err != nil || l.Side < 0 || l.Side >= len(sides) {

@@ -16,53 +16,53 @@ import (
 	"fisub/remote/agent"
 )
 
-// A phase is the task that this process has with a job.
+// A phase is the current task of this process for a job.
 type phase string
 
 const (
-	idle       phase = "idle"       // no task: the job may run, may be over, or may never have reached its host
-	clearing   phase = "clearing"   // another process was submitting the job: hosts release it if they have it
-	sending    phase = "sending"    // it is taken to its place
-	following  phase = "following"  // its stream is read
-	quitting   phase = "quitting"   // the job is to end, and the task before is being stopped
-	collecting phase = "collecting" // its log is fetched
-	releasing  phase = "releasing"  // its host releases it
+	idle       phase = "idle"       // no task: the job may be running, be over, or never have reached its host
+	clearing   phase = "clearing"   // another process was submitting the job: find and release it on its hosts
+	sending    phase = "sending"    // being submitted to its place
+	following  phase = "following"  // its stream is being read
+	quitting   phase = "quitting"   // its previous task is being stopped, so that the job can be ended
+	collecting phase = "collecting" // its log is being fetched
+	releasing  phase = "releasing"  // its host is releasing it
 )
 
-// A job is one of the plan, with what this process knows of it.
+// A job is a job of the plan with this process's knowledge of it.
 type job struct {
 	*JobRecord
 	phase   phase
-	ceded   bool      // other places may have its workloads: its host is out of reach, or it was given up
-	stopped bool      // its task was told to stop
-	since   time.Time // when this process began to follow it
-	heard   time.Time // when it last said something
-	running bool      // its host answers, and the job runs
-	end     *ending   // nil as long as it is not to end
+	ceded   bool      // other places may get its workloads: its host is unreachable, or it was given up
+	stopped bool      // its task has been stopped
+	since   time.Time // when this process started to follow it
+	heard   time.Time // time of its last output
+	running bool      // its host can be reached, and the job is running
+	end     *ending   // nil unless the job is to be ended
 	stream  reader
 }
 
-// An ending is how a job is brought to its end.
+// An ending describes how a job is ended.
 type ending struct {
 	exit     remote.Exit
-	needless bool // other places have given its verdicts
-	again    bool // its place itself reports the loss of the job, and may take another
-	releases int  // tries so far
+	needless bool // other places have delivered its verdicts
+	again    bool // the place lost the job but can be reached, and may get another one
+	releases int  // attempts so far
 }
 
-// A place is one of the plan.
+// A place is a place of the plan.
 type place struct {
-	bad    error // why it gets no further job
-	losses int   // jobs that were lost there
+	bad    error // reason why it gets no more jobs
+	losses int   // number of jobs lost there
 }
 
-// rules are the settings of a process.
+// rules are settings of the process.
 type rules struct {
-	detach   bool          // jobs are not followed
-	overtime time.Duration // for how long a host may say nothing of a job that must be over
-	stream   int64         // bytes that a job may say; if 0, by the number of its workloads
-	tries    int           // jobs that may have a workload: the reason that hosts are lost may be the workload
-	key      func() string // makes the key of a job
+	detach   bool          // do not follow jobs
+	overtime time.Duration // how long a host may be silent about a job that must be over
+	stream   int64         // maximum bytes of a job's stream; 0: depends on the number of its workloads
+	tries    int           // maximum number of jobs per workload, since a workload may be the reason for lost hosts
+	key      func() string // returns a new key for a job
 }
 
 // A mode is the aim of the process.
@@ -70,59 +70,59 @@ type mode int
 
 const (
 	working    mode = iota
-	leaving         // nothing is begun any more, and jobs that run are left alone
-	cancelling      // all jobs are ended
+	leaving         // start nothing; leave running jobs alone
+	cancelling      // end all jobs
 )
 
-// state is everything that dispatch knows of a run. It only decides: apply takes a fact, next returns actions. Neither
-// waits, and neither reads a clock.
+// state is all that dispatch knows about a run. It only makes decisions: apply takes a fact, next returns actions. It
+// neither waits nor reads the clock.
 type state struct {
 	plan   *Plan
 	rules  rules
 	runs   *merger
-	jobs   []*job            // of the plan, in its order
-	places map[string]*place // by their text
+	jobs   []*job            // in the order of the plan
+	places map[string]*place // by String of their ProviderPlace
 	mode   mode
-	left   error    // of jobs that cannot be followed, and may still run
-	paused error    // this process is to end
-	broken error    // this process has to give up
-	out    []action // decided, and not given yet
+	left   error    // errors of jobs that cannot be followed and may be running
+	paused error    // why this process is to end
+	broken error    // why this process must give up
+	out    []action // decided, but not returned yet
 }
 
-// An action is something to do, in the order in which next gives it.
+// An action is a step for the executor. Actions are performed in the order in which next returns them.
 type action any
 
 type (
 	save struct{}                    // write the plan
-	tell struct{ event event.Event } // into the run's stream
-	hand struct {                    // a line of a tool, to its reader
+	tell struct{ event event.Event } // emit into the run's stream
+	hand struct {                    // pass a line of a tool to its reader
 		job  *job
 		text []byte
 	}
-	clear struct{ job *job } // release what hosts have of a job that may have been submitted; gives cleared
+	clear struct{ job *job } // release the job on all hosts: it may have been submitted; results in cleared
 
-	submit struct{ job *job } // gives accepted, or refused
+	submit struct{ job *job } // results in accepted or refused
 
-	// follow waits for the job; gives said and changed, and waited in the end.
+	// follow waits for the job. It results in said and changed, and finally in waited.
 	follow struct {
 		job   *job
-		after time.Duration // from now
+		after time.Duration // delay before it starts
 	}
 	stop    struct{ job *job } // stop the job's task, which then gives its last fact
-	collect struct{ job *job } // fetch the log; gives collected
-	release struct {           // gives released
+	collect struct{ job *job } // fetch the log; results in collected
+	release struct {           // results in released
 		job   *job
 		after time.Duration
 	}
 )
 
-// A fact is something that has happened.
+// A fact is an event that the state must react to.
 type fact any
 
 type (
 	cleared struct {
 		job *job
-		id  string // the one that the job gets now
+		id  string // new id for the job
 		err error
 	}
 	accepted struct {
@@ -153,7 +153,7 @@ type (
 	collected struct {
 		job        *job
 		err        error
-		text, hint string // the last error in its log
+		text, hint string // last error in its log
 	}
 	released struct {
 		job *job
@@ -161,17 +161,17 @@ type (
 		at  time.Time
 	}
 	paused struct{ err error } // this process is to end, and leaves the jobs running
-	broken struct{ err error } // this process has to give up
+	broken struct{ err error } // this process must give up
 )
 
-// noTableError is the error of an action for which the config has no table any more.
+// noTableError is the error of an action on a place whose table is no longer in the config.
 type noTableError struct{ place ProviderPlace }
 
 func (e *noTableError) Error() string {
 	return fmt.Sprintf("%s: no table remote.%s in the config any more", e.place, e.place.Table)
 }
 
-// newState takes a run as its plan and its folder have it; old may be nil.
+// newState returns the state of a run from its plan and the content of its folder; old may be nil.
 func newState(p *Plan, old *runs.Run, r rules) *state {
 	s := &state{plan: p, rules: r, places: map[string]*place{}}
 	s.runs = newMerger(p.Run, func(e event.Event) { s.do(tell{e}) })
@@ -213,7 +213,7 @@ func (s *state) count(j *JobRecord, n int) {
 
 func (s *state) place(p ProviderPlace) *place {
 	at := s.places[p.String()]
-	if at == nil { // of a run that continues elsewhere
+	if at == nil { // the run was resumed on other places
 		at = &place{}
 		s.places[p.String()] = at
 	}
@@ -222,7 +222,7 @@ func (s *state) place(p ProviderPlace) *place {
 
 func (s *state) do(a action) { s.out = append(s.out, a) }
 
-// active returns the jobs that may still run somewhere.
+// active returns the jobs that may still be running.
 func (s *state) active() []*job {
 	return slices.DeleteFunc(slices.Clone(s.jobs), func(j *job) bool { return j.Ended != nil })
 }
@@ -230,7 +230,7 @@ func (s *state) active() []*job {
 // busy reports whether the job has a task.
 func (j *job) busy() bool { return j.phase != idle }
 
-// awaited reports whether the job may give a verdict that is missing.
+// awaited reports whether the job may deliver a missing verdict.
 func (s *state) awaited(j *job) bool {
 	return slices.ContainsFunc(j.Workloads, func(uuid string) bool {
 		w := s.runs.of(uuid)
@@ -238,8 +238,8 @@ func (s *state) awaited(j *job) bool {
 	})
 }
 
-// superseded reports whether other jobs have given the verdicts that the job could still give. One that has just given
-// a verdict may have a finding to add.
+// superseded reports whether other jobs have delivered all verdicts that the job could deliver. A job that has just
+// delivered a verdict is not superseded: it may add a finding.
 func (s *state) superseded(j *job) bool {
 	now := s.runs.work[j.stream.current]
 	switch {
@@ -251,7 +251,7 @@ func (s *state) superseded(j *job) bool {
 	return !slices.ContainsFunc(j.Workloads, func(uuid string) bool { return s.runs.of(uuid).by == j.ID })
 }
 
-// resume takes up the jobs of the plan.
+// resume continues the jobs of the plan.
 func (s *state) resume(now time.Time) {
 	for _, j := range s.active() {
 		switch {
@@ -260,7 +260,7 @@ func (s *state) resume(now time.Time) {
 			s.do(clear{j})
 		case s.plan.Tool != "" && j.stream.against != "":
 			s.quit(j, ending{exit: forged(j.stream.against)})
-		case s.superseded(j): // the process in which others gave its verdicts ended before it was released
+		case s.superseded(j): // the previous process ended before it released the job
 			s.needless(j)
 		default:
 			s.follow(j, now)
@@ -268,7 +268,7 @@ func (s *state) resume(now time.Time) {
 	}
 }
 
-// follow begins to follow a job that its host has taken.
+// follow starts to follow a job that was accepted.
 func (s *state) follow(j *job, now time.Time) {
 	if j.phase = idle; s.rules.detach || s.mode != working {
 		return
@@ -277,7 +277,7 @@ func (s *state) follow(j *job, now time.Time) {
 	s.do(follow{job: j})
 }
 
-// began is when the job began, as far as that is known.
+// began returns when the job began, if known, else when this process started to follow it.
 func (j *job) began() time.Time {
 	if j.Began != nil {
 		return *j.Began
@@ -285,7 +285,7 @@ func (j *job) began() time.Time {
 	return j.since
 }
 
-// next returns the actions to carry out now.
+// next returns the actions to perform now.
 func (s *state) next(now time.Time) []action {
 	if s.mode == working {
 		s.overdue(now)
@@ -306,7 +306,7 @@ func (s *state) next(now time.Time) []action {
 	return s.decided()
 }
 
-// decided returns the actions of apply and resume alone.
+// decided returns only the actions decided by apply and resume.
 func (s *state) decided() []action {
 	out := s.out
 	s.out = nil
@@ -318,7 +318,7 @@ func (s *state) stop(j *job) {
 	s.do(stop{j})
 }
 
-// settled reports whether no task matters any more: jobs with a task are out of reach, and their verdicts are there.
+// settled reports whether the remaining tasks are irrelevant: their jobs are unreachable, and their verdicts are known.
 func (s *state) settled() bool {
 	return !slices.ContainsFunc(s.jobs, func(j *job) bool { return j.busy() && (!j.ceded || s.awaited(j)) })
 }
@@ -328,7 +328,7 @@ func (s *state) over() bool {
 	return s.mode != working && len(s.out) == 0 && !slices.ContainsFunc(s.jobs, (*job).busy)
 }
 
-// overdue gives up jobs that must be over by their limit, and whose hosts can be reached, but say nothing.
+// overdue gives up jobs that must be over by their limit, and whose hosts are reachable but silent.
 func (s *state) overdue(now time.Time) {
 	for _, j := range s.jobs {
 		if j.phase != following || !j.running || now.Sub(j.heard) <= s.rules.overtime ||
@@ -341,7 +341,7 @@ func (s *state) overdue(now time.Time) {
 	}
 }
 
-// needless ends a job whose verdicts others have given.
+// needless ends a job whose verdicts other jobs have delivered.
 func (s *state) needless(j *job) {
 	s.quit(j, ending{needless: true,
 		exit: remote.Exit{End: remote.Cancelled, Text: "another place has given its verdicts"}})
@@ -358,7 +358,7 @@ func (s *state) quit(j *job, e ending) {
 	s.stop(j)
 }
 
-// deal gives workloads that no job has to the places that are free.
+// deal assigns workloads without a job to free places.
 func (s *state) deal() {
 	var rest []string
 	for _, about := range s.plan.Run.Workloads {
@@ -407,7 +407,7 @@ func (s *state) warn(j *job, text, hint string) {
 		Message: &event.Message{Text: j.Place.String() + ": " + text, Hint: hint}}})
 }
 
-// apply takes a fact.
+// apply updates the state with a fact.
 func (s *state) apply(f fact) {
 	switch f := f.(type) {
 	case paused:
@@ -442,8 +442,8 @@ func (s *state) apply(f fact) {
 	}
 }
 
-// cleared submits a job again that another process was submitting when it ended: whether a host had taken it was not
-// known. Under another id nothing that is still on its way to a host can be taken for it.
+// cleared submits a job again whose submission another process did not finish. The job gets a new id, so that a late
+// effect of the first submission cannot be mistaken for it.
 func (s *state) cleared(f cleared) {
 	j := f.job
 	switch {
@@ -453,7 +453,7 @@ func (s *state) cleared(f cleared) {
 		s.leave(j, f.err)
 	default:
 		j.ID = f.id
-		j.stream = newReader(j.JobRecord, 0) // it knows the agent's signatures by the id
+		j.stream = newReader(j.JobRecord, 0) // the id is part of the agent's signatures
 		s.do(save{})
 		switch {
 		case s.mode != working:
@@ -467,7 +467,7 @@ func (s *state) cleared(f cleared) {
 	}
 }
 
-// refused takes that a job could not be taken to its place.
+// refused handles a job that its place did not accept.
 func (s *state) refused(f refused) {
 	j := f.job
 	_, gone := errors.AsType[*noTableError](f.err)
@@ -478,22 +478,22 @@ func (s *state) refused(f refused) {
 	case gone:
 		s.leave(j, f.err)
 		return
-	case s.mode != working: // whether the host has it is not known
+	case s.mode != working: // the host may have the job or not
 		j.phase = idle
 		return
 	}
 	j.phase, j.ceded = idle, true
-	s.count(j.JobRecord, -1) // nobody has tried it there
+	s.count(j.JobRecord, -1) // it did not run there
 	s.place(j.Place).bad = f.err
 	j.close(nil, true)
 	j.Error = f.err.Error()
 	s.do(save{})
-	if len(s.plan.Places) > 1 { // else Run returns it
+	if len(s.plan.Places) > 1 { // with one place, Run returns the error
 		s.warn(j, words(j, f.err), hint.Of(f.err))
 	}
 }
 
-// said takes the next bytes of a job's stream.
+// said handles the next bytes of a job's stream.
 func (s *state) said(f said) {
 	j := f.job
 	if s.plan.Tool == "" {
@@ -506,13 +506,13 @@ func (s *state) said(f said) {
 	}
 }
 
-// forged is the end of a tool's job whose stream is not all that the tool has said.
+// forged returns the end of a tool's job whose stream is incomplete or contains foreign lines.
 func forged(text string) remote.Exit {
 	return remote.Exit{End: remote.Lost, Text: "what it said is not to be believed: " + text,
 		Hint: "something has written to it that was not the tool: fisub help trust"}
 }
 
-// changed takes the host's view of a job.
+// changed handles a change in the host's view of a job.
 func (s *state) changed(f changed) {
 	j, is := f.job, f.state
 	if running := is.Phase == remote.Running; j.phase == following && running != j.running {
@@ -523,7 +523,7 @@ func (s *state) changed(f changed) {
 			j.Began = &f.at
 			s.do(save{})
 		}
-		if j.ceded { // what could not be reached may be there again elsewhere too
+		if j.ceded { // other unreachable places may be reachable again too
 			j.ceded = false
 			for _, p := range s.places {
 				if remote.CodeOf(p.bad) == "unreachable" {
@@ -539,20 +539,20 @@ func (s *state) changed(f changed) {
 	s.say(j, event.JobChange{Phase: string(is.Phase), Text: text})
 }
 
-// outside reports whether the error of a Wait is about the table, the user's credentials or the way to the host: the
-// job itself may be well.
+// outside reports whether the error of a Wait is about the table, the credentials or the connection, so that the job
+// itself may be fine.
 func outside(err error) bool {
 	return slices.Contains([]string{"credentials", "host-key", "no-such", "unreachable"}, remote.CodeOf(err))
 }
 
-// waited takes the end of a Wait.
+// waited handles the end of a Wait.
 func (s *state) waited(f waited) {
 	j, err := f.job, f.err
 	_, gone := errors.AsType[*noTableError](err)
 	away := remote.CodeOf(err) == "unreachable"
 	switch {
 	case err == nil:
-		// A judge that was killed on the host counts like an agent that is gone.
+		// A judge killed on the host counts like a dead agent.
 		again := f.exit.End == remote.Lost || f.exit.End == remote.Exited && f.exit.Code > 128
 		j.end = &ending{exit: f.exit, again: again}
 		s.finish(j)
@@ -574,7 +574,7 @@ func (s *state) waited(f waited) {
 	}
 }
 
-// away lets other places have the workloads of a job that is out of reach.
+// away lets other places take over the workloads of an unreachable job.
 func (s *state) away(j *job, err error) {
 	if !j.ceded {
 		s.warn(j, plain.Brief(words(j, err), 300), "fisub keeps trying, and gives its workloads to a free place; "+
@@ -583,7 +583,7 @@ func (s *state) away(j *job, err error) {
 	j.ceded, j.running = true, false
 }
 
-// leave gives up following a job, which may still run.
+// leave stops following a job, which may still be running.
 func (s *state) leave(j *job, err error) {
 	j.phase, j.ceded = idle, remote.CodeOf(err) == "unreachable"
 	s.place(j.Place).bad = err
@@ -592,7 +592,7 @@ func (s *state) leave(j *job, err error) {
 	}
 }
 
-// words returns an error's text without the names that are shown in front of it.
+// words returns an error's text without the names that are printed in front of it.
 func words(j *job, err error) string {
 	if denied, ok := errors.AsType[*remote.Denied](err); ok {
 		return denied.Text
@@ -600,7 +600,7 @@ func words(j *job, err error) string {
 	return strings.TrimPrefix(err.Error(), j.Place.Table+": ")
 }
 
-// finish takes the end of a job, or the decision to end it, and has its host release it.
+// finish handles the end of a job, or the decision to end it, and then frees it.
 func (s *state) finish(j *job) {
 	e := j.end
 	switch {
@@ -620,13 +620,13 @@ func (s *state) finish(j *job) {
 	s.free(j)
 }
 
-// free fetches a job's log and has its host release it.
+// free fetches a job's log and lets its host release it.
 func (s *state) free(j *job) {
 	switch {
 	case j.Handle != nil:
 		j.phase = collecting
 		s.do(collect{j})
-	case s.mode == cancelling: // a host may have it all the same
+	case s.mode == cancelling: // a host may have it anyway
 		j.phase = releasing
 		s.do(release{job: j})
 	default:
@@ -646,8 +646,8 @@ func (s *state) collected(f collected) {
 	s.do(release{job: j})
 }
 
-// released takes the end of a Release. A host that has just told how the job ended may have lost a connection only, and
-// is asked again.
+// released handles the result of a Release. If the host was reachable when the job ended, only the connection may have
+// failed: try again.
 func (s *state) released(f released) {
 	e := f.job.end
 	if remote.CodeOf(f.err) == "unreachable" && e.exit.End != remote.Lost && s.mode != cancelling && e.releases < 3 {
@@ -658,7 +658,7 @@ func (s *state) released(f released) {
 	s.closed(f.job, f.err)
 }
 
-// closed writes down how a job has ended. One whose host does not let it be released may still run.
+// closed records the end of a job. If its host did not release it, it may still be running.
 func (s *state) closed(j *job, held error) {
 	exit := j.end.exit
 	j.phase, j.ceded = idle, true
@@ -679,7 +679,7 @@ func (s *state) closed(j *job, held error) {
 	s.judge(j)
 }
 
-// judge draws the consequences of a job's end for its place and its workloads.
+// judge updates the job's place and workloads after its end.
 func (s *state) judge(j *job) {
 	exit, at := j.end.exit, s.place(j.Place)
 	if s.plan.Tool != "" && exit.End == remote.Exited && (exit.Code == 0 || exit.Code == 3) {
@@ -692,14 +692,14 @@ func (s *state) judge(j *job) {
 	if len(left) == 0 || j.end.needless || !s.awaited(j) && exit.End == remote.Exited {
 		return
 	}
-	alone := s.runs.first == "" && len(s.plan.Places) == 1 // then Run returns it
+	alone := s.runs.first == "" && len(s.plan.Places) == 1 // Run returns the error
 	over := exit.End == remote.Limited || exit.End == remote.Cancelled
 	for _, uuid := range left {
 		s.runs.of(uuid).given = s.runs.of(uuid).given || over
 	}
 	at.losses++
 	if j.end.again && at.losses == 1 && s.rules.tries > 1 {
-		alone = false // a host that was only started again takes another job
+		alone = false // a host that was just rebooted gets another job
 	} else if !over || alone {
 		at.bad = fmt.Errorf("%s: %w", j.Place, &Ended{exit})
 	}
@@ -717,7 +717,7 @@ func (s *state) end() {
 	}
 }
 
-// stays returns the reason for which jobs with missing verdicts are not followed any more; nil if no such job is left.
+// stays returns the reason why jobs with missing verdicts are not followed any longer, or nil if there is no such job.
 func (s *state) stays() error {
 	active := s.active()
 	awaited := slices.ContainsFunc(active, s.awaited)
@@ -734,7 +734,7 @@ func (s *state) stays() error {
 	return nil
 }
 
-// nothing returns the reason for which no host has run anything; nil if one has.
+// nothing returns the reason why no host has run anything, or nil if one has.
 func (s *state) nothing() error {
 	if s.runs.first != "" {
 		return nil
@@ -745,7 +745,7 @@ func (s *state) nothing() error {
 	return ErrNothing
 }
 
-// An Ended is the error of a place: its job ended before the program had done its work.
+// An Ended is the error of a place whose job ended before the program had finished.
 type Ended struct{ Exit remote.Exit }
 
 func (e *Ended) Error() string { return agent.Describe(e.Exit) }
@@ -753,8 +753,8 @@ func (e *Ended) Error() string { return agent.Describe(e.Exit) }
 // Advice returns the hint of the error.
 func (e *Ended) Advice() string { return e.Exit.Hint }
 
-// Deal deals the workloads to n hands, each to the next hand that it fits, so that neighbours, which are alike, are
-// spread. Workloads that fit no hand are left out.
+// Deal distributes the workloads over n hands one by one, so that similar neighbours are spread. Each workload goes to
+// the next hand that fits, and is omitted if no hand does.
 func Deal(workloads []string, n int, fits func(w string, hand int) bool) [][]string {
 	hands := make([][]string, n)
 	for i, w := range workloads {

@@ -16,18 +16,18 @@ import (
 	"fisub/remote"
 )
 
-// A play takes a state through facts, which are words, and gives the actions, which are too.
+// A play applies facts, written as words, to a state and returns the actions as words.
 //
 //	begin                      resume the jobs of the plan
-//	accept 1, refuse 1 CODE    the end of a Submit
+//	accept 1, refuse 1 CODE    the result of a Submit
 //	say 1 LINE                 the stream: run, started W, passed W, failed W, unable W, finding W, done
 //	running 1                  the host's view of the job; also starting, queued
-//	exit 1 CODE, limit 1, lost 1, cancelled 1    the end of a Wait
-//	wait 1 CODE                its error: unreachable, credentials, ..., or any other
-//	clear 1, clear 1 CODE      the end of looking for what hosts have of a job
-//	log 1, log 1 WORDS         the log is there; the last error in it
-//	free 1, free 1 CODE        the end of a Release
-//	pause, break, cancel       this process is to end, has to give up, ends all jobs
+//	exit 1 CODE, limit 1, lost 1, cancelled 1    the result of a Wait
+//	wait 1 CODE                the error of a Wait: unreachable, credentials, ..., or any other
+//	clear 1, clear 1 CODE      the result of clearing a half-submitted job
+//	log 1, log 1 WORDS         the log is there; WORDS is the last error in it
+//	free 1, free 1 CODE        the result of a Release
+//	pause, break, cancel       this process is to end, must give up, ends all jobs
 //	10m                        time passes
 type play struct {
 	t   *testing.T
@@ -35,7 +35,7 @@ type play struct {
 	now time.Time
 }
 
-// newPlay has a plan for n workloads on places such as "a b c/0 c/1", a table each, or a GPU of its host.
+// newPlay returns a play with n workloads on places such as "a b c/0 c/1": a table, or a GPU of the table's host.
 func newPlay(t *testing.T, n int, places string, jobs ...*JobRecord) *play {
 	p := &Plan{Version: 1, Run: event.Run{ID: "r"}, Terms: Terms{Limit: time.Hour}, Jobs: jobs}
 	for i := range n {
@@ -58,12 +58,12 @@ func placeOf(name string) ProviderPlace {
 	return ProviderPlace{Table: table, Place: remote.Place{Host: "h", GPU: n}}
 }
 
-// had is a job of the plan that another process has submitted.
+// had returns a job of the plan that another process has submitted.
 func had(id int, place string, workloads ...string) *JobRecord {
 	return &JobRecord{ID: fmt.Sprint("fisub-r-", id), Place: placeOf(place), Workloads: workloads, Handle: &remote.Handle{}}
 }
 
-// restart is another process that takes over the run.
+// restart replaces the state, as if another process had taken over the run.
 func (c *play) restart(p *Plan, old *runs.Run, r rules) {
 	r.overtime, r.key = 3*time.Minute, func() string { return "" }
 	if r.tries == 0 {
@@ -72,7 +72,7 @@ func (c *play) restart(p *Plan, old *runs.Run, r rules) {
 	c.s = newState(p, old, r)
 }
 
-// job finds a job by its number in the plan.
+// job returns the job with that number in the plan.
 func (c *play) job(number string) *job {
 	n, err := strconv.Atoi(number)
 	if err != nil || n < 1 || n > len(c.s.jobs) {
@@ -83,7 +83,7 @@ func (c *play) job(number string) *job {
 
 func (c *play) number(j *job) int { return slices.Index(c.s.jobs, j) + 1 }
 
-// fault is the error that a word stands for.
+// fault returns the error for a word.
 func fault(word string) error {
 	if slices.Contains([]string{"unreachable", "credentials", "host-key", "busy"}, word) {
 		return fmt.Errorf("asking: %w", &remote.Denied{Code: word, Provider: "t", Text: word, Hint: "mend it"})
@@ -94,7 +94,7 @@ func fault(word string) error {
 	return errors.New(word)
 }
 
-// line is one of a job's stream.
+// line returns a line of a job's stream.
 func line(kind, workload string) []byte {
 	e := event.Event{Type: event.Type(kind), Workload: workload}
 	switch kind {
@@ -124,7 +124,7 @@ const passedTrace = `{"definition":"d","workload":{"axes":{"b":1},"inputs":{},"u
 	`"correctness":{"max_relative_error":0.0,"max_absolute_error":0.0,"extra":null},` +
 	`"performance":{"latency_ms":1.0,"reference_latency_ms":0.0,"speedup_factor":0.0}}}`
 
-// fact applies one.
+// fact applies a fact.
 func (c *play) fact(text string) {
 	word, rest, _ := strings.Cut(text, " ")
 	if d, err := time.ParseDuration(word); err == nil {
@@ -217,7 +217,7 @@ func (c *play) words(a action) string {
 	return fmt.Sprintf("%T", a)
 }
 
-// run plays lines "FACT -> ACTION; ACTION". Nothing else may happen.
+// run plays lines "FACT -> ACTION; ACTION". It fails on any other action.
 func (c *play) run(script string) {
 	c.t.Helper()
 	for text := range strings.Lines(script) {
@@ -239,7 +239,7 @@ func (c *play) run(script string) {
 	}
 }
 
-// judged is the script of a job that gives verdicts and ends.
+// judged returns the script of a job that delivers verdicts.
 func judged(job int, workloads ...string) string {
 	var b strings.Builder
 	for _, w := range workloads {
@@ -248,7 +248,7 @@ func judged(job int, workloads ...string) string {
 	return b.String()
 }
 
-// closing is the script of a job that has given all its verdicts.
+// closing returns the script of a job's end after all its verdicts.
 func closing(job int) string {
 	return fmt.Sprintf("exit %d 0 -> collect %d\nlog %d -> release %d\nfree %d -> save; ended: exited with 0\n", job, job, job, job, job)
 }
@@ -274,13 +274,13 @@ say 1 run -> run
 		jobs      []*JobRecord
 		script    string
 		passed    int
-		err       string // of stays or nothing
-		active    int    // jobs that may still run
+		err       string // from stays or nothing
+		active    int    // jobs that may be running
 	}{
 		{"a run", 4, "a b", nil, two + judged(1, "w0", "w2") + judged(2, "w1", "w3") + closing(1) + closing(2), 4, "", 0},
 		{"more places than workloads", 1, "a b", nil, `begin -> save; submit 1 a w0`, 0, "nothing ran", 1},
 
-		// Hosts that lose jobs.
+		// Hosts lose jobs.
 		{"lost, and started again", 2, "a", nil, one + judged(1, "w0") + `
 lost 1 -> collect 1
 log 1  -> release 1
@@ -344,7 +344,7 @@ say 1 started w1 -> started
 2m ->
 `, 1, "", 1},
 
-		// Places that refuse.
+		// Places refuse jobs.
 		{"refused, and another place", 4, "a b", nil, `
 begin  -> save; submit 1 a w0 w2; save; submit 2 b w1 w3
 accept 2 -> save; follow 2
@@ -365,7 +365,7 @@ refuse 1 busy -> save; warn a: h: busy
 refuse 2 busy -> save; warn b: h: busy
 `, 0, "nothing ran", 0},
 
-		// Limits and programs that fail.
+		// Limits, and programs that fail.
 		{"over the limit", 4, "a b", nil, two + judged(1, "w0") + judged(2, "w1", "w3") + closing(2) + `
 limit 1 -> collect 1
 log 1   -> release 1
@@ -386,7 +386,7 @@ log 1 no disk -> release 1
 free 1  -> save; ended: exited with 1: no disk
 `, 0, "a: h: exited with 1: no disk", 0},
 
-		// Workloads that a host cannot judge.
+		// Hosts that cannot judge a workload.
 		{"unable, and another host", 3, "a/0 a/1 b", nil, `
 begin -> save; submit 1 a w0; save; submit 2 a w1; save; submit 3 b w2
 accept 1 -> save; follow 1
@@ -415,7 +415,7 @@ log 1 -> release 1
 free 1 -> save; ended: exited with 2
 `, 0, "", 0},
 
-		// Hosts that are out of reach.
+		// Unreachable hosts.
 		{"away, and nobody else", 2, "a", nil, one + `
 wait 1 unreachable -> warn a: h: unreachable; follow 1 in 1s
 wait 1 unreachable -> follow 1 in 1s
@@ -467,7 +467,7 @@ wait 1 credentials ->
 say 2 run -> run
 ` + judged(2, "w0") + closing(2), 1, "", 1},
 
-		// The end of jobs.
+		// Jobs end.
 		{"a host that does not free a job", 2, "a", nil, one + judged(1, "w0", "w1") + `
 exit 1 0 -> collect 1
 log 1 -> release 1
@@ -503,7 +503,7 @@ log 2 -> release 2
 free 2 -> save; ended: cancelled: another place has given its verdicts
 ` + closing(1), 1, "", 0},
 
-		// Jobs that another process was submitting when it ended.
+		// Another process ended while it was submitting the job.
 		{"half submitted", 1, "a", []*JobRecord{{ID: "fisub-r-1", Place: placeOf("a"), Workloads: []string{"w0"}}}, `
 begin -> clear 1
 clear 1 -> save; submit 1 a w0
@@ -526,7 +526,7 @@ begin -> clear 1
 clear 1 unreachable ->
 `, 0, "asking: t: unreachable", 1},
 
-		// The end of this process.
+		// This process ends.
 		{"interrupted", 4, "a b", nil, `
 begin -> save; submit 1 a w0 w2; save; submit 2 b w1 w3
 accept 1 -> save; follow 1

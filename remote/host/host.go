@@ -19,10 +19,10 @@ import (
 	"fisub/remote"
 )
 
-// A Host runs commands and contains files. Its methods may be called concurrently, and return soon after ctx ends. The
-// error of a failed command is an *ExitError, that for a missing file fs.ErrNotExist. If the Host is behind a network,
-// the error is a *remote.Denied when it is unreachable or rejects the login, and a *LostError when the connection
-// broke. The caller must set Provider in the *remote.Denied.
+// A Host runs commands and contains files. Its methods may be called concurrently, and return soon after ctx ends. A
+// failed command gives an *ExitError, a missing file fs.ErrNotExist. A Host behind a network gives a *remote.Denied if
+// it is unreachable or rejects the login, and a *LostError if the connection breaks. The caller must set Provider in
+// the *remote.Denied.
 type Host interface {
 	// Run runs a command and waits for it. No shell interprets its words. stdin and stdout may be nil. If writing to
 	// stdout fails, Run ends the command and returns that error.
