@@ -1,6 +1,6 @@
-// Package bundle makes the files of jobs that run a solution: the program, the packed solution and its baseline, the
-// kernels compiled for the hosts' GPU with the libraries they need, and of a dataset that is not in the program the
-// definition, the workloads and their inputs. It is not for choosing what runs, nor for sending it.
+// Package bundle creates the files of jobs that run a solution: the program, the packed solution, its baseline, and
+// kernels compiled for the hosts' GPU with the libraries that they need. For a dataset that is not embedded in the
+// program it adds the definition, the workloads and their inputs. It neither chooses the workloads nor sends the files.
 package bundle
 
 import (
@@ -31,28 +31,28 @@ import (
 	"fisub/workloads"
 )
 
-// archs are the GPUs that jobs may ask for, and what kernels are compiled for by default.
+// archs maps the kinds of GPU that jobs may ask for to the arch that kernels are compiled for by default.
 var archs = map[string]string{
 	"b200": "sm_100", "gb200": "sm_100", "b300": "sm_103", "gb300": "sm_103",
 	"h200": "sm_90", "h100": "sm_90", "h20": "sm_90", "gh200": "sm_90",
 	"a100": "sm_80", "a10": "sm_86", "a10g": "sm_86", "l4": "sm_89", "l40s": "sm_89",
 }
 
-// GPUs are the kinds of GPU that Arch knows, sorted.
+// GPUs returns the kinds of GPU known to Arch, sorted.
 func GPUs() []string { return slices.Sorted(maps.Keys(archs)) }
 
-// Arch is what kernels for that kind of GPU are compiled for.
+// Arch returns the arch that kernels for that kind of GPU are compiled for.
 func Arch(gpu string) (string, bool) {
 	arch, ok := archs[strings.ToLower(gpu)]
 	return arch, ok
 }
 
-// ErrNoGPUSupport says that this program, were it sent to a host, could not use a GPU there.
+// ErrNoGPUSupport is the error of a program that could not use a GPU on a host.
 var ErrNoGPUSupport = hint.Wrap(errors.New("this fisub has no GPU support to send"),
 	"make build builds one with GPU support; --gpu none runs on the virtual GPU")
 
-// Ready tells whether a bundle for a GPU can be made here of a solution that is compiled, with the cache below root:
-// built says that this program can use a GPU. The error is ErrNoGPUSupport, or of nvcc.Find.
+// Ready reports whether this machine can make a bundle with a compiled solution for a GPU, with the cache below root.
+// built is set if this program supports GPUs. The error is ErrNoGPUSupport or an error of nvcc.Find.
 func Ready(root string, built bool) error {
 	if !built {
 		return ErrNoGPUSupport
@@ -61,35 +61,35 @@ func Ready(root string, built bool) error {
 	return err
 }
 
-// A Spec is what a Bundle is made of. It can be made again from its JSON.
+// A Spec describes a Bundle. A Bundle can be made again from its JSON.
 type Spec struct {
 	Solution string   `json:"solution"`           // path of the packed solution
-	Baseline string   `json:"baseline,omitempty"` // packed baseline; hosts know it by its base name
-	Dataset  string   `json:"dataset,omitempty"`  // absolute folder; "" is the embedded one
+	Baseline string   `json:"baseline,omitempty"` // path of the packed baseline; hosts know it by its base name
+	Dataset  string   `json:"dataset,omitempty"`  // absolute folder; "" is the embedded dataset
 	Set      string   `json:"set"`
-	Arch     string   `json:"arch,omitempty"`    // "" where nothing is compiled here
-	Args     []string `json:"args"`              // of the command: profile, timer, device
-	Command  string   `json:"command,omitempty"` // of fisub that a job runs; "" is local
-	Others   []string `json:"others,omitempty"`  // packed solutions that are arguments of the command, after Solution
+	Arch     string   `json:"arch,omitempty"`    // "" if nothing is compiled here
+	Args     []string `json:"args"`              // arguments of the command: profile, timer, device
+	Command  string   `json:"command,omitempty"` // fisub command that a job runs; "" is local
+	Others   []string `json:"others,omitempty"`  // packed solutions that the command takes as arguments after Solution
 }
 
-// A Bundle gives the files of jobs. It is safe for concurrent use.
+// A Bundle creates the files of jobs. It is safe for concurrent use.
 type Bundle struct {
 	spec Spec
-	dir  string // for files that are made
+	dir  string // for created files
 	data *workloads.Dataset
 	def  *trace.Definition
 	all  map[string]*trace.Workload
 	base []remote.File
 }
 
-// baselineDir is the folder of the baseline in a bundle.
+// baselineDir is the baseline's folder in a bundle.
 const baselineDir = "baseline"
 
-// New makes what all jobs share: it compiles for spec.Arch, with the cache below root, what is not Python of the
-// solution, its baseline, and the solutions beside, which the program knows by itself. dir is a folder for the files
-// that are made, which must stay for as long as jobs are submitted. self is the program to send. A *device.BuildError
-// is about the solution, a *nvcc.MissingError says what it takes to compile.
+// New creates the files that all jobs share. For spec.Arch it compiles the solution, its baseline, and the solutions in
+// beside, which are known to the program; Python solutions are not compiled. The cache is below root. self is the
+// program to send. Created files are stored in the folder dir, which must exist as long as jobs are submitted. The
+// error is a *device.BuildError if the solution does not compile, and a *nvcc.MissingError if no compiler is installed.
 func New(ctx context.Context, root, dir, self string, spec Spec, beside ...*trace.Solution) (*Bundle, error) {
 	b := &Bundle{spec: spec, dir: dir, all: map[string]*trace.Workload{}}
 	sol, _, err := trace.ReadSolution(spec.Solution)
@@ -153,7 +153,7 @@ func New(ctx context.Context, root, dir, self string, spec Spec, beside ...*trac
 	return b, nil
 }
 
-// prebuild compiles what is not Python, and gives the files for a folder of kernels.
+// prebuild compiles the solutions that are not in Python and returns the files of a folder of kernels.
 func prebuild(ctx context.Context, root, arch string, sol *trace.Solution,
 	beside []*trace.Solution) (map[string]string, error) {
 	tools, err := nvcc.Find(root)
@@ -191,10 +191,10 @@ func prebuild(ctx context.Context, root, arch string, sol *trace.Solution,
 	return files, g.Wait()
 }
 
-// otherName is the name of a further solution in a bundle.
+// otherName returns the name of another solution in a bundle.
 func otherName(i int) string { return fmt.Sprintf("others/%d.json", i+1) }
 
-// Size is how many bytes all jobs share.
+// Size returns the size in bytes of the files that all jobs share.
 func (b *Bundle) Size() (sum int64) {
 	for _, f := range b.base {
 		sum += f.Size
@@ -202,7 +202,7 @@ func (b *Bundle) Size() (sum int64) {
 	return sum
 }
 
-// Files gives the bundle of a job for the workloads, and the command that runs them.
+// Files returns the bundle of a job for the workloads, and the command that runs them.
 func (b *Bundle) Files(ctx context.Context, uuids []string) ([]remote.File, []string, error) {
 	args := []string{remote.Program, cmp.Or(b.spec.Command, "local"), "--json"}
 	if len(b.spec.Others) == 0 {
@@ -214,7 +214,7 @@ func (b *Bundle) Files(ctx context.Context, uuids []string) ([]remote.File, []st
 	}
 	args = append(args, b.spec.Args...)
 	if b.spec.Command == "" {
-		args = append(args, "--keep-going") // who stops is who sees all jobs
+		args = append(args, "--keep-going") // the process that sees all jobs decides when to stop
 	}
 	if b.spec.Arch != "" {
 		args = append(args, "--arch", b.spec.Arch, "--prebuilt", "prebuilt")
@@ -267,7 +267,7 @@ func (b *Bundle) Files(ctx context.Context, uuids []string) ([]remote.File, []st
 	return append(files, f), append(args, "--dataset", "dataset"), nil
 }
 
-// inputs gives w as a host reads it, and the files with its inputs. A file that an absolute path names gets a name in
+// inputs returns w as the host will read it, and the files with its inputs. A file with an absolute path gets a path in
 // the dataset.
 func (b *Bundle) inputs(w *trace.Workload) (*trace.Workload, []remote.File, error) {
 	copied := *w
@@ -299,7 +299,7 @@ func (b *Bundle) inputs(w *trace.Workload) (*trace.Workload, []remote.File, erro
 	return &copied, files, nil
 }
 
-// made keeps content in a file of its own.
+// made stores content in a new file.
 func (b *Bundle) made(name string, content []byte) (remote.File, error) {
 	h := sha256.Sum256(content)
 	f := remote.File{Name: name, SHA256: hex.EncodeToString(h[:]), Size: int64(len(content))}

@@ -62,7 +62,7 @@ func names(files []remote.File) (all []string) {
 	return all
 }
 
-// check tells whether the files make a job.
+// check checks that the files and args form a valid job.
 func check(t *testing.T, files []remote.File, args []string) {
 	t.Helper()
 	job := &remote.Job{ID: "j", Files: files, Args: args, Limit: 1}
@@ -123,7 +123,7 @@ func TestEmbedded(t *testing.T) {
 	}
 }
 
-// Of a dataset in a folder each job gets its own workloads, with the files that they name, wherever those are.
+// With a dataset in a folder, each job gets only its own workloads and their input files, from any folder.
 func TestFolder(t *testing.T) {
 	root, dir := t.TempDir(), t.TempDir()
 	embedded, err := workloads.Open("", root)
@@ -181,7 +181,7 @@ func TestFolder(t *testing.T) {
 		if got := strings.Join(args, " "); !strings.HasSuffix(got, " --dataset dataset") {
 			t.Errorf("args: got %s", got)
 		}
-		// What arrives is a dataset that holds this workload, and its files are there.
+		// The bundle contains a dataset with this workload and its files.
 		there := t.TempDir()
 		for _, f := range files {
 			content, err := os.ReadFile(f.Path)
@@ -225,11 +225,10 @@ func TestFolder(t *testing.T) {
 	}
 }
 
-// What is compiled here arrives as a folder that has a kernel of the solution, of the baseline, and of each solution
-// beside.
+// The folder of compiled kernels contains the solution, the baseline, and each further solution.
 func TestKernel(t *testing.T) {
 	longtest.Skip(t, "runs nvcc")
-	root := t.TempDir() // the user's own toolchain stands in for one that is not there
+	root := t.TempDir() // without a toolchain, so the user's own is used
 	base, floor := named("b", returns+"// b"), named("floor", returns+"// floor")
 	python := named("p", returns)
 	python.Spec.Language = trace.Python
@@ -281,8 +280,8 @@ func TestKernel(t *testing.T) {
 	}
 }
 
-// What does not compile is told here, before a host is asked for: the solution by its own error, anything else by its
-// name.
+// Compile errors are reported before any host is contacted. An error of the solution is returned as is, others name
+// their solution.
 func TestBroken(t *testing.T) {
 	longtest.Skip(t, "runs nvcc")
 	root := t.TempDir()

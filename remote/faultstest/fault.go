@@ -11,32 +11,32 @@ import (
 	"time"
 )
 
-// faults are what may happen to a run, in the order of the summary.
+// faults are the possible faults, in the order of the summary.
 var faults = []string{"client killed", "link cut", "agent killed", "host rebooted", "disk filled", "key changed",
 	"sessions killed"}
 
-// A scenario is all that is drawn for a run.
+// A scenario is the result of drawing a run at random.
 type scenario struct {
 	Seed  uint64
 	Fault string
-	Hosts []int // to which it happens; none for the client
+	Hosts []int // affected hosts; none if the client is affected
 
-	// When: a time after the program has begun, after a stream has begun on one of the hosts, or after so many verdicts
-	// stand in the streams of all hosts.
+	// Time of the fault: Later after the program's start, after the start of a stream on one of the hosts, or after a
+	// number of verdicts in the streams of all hosts.
 	Stage    string // "sending", "begun", "judged"
 	Verdicts int
 	Later    time.Duration
 
-	For    time.Duration // how long it lasts
-	Times  int           // of killed sessions, and of killed clients: of further ones after Again
+	For    time.Duration // duration of the fault
+	Times  int           // number of killed sessions, or of clients killed later, each after its Again
 	Again  [4]time.Duration
-	Side   string // of a link: "client", which is told, or "host"
-	Deep   bool   // all of the client's processes; the key of the user, not of the host; a disk that stays full
-	Cancel bool   // the run is cancelled, not followed again
+	Side   string // end at which a link is cut: "client", whose kernel notices it, or "host"
+	Deep   bool   // kill all processes of the client; change the user's key instead of the host's; keep the disk full
+	Cancel bool   // the run is cancelled instead of attached
 
-	Away      time.Duration // of the table
-	Cold      bool          // the hosts have an empty store, and a slow link
-	Mixed     bool          // some workloads do not pass
+	Away      time.Duration // setting of the table
+	Cold      bool          // the hosts have an empty store and a slow link
+	Mixed     bool          // some workloads fail
 	Workloads int
 }
 
@@ -109,7 +109,7 @@ func draw(seed uint64, only string) scenario {
 	return s
 }
 
-// what says what happens, and when.
+// what describes the fault and its time.
 func (s scenario) what() string {
 	var b strings.Builder
 	b.WriteString(s.Fault)
@@ -159,7 +159,7 @@ func (s scenario) what() string {
 	return b.String()
 }
 
-// moment waits until the fault is to happen; false where the client has ended before.
+// moment waits for the time of the fault. It returns false if the client ends before.
 func (w *world) moment(ctx context.Context, s scenario, c *client, seen *streams) bool {
 	var come func() bool
 	switch s.Stage {
@@ -191,8 +191,8 @@ func (w *world) moment(ctx context.Context, s scenario, c *client, seen *streams
 	return true
 }
 
-// do lets the fault happen and returns when it is over, and mended where a person has to mend it. hit tells whether it
-// found what it is about.
+// do causes the fault and returns when it is over, and repaired if that takes a person. hit reports whether the fault
+// affected anything.
 func (w *world) do(ctx context.Context, s scenario, c *client) (hit bool, err error) {
 	w.say("%s", s.what())
 	var faults []error
@@ -214,7 +214,7 @@ func (w *world) do(ctx context.Context, s scenario, c *client) (hit bool, err er
 		each(func(i int) error { return w.link(i, s.Side == "client", "up") })
 		each(w.reach)
 	case "agent killed":
-		// An agent that the host has not begun yet, or that has just ended, is none: there may be another.
+		// Agents that have not started yet or have just ended do not count; wait for others.
 		n := 0
 		await(ctx, runBound, func() bool {
 			each(func(i int) error { n += w.hosts[i].kill(isAgent); return nil })
@@ -242,7 +242,7 @@ func (w *world) do(ctx context.Context, s scenario, c *client) (hit bool, err er
 				return err
 			}
 			err := w.newKey(i)
-			// Where the old one still has the port, the new one would end at once.
+			// While the old sshd has the port, the new one would exit.
 			if !await(ctx, time.Minute, func() bool { return w.hosts[i].kill(isSSHD) == 0 }) {
 				err = errors.Join(err, fmt.Errorf("the sshd of %s does not end", w.hosts[i].Name))
 			}
@@ -276,7 +276,7 @@ func ended(c *client) bool {
 	}
 }
 
-// sleep lets time pass, and looks at done, which may be nil, again and again.
+// sleep waits for d, or until done, which may be nil, returns true.
 func sleep(ctx context.Context, d time.Duration, done func() bool) {
 	await(ctx, d, func() bool { return ctx.Err() != nil || done != nil && done() })
 }

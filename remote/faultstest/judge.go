@@ -24,8 +24,8 @@ import (
 	"fisub/remote/dispatch"
 )
 
-// streams are the event streams that jobs have written on the hosts. Each file is held open from when it is seen, so
-// that what it said is known also when it is gone.
+// streams watches the event streams on the hosts. It keeps each file open, so that its content is known even after its
+// deletion.
 type streams struct {
 	world *world
 	stop  context.CancelFunc
@@ -96,7 +96,7 @@ func (f *stream) read() {
 			}
 			f.half = rest
 			var e event.Event
-			if at := bytes.IndexByte(line, '{'); at < 0 || // what the agent signs with may stand on either side of it
+			if at := bytes.IndexByte(line, '{'); at < 0 || // signatures may precede or follow the event
 				json.NewDecoder(bytes.NewReader(line[at:])).Decode(&e) != nil {
 				continue
 			}
@@ -107,7 +107,7 @@ func (f *stream) read() {
 	}
 }
 
-// count gives the number of workloads with a verdict on some host.
+// count returns the number of workloads with a verdict on some host.
 func (s *streams) count() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -120,7 +120,7 @@ func (s *streams) count() int {
 	return len(all)
 }
 
-// begun tells whether there is a stream on one of the hosts; on any where none is named.
+// begun reports whether there is a stream on one of the given hosts, or on any host if none is given.
 func (s *streams) begun(on []int) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -132,7 +132,7 @@ func (s *streams) begun(on []int) bool {
 	return false
 }
 
-// close ends the watch and gives all streams.
+// close stops watching and returns all streams.
 func (s *streams) close() (all []*stream) {
 	s.stop()
 	<-s.gone
@@ -143,23 +143,23 @@ func (s *streams) close() (all []*stream) {
 	return all
 }
 
-// runBound is how long a command may take before it counts as hanging; far above what a slow machine needs.
+// runBound is the time after which a command counts as hanging. It is far above the needs of a slow machine.
 const runBound = 8 * time.Minute
 
-// mostAttached is how often a run is followed again: what is missing after that is not to come.
+// mostAttached is the maximum number of attach commands. If results are missing after that, they are lost.
 const mostAttached = 3
 
-// A result is what became of a run.
+// A result is the result of a run with a fault.
 type result struct {
 	Scenario scenario
-	Hit      bool   // the fault came while the run went on, and found what it is about
-	First    int    // exit status of `fisub remote`; -1 where it was killed
-	Attached int    // how often the run was followed again
-	Resumed  bool   // what no host could judge was run again, when the fault was over
-	Outcome  string // "whole", "cancelled", "none" (no run was begun), "part"
-	Swept    int    // jobs that `fisub remote gc` ended
-	Streams  int    // of jobs, on the hosts
-	Verdicts int    // in them
+	Hit      bool   // the fault happened during the run, and affected something
+	First    int    // exit status of `fisub remote`; -1 if it was killed
+	Attached int    // number of attach commands
+	Resumed  bool   // workloads that no host could judge were run again after the fault
+	Outcome  string // "whole", "cancelled", "none" (no run was started), "part"
+	Swept    int    // number of jobs that `fisub remote gc` ended
+	Streams  int    // number of jobs' streams on the hosts
+	Verdicts int    // number of verdicts in them
 	Problems []string
 	Notes    []string
 	Seconds  float64
@@ -170,7 +170,7 @@ func (r *result) problem(format string, args ...any) {
 	r.Problems = append(r.Problems, fmt.Sprintf(format, args...))
 }
 
-// try takes one run through its fault to its end, and judges it.
+// try executes a run with its fault, and judges the result.
 func try(ctx context.Context, dir, base string, s scenario, want map[string]string) (r *result) {
 	begun := time.Now()
 	r = &result{Scenario: s, First: -2}
@@ -221,7 +221,7 @@ away = "%v"
 `, away)
 }
 
-// drama is the run, its fault, and what a user does then.
+// drama performs the run, its fault, and the user's reaction.
 func (w *world) drama(ctx context.Context, s scenario, r *result, seen *streams) {
 	first, err := w.fisub(ctx, "remote", "remote", "--on", "lab", "--limit", fmt.Sprint(s.Workloads))
 	if err != nil {
@@ -276,7 +276,7 @@ func (w *world) drama(ctx context.Context, s scenario, r *result, seen *streams)
 			r.status(w, name, status)
 			_, plan = w.lastRun()
 		}
-		if _, plan = w.lastRun(); plan != nil && plan.Done && !w.whole(id) { // no host could judge some workloads
+		if _, plan = w.lastRun(); plan != nil && plan.Done && !w.whole(id) { // no host could judge the rest
 			r.Resumed = true
 			status, ok := w.command(ctx, r, "resume", "remote", "--resume", "last", "--yes")
 			if !ok {
@@ -309,7 +309,7 @@ func (w *world) drama(ctx context.Context, s scenario, r *result, seen *streams)
 	w.leftovers(ctx, r)
 }
 
-// command runs fisub to its end; ok is false where it hangs.
+// command runs fisub and waits for it; ok is false if it hangs.
 func (w *world) command(ctx context.Context, r *result, name string, args ...string) (status int, ok bool) {
 	c, err := w.fisub(ctx, name, args...)
 	if err != nil {
@@ -333,14 +333,14 @@ func (w *world) wait(ctx context.Context, c *client, r *result) bool {
 	return false
 }
 
-// words gives the end of what a command has said.
+// words returns the end of a command's stderr.
 func (w *world) words(name string) string {
 	text, _ := os.ReadFile(filepath.Join(w.dir, name+".err"))
 	text = bytes.TrimSpace(text)
 	return string(text[max(0, len(text)-400):])
 }
 
-// lastRun gives the folder of the run and its plan; "" where there is none.
+// lastRun returns the id and plan of the last run, or "" without a run.
 func (w *world) lastRun() (id string, plan *dispatch.Plan) {
 	ids, _ := runs.IDs(home(w.client, "p"))
 	if len(ids) == 0 {
@@ -355,7 +355,7 @@ func (w *world) lastRun() (id string, plan *dispatch.Plan) {
 
 func (w *world) runFolder(id string) string { return home(w.client, "p", runs.Dir, id) }
 
-// state reads the run: how many workloads have a verdict, and have passed.
+// state reads the run folder and returns the numbers of workloads that passed, that have a verdict, and in total.
 func (w *world) state(id string) (passed, judged, total int) {
 	r, err := runs.Read(w.runFolder(id))
 	if err != nil {
@@ -386,7 +386,8 @@ func (w *world) missing(id string) string {
 	return text
 }
 
-// status compares an exit status with what the run folder holds, as `fisub help exit-status` has it.
+// status compares an exit status with the expected one for the content of the run folder, as in `fisub help
+// exit-status`.
 func (r *result) status(w *world, name string, got int) {
 	want := 1
 	if id, _ := w.lastRun(); id != "" {
@@ -403,7 +404,7 @@ func (r *result) status(w *world, name string, got int) {
 	}
 }
 
-// compare looks for the verdicts of a host's stream in the end result.
+// compare checks that the verdicts in a host's stream are correct and are in the final result.
 func (r *result) compare(w *world, f *stream, want map[string]string) {
 	for uuid, status := range f.verdicts {
 		if status != want[uuid] {
@@ -439,7 +440,7 @@ func (r *result) compare(w *world, f *stream, want map[string]string) {
 	}
 }
 
-// twice looks for workloads that a run folder has more than once.
+// twice checks that no workload is in a run folder more than once.
 func (r *result) twice(dir string) {
 	traces, _, err := trace.ReadTraces(filepath.Join(dir, "traces.jsonl"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -463,10 +464,10 @@ func (r *result) twice(dir string) {
 	}
 }
 
-// leftBound is how long what is ending may take to end.
+// leftBound is how long ending processes may take.
 const leftBound = 3 * time.Minute
 
-// leftovers looks for what a run leaves on the hosts and on the client.
+// leftovers checks that a run leaves nothing on the hosts and the client.
 func (w *world) leftovers(ctx context.Context, r *result) {
 	var left []string
 	await(ctx, leftBound, func() bool {
@@ -503,7 +504,7 @@ func (w *world) left() (left []string) {
 		}
 		stored, _ := os.ReadDir(workFolder(m, "store"))
 		for _, f := range stored {
-			// With a hash alone as its name it goes on with the next upload, or goes after a day.
+			// A partial upload named only by a hash resumes with the next upload, or is deleted after a day.
 			if strings.HasPrefix(f.Name(), ".") && strings.Count(f.Name(), ".") > 1 {
 				left = append(left, fmt.Sprintf("partial upload on %s: %s", m.Name, f.Name()))
 			}

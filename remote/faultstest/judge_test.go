@@ -19,7 +19,7 @@ import (
 	"fisub/remote/dispatch"
 )
 
-// A seed draws the same again, and every fault is drawn.
+// A seed always draws the same scenario, and every fault is drawn.
 func TestDraw(t *testing.T) {
 	seen := map[string]bool{}
 	for seed := range uint64(200) {
@@ -37,7 +37,7 @@ func TestDraw(t *testing.T) {
 	}
 }
 
-// The judge sees what a run has lost, has twice or has wrong, and an exit status that is another one.
+// Lost, duplicate and wrong verdicts and wrong exit statuses are found.
 func TestJudge(t *testing.T) {
 	w := &world{client: &machine{Disk: t.TempDir()}}
 	folder := runs.New(home(w.client, "p"), runs.NewID(time.Now()))
@@ -83,7 +83,7 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// What a job leaves is found: its folder, and what it had not unpacked. An upload that goes on with the next job is none.
+// Leftovers of a job are found: its folder and a half-unpacked upload. A resumable upload is not a leftover.
 func TestLeft(t *testing.T) {
 	w := &world{client: &machine{Disk: t.TempDir()}}
 	for i := range w.hosts {

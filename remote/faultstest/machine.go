@@ -21,27 +21,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The user on every machine.
+// The user account on every machine.
 const (
 	user   = "kay"
 	userID = 2001
 )
 
-// A machine is a set of namespaces: mounts, name, processes, IPC and network of its own. Its /home and /tmp are on one
-// disk, and /home stays when it is restarted. All that runs on it ends with its process 1.
+// A machine is a set of mount, UTS, process, IPC and network namespaces. Its /home and /tmp are on one disk, and /home
+// survives restarts. All its processes end with its process 1.
 type machine struct {
 	Name string `json:"name"`
 	Disk string `json:"disk"` // becomes /home
-	Boot string `json:"boot"` // id of the boot
+	Boot string `json:"boot"` // boot id
 
 	boots int
 	init  *exec.Cmd
 }
 
-// machineMode is the argument with which this program becomes process 1 of a machine.
+// machineMode is the argument with which this program runs as process 1 of a machine.
 const machineMode = "machine"
 
-// start boots the machine. It has no network but its own loopback.
+// start boots the machine. Its only network is the loopback device.
 func (m *machine) start() error {
 	m.boots++
 	m.Boot = fmt.Sprintf("%08x-0000-4000-8000-%012x", os.Getpid(), m.boots)
@@ -67,7 +67,7 @@ func (m *machine) start() error {
 	return m.run("ip", "link", "set", "lo", "up")
 }
 
-// stop is a power cut: no process of the machine does anything any more.
+// stop is a power cut: all processes of the machine end at once.
 func (m *machine) stop() {
 	if m.init != nil {
 		_ = m.init.Process.Kill()
@@ -78,7 +78,7 @@ func (m *machine) stop() {
 
 func (m *machine) pid() string { return strconv.Itoa(m.init.Process.Pid) }
 
-// command prepares a command on the machine, as root or as the user.
+// command returns a command that runs on the machine, as root or as the user.
 func (m *machine) command(ctx context.Context, asUser bool, args ...string) *exec.Cmd {
 	enter := []string{"-t", m.pid(), "-m", "-u", "-i", "-n", "-p"}
 	if asUser {
@@ -98,8 +98,8 @@ func combined(cmd *exec.Cmd) error {
 	return nil
 }
 
-// ownEtc gives this program and all machines an /etc of their own, with the user, in the folder dir: a mount over a file
-// of the one there would go when another program of this computer replaces the file.
+// ownEtc mounts a copy of /etc with the user account, stored in the folder dir, for this program and all machines. A
+// mount over a single file would vanish when another program on this computer replaces the file.
 func ownEtc(dir string) error {
 	if err := combined(exec.Command("cp", "-a", "/etc", dir)); err != nil {
 		return err
@@ -120,7 +120,7 @@ func ownEtc(dir string) error {
 	return unix.Mount(dir, "/etc", "", unix.MS_BIND, "")
 }
 
-// machineMain is process 1 of a machine.
+// machineMain runs as process 1 of a machine.
 func machineMain(spec string) error {
 	var m machine
 	if err := json.Unmarshal([]byte(spec), &m); err != nil {
@@ -157,7 +157,7 @@ func machineMain(spec string) error {
 	if _, err := os.Stdout.WriteString("1"); err != nil {
 		return err
 	}
-	for range ended { // what lost its parent is a child of this process
+	for range ended { // orphans become children of this process
 		for {
 			if pid, _ := syscall.Wait4(-1, nil, syscall.WNOHANG, nil); pid <= 0 {
 				break
@@ -167,7 +167,7 @@ func machineMain(spec string) error {
 	return nil
 }
 
-// A process of a machine, as this program sees it.
+// A process is a process of a machine; its pid is the one seen by this program.
 type process struct {
 	pid     int
 	name    string
@@ -176,7 +176,7 @@ type process struct {
 
 func (p process) String() string { return fmt.Sprintf("%d %s", p.pid, strings.TrimSpace(p.command)) }
 
-// processes gives what runs on the machine beside its process 1.
+// processes returns the machine's processes except process 1 and zombies.
 func (m *machine) processes() (all []process) {
 	if m.init == nil {
 		return nil
@@ -207,7 +207,7 @@ func (m *machine) processes() (all []process) {
 	return all
 }
 
-// kill kills the processes that which chooses, and gives their number.
+// kill kills the processes selected by which and returns their number.
 func (m *machine) kill(which func(process) bool) (n int) {
 	for _, p := range m.processes() {
 		if which(p) && syscall.Kill(p.pid, syscall.SIGKILL) == nil {
@@ -225,7 +225,7 @@ var agentRuns = regexp.MustCompile(` agent run /\S*/jobs/`)
 
 func isAgent(p process) bool { return agentRuns.MatchString(p.command) }
 
-// await waits until cond holds, and gives false where it does not within the bound.
+// await waits for cond. It returns false if cond does not hold within the bound.
 func await(ctx context.Context, bound time.Duration, cond func() bool) bool {
 	for deadline := time.Now().Add(bound); !cond(); {
 		select {

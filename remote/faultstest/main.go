@@ -1,15 +1,15 @@
 //go:build linux
 
-// Command faultstest tries what fisub promises of remote runs: each run is over three hosts with a real sshd, in
-// namespaces of their own on this machine, and one fault, drawn at random, happens to it. Then it is followed to its
-// end, and judged: all workloads must be in the end result, once, with the verdict of fisub local and of the host's
-// stream; nothing may be left on the hosts; and each exit status must be the one that `fisub help exit-status` tells.
+// Command faultstest checks fisub's guarantees about remote runs. Each run uses three hosts with a real sshd, in
+// namespaces on this machine, and one random fault happens to it. The program then follows the run to its end and
+// judges it. All workloads must be in the final result exactly once, with the same verdict as from fisub local and in
+// the host's stream. Nothing may be left on the hosts. Each exit status must agree with `fisub help exit-status`.
 //
 //	go run ./remote/faultstest -runs 200 -seed 1
-//	go run ./remote/faultstest -runs 1 -seed 37 -keep DIR    run 37 of these again
+//	go run ./remote/faultstest -runs 1 -seed 37 -keep DIR    repeat run 37
 //
-// It needs root and Linux, ip, tc, nsenter, sshd and ssh. All that it makes is in a mount, process and network
-// namespace that ends with it, however it ends.
+// It needs root and Linux, ip, tc, nsenter, sshd and ssh. Everything that it creates is in mount, process and network
+// namespaces that end with it, however it ends.
 package main
 
 import (
@@ -41,13 +41,13 @@ type options struct {
 	AtOnce int
 	Time   time.Duration
 	Fisub  string
-	Source string // of the submission
+	Source string // folder of the submission
 	Keep   string
 	Only   string
 	Work   string
 }
 
-// insideMode is the argument with which this program goes on in its own namespaces.
+// insideMode is the argument with which this program runs itself in new namespaces.
 const insideMode = "inside"
 
 func main() {
@@ -87,7 +87,7 @@ func fail(err error) {
 	}
 }
 
-// missing says what this machine lacks; "" where nothing.
+// missing returns a missing requirement of this machine, or "".
 func missing() string {
 	if os.Getuid() != 0 {
 		return "root, for namespaces"
@@ -103,7 +103,7 @@ func missing() string {
 	return ""
 }
 
-// outside starts the program again in namespaces of its own. They end with it; an interrupt is handed on.
+// outside runs this program in new namespaces, which end with it, and forwards signals.
 func outside(o options) (status int, err error) {
 	if lacks := missing(); lacks != "" {
 		return 0, errors.New("this machine lacks " + lacks)
@@ -124,7 +124,7 @@ func outside(o options) (status int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	runtime.LockOSThread() // the child ends with the thread that started it
+	runtime.LockOSThread() // the child dies with the thread that starts it
 	cmd := exec.Command("/proc/self/exe", insideMode, string(spec))
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL,
@@ -163,7 +163,7 @@ func outside(o options) (status int, err error) {
 	return 0, err
 }
 
-// inside makes the runs and prints what became of them. The status is 0 where no promise was broken.
+// inside executes the runs and prints their results. It returns 0 if no guarantee was broken.
 func inside(o options) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
@@ -225,7 +225,7 @@ func inside(o options) int {
 	return 0
 }
 
-// most is the number of workloads that a run has at most.
+// most is the maximum number of workloads of a run.
 const most = 12
 
 func projectName(mixed bool) string {
@@ -235,10 +235,10 @@ func projectName(mixed bool) string {
 	return "good"
 }
 
-// clientCache is the folder in base that becomes the cache of each world's client.
+// clientCache is the folder in base that is copied to the cache of each world's client.
 const clientCache = "client-cache"
 
-// prepare makes what all worlds share, and gives the verdicts of fisub local.
+// prepare creates everything that the worlds share and returns the verdicts of fisub local.
 func prepare(ctx context.Context, o options, base string) (want map[bool]map[string]string, err error) {
 	want = map[bool]map[string]string{}
 	if err := os.MkdirAll(base, 0o755); err != nil {
@@ -247,7 +247,7 @@ func prepare(ctx context.Context, o options, base string) (want map[bool]map[str
 	if err := combined(exec.Command("cp", o.Fisub, filepath.Join(base, "fisub"))); err != nil {
 		return nil, err
 	}
-	// There is no network to fetch a compiler from.
+	// Worlds have no network to download a compiler.
 	root, err := cache.Root()
 	if err != nil {
 		return nil, err
@@ -291,7 +291,7 @@ func prepare(ctx context.Context, o options, base string) (want map[bool]map[str
 			return nil, err
 		}
 	}
-	// A run without a fault, whose hosts then have the store that others begin with.
+	// After a run without a fault, the host's store becomes the initial one of other worlds.
 	dir := filepath.Join(o.Work, "run-0")
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return nil, err
@@ -319,8 +319,8 @@ func prepare(ctx context.Context, o options, base string) (want map[bool]map[str
 	return want, nil
 }
 
-// What is put into the kernel of the submission: it takes its time, and, with mixed, leaves some workloads undone, and
-// behind a process that would go on.
+// Code inserted into the submission's kernel. It takes some time. With mixed, it skips some workloads and leaves a
+// process behind.
 const (
 	where = "  if (batch == 0) {\n    return;\n  }\n"
 	nap   = "  usleep(250000);\n"
@@ -331,7 +331,7 @@ const (
 	include = "#include <cstdint>\n"
 )
 
-// submission writes the repository's submission, changed, to dir.
+// submission writes a modified copy of the repository's submission to dir.
 func submission(from, dir string, mixed bool) error {
 	kernels := filepath.Join(dir, "solution", "cuda")
 	if err := os.MkdirAll(kernels, 0o755); err != nil {

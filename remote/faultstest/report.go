@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// print says in a line what became of a run, and below it what is wrong.
+// print prints the result of a run in one line, followed by its problems.
 func (r *result) print(to io.Writer, n, of int) {
 	word := "ok"
 	if len(r.Problems) > 0 {
@@ -32,7 +32,7 @@ func (r *result) print(to io.Writer, n, of int) {
 	}
 }
 
-// keep copies what there is of a run into a folder.
+// keep copies the files of a run to a folder.
 func (r *result) keep(dir, to string) {
 	_ = os.RemoveAll(to)
 	if err := os.MkdirAll(to, 0o755); err != nil {

@@ -24,7 +24,7 @@ const (
 	hostDisk = 200 << 20 // bytes
 )
 
-// A world is a client and three hosts, each with a cable to the client.
+// A world consists of a client and three hosts, each connected to the client by a link.
 type world struct {
 	dir    string
 	client *machine
@@ -32,7 +32,7 @@ type world struct {
 
 	begun time.Time
 	mu    sync.Mutex
-	log   bytes.Buffer // what was done, and when
+	log   bytes.Buffer // timeline of actions
 }
 
 func (w *world) say(format string, args ...any) {
@@ -41,14 +41,14 @@ func (w *world) say(format string, args ...any) {
 	fmt.Fprintf(&w.log, "%7.2f  %s\n", time.Since(w.begun).Seconds(), fmt.Sprintf(format, args...))
 }
 
-// Paths in a disk.
+// disk returns a path on a machine's disk.
 func disk(m *machine, parts ...string) string {
 	return filepath.Join(append([]string{m.Disk}, parts...)...)
 }
 
 func home(m *machine, parts ...string) string { return disk(m, append([]string{user}, parts...)...) }
 
-// workFolder is the work folder of package work on a host.
+// workFolder returns a path in the work folder of a host.
 func workFolder(m *machine, parts ...string) string {
 	return home(m, append([]string{".cache/fisub/remote"}, parts...)...)
 }
@@ -72,8 +72,8 @@ const sshConfig = `Host *
   GlobalKnownHostsFile /dev/null
 `
 
-// newWorld boots the machines. base holds what all worlds share: program, project folders and the store and cache of a
-// host on which fisub has run.
+// newWorld boots the machines. base has the files that worlds share: program, project folders, and the store and cache
+// of a host on which fisub has run.
 func newWorld(dir, base string, cold bool) (w *world, err error) {
 	w = &world{dir: dir, begun: time.Now(), client: &machine{Name: "client", Disk: filepath.Join(dir, "client")}}
 	defer func() {
@@ -127,7 +127,7 @@ func newWorld(dir, base string, cold bool) (w *world, err error) {
 		}
 		for _, part := range parts {
 			if _, err := os.Stat(filepath.Join(base, part)); err != nil {
-				continue // before the first run
+				continue // not there before the first run
 			}
 			if err := combined(exec.Command("cp", "-a", filepath.Join(base, part), workFolder(m))); err != nil {
 				return w, err
@@ -140,17 +140,17 @@ func newWorld(dir, base string, cold bool) (w *world, err error) {
 	return w, errors.Join(w.trust(), own(home(w.client)))
 }
 
-// own gives a folder and all in it to the user.
+// own makes the user the owner of a folder and its content.
 func own(dir string) error {
 	return combined(exec.Command("chown", "-R", fmt.Sprintf("%d:%d", userID, userID), dir))
 }
 
 func address(host, end int) string { return fmt.Sprintf("10.9.%d.%d", host, end) }
 
-// slowLink is the bandwidth of a host's cable where the bundle has to be sent.
+// slowLink is the bandwidth of a host's link if the bundle must be sent.
 const slowLink = "60mbit"
 
-// boot starts host i, its sshd and its cable.
+// boot starts host i, its sshd and its link.
 func (w *world) boot(i int, slow bool) error {
 	m, cable := w.hosts[i], fmt.Sprintf("to-h%d", i+1)
 	if err := m.start(); err != nil {
@@ -186,7 +186,7 @@ func (w *world) boot(i int, slow bool) error {
 	return errors.Join(w.listen(i), w.reach(i))
 }
 
-// listen starts the sshd of host i, and waits until it is there.
+// listen starts the sshd of host i and waits until it is running.
 func (w *world) listen(i int) error {
 	m := w.hosts[i]
 	path, err := exec.LookPath("sshd")
@@ -210,8 +210,8 @@ func (w *world) listen(i int) error {
 	return nil
 }
 
-// reach waits until the client's connections come to host i: after a cut the kernel remembers for a moment that nobody
-// was there.
+// reach waits until the client can connect to host i. After a cut the kernel remembers for a moment that the host was
+// unreachable.
 func (w *world) reach(i int) error {
 	var err error
 	if !await(context.Background(), time.Minute, func() bool {
@@ -223,14 +223,14 @@ func (w *world) reach(i int) error {
 	return nil
 }
 
-// newKey gives host i a new key, which its next sshd has.
+// newKey creates a new host key for the next sshd of host i.
 func (w *world) newKey(i int) error {
 	key := disk(w.hosts[i], "etc/key")
 	_, _ = os.Remove(key), os.Remove(key+".pub")
 	return combined(exec.Command("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key))
 }
 
-// trust makes the keys that the hosts have those that the client knows.
+// trust writes the current keys of the hosts to the client's known_hosts.
 func (w *world) trust() error {
 	var known strings.Builder
 	for i, m := range w.hosts {
@@ -243,7 +243,7 @@ func (w *world) trust() error {
 	return os.WriteFile(home(w.client, ".ssh", "known_hosts"), []byte(known.String()), 0o644)
 }
 
-// authorize has host i take the user's key, or not.
+// authorize adds or removes the user's key on host i.
 func (w *world) authorize(i int, yes bool) error {
 	name := disk(w.hosts[i], "etc/authorized")
 	if !yes {
@@ -256,7 +256,7 @@ func (w *world) authorize(i int, yes bool) error {
 	return os.WriteFile(name, public, 0o644)
 }
 
-// link cuts the cable of host i, or mends it; at the client's end, where the client is told, or at the host's.
+// link sets the state of the link of host i: at the client's end, so that its kernel notices, or at the host's.
 func (w *world) link(i int, clientSide bool, state string) error {
 	if clientSide {
 		return w.client.run("ip", "link", "set", fmt.Sprintf("to-h%d", i+1), state)
@@ -264,7 +264,7 @@ func (w *world) link(i int, clientSide bool, state string) error {
 	return w.hosts[i].run("ip", "link", "set", "eth0", state)
 }
 
-// fill takes all room on the disk of host i, or gives it back.
+// fill fills the disk of host i or frees the space again.
 func (w *world) fill(i int, full bool) error {
 	name := disk(w.hosts[i], "filled")
 	if !full {
@@ -291,7 +291,7 @@ func (w *world) fill(i int, full bool) error {
 	}
 }
 
-// project puts a submission and its tables into the client's home.
+// project copies a submission to the client's home and appends tables to its config.
 func (w *world) project(from, table string) error {
 	to := home(w.client, "p")
 	if err := combined(exec.Command("cp", "-a", from, to)); err != nil {
@@ -305,15 +305,15 @@ func (w *world) project(from, table string) error {
 	return errors.Join(err, f.Close(), own(to))
 }
 
-// A run of fisub on the client.
+// A client is a fisub process on the client.
 type client struct {
 	cmd    *exec.Cmd
 	ended  chan struct{}
-	status int // -1 where it was killed
+	status int // -1 if it was killed
 	out    string
 }
 
-// fisub starts fisub on the client. What it says goes to files that are called name.
+// fisub starts fisub on the client. Its output goes to the files name.out and name.err.
 func (w *world) fisub(ctx context.Context, name string, args ...string) (*client, error) {
 	script := "cd /home/" + user + `/p && exec env -i HOME=/home/` + user + ` USER=` + user +
 		` PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin LANG=C.UTF-8 /home/fisub "$@"`
@@ -330,7 +330,7 @@ func (w *world) fisub(ctx context.Context, name string, args ...string) (*client
 	}
 	defer stderr.Close()
 	c.cmd.Stdout, c.cmd.Stderr = stdout, stderr
-	// nsenter itself is not killed: nobody would reap what it has started, and the machine would never come to its end.
+	// Do not kill nsenter itself: nobody would reap its child, and the machine would never end.
 	c.cmd.Cancel = func() error { return nil }
 	w.say("fisub %s", strings.Join(args, " "))
 	if err := c.cmd.Start(); err != nil {
@@ -347,7 +347,7 @@ func (w *world) fisub(ctx context.Context, name string, args ...string) (*client
 	return c, nil
 }
 
-// kill kills the program, not what it has started.
+// kill kills the program but not its children.
 func (c *client) kill() {
 	pid := strconv.Itoa(c.cmd.Process.Pid)
 	child, _ := os.ReadFile("/proc/" + pid + "/task/" + pid + "/children")
@@ -358,7 +358,7 @@ func (c *client) kill() {
 	}
 }
 
-// end kills the program, wherever it has come to.
+// end kills the program, even while it is starting.
 func (c *client) end() {
 	await(context.Background(), time.Minute, func() bool {
 		c.kill()
@@ -366,7 +366,7 @@ func (c *client) end() {
 	})
 }
 
-// end ends all machines.
+// end stops all machines.
 func (w *world) end() {
 	w.client.stop()
 	for _, m := range w.hosts {

@@ -7,7 +7,7 @@ import (
 	"fisub/internal/config"
 )
 
-// A table [remote.NAME] of any content is refused with a place in the file, or opens nothing.
+// If a table [remote.NAME] is rejected, the errors have positions in the file.
 func FuzzTable(f *testing.F) {
 	for kind, keys := range Keys() {
 		text := "[remote.x]\nprovider = \"" + kind + "\"\n"

@@ -1,4 +1,4 @@
-// Package providers is the list of all kinds of provider.
+// Package providers lists all kinds of provider.
 package providers
 
 import (
@@ -20,7 +20,7 @@ import (
 	"fisub/remote/ssh"
 )
 
-// All are the kinds, each with its empty table.
+// All maps each kind to a function that returns its empty Config.
 var All = map[string]func() remote.Config{
 	aws.Kind:        func() remote.Config { return new(aws.Config) },
 	kubernetes.Kind: func() remote.Config { return new(kubernetes.Config) },
@@ -30,10 +30,10 @@ var All = map[string]func() remote.Config{
 	ssh.Kind:        func() remote.Config { return new(ssh.Config) },
 }
 
-// Names are those of all kinds, sorted.
+// Names returns all kinds, sorted.
 func Names() []string { return slices.Sorted(maps.Keys(All)) }
 
-// Keys are those of a table [remote.NAME], by its kind; those that all kinds have are under "".
+// Keys returns the keys of a table [remote.NAME] by kind; common keys are under "".
 func Keys() map[string][]config.Key {
 	keys := map[string][]config.Key{"": new(remote.Common).CommonKeys()}
 	for kind, fresh := range All {
@@ -54,8 +54,8 @@ func Decode(t *config.Table) (remote.Config, error) {
 	return c, usage.Invalid(remote.Decode(t, c))
 }
 
-// Open opens the provider of the table [remote.NAME], for that kind of GPU where gpu is not "". The name of a kind
-// stands for an empty table of that kind.
+// Open opens the provider of the table [remote.NAME]. If gpu is not "", it overrides the table's kind of GPU. If there
+// is no such table, but NAME is a kind, Open uses an empty table.
 func Open(tables map[string]*config.Table, name, gpu string) (remote.Provider, remote.Common, error) {
 	table, ok := tables[name]
 	if !ok {
@@ -79,18 +79,17 @@ func Open(tables map[string]*config.Table, name, gpu string) (remote.Provider, r
 	return p, common, usage.Invalid(err)
 }
 
-// Set are opened providers, by the names of their tables.
+// A Set holds open providers by the name of their table.
 type Set map[string]remote.Provider
 
-// Close closes them all.
+// Close closes all providers.
 func (s Set) Close() {
 	for _, p := range s {
 		_ = p.Close()
 	}
 }
 
-// OpenAll opens the providers of the tables of those names, for that kind of GPU where gpu is not "", and gives what
-// their tables have in common.
+// OpenAll opens the providers of the named tables as Open does, and returns the tables' common keys too.
 func OpenAll(tables map[string]*config.Table, names []string, gpu string) (Set, map[string]remote.Common, error) {
 	open, commons := Set{}, map[string]remote.Common{}
 	var faults []error

@@ -1,5 +1,5 @@
-// Package remotetest is the suite that every provider passes. The jobs in it are shell scripts in place of `fisub
-// local`, and the test binary stands in for the fisub binary as the agent: a provider's test begins with
+// Package remotetest is the test suite that every provider must pass. Its jobs are shell scripts instead of `fisub
+// local`, and the test binary replaces the fisub binary as the agent. A provider's test starts with
 //
 //	func TestMain(m *testing.M) { remotetest.Main(m) }
 //	func TestProvider(t *testing.T) { remotetest.Run(t, remotetest.Setup{New: ...}) }
@@ -31,11 +31,11 @@ import (
 	"fisub/remote/agent"
 )
 
-// Agent is the agent that the test binary is. Its host has the GPUs that PutGPUs wrote.
+// Agent returns the agent in the test binary. Its host has the GPUs written by PutGPUs.
 func Agent() *agent.Agent {
 	self, _ := os.Executable()
 	return &agent.Agent{Version: "test", Self: []string{self, "agent"}, GPUs: func() (gpus []agent.GPU, err error) {
-		data, err := os.ReadFile(filepath.Join(filepath.Dir(self), "gpus")) // the agent lies in the store
+		data, err := os.ReadFile(filepath.Join(filepath.Dir(self), "gpus")) // the running binary is in the store
 		if err != nil {
 			return nil, err
 		}
@@ -43,7 +43,7 @@ func Agent() *agent.Agent {
 	}}
 }
 
-// PutGPUs gives the host with the work folder GPUs, which are but names.
+// PutGPUs sets the fake GPUs of the host with the work folder work.
 func PutGPUs(t testing.TB, work string, gpus ...agent.GPU) {
 	t.Helper()
 	data, err := json.Marshal(gpus)
@@ -58,7 +58,7 @@ func PutGPUs(t testing.TB, work string, gpus ...agent.GPU) {
 	}
 }
 
-// Main runs the tests, or, where the binary was started as an agent, that. It fails where goroutines are left.
+// Main runs the tests, and fails if goroutines are left. If the binary was started as an agent, Main runs the agent.
 func Main(m *testing.M, options ...goleak.Option) {
 	if len(os.Args) > 1 && os.Args[1] == "agent" {
 		if err := Agent().Main(context.Background(), os.Args[2:], os.Stdout); err != nil {
@@ -67,52 +67,52 @@ func Main(m *testing.M, options ...goleak.Option) {
 		}
 		os.Exit(0)
 	}
-	os.Setenv("GORACE", "atexit_sleep_ms=0") // agents are to be as quick with the race detector as without
+	os.Setenv("GORACE", "atexit_sleep_ms=0") // agents must be as fast with the race detector as without
 	goleak.VerifyTestMain(m, options...)
 }
 
-// A Setup is what the suite must know of a provider.
+// A Setup describes a provider to the suite.
 type Setup struct {
-	// New returns a provider on the same hosts each time, as another process would. The suite closes it.
+	// New returns a provider on the same hosts each time, as in another process. The suite closes it.
 	New func(t *testing.T) remote.Provider
 
-	// Slow is added to the suite's patience, for providers that begin jobs late.
+	// Slow is added to the suite's timeouts, for providers that take long to start jobs.
 	Slow time.Duration
 
-	// KillHost ends the host of a job that runs, or the agent on it, without a word.
+	// KillHost kills the host of a running job, or the agent on it.
 	KillHost func(t *testing.T, h remote.Handle)
 
-	// Cut interrupts the connection with the hosts for a moment; the provider gets over it. It is nil where there is no
-	// connection.
+	// Cut interrupts the connections to the hosts for a moment; the provider must recover. It is nil if there are no
+	// connections.
 	Cut func(t *testing.T)
 
-	// Away gives a provider that gives up a Wait as soon as its table lets it, or never, and what takes its hosts out of
-	// reach, and brings them back. It is nil where there is no connection.
+	// Away returns a provider, a function that makes its hosts unreachable, and one that makes them reachable again.
+	// The provider must give up a Wait as soon as its table allows, or never. Away is nil if there are no connections.
 	Away func(t *testing.T) (p remote.Provider, cut, back func())
 
-	// Spoil changes the file of the store with that hash, as Spoil below does. It is nil where nobody could.
+	// Spoil corrupts the stored file with that hash, like Spoil below. It is nil if nobody could do that.
 	Spoil func(t *testing.T, hash string)
 
-	// SpoiltLost tells that a job whose agent is spoilt is lost: nobody looks at the agent before it is to run.
+	// SpoiltLost is set if a job whose agent is corrupt ends as Lost, because nothing checks the agent before it runs.
 	SpoiltLost bool
 
-	// Sweeps tells that what a job has begun ends with its Release also where the job has killed its agent. Elsewhere a
-	// container or a machine ends with the agent.
+	// Sweeps is set if Release ends a job's processes even after the job has killed its agent. For other providers the
+	// container or machine ends with the agent.
 	Sweeps bool
 
-	// HalfFree does to the folder of a job that has ended what a client has done that is killed while it releases it, as
-	// HalfFree below does. It is nil where a folder keeps its name until it is gone.
+	// HalfFree leaves the folder of an ended job as a client killed during Release would, like HalfFree below. It is
+	// nil if a folder keeps its name until it is deleted.
 	HalfFree func(t *testing.T, h remote.Handle)
 
-	// GPUs returns a provider with two places, the two GPUs of one host, and the work folder there. It is nil where each
-	// job has a host of its own.
+	// GPUs returns a provider whose two places are the two GPUs of one host, and the host's work folder. It is nil if
+	// each job has its own host.
 	GPUs func(t *testing.T) (p remote.Provider, work string)
 
-	// Change adds to a job what the provider needs.
+	// Change adds provider-specific settings to a job.
 	Change func(*remote.Job)
 }
 
-// Table reads the values of a table [remote.name], as a config has them, into a Config.
+// Table decodes values, as from a table [remote.name] of a config, into a Config.
 func Table[C any, P interface {
 	*C
 	remote.Config
@@ -122,8 +122,8 @@ func Table[C any, P interface {
 	return c, err
 }
 
-// Script makes a job of the text of a shell script, whose bundle also has the files, content by name. The job's Place
-// is the zero one with GPU -1.
+// Script returns a job that runs a shell script. Its bundle also contains the files, given as content by name. The
+// job's Place has GPU -1 and no host.
 func Script(t testing.TB, text string, files map[string]string) *remote.Job {
 	t.Helper()
 	self, err := os.Executable()
@@ -158,7 +158,7 @@ var (
 	hashes = map[string]string{}
 )
 
-// NewID returns the id of a job of this process.
+// NewID returns a job id that is unique in this process.
 func NewID(t testing.TB) string {
 	t.Helper()
 	mu.Lock()
@@ -167,7 +167,7 @@ func NewID(t testing.TB) string {
 	return fmt.Sprintf("test-%d-%d", os.Getpid(), number)
 }
 
-// File describes the file at path.
+// File returns a remote.File for the file at path.
 func File(t testing.TB, name, path string, executable bool) remote.File {
 	t.Helper()
 	st, err := os.Stat(path)
@@ -192,12 +192,12 @@ func File(t testing.TB, name, path string, executable bool) remote.File {
 	return remote.File{Name: name, SHA256: hashes[key], Size: st.Size(), Exec: executable, Path: path}
 }
 
-// A Recorder is a Watcher that keeps what it is told.
+// A Recorder is a Watcher that records its input.
 type Recorder struct {
 	mu     sync.Mutex
 	stream bytes.Buffer
 	states []remote.Stage
-	// Fail, where it is not nil, is asked on each Write.
+	// Fail, if not nil, is called on each Write with the stream so far; its error is returned.
 	Fail func(stream []byte) error
 }
 
@@ -213,21 +213,21 @@ func (r *Recorder) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// State keeps s.
+// State records s.
 func (r *Recorder) State(s remote.Stage) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.states = append(r.states, s)
 }
 
-// Stream is what was written so far.
+// Stream returns the stream so far.
 func (r *Recorder) Stream() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.stream.String()
 }
 
-// Phases are those of the states so far.
+// Phases returns the phases of the states so far.
 func (r *Recorder) Phases() (phases []remote.Phase) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -241,14 +241,14 @@ type suite struct {
 	Setup
 }
 
-// A testCase is one of the suite. It does not exist for a provider to which it does not apply.
+// A testCase is a test of the suite. It is skipped silently if it does not apply to the provider.
 type testCase struct {
 	name    string
 	applies bool
 	run     func(*testing.T)
 }
 
-// Run runs the suite: the cases that apply to what setup has.
+// Run runs the tests of the suite that apply to setup.
 func Run(t *testing.T, setup Setup) {
 	longtest.Skip(t, "runs jobs with a provider")
 	s := &suite{setup}
@@ -289,7 +289,7 @@ func Run(t *testing.T, setup Setup) {
 	}
 }
 
-// Spoil changes the file of the store below the work folder with that hash, but not its size.
+// Spoil corrupts the file with that hash in the store of a work folder, without changing its size.
 func Spoil(t *testing.T, work, hash string) {
 	t.Helper()
 	name := agent.Stored(work, hash)
@@ -303,7 +303,7 @@ func Spoil(t *testing.T, work, hash string) {
 	}
 }
 
-// HalfFree renames the folder of a job below the work folder, as an agent does before it removes it.
+// HalfFree renames the folder of a job in a work folder, as an agent does before it deletes it.
 func HalfFree(t *testing.T, work, id string) {
 	t.Helper()
 	dir := agent.JobDir(work, id)
@@ -337,7 +337,7 @@ func (s *suite) job(t *testing.T, p remote.Provider, text string, files map[stri
 	return job
 }
 
-// submit submits a job and releases it at the end of the test.
+// submit submits a job, and releases it at the end of the test.
 func (s *suite) submit(t *testing.T, p remote.Provider, job *remote.Job) remote.Handle {
 	t.Helper()
 	h, err := p.Submit(s.limited(t), job, nil)
@@ -373,7 +373,7 @@ func (s *suite) wait(t *testing.T, p remote.Provider, h remote.Handle, from int6
 	return r, exit
 }
 
-// patience waits for something that comes soon.
+// patience waits for cond.
 func (s *suite) patience(t *testing.T, what string, cond func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(30*time.Second + s.Slow); !cond(); time.Sleep(10 * time.Millisecond) {
@@ -428,8 +428,8 @@ func (s *suite) exitStatus(t *testing.T) {
 	}
 }
 
-// signed runs a job with a key: only what its agent has signed is its stream and its end, also where the program has
-// said in exit.json that it ended, and the program finds the key nowhere, on Modal's volume neither.
+// signed runs a job with a key. Only lines and an end signed by the agent count, even if the program writes an
+// exit.json. The program must not find the key anywhere, not even on Modal's volume.
 func (s *suite) signed(t *testing.T) {
 	p := s.provider(t)
 	key := rand.Text()
@@ -497,7 +497,7 @@ func (s *suite) wrongHash(t *testing.T) {
 	s.refused(t, p, job)
 }
 
-// refused submits a job that must not run.
+// refused submits a job and checks that it does not run.
 func (s *suite) refused(t *testing.T, p remote.Provider, job *remote.Job) {
 	t.Helper()
 	h, err := p.Submit(s.limited(t), job, nil)
@@ -522,15 +522,15 @@ func (s *suite) spoilt(t *testing.T) {
 	at := slices.IndexFunc(job.Files, func(f remote.File) bool { return f.Name == "a.txt" })
 	s.Spoil(t, job.Files[at].SHA256)
 	s.refused(t, p, job)
-	// The spoilt file was thrown away: it is sent again.
+	// The corrupt file was deleted, so it is sent again.
 	h = s.submit(t, p, s.job(t, p, `cat a.txt`, content))
 	if r, exit := s.wait(t, p, h, 0); exit.Code != 0 || r.Stream() != content["a.txt"] {
 		t.Errorf("the next job: got %q, %+v", r.Stream(), exit)
 	}
 }
 
-// An agent that a crash of the host has damaged is sent again, to the job that finds it or, where that is lost, to the
-// next.
+// An agent corrupted by a crash of the host is sent again: for the job that finds it corrupt, or, if that job is lost,
+// for the next one.
 func (s *suite) spoiltAgent(t *testing.T) {
 	p := s.provider(t)
 	h := s.submit(t, p, s.job(t, p, `echo ran`, nil))
@@ -555,7 +555,7 @@ func (s *suite) spoiltAgent(t *testing.T) {
 	}
 }
 
-// A job that kills its agent and leaves a process in a session of its own is lost, and leaves nothing.
+// A job that kills its agent and leaves a process in its own session is lost, and Release ends the process.
 func (s *suite) daemon(t *testing.T) {
 	p := s.provider(t)
 	file := filepath.Join(t.TempDir(), "beat")
@@ -602,12 +602,12 @@ func (s *suite) limit(t *testing.T) {
 	}
 }
 
-// beat is a script that shows that it runs by adding to a file on this machine.
+// beat is a script that shows that it is running by appending to a local file.
 func beat(file string) string {
 	return `echo one; trap '' HUP; while :; do echo x >>'` + file + `'; sleep 0.02; done`
 }
 
-// beats tells whether the file still grows.
+// beats reports whether the file is still growing.
 func beats(file string) bool {
 	size := func() int64 {
 		st, err := os.Stat(file)
@@ -671,7 +671,7 @@ func (s *suite) releaseTwice(t *testing.T) {
 	}
 }
 
-// through gives the handle as another process reads it.
+// through returns the handle as decoded by another process.
 func through(t *testing.T, h remote.Handle) remote.Handle {
 	t.Helper()
 	data, err := json.Marshal(h)
@@ -868,8 +868,8 @@ func (s *suite) connectionCut(t *testing.T) {
 	}
 }
 
-// away takes the hosts out of reach while a job runs and ends. That is no end of the job, however long it takes: what
-// it has said meanwhile is there when they are back.
+// away makes the hosts unreachable while a job runs and ends. The job must not count as ended, however long that takes,
+// and its output must be complete when the hosts are back.
 func (s *suite) away(t *testing.T) {
 	p, cut, back := s.Away(t)
 	t.Cleanup(func() { p.Close() })
@@ -908,8 +908,8 @@ func (s *suite) away(t *testing.T) {
 	}
 }
 
-// gpus sends six jobs for the two GPUs of a host at once: no two of them hold one at a time, and both are in use at a
-// time. What a host cannot do with its GPUs it says, with a remedy.
+// gpus submits six jobs for the two GPUs of a host at the same time. A GPU must never have two jobs, and both GPUs must
+// be in use at the same time. Refusals because of GPUs must have hints.
 func (s *suite) gpus(t *testing.T) {
 	p, work := s.GPUs(t)
 	t.Cleanup(func() { p.Close() })
@@ -929,7 +929,7 @@ func (s *suite) gpus(t *testing.T) {
 			t.Errorf("%s: got %+v, %q, want refused: %s, with a hint", name, exit, r.Stream(), text)
 		}
 	}
-	// What runs and does not run Check says beforehand, where the places are GPUs of a host.
+	// If the places are GPUs of a host, Check must predict which jobs can run.
 	says := func(state, text string) {
 		t.Helper()
 		if places[0].GPU < 0 {
@@ -977,7 +977,7 @@ func (s *suite) gpus(t *testing.T) {
 		t.Error(err)
 	}
 
-	// A job whose GPU another one holds waits a while; these are over soon enough.
+	// Jobs wait a while for a GPU that is in use; these jobs are short enough for that.
 	dir := t.TempDir()
 	text := `cd ` + dir + `; mkdir $CUDA_VISIBLE_DEVICES || echo shared; touch met-$CUDA_VISIBLE_DEVICES
 i=0; while [ $i -lt 600 ] && ! [ -e met-` + uuids[0] + ` -a -e met-` + uuids[1] + ` ]; do i=$((i+1)); sleep 0.1; done
