@@ -8,7 +8,7 @@ import (
 	"fisub/internal/config"
 )
 
-// A Config holds the values of a table [remote.NAME]. Each kind of provider has its own Config, which embeds Common.
+// A Config holds the values of a table [remote.NAME]. Each kind of provider has its own, which embeds Common.
 type Config interface {
 	// CommonKeys returns the keys that all kinds share.
 	CommonKeys() []config.Key
@@ -16,13 +16,13 @@ type Config interface {
 	Keys() []config.Key
 	// Shared returns the values of the common keys.
 	Shared() *Common
-	// Check records invalid values in t; types are already checked.
+	// Check records invalid values in t. Types are already checked.
 	Check(t *config.Table)
 	// Open returns the provider of the table [remote.name]. It contacts no host.
 	Open(name string) (Provider, error)
 }
 
-// Common holds the values of the keys shared by all kinds of provider.
+// Common holds the values of the keys that all kinds share.
 type Common struct {
 	Provider string // kind; defaults to the table's name
 	GPU      string
@@ -32,7 +32,7 @@ type Common struct {
 // Shared returns c.
 func (c *Common) Shared() *Common { return c }
 
-// Wanted returns the kind of GPU that jobs ask for; "" if they need none, or if the table does not set it.
+// Wanted returns the kind of GPU that jobs ask for, or "".
 func (c *Common) Wanted() string {
 	if kind := strings.ToLower(c.GPU); kind != "none" {
 		return kind
@@ -61,7 +61,7 @@ func CheckGPUs(t *config.Table, gpus []int) {
 	}
 }
 
-// Kind returns the kind of the provider of a table [remote.NAME]; it defaults to NAME.
+// Kind returns the kind of provider of a table [remote.NAME], by default NAME.
 func Kind(t *config.Table) string {
 	if kind := t.Text("provider"); kind != "" {
 		return kind
@@ -69,7 +69,7 @@ func Kind(t *config.Table) string {
 	return strings.TrimPrefix(t.Name(), "remote.")
 }
 
-// Decode reads the table into c. Its error joins all faults of the table, as *config.Fault values.
+// Decode reads the table into c. Its error joins all faults, as *config.Fault values.
 func Decode(t *config.Table, c Config) error {
 	t.Decode(append(c.CommonKeys(), c.Keys()...))
 	s := c.Shared()

@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// Slots returns n places with distinct names; none if n < 1. The names have no meaning: the provider chooses the host.
+// Slots returns n places (none if n < 1) with arbitrary names: the provider chooses the host.
 func Slots(name string, n int) (places []Place) {
 	for i := range n {
 		places = append(places, Place{Host: fmt.Sprintf("%s%d", name, i+1), GPU: -1})
@@ -13,7 +13,7 @@ func Slots(name string, n int) (places []Place) {
 	return places
 }
 
-// A Feed passes output from a Wait to its Watcher. It counts the bytes and drops repeated Stages.
+// A Feed passes the output of a Wait to its Watcher. It counts bytes and drops repeated Stages.
 type Feed struct {
 	To   Watcher
 	At   int64 // offset of the next byte in the stream
@@ -40,7 +40,7 @@ func (f *Feed) State(s Stage) {
 	}
 }
 
-// A Progress reports the number of bytes sent to the progress function of a Submit. It is safe for concurrent use.
+// A Progress reports bytes sent to the progress function of a Submit. It is safe for concurrent use.
 type Progress struct {
 	Tell func(sent, total int64) // may be nil
 
@@ -54,7 +54,7 @@ func (p *Progress) Begin(total int64) {
 	p.Sent(0)
 }
 
-// Sent adds n to the bytes sent; a negative n means that they will be sent again.
+// Sent adds n bytes; if n is negative, they will be sent again.
 func (p *Progress) Sent(n int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -77,7 +77,7 @@ func (p *Progress) End() {
 	p.Tell = nil
 }
 
-// A Worded error replaces the text of the wrapped error, which may be long or contain a secret.
+// A Worded error replaces the text of Err, which may be long or contain a secret.
 type Worded struct {
 	Text string
 	Err  error

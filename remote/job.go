@@ -28,16 +28,16 @@ var (
 // ValidID reports whether id may name a job and its folder.
 func ValidID(id string) bool { return idForm.MatchString(id) }
 
-// ValidHash reports whether s has the form of File.SHA256, and so is a safe file name.
+// ValidHash reports whether s is a valid File.SHA256, and so a safe file name.
 func ValidHash(s string) bool {
 	raw, err := hex.DecodeString(s)
 	return err == nil && len(raw) == 32 && strings.ToLower(s) == s
 }
 
-// Program is the name of the agent in a bundle: the fisub binary.
+// Program is the name of the agent, the fisub binary, in a bundle.
 const Program = "fisub"
 
-// Program checks the job and returns the agent's file in its bundle.
+// Program checks the job and returns the agent in its bundle.
 func (j *Job) Program() (File, error) {
 	at := slices.IndexFunc(j.Files, func(f File) bool { return f.Name == Program && f.Exec })
 	if at < 0 {
@@ -46,7 +46,7 @@ func (j *Job) Program() (File, error) {
 	return j.Files[at], j.Check()
 }
 
-// FileAt describes a file of this machine. The result has no Name.
+// FileAt describes a local file. The result has no Name.
 func FileAt(path string) (File, error) {
 	r, err := os.Open(path)
 	if err != nil {
@@ -66,7 +66,7 @@ func (f *File) Mode() fs.FileMode {
 	return 0o444
 }
 
-// Check reports violations of the documented rules for the fields of Job and File.
+// Check reports invalid fields of the job and its files.
 func (j *Job) Check() error {
 	var faults []error
 	fault := func(format string, args ...any) {

@@ -1,10 +1,10 @@
 // Package remote is the contract with providers: services and hosts whose GPUs run jobs. A job is one command over a
-// bundle of files. A provider sends it to a host, passes on its stream of events, collects its log and releases its
+// bundle of files. A provider sends it to a host, passes on its event stream, collects its log and releases its
 // resources. Package remote/agent runs on the host, for every provider; remote/dispatch splits a run into jobs and
-// merges their results. This package does not know what a job computes: it never looks into the files or the events.
+// merges their results. This package never looks into the files or the events.
 //
 // The providers are remote/ssh, remote/slurm, remote/kubernetes, remote/aws, remote/modal and remote/loopback, which
-// needs no other host. Each passes the test suite in remote/remotetest; start there when writing a new one.
+// needs no other host. Each passes the test suite in remote/remotetest; start there to write a new one.
 package remote
 
 import (
@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// A Job is one run of the agent on one host. It is sent as JSON; its only secret is its Key.
+// A Job is one run of the agent on one host. It is sent as JSON. Its only secret is its Key.
 type Job struct {
 	ID     string            `json:"id"`    // unique; at most 63 of a-z, 0-9 and "-"; names folders, jobs, tags
 	Files  []File            `json:"files"` // the bundle; contains at least the program
@@ -29,15 +29,15 @@ type Job struct {
 	Busy   bool              `json:"busy,omitempty"`   // run even if another process uses the GPU
 	Labels map[string]string `json:"labels,omitempty"` // shown in the provider's list of jobs: run, definition
 
-	// Tell is called when Submit has to wait for something slow; may be nil.
+	// Tell is called when Submit has to wait; may be nil.
 	Tell func(Stage) `json:"-"`
 
-	// Key is the key of the Seal with which the agent signs its output; "" turns signing off. The agent deletes the key
-	// from its copy of the job before it starts the program, so the submission cannot read it.
+	// Key is the key of the Seal with which the agent signs its output; "" turns signing off. The agent deletes it from
+	// its copy of the job before the program starts, so that the submission cannot read it.
 	Key string `json:"key,omitempty"`
 }
 
-// A File is one file of a bundle. A provider identifies it by its hash and does not send it again if the host has it.
+// A File is a file of a bundle. A provider does not send it if the host has a file with its hash.
 type File struct {
 	Name   string `json:"name"`   // relative path with "/"; no part is empty, "." or ".."
 	SHA256 string `json:"sha256"` // of the content, 64 lower-case hexadecimal digits
@@ -62,14 +62,14 @@ func (p Place) String() string {
 	return fmt.Sprintf("%s gpu %d", p.Host, p.GPU)
 }
 
-// A Handle contains everything another process needs to find the job again. It is stored as JSON, without the Key.
+// A Handle lets another process find the job. It is stored as JSON, without the Key.
 type Handle struct {
 	Provider string          `json:"provider"` // kind: "ssh", "slurm", ...
 	Job      string          `json:"job"`      // Job.ID
 	Place    Place           `json:"place"`
 	Data     json.RawMessage `json:"data"` // private to the provider
 
-	// Key is the Job's Key. With it Wait can distinguish the agent's Exit from one forged by the submission.
+	// Key is the Job's Key. Wait needs it to tell the agent's Exit from a forged one.
 	Key string `json:"-"`
 }
 
@@ -93,7 +93,7 @@ const (
 	Lost      End = "lost"      // the host or the agent disappeared
 )
 
-// Known reports whether e is one of the constants above. A host may send anything.
+// Known reports whether e is a constant above: a host may send anything.
 func (e End) Known() bool {
 	switch e {
 	case Exited, Limited, Cancelled, Refused, Lost:
@@ -102,7 +102,7 @@ func (e End) Known() bool {
 	return false
 }
 
-// An Exit is the end of a job. A non-zero exit status of the program is not an error of the provider.
+// An Exit is the end of a job. A non-zero exit status is not an error of the provider.
 type Exit struct {
 	End  End    `json:"end"`
 	Code int    `json:"code"`           // exit status, or 128 + signal number; only for Exited
@@ -123,56 +123,56 @@ const (
 	Away     Phase = "away" // the host is unreachable at the moment; the provider keeps trying
 )
 
-// A Stage is the progress of a job. A Watcher gets one whenever it changes.
+// A Stage is the progress of a job. The Watcher gets each change.
 type Stage struct {
 	Phase Phase
 	Text  string    // "position 3 of 7", "node gpu04"; while Away the error
 	Start time.Time // estimate while Queued; zero if unknown
 }
 
-// A Watcher follows a job. Write gets the bytes of the event stream in order, each byte once, and not necessarily in
-// whole lines; its error ends the Wait. Write and State are not called concurrently.
+// A Watcher follows a job. Write gets the bytes of the event stream in order, each once, not necessarily in whole
+// lines; its error ends the Wait. Write and State are not called concurrently.
 type Watcher interface {
 	io.Writer
 	State(Stage)
 }
 
 // A Provider runs jobs on hosts of one kind. Its methods may be called concurrently. Errors name the provider and the
-// host, and contain the provider's own message; a *Denied has more details. When ctx ends, a method returns soon, with
-// an error that wraps ctx's.
+// host and contain the provider's own message; a *Denied has more details. When ctx ends, a method soon returns an
+// error that wraps ctx's.
 type Provider interface {
-	// Places returns the places named in the config, in its order, without contacting a host. For a queue it returns
-	// the number of jobs that may be in it at a time, at most n. The texts of places are distinct, so that an error of
-	// one place does not affect another.
+	// Places returns the places in the config, in its order, without contacting a host. For a queue it returns one
+	// place for each job that may be in it at a time, at most n. Their texts are distinct, so that an error of one
+	// place does not affect another.
 	Places(n int) []Place
 
-	// Check asks each host, or the service, whether a job could run now; this is free of charge. An unreachable host is
-	// a Host with Err set, not an error.
+	// Check asks each host, or the service, whether a job could start now. It costs nothing. An unreachable host is a
+	// Host with Err set, not an error.
 	Check(ctx context.Context) ([]Host, error)
 
-	// Submit sends the files of the bundle that are missing on the host, and starts or queues the job. When it returns,
-	// the job is accepted and survives the end of this process. After an error nothing is left running. Submit calls
-	// progress, which may be nil, with the number of bytes sent so far; total counts only the missing files.
+	// Submit sends the files that are missing on the host, and starts or queues the job. After it returns, the job
+	// survives the end of this process. After an error nothing is left running. progress, which may be nil, gets the
+	// number of bytes sent so far; total counts only missing files.
 	Submit(ctx context.Context, job *Job, progress func(sent, total int64)) (Handle, error)
 
-	// Wait writes the job's event stream to w, from byte offset from, and returns when the job has ended and its whole
+	// Wait writes the job's event stream to w, from byte offset from, and returns when the job has ended and all of the
 	// stream is written. It reconnects after a lost connection. It returns Lost if there is reason to believe that the
-	// job will write nothing more. An unreachable host or a rejected login is not such a reason: Wait then retries and
-	// returns the *Denied after the time set in the table, if any. After that the job still runs; the same is true if
-	// ctx ends first. Wait may be called for a job that has ended, and repeatedly. If h has a Key, an exit.json without
+	// job will write nothing more. An unreachable host or a rejected login is not such a reason: Wait then retries, and
+	// returns the *Denied at the latest after the time set in the table, if any; the job still runs then, as it does if
+	// ctx ends first. Wait may be called repeatedly, and for a job that has ended. If h has a Key, an exit.json without
 	// the agent's signature does not end a job whose agent may be alive, and never counts as Exited.
 	Wait(ctx context.Context, h Handle, from int64, w Watcher) (Exit, error)
 
 	// Collect copies the job's log, agent.LogName, and its other files except the stream into the existing folder dst.
-	// It may be called before the job has ended.
+	// The job may still be running.
 	Collect(ctx context.Context, h Handle, dst string) error
 
 	// Release ends the job and frees all its resources: processes, queue entries, sandboxes, instances, its folder. The
 	// files of the bundle may stay for the next job. Release may be called at any time, and repeatedly.
 	Release(ctx context.Context, h Handle) error
 
-	// List returns the user's jobs that still hold resources of the provider, including jobs of other clients. Besides
-	// an error it returns the jobs that it found.
+	// List returns the user's jobs that hold resources of the provider, including jobs of other clients. It returns the
+	// jobs that it found even with an error.
 	List(ctx context.Context) ([]Handle, error)
 
 	// Close closes connections. Jobs continue.
@@ -187,8 +187,8 @@ type Host struct {
 	Err    error  `json:"-"`
 }
 
-// A LocalError is an error of this machine and not of the host, for example an unreadable file of the bundle. Sending
-// is not retried after it. The type is needed because a broken pipe to ssh is a *fs.PathError too.
+// A LocalError is an error of this machine, not of the host, such as an unreadable file of the bundle; sending is not
+// retried. Without it, a *fs.PathError could also come from a broken pipe to ssh.
 type LocalError struct{ Err error }
 
 func (e *LocalError) Error() string { return e.Err.Error() }
@@ -202,7 +202,7 @@ func Local(err error) error {
 	return &LocalError{Err: err}
 }
 
-// A Denied is the error of a provider or host that rejects the job.
+// A Denied is the error of a provider or host that rejects a job.
 type Denied struct {
 	// Code is "credentials", "host-key", "unreachable", "no-such", "quota", "capacity", "no-driver", "old-driver", "arch",
 	// "disk", "limit" or "image".

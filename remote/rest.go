@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// A Rest reads the output of a program from a pipe to the end, even if the caller reads slowly. After End each Read
-// waits at most Patience, because a process that outlives the program may keep the pipe open; Read then fails with
-// os.ErrDeadlineExceeded.
+// A Rest reads the output of a program from a pipe to the end, even if the caller is slow. After End each Read waits at
+// most Patience and then fails with os.ErrDeadlineExceeded, because a process that outlives the program may keep the
+// pipe open.
 type Rest struct {
 	Pipe     *os.File
 	Patience time.Duration

@@ -14,7 +14,7 @@ import (
 )
 
 // A Seal signs the output of a job's agent and verifies the signatures. It covers each line of the stream with its
-// number, and the Exit with the number of lines. Without the key nobody can add, change, drop, reorder or replay lines.
+// number, and the Exit with the number of lines: without the key nobody can add, change, drop, reorder or replay lines.
 // If Key is "", nothing is signed and everything is accepted.
 type Seal struct {
 	Key string
@@ -34,7 +34,7 @@ func (s *Seal) hash(of string, number int64) hash.Hash {
 
 func code(h hash.Hash) []byte { return hex.AppendEncode(nil, h.Sum(nil)) }
 
-// Line verifies the next line (without its newline) and returns it without the signature. If the line does not end with
+// Line verifies the next line, given without its newline, and returns it without its signature. If it does not end with
 // a tab and a valid signature, ok is false and the line is not counted.
 func (s *Seal) Line(text []byte) (line []byte, ok bool) {
 	if s.Key == "" {
@@ -53,7 +53,7 @@ func (s *Seal) Line(text []byte) (line []byte, ok bool) {
 	return text[:at], true
 }
 
-// Sign returns e with Lines set to the number of lines so far, signed.
+// Sign returns e with its signature. Lines must be the number of all lines.
 func (s *Seal) Sign(e Exit) Exit {
 	if s.Key == "" {
 		return e
@@ -69,8 +69,8 @@ func (s *Seal) Signed(e Exit) bool {
 	return s.Key != "" && hmac.Equal([]byte(s.exit(e)), []byte(e.MAC))
 }
 
-// Missing describes the lines that the agent wrote before it signed e and that have not arrived. It returns "" if all
-// lines arrived or e is unsigned.
+// Missing describes the lines written before e was signed that have not arrived. It returns "" if none are missing or e
+// is unsigned.
 func (s *Seal) Missing(e Exit) string {
 	if e.MAC == "" || e.Lines == s.Lines {
 		return ""
@@ -86,24 +86,24 @@ func (s *Seal) exit(e Exit) string {
 	return string(code(h))
 }
 
-// MaxLine is the maximum length of a line of a job's stream, in bytes.
+// MaxLine is the maximum length of a stream's line in bytes.
 const MaxLine = 32 << 20
 
-// A Cutter splits the stream of a job, from its beginning, into lines and verifies their signatures.
+// A Cutter splits the stream of a job, from its beginning, into lines and verifies them.
 type Cutter struct {
 	Seal
 	half []byte // the incomplete last line
 	long bool   // half was longer than MaxLine and is dropped
 }
 
-// A SignedLine is a line of a stream, without its newline and its signature.
+// A SignedLine is a line of a stream without newline and signature.
 type SignedLine struct {
 	Text   []byte // valid until the next line is requested; nil if Long
 	Signed bool   // the signature is valid or signing is off; assumed if Long, since later lines fail if it is wrong
 	Long   bool   // longer than MaxLine, and dropped
 }
 
-// Cut returns the lines completed by p, the next bytes of the stream. The caller must consume the whole sequence.
+// Cut returns the lines completed by p, the next bytes of the stream. The caller must consume them all.
 func (c *Cutter) Cut(p []byte) iter.Seq[SignedLine] {
 	return func(yield func(SignedLine) bool) {
 		for part := range bytes.Lines(p) {
@@ -131,7 +131,7 @@ func (c *Cutter) Cut(p []byte) iter.Seq[SignedLine] {
 	}
 }
 
-// A Sealer signs each line of a stream and writes it to W.
+// A Sealer signs the lines of a stream and writes them to W.
 type Sealer struct {
 	W io.Writer
 	*Seal
@@ -139,8 +139,8 @@ type Sealer struct {
 	line  hash.Hash // the incomplete last line
 }
 
-// Write takes bytes of the stream, not necessarily in whole lines. After an error the Seal's Lines is the number of
-// lines in W.
+// Write takes the next bytes of the stream, not necessarily whole lines. After an error Lines is the number of lines in
+// W.
 func (s *Sealer) Write(p []byte) (int, error) {
 	out := p
 	if s.Key != "" {

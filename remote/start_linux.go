@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Start starts a helper program that an interrupt from the keyboard does not reach. It runs in its own process group,
-// and with SIGINT blocked, because the group is set a moment after the fork. SIGTERM ends it.
+// Start starts a helper program that Ctrl-C does not reach: in its own process group, and with SIGINT blocked, because
+// the group is set a moment after the fork. SIGTERM ends it.
 func Start(cmd *exec.Cmd) error {
 	runtime.LockOSThread() // a new process inherits the blocked signals of its thread
 	defer runtime.UnlockOSThread()

@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// Start starts a helper program in its own process group, so that an interrupt from the keyboard does not reach it.
+// Start starts a helper program in its own process group, so that Ctrl-C does not reach it.
 func Start(cmd *exec.Cmd) error {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	return cmd.Start()

@@ -1,6 +1,5 @@
-// Package agent runs on the host, the same for every provider. It executes one job whose files are already there,
-// writes its exit.json, and passes on its event stream. It neither copies files to the host nor knows what a job
-// computes.
+// Package agent runs on the host, for every provider. It executes one job whose files are already there, writes its
+// exit.json, and passes on its event stream. It does not copy files to the host.
 //
 // The work folder W of a user on a host contains
 //
@@ -8,7 +7,7 @@
 //	W/jobs/<job id>/    the folder of one job
 //	W/cache/            FISUB_CACHE of the jobs
 //
-// A job's folder contains the files named by the constants, and bundle/ with the job's files under their names.
+// A job's folder contains the files named by the constants.
 package agent
 
 import (
@@ -40,7 +39,7 @@ const (
 	BundleName = "bundle"       // the files of the job
 )
 
-// KeepDays is the number of days for which the store keeps an unused file.
+// KeepDays is how many days the store keeps an unused file.
 const KeepDays = "30"
 
 // Store returns the folder of file contents.
@@ -55,8 +54,8 @@ func Jobs(work string) string { return filepath.Join(work, "jobs") }
 // JobDir returns the folder of one job.
 func JobDir(work, id string) string { return filepath.Join(work, "jobs", id) }
 
-// FreePrefix is the prefix of a job's folder while Free removes it. Such a folder left by a killed Free still counts as
-// the job.
+// FreePrefix is the prefix of a job's folder while Free removes it. If Free is killed, the folder still counts as the
+// job.
 const FreePrefix = ".free-"
 
 // An Agent holds the program-specific parts of the agent.
@@ -73,10 +72,10 @@ const maxJob = 16 << 20
 
 const alone = "--alone"
 
-// Main runs one command of the agent; args are the arguments after `fisub agent`. Its errors are for stderr.
+// Main runs a command of the agent, with the arguments after `fisub agent`. Its errors are for stderr.
 //
-//	run DIR [--alone]   run the job to its end; no error if exit.json was written; start passes --alone
-//	start DIR           run the job detached; returns when the agent is running
+//	run DIR [--alone]   run the job to its end; no error if exit.json was written; --alone: for start
+//	start DIR           run the job detached; return when the agent is running
 //	tail DIR [--from N] print the event stream from byte N until the job has ended
 //	stop DIR            end the job and wait for it
 //	free DIR            end the job and remove its folder
@@ -155,8 +154,8 @@ func ReadExit(dir string) (remote.Exit, error) {
 	return exit, err
 }
 
-// ParseExit parses an exit.json sent by a host. It returns Lost if the text is invalid, or if it claims Exited without
-// a signature although the job has a key. It drops a wrong MAC.
+// ParseExit parses an exit.json from a host. It returns Lost if the text is invalid, or claims Exited without the
+// signature of the job's key. It drops a wrong MAC.
 func ParseExit(text []byte, seal remote.Seal) remote.Exit {
 	var exit remote.Exit
 	err := json.Unmarshal(text, &exit)

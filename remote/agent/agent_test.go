@@ -180,7 +180,7 @@ func TestRun(t *testing.T) {
 // sealed gives a job a key.
 func sealed(j *remote.Job) { j.Key = "secret-of-the-test" }
 
-// known returns the signed lines of a job's stream, whether all lines are signed and present, and the job's end.
+// known returns the signed lines of a job's stream, whether all lines are signed, and the job's end.
 func known(t *testing.T, dir string) (lines []string, all bool, exit remote.Exit) {
 	t.Helper()
 	seal, all := remote.Seal{Key: "secret-of-the-test", Job: "j1"}, true
@@ -195,7 +195,7 @@ func known(t *testing.T, dir string) (lines []string, all bool, exit remote.Exit
 	return lines, all && exit.Lines == int64(len(lines)), exit
 }
 
-// If a job has a key, the agent signs the stream and the end, and the program cannot find the key.
+// The agent signs the stream and the end of a job with a key, which the program cannot find.
 func TestSigned(t *testing.T) {
 	dir := prepare(t, `cat ../job.json >&2; grep -l secret-of-''the-test -r ..; printf 'one\ntw'; sleep 0.1; printf 'o\nhalf a line'; exit 3`, sealed)
 	if _, errs, err := runAgent(t, nil, "run", dir); err != nil {
@@ -211,7 +211,7 @@ func TestSigned(t *testing.T) {
 	}
 }
 
-// Files that the program writes into the job's folder do not end the job and are not mistaken for the agent's.
+// Files that the program writes to the job's folder do not end the job, and are not taken for the agent's.
 func TestForged(t *testing.T) {
 	for _, c := range []struct {
 		name, script string
@@ -313,7 +313,7 @@ func TestStartTailStop(t *testing.T) {
 	if _, _, err := runAgent(t, nil, "run", dir); err == nil {
 		t.Error("a second agent: got no error")
 	}
-	// A tail whose reader disappears ends, even if the job prints nothing.
+	// A tail whose reader is gone ends, even if the job prints nothing.
 	self, _ := os.Executable()
 	lone := exec.Command(self, "agent", "tail", dir)
 	pipe, _ := lone.StdoutPipe()
@@ -353,7 +353,7 @@ func TestStartTailStop(t *testing.T) {
 	}
 }
 
-// The file of a program that was just written may still be open for writing in a process that is being forked.
+// A process being forked may have the file of a new program open for writing.
 func TestStartOfFreshProgram(t *testing.T) {
 	dir := prepare(t, `echo ran`, nil)
 	self, _ := os.Executable()
@@ -429,7 +429,7 @@ func TestFree(t *testing.T) {
 	}
 }
 
-// A job that is freed while Tail finds its agent dead is released, without an error or leftovers.
+// A job freed while Tail finds its agent dead is released, without an error or leftovers.
 func TestFreeWhileLost(t *testing.T) {
 	host, _ := os.Hostname()
 	state, _ := json.Marshal(agent.Identity{Host: host})
@@ -457,7 +457,7 @@ func TestFreeWhileLost(t *testing.T) {
 	}
 }
 
-// If a job's folder is removed, the job ends and does not create the folder again.
+// A job whose folder is removed ends and does not create it again.
 func TestFolderGone(t *testing.T) {
 	dir := prepare(t, `echo $$ >pid; exec sleep 306`, nil)
 	if _, errs, err := runAgent(t, nil, "start", dir); err != nil {
@@ -477,8 +477,7 @@ func TestFolderGone(t *testing.T) {
 	}
 }
 
-// A signal to a detached agent means Lost, as when a host shuts down; to an agent in a queue it means that the queue
-// cancels the job.
+// A signal to a detached agent means Lost, as when a host shuts down. A signal to an agent in a queue cancels the job.
 func TestAgentSignalled(t *testing.T) {
 	state := func(dir string) (s agent.Identity) {
 		wait(t, "the program", func() bool {
@@ -521,7 +520,7 @@ func TestAgentSignalled(t *testing.T) {
 	}
 }
 
-// If another process holds the cache's lock, a job waits only briefly and logs the path; stop works in the meantime.
+// A job waits only briefly for the cache's lock, and logs that; stop works in the meantime.
 func TestCacheHeld(t *testing.T) {
 	dir := prepare(t, `echo one`, nil)
 	cache := filepath.Join(filepath.Dir(filepath.Dir(dir)), "cache")
@@ -580,8 +579,7 @@ func TestAgentKilled(t *testing.T) {
 	}
 }
 
-// A daemon in its own session, left by a submission that killed its agent, is killed by the first of tail, stop and
-// free.
+// A daemon in its own session, left by a submission that killed its agent, is killed by tail, stop or free.
 func TestSweep(t *testing.T) {
 	for name, end := range map[string]func(dir string) error{
 		"tail": func(dir string) error { _, err := agent.Tail(t.Context(), dir, 0, io.Discard); return err },
@@ -888,7 +886,7 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// If the disk fills while a job runs, the end of the job is still recorded.
+// The end of a job is recorded even if the disk fills while it runs.
 func TestDiskFills(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("only root can mount a small disk")

@@ -8,7 +8,7 @@ import (
 	"fisub/remote/agent"
 )
 
-// Whatever exit.json a host sends, the End is a known one and the texts are single lines.
+// Any exit.json gives a known End and texts of one line.
 func FuzzExit(f *testing.F) {
 	f.Add([]byte(`{"end":"done","status":0,"text":"x","hint":"y\nz"}`))
 	f.Add([]byte(`{"end":"lost"}`))

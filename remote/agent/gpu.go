@@ -26,14 +26,14 @@ type GPU struct {
 	Holder    string   `json:",omitempty"` // holder of its lock, set by Look
 }
 
-// Is reports whether kind, such as "b200", is a word of the GPU's name. An A100 is not an a10, a GH200 not an h200.
+// Is reports whether kind, such as "b200", is a word of the GPU's name: an A100 is not an a10.
 func (g *GPU) Is(kind string) bool {
 	apart := func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) }
 	return slices.Contains(strings.FieldsFunc(strings.ToLower(g.Name), apart), strings.ToLower(kind))
 }
 
 // Judge returns the reason why a job for that kind of GPU cannot run on GPU number at, or nil. If busy is set, other
-// processes may use the GPU.
+// processes may use it.
 func Judge(gpus []GPU, at int, kind string, busy bool) *Refusal {
 	if at < 0 || at >= len(gpus) {
 		return refuse("fisub remote hosts shows the GPUs of the hosts", "no gpu %d: the host has %d", at, len(gpus))
@@ -85,7 +85,7 @@ func (a *Agent) takeGPU(ctx context.Context, job *remote.Job) (uuid string, unlo
 	}
 	at := job.Place.GPU
 	if at < 0 {
-		// The queue sets CUDA_VISIBLE_DEVICES to the GPU that it chose, or the host has only one.
+		// The queue sets CUDA_VISIBLE_DEVICES to its choice, unless the host has only one GPU.
 		visible, _, _ := strings.Cut(os.Getenv("CUDA_VISIBLE_DEVICES"), ",")
 		chosen := func(g GPU) bool { return visible != "" && strings.HasPrefix(g.UUID, visible) }
 		if at = slices.IndexFunc(gpus, chosen); at < 0 {
@@ -109,10 +109,10 @@ func (a *Agent) takeGPU(ctx context.Context, job *remote.Job) (uuid string, unlo
 	return gpus[at].UUID, unlock, err
 }
 
-// lockTime is how long a job waits for the GPU of another job, which may be ending.
+// lockTime is how long a job waits for a GPU whose last job may be ending.
 const lockTime = 5 * time.Second
 
-// LockName returns the file that a job locks while it uses a GPU. All users share it.
+// LockName returns the file that a job of any user locks while it uses a GPU.
 func LockName(uuid string) string {
 	return filepath.Join("/tmp", "fisub-"+strings.Map(func(r rune) rune {
 		if r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r == '-' {
@@ -122,7 +122,7 @@ func LockName(uuid string) string {
 	}, uuid)+".lock")
 }
 
-// lockGPU locks a GPU of this machine against jobs of all users, or returns the holder of the lock.
+// lockGPU locks a GPU against jobs of all users, or returns the holder of the lock.
 func lockGPU(ctx context.Context, uuid string) (unlock func(), held string, err error) {
 	name := LockName(uuid)
 	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NOFOLLOW, 0) // read-only: another user may own it
@@ -154,8 +154,8 @@ func lockGPU(ctx context.Context, uuid string) (unlock func(), held string, err 
 	}
 }
 
-// holder identifies the holder of a file's lock from the kernel's list and the command line of the process. The file's
-// content would not do: its owner may have written anything.
+// holder identifies the holder of a lock from /proc/locks and the command line of the process. The owner of the file
+// could have written anything into it.
 func holder(f *os.File) string {
 	var st syscall.Stat_t
 	locks, err := os.Open("/proc/locks")

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// group puts the program into its own process group and lets it die with the thread that starts it.
+// group puts the program into its own process group, and lets it die with the thread that starts it.
 func group(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }
@@ -26,8 +26,8 @@ func reap() (left int) {
 	return end(func() []int { return descendants(os.Getpid()) })
 }
 
-// Sweep kills the processes of the job in dir that have its mark in their environment, and returns the number of
-// survivors. It misses processes that have cleared their environment.
+// Sweep kills the processes with the mark of the job in dir and returns the number of survivors. It misses processes
+// that have cleared their environment.
 func Sweep(dir string) (left int) {
 	mark := []byte("\x00" + jobMark + "=" + dir + "\x00")
 	return end(func() (all []int) {
@@ -81,7 +81,7 @@ func descendants(of int) (all []int) {
 	return all
 }
 
-// free returns the bytes that this user may still write below dir.
+// free returns the bytes that this user may write below dir.
 func free(dir string) (int64, error) {
 	var st syscall.Statfs_t
 	if err := syscall.Statfs(dir, &st); err != nil {

@@ -15,7 +15,7 @@ import (
 	"fisub/remote/agent"
 )
 
-// A program that survives SIGKILL, as one stuck in a driver, does not keep the job from ending. Here a debugger holds
+// A program that survives SIGKILL, as if stuck in a driver, does not keep the job from ending. Here a debugger holds
 // it.
 func TestUnkillable(t *testing.T) {
 	longtest.Skip(t, "waits for a limit")

@@ -19,7 +19,7 @@ import (
 	"fisub/remote"
 )
 
-// An Identity is the content of agent.json. It identifies the agent's process even if its pid has been reused.
+// An Identity is the content of agent.json. It identifies the agent even if its pid is reused.
 type Identity struct {
 	PID     int    `json:"pid"`
 	Start   string `json:"start"` // start time of the process, in clock ticks since boot
@@ -38,7 +38,7 @@ func bootID() string {
 	return strings.TrimSpace(string(id))
 }
 
-// stat returns the fields of /proc/PID/stat after comm, starting with the state; nil if the process does not exist.
+// stat returns the fields of /proc/PID/stat from the state on; nil if the process does not exist.
 func stat(pid int) []string {
 	data, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
@@ -64,7 +64,7 @@ const (
 	distant             // on another machine; its state is unknown
 )
 
-// lifeOf returns what this machine knows about the agent of the job in dir.
+// lifeOf returns the state of the agent of the job in dir, as far as this machine knows.
 func lifeOf(dir string) (life, Identity, error) {
 	var s Identity
 	if err := readJSON(filepath.Join(dir, StateName), &s); errors.Is(err, fs.ErrNotExist) {
@@ -82,8 +82,8 @@ func lifeOf(dir string) (life, Identity, error) {
 	return alive, s, nil
 }
 
-// endOf reads how the job in dir ended. While its agent is alive ended is false: only the submission can have written
-// an exit.json then.
+// endOf reads how the job in dir ended. While its agent is alive, ended is false, since only the submission can have
+// written exit.json.
 func endOf(dir string) (exit remote.Exit, ended bool, l life, s Identity, err error) {
 	if l, s, err = lifeOf(dir); err != nil || l == alive {
 		return remote.Exit{}, false, l, s, err
@@ -98,9 +98,9 @@ func endOf(dir string) (exit remote.Exit, ended bool, l life, s Identity, err er
 // poll is the interval at which a job's files are checked.
 const poll = 20 * time.Millisecond
 
-// Tail copies the event stream of the job in dir from byte offset from to w, and returns when the job has ended and the
-// whole stream is copied. If the agent has died, Tail writes exit.json with Lost and returns that. If w is a file whose
-// other end is closed, Tail returns an error.
+// Tail copies the event stream of the job in dir to w from byte offset from, and returns when the job has ended and the
+// whole stream is copied. If the agent has died, Tail records and returns Lost. If w is a file whose other end is
+// closed, Tail returns an error.
 func Tail(ctx context.Context, dir string, from int64, w io.Writer) (remote.Exit, error) {
 	if _, err := os.Stat(filepath.Join(dir, JobName)); err != nil {
 		return remote.Exit{}, err
@@ -153,7 +153,7 @@ func Tail(ctx context.Context, dir string, from int64, w io.Writer) (remote.Exit
 	}
 }
 
-// openEvents opens the event stream at byte from. If the job has ended, from must not be beyond the end of the stream.
+// openEvents opens the event stream at byte from, which must not be beyond the end of a finished one.
 func openEvents(dir string, from int64, ended bool) (*os.File, error) {
 	f, err := os.Open(filepath.Join(dir, EventsName))
 	if err != nil {
@@ -180,11 +180,11 @@ func hungUp(w io.Writer) bool {
 	return err == nil && n == 1 && fds[0].Revents&(unix.POLLERR|unix.POLLHUP) != 0
 }
 
-// stopTime is how long an agent may take to end its job after Stop has asked it to.
+// stopTime is how long an agent may take to stop.
 const stopTime = 20 * time.Second
 
-// Stop ends the job in dir and waits until it has ended. It does not change a job that has ended, and prevents the
-// start of one that has not started.
+// Stop ends the job in dir and waits for that. It leaves a job that has ended unchanged, and prevents the start of a
+// new one.
 func Stop(ctx context.Context, dir string) (remote.Exit, error) {
 	cancelled := remote.Exit{End: remote.Cancelled, Text: "stopped"}
 	if _, err := os.Stat(dir); err != nil {
@@ -221,8 +221,8 @@ func Stop(ctx context.Context, dir string) (remote.Exit, error) {
 	}
 }
 
-// jobMark is an environment variable of all processes of a job, with the job's folder as its value. Processes keep it
-// even after leaving their group, session and parent.
+// jobMark is an environment variable of all processes of a job. Its value, the job's folder, identifies them even after
+// they have left their group, session and parent.
 const jobMark = "FISUB_JOB"
 
 // swept calls Sweep and returns an error if processes are left.
@@ -233,8 +233,7 @@ func swept(dir string) error {
 	return nil
 }
 
-// Free stops the job in dir and removes its folder. To observers the folder disappears at once. A missing folder is not
-// an error.
+// Free stops the job in dir and removes its folder, which disappears at once. A missing folder is not an error.
 func Free(ctx context.Context, dir string) error {
 	gone := filepath.Join(filepath.Dir(dir), FreePrefix+filepath.Base(dir))
 	if _, err := Stop(ctx, dir); errors.Is(err, fs.ErrNotExist) {

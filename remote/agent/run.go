@@ -33,8 +33,8 @@ const (
 // maxCacheAge is how long an unused file stays in the cache.
 const maxCacheAge = 30 * 24 * time.Hour
 
-// Start runs the job in dir in its own process, detached from this one and its terminal. It returns when that agent has
-// started, and does nothing if the job has ended.
+// Start runs the job in dir in a detached process and returns when that has started. It does nothing if the job has
+// ended.
 func (a *Agent) Start(ctx context.Context, dir string) error {
 	if _, err := ReadExit(dir); err == nil {
 		return nil
@@ -86,7 +86,7 @@ func lastLine(s string) string {
 
 const makeRoom = "make room on the host (df -h and df -i show bytes and inodes), or set workdir to a larger disk"
 
-// A Refusal is the reason for which the agent does not start a job's program.
+// A Refusal is the reason why the agent does not start a program.
 type Refusal struct {
 	Text, Hint string
 	Busy       bool // may be temporary
@@ -98,8 +98,8 @@ func refuse(hint, format string, args ...any) *Refusal {
 	return &Refusal{Text: fmt.Sprintf(format, args...), Hint: hint}
 }
 
-// Run executes the job in dir. If ctx or Stop ends it early, the Exit is Cancelled. The error is nil if exit.json was
-// written. Run returns the exit of a job that has ended, and an error if another agent has started the job.
+// Run executes the job in dir. If ctx or Stop ends it early, it is Cancelled. The error is nil if exit.json was
+// written. A job that has ended is not run again; one with another agent is an error.
 func (a *Agent) Run(ctx context.Context, dir string) (remote.Exit, error) {
 	if exit, err := ReadExit(dir); err == nil {
 		return exit, nil
@@ -131,7 +131,7 @@ func (a *Agent) Run(ctx context.Context, dir string) (remote.Exit, error) {
 	return exit, writeJSON(name, exit, false)
 }
 
-// run sets the key and the job of seal before the program starts.
+// run sets the seal's key and job before the program starts.
 func (a *Agent) run(ctx context.Context, dir string, seal *remote.Seal) remote.Exit {
 	sandbox.Hide()
 	log, err := openLog(dir)
@@ -162,7 +162,7 @@ func (a *Agent) run(ctx context.Context, dir string, seal *remote.Seal) remote.E
 
 var errStopped = errors.New("stopped")
 
-// stopped returns the exit of a job whose context, made by stoppable, has ended.
+// stopped returns the exit of a job whose context, from stoppable, has ended.
 func (a *Agent) stopped(ctx context.Context) remote.Exit {
 	if a.detached && context.Cause(ctx) != errStopped {
 		return remote.Exit{End: remote.Lost, Text: "the agent was ended by a signal",
@@ -255,9 +255,9 @@ func (a *Agent) attempt(ctx context.Context, dir string, log *logFile, seal *rem
 }
 
 // unbundle verifies the job's files in the store and links them into the new folder to. It deletes corrupt files from
-// the store, so that the next submission sends them again.
+// the store, so that they are sent again.
 func unbundle(ctx context.Context, work, to string, job *remote.Job) (size int64, err error) {
-	// Mkdir, not MkdirAll: the job's folder may be gone because Free is removing it.
+	// Mkdir, not MkdirAll: Free may have removed the job's folder.
 	if err := os.Mkdir(to, 0o700); err != nil {
 		return 0, err
 	}
@@ -299,7 +299,7 @@ func unbundle(ctx context.Context, work, to string, job *remote.Job) (size int64
 	return size, nil
 }
 
-// link makes dst a hard link of src. It copies the file if that fails or the executable bit must differ.
+// link makes dst a hard link of src, or a copy if that fails or the executable bit must differ.
 func link(src, dst string, mode fs.FileMode) error {
 	st, err := os.Stat(src)
 	if err != nil {
@@ -321,7 +321,7 @@ func link(src, dst string, mode fs.FileMode) error {
 	return errors.Join(err, w.Close())
 }
 
-// program runs the job's program until it exits, reaches the limit, or ctx ends.
+// program runs the job's program until it exits, exceeds the limit, or ctx ends.
 func (a *Agent) program(
 	ctx context.Context, dir string, job *remote.Job, environ []string, log *logFile, seal *remote.Seal,
 ) (remote.Exit, error) {
@@ -439,8 +439,8 @@ func (l *logFile) say(format string, args ...any) {
 
 func (l *logFile) Close() error { return l.file.Close() }
 
-// start starts a command, retrying while its file is open for writing in another process. That can happen shortly after
-// the file was written, if a process is forked at the same time.
+// start starts a command, retrying while its file is open for writing: a process forked elsewhere may have inherited
+// the new file for a moment.
 func start(command func() *exec.Cmd) (cmd *exec.Cmd, err error) {
 	for range 100 {
 		cmd = command()

@@ -8,8 +8,8 @@ import (
 	"fisub/remote"
 )
 
-// A stream reads the program's output from a pipe and writes the events file. The program does not inherit the file, so
-// none of its processes can write to it. If writing the file fails, the pipe is closed.
+// A stream copies the program's output from a pipe to the events file. The program does not inherit the file, so its
+// processes cannot write to it. If writing fails, the pipe is closed.
 type stream struct {
 	in     *os.File    // write end for the program, until take
 	out    remote.Rest // read end
@@ -32,7 +32,7 @@ func openStream(dir string, seal *remote.Seal) (*stream, error) {
 		signed: remote.Sealer{W: file, Seal: seal}, err: make(chan error, 1)}, nil
 }
 
-// take starts reading. It is called after the program has started.
+// take starts reading, after the start of the program.
 func (s *stream) take() {
 	s.in.Close()
 	go func() {
@@ -48,8 +48,8 @@ func (s *stream) take() {
 	}()
 }
 
-// end waits until all output is in the file. It is called after the program has ended, and does not wait for a process
-// stuck in a driver.
+// end waits until all output is in the file, after the end of the program. It does not wait for a process stuck in a
+// driver.
 func (s *stream) end() error {
 	s.out.End()
 	return errors.Join(<-s.err, s.file.Close())

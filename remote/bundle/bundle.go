@@ -1,6 +1,6 @@
 // Package bundle creates the files of jobs that run a solution: the program, the packed solution, its baseline, and
-// kernels compiled for the hosts' GPU with the libraries that they need. For a dataset that is not embedded in the
-// program it adds the definition, the workloads and their inputs. It neither chooses the workloads nor sends the files.
+// kernels compiled for the hosts' GPU with their libraries. If the dataset is not embedded in the program, it adds the
+// definition, the workloads and their inputs. It neither chooses the workloads nor sends the files.
 package bundle
 
 import (
@@ -31,7 +31,7 @@ import (
 	"fisub/workloads"
 )
 
-// archs maps the kinds of GPU that jobs may ask for to the arch that kernels are compiled for by default.
+// archs maps the kinds of GPU that jobs may ask for to the default arch of their kernels.
 var archs = map[string]string{
 	"b200": "sm_100", "gb200": "sm_100", "b300": "sm_103", "gb300": "sm_103",
 	"h200": "sm_90", "h100": "sm_90", "h20": "sm_90", "gh200": "sm_90",
@@ -41,7 +41,7 @@ var archs = map[string]string{
 // GPUs returns the kinds of GPU known to Arch, sorted.
 func GPUs() []string { return slices.Sorted(maps.Keys(archs)) }
 
-// Arch returns the arch that kernels for that kind of GPU are compiled for.
+// Arch returns the arch of kernels for that kind of GPU.
 func Arch(gpu string) (string, bool) {
 	arch, ok := archs[strings.ToLower(gpu)]
 	return arch, ok
@@ -51,8 +51,8 @@ func Arch(gpu string) (string, bool) {
 var ErrNoGPUSupport = hint.Wrap(errors.New("this fisub has no GPU support to send"),
 	"make build builds one with GPU support; --gpu none runs on the virtual GPU")
 
-// Ready reports whether this machine can make a bundle with a compiled solution for a GPU, with the cache below root.
-// built is set if this program supports GPUs. The error is ErrNoGPUSupport or an error of nvcc.Find.
+// Ready reports whether this machine can make a bundle with a compiled solution; the cache is below root. built is set
+// if this program supports GPUs. The error is ErrNoGPUSupport or from nvcc.Find.
 func Ready(root string, built bool) error {
 	if !built {
 		return ErrNoGPUSupport
@@ -61,7 +61,7 @@ func Ready(root string, built bool) error {
 	return err
 }
 
-// A Spec describes a Bundle. A Bundle can be made again from its JSON.
+// A Spec describes a Bundle, which can be made again from its JSON.
 type Spec struct {
 	Solution string   `json:"solution"`           // path of the packed solution
 	Baseline string   `json:"baseline,omitempty"` // path of the packed baseline; hosts know it by its base name
@@ -86,10 +86,10 @@ type Bundle struct {
 // baselineDir is the baseline's folder in a bundle.
 const baselineDir = "baseline"
 
-// New creates the files that all jobs share. For spec.Arch it compiles the solution, its baseline, and the solutions in
-// beside, which are known to the program; Python solutions are not compiled. The cache is below root. self is the
-// program to send. Created files are stored in the folder dir, which must exist as long as jobs are submitted. The
-// error is a *device.BuildError if the solution does not compile, and a *nvcc.MissingError if no compiler is installed.
+// New creates the files that all jobs share. For spec.Arch it compiles, with the cache below root, the solution, its
+// baseline and the solutions in beside, which the program contains; Python solutions are not compiled. self is the
+// program to send. Created files are stored in dir, which must exist as long as jobs are submitted. The error is a
+// *device.BuildError if the solution does not compile, and a *nvcc.MissingError without a compiler.
 func New(ctx context.Context, root, dir, self string, spec Spec, beside ...*trace.Solution) (*Bundle, error) {
 	b := &Bundle{spec: spec, dir: dir, all: map[string]*trace.Workload{}}
 	sol, _, err := trace.ReadSolution(spec.Solution)
@@ -153,7 +153,7 @@ func New(ctx context.Context, root, dir, self string, spec Spec, beside ...*trac
 	return b, nil
 }
 
-// prebuild compiles the solutions that are not in Python and returns the files of a folder of kernels.
+// prebuild compiles the solutions, except in Python, and returns the files of a folder of kernels.
 func prebuild(ctx context.Context, root, arch string, sol *trace.Solution,
 	beside []*trace.Solution) (map[string]string, error) {
 	tools, err := nvcc.Find(root)
@@ -191,7 +191,7 @@ func prebuild(ctx context.Context, root, arch string, sol *trace.Solution,
 	return files, g.Wait()
 }
 
-// otherName returns the name of another solution in a bundle.
+// otherName returns the name of a further solution in a bundle.
 func otherName(i int) string { return fmt.Sprintf("others/%d.json", i+1) }
 
 // Size returns the size in bytes of the files that all jobs share.
@@ -202,7 +202,7 @@ func (b *Bundle) Size() (sum int64) {
 	return sum
 }
 
-// Files returns the bundle of a job for the workloads, and the command that runs them.
+// Files returns the files of a job and the command that runs the workloads.
 func (b *Bundle) Files(ctx context.Context, uuids []string) ([]remote.File, []string, error) {
 	args := []string{remote.Program, cmp.Or(b.spec.Command, "local"), "--json"}
 	if len(b.spec.Others) == 0 {
@@ -267,8 +267,7 @@ func (b *Bundle) Files(ctx context.Context, uuids []string) ([]remote.File, []st
 	return append(files, f), append(args, "--dataset", "dataset"), nil
 }
 
-// inputs returns w as the host will read it, and the files with its inputs. A file with an absolute path gets a path in
-// the dataset.
+// inputs returns w as the host will read it, and its input files. A file with an absolute path gets one in the dataset.
 func (b *Bundle) inputs(w *trace.Workload) (*trace.Workload, []remote.File, error) {
 	copied := *w
 	copied.Inputs = trace.Map[trace.InputSpec]{}

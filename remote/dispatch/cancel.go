@@ -11,8 +11,7 @@ import (
 	"fisub/remote"
 )
 
-// Release ends the jobs of a plan that may be running. It does not change the plan, which belongs to the process that
-// has the run folder.
+// Release ends the jobs of a plan that may be running. It leaves the plan to the process that has the run folder.
 func Release(ctx context.Context, p *Plan, open map[string]remote.Provider) error {
 	var faults []error
 	for _, j := range p.Active() {
@@ -21,8 +20,8 @@ func Release(ctx context.Context, p *Plan, open map[string]remote.Provider) erro
 	return errors.Join(faults...)
 }
 
-// releaseJob ends a job. If the job has no handle, because it was being submitted, releaseJob searches the provider's
-// list for it. Then an unreachable host is an error only if the job is not found on another one.
+// releaseJob ends a job. A job without a handle is searched for in the provider's list; then an unreachable host is an
+// error only if no other one has the job.
 func releaseJob(ctx context.Context, provider remote.Provider, j *JobRecord) error {
 	if provider == nil {
 		return &noTableError{j.Place}
@@ -42,13 +41,13 @@ func releaseJob(ctx context.Context, provider remote.Provider, j *JobRecord) err
 	return err
 }
 
-// ErrCancelled is the error of a run that another process has cancelled.
+// ErrCancelled is the error if another process has cancelled the run.
 var ErrCancelled = errors.New("cancelled by another process")
 
-// markName is the file in a run folder that marks the run as cancelled.
+// markName is the file that marks a run as cancelled.
 const markName = "cancelled"
 
-// Mark marks the run in folder as cancelled. A process that follows the run then ends its jobs, and no job is started.
+// Mark marks the run in folder as cancelled: the process that follows it ends its jobs, and no job is started.
 func Mark(folder string) error {
 	return os.WriteFile(filepath.Join(folder, streams, markName), nil, 0o600)
 }
@@ -82,7 +81,7 @@ func watch(ctx context.Context, folder string) <-chan struct{} {
 	return marked
 }
 
-// UntilMarked calls do with a context that ends when the run in folder is cancelled; the error is then ErrCancelled.
+// UntilMarked calls do with a context that ends when the run in folder is cancelled; then it returns ErrCancelled.
 func UntilMarked(ctx context.Context, folder string, do func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

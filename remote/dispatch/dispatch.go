@@ -23,7 +23,7 @@ type Dispatcher struct {
 	Providers map[string]remote.Provider // by table
 	Follow    Follow
 
-	// Files returns the bundle of a job for the workloads, and the program with its arguments.
+	// Files returns the files of a job for the workloads, and its command.
 	Files func(ctx context.Context, workloads []string) ([]remote.File, []string, error)
 
 	Events   *event.Stream                         // receives the events of the run; its sinks record them
@@ -44,13 +44,13 @@ type Follow struct {
 const maxTries = 3
 
 // Run starts the missing jobs, follows those that are running, and returns when all workloads have a verdict or no job
-// can deliver one. It waits for a job on an unreachable host until the job's time limit has passed, but also gives its
-// workloads to free places. The totals cover the whole run; for a tool they count a failure if it found something.
+// can deliver one. It waits for an unreachable job until the job's time limit has passed, but also gives its workloads
+// to free places. The totals cover the whole run; for a tool they count a failure if it found something.
 //
-// If ctx ends first, Run leaves the jobs running and returns an error that wraps ctx's. It also leaves a job running if
-// it cannot follow it because of the user's credentials or the table, or because its host stays unreachable; if the
-// job's results are needed, the error is the provider's. If nothing ran, the error is ErrNothing, or the error of the
-// only place. If another process has cancelled the run, it is ErrCancelled.
+// If ctx ends first, Run leaves the jobs running and returns an error that wraps ctx's. It also leaves a job that it
+// cannot follow because of the user's credentials, the table, or an unreachable host; if the results are needed, the
+// error is the provider's. If nothing ran, the error is ErrNothing, or the error of the only place. If another process
+// has cancelled the run, it is ErrCancelled.
 func (d *Dispatcher) Run(ctx context.Context) (event.Done, error) {
 	if err := d.prepare(); err != nil {
 		return event.Done{}, err
@@ -101,8 +101,8 @@ func (d *Dispatcher) finish(done bool) error {
 	return d.Plan.Save(d.Folder)
 }
 
-// Cancel ends all jobs that may be running and records that no more may be started. Jobs that could not be ended stay
-// in the plan; the error gives the reasons. Cancel must not be called while Run is running.
+// Cancel ends all jobs that may be running and prevents new ones. Jobs that could not be ended stay in the plan; the
+// error gives the reasons. Cancel must not be called during Run.
 func (d *Dispatcher) Cancel(ctx context.Context) error {
 	if d.state == nil {
 		if err := d.prepare(); err != nil {
@@ -123,9 +123,9 @@ func (d *Dispatcher) Cancel(ctx context.Context) error {
 	return errors.Join(s.left, err, d.finish(true))
 }
 
-// Reopen looks for jobs that were given up and have workloads without a verdict. If a host still has such a job, it is
-// marked as running, so that Run fetches its results. Reopen returns the number of these jobs. The error names the
-// hosts that did not answer.
+// Reopen looks for jobs that were given up although workloads have no verdict. Those still on their host are marked as
+// running, so that Run fetches their results. Reopen returns their number; the error names the hosts that did not
+// answer.
 func (d *Dispatcher) Reopen(ctx context.Context) (n int, err error) {
 	if err := d.prepare(); err != nil {
 		return 0, err
@@ -155,7 +155,7 @@ func (d *Dispatcher) Reopen(ctx context.Context) (n int, err error) {
 	return n, errors.Join(faults...)
 }
 
-// Said passes the recorded lines of a tool's job in the run folder to line.
+// Said passes the recorded lines of a tool's job to line.
 func Said(folder string, j *JobRecord, line func(j *JobRecord, text []byte) error) error {
 	f, err := os.Open(filepath.Join(folder, streamOf(j.ID)))
 	if err != nil {
@@ -182,6 +182,6 @@ func (w writer) Write(p []byte) (int, error) { return len(p), w(p) }
 var (
 	// ErrDetached is the error of a Run that leaves its jobs running.
 	ErrDetached = errors.New("detached")
-	// ErrNothing is the error of a Run if no place accepted a job; the reasons are in events.
+	// ErrNothing is the error if no place accepted a job; events have the reasons.
 	ErrNothing = errors.New("nothing ran: no place took the job")
 )

@@ -24,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) { remotetest.Main(m) }
 
-// program stands in for `fisub local --json`; its arguments are workloads.
+// program replaces `fisub local --json`; its arguments are workloads.
 const program = `
 cat run.json
 for u in "$@"; do
@@ -97,7 +97,7 @@ func (f *fixture) files(_ context.Context, workloads []string) ([]remote.File, [
 	return job.Files, append([]string{"run.sh"}, workloads...), nil
 }
 
-// run dispatches the plan, in the run folder left by the previous process.
+// run dispatches in the run folder of the previous process.
 func (f *fixture) run(ctx context.Context) (event.Done, error) {
 	f.t.Helper()
 	folder, old, err := runs.Attach(strings.TrimSuffix(f.dir, filepath.Join(runs.Dir, f.plan.Run.ID)), f.plan.Run.ID)
@@ -132,7 +132,7 @@ func (f *fixture) warnings() (all []string) {
 	return all
 }
 
-// check checks that the run folder has a complete verdict for each workload and that no host has a job left.
+// check checks that each workload has one complete verdict and that no host has a job left.
 func (f *fixture) check(want int) *runs.Run {
 	f.t.Helper()
 	r, err := runs.Read(f.dir)
@@ -289,7 +289,7 @@ func TestDetachAndAttach(t *testing.T) {
 
 var errFull = errors.New("no space left on device")
 
-// A client that cannot save the stream leaves the jobs running for another client.
+// A client that cannot save the stream leaves the jobs to another client.
 func TestClientFull(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, 4, map[string]map[string]any{"a": {"slots": int64(2)}})
@@ -308,7 +308,7 @@ func TestClientFull(t *testing.T) {
 	f.check(4)
 }
 
-// A scripted provider first calls its functions, if set; their errors become the result.
+// A scripted provider first calls its functions, if set; their errors are returned.
 type scripted struct {
 	remote.Provider
 	submit, list func(ctx context.Context) error
@@ -361,7 +361,7 @@ func (f *fixture) submitted(place dispatch.ProviderPlace, script string, workloa
 	f.plan.Jobs = append(f.plan.Jobs, j)
 }
 
-// A client interrupted while it submits does not report that it has detached: the user may want the jobs to stop.
+// A client interrupted during Submit does not report ErrDetached: the user may want the jobs to stop.
 func TestDetachInterrupted(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, 2, map[string]map[string]any{"a": {}, "b": {}})
@@ -436,7 +436,7 @@ func TestFloodFromHost(t *testing.T) {
 	f.check(2)
 }
 
-// The client was killed while it submitted a job, so the host may have it or not.
+// The client was killed during Submit, so the host may have the job or not.
 func TestHalfSubmitted(t *testing.T) {
 	t.Parallel()
 	for _, accepted := range []bool{true, false} {
@@ -492,7 +492,7 @@ func TestHalfSubmittedOtherHostDown(t *testing.T) {
 	}
 }
 
-// Reopen finds a job that was given up (as older versions did) but is still on its host, and Run fetches its results.
+// Reopen finds a job that was given up, as by older versions, and Run fetches its results.
 func TestReopen(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, 2, map[string]map[string]any{"a": {}})
@@ -539,7 +539,7 @@ func TestDeal(t *testing.T) {
 	}
 }
 
-// Compares 54 workloads of a fixed duration on 4 places and on 1. The metric is the ratio; the target is below 0.35.
+// Compares 54 workloads of fixed duration on 4 places and on 1. The metric is the ratio; the target is below 0.35.
 func BenchmarkFourPlaces(b *testing.B) {
 	var took [2]time.Duration
 	for b.Loop() {

@@ -17,8 +17,8 @@ import (
 	"fisub/remote/agent"
 )
 
-// An executor performs actions, each long one in its own goroutine, and passes the resulting facts to the state. Only
-// its loop accesses the state, the plan and the events.
+// An executor performs actions, each long one in a goroutine, and passes the facts to the state. Only its loop accesses
+// the state, the plan and the events.
 type executor struct {
 	*Dispatcher
 	base  context.Context // for long actions
@@ -27,13 +27,13 @@ type executor struct {
 	tasks sync.WaitGroup
 }
 
-// A message is a fact for the loop. taken receives the first error of the actions that follow from it.
+// A message is a fact for the loop. taken receives the first error of the resulting actions.
 type message struct {
 	fact  fact
 	taken chan error
 }
 
-// send passes a fact to the loop. It returns when the resulting actions are done or started.
+// send passes a fact to the loop and returns when the resulting actions are done or started.
 func (x *executor) send(f fact) error {
 	m := message{f, make(chan error)}
 	x.facts <- m
@@ -182,7 +182,7 @@ func (x *executor) submit(ctx context.Context, p remote.Provider, j *job, spec J
 // streamOf returns the path of a job's stream in the run folder.
 func streamOf(id string) string { return filepath.Join(streams, id+".jsonl") }
 
-// room returns the maximum number of bytes of a job's stream.
+// room returns the maximum bytes of a job's stream.
 func (s *state) room(j *job) int64 {
 	switch {
 	case s.rules.stream > 0:
@@ -216,8 +216,8 @@ func (x *executor) replay() {
 	}
 }
 
-// A watcher passes the stream of a job to a file and then to the state. The line numbers tell a later client which
-// events are missing.
+// A watcher passes a job's stream to a file and then to the state. Line numbers tell a later client which events are
+// missing.
 type watcher struct {
 	*executor
 	job  *job

@@ -7,7 +7,7 @@ import (
 	"fisub/internal/event"
 )
 
-// For any stream, cut in any way, only the job's own workloads get verdicts, and at most one each.
+// Any stream gives verdicts only for the job's own workloads, and at most one each.
 func FuzzFeed(f *testing.F) {
 	f.Add([]byte(`{"type":"run","run":{"schema":"fisub.event/1"}}
 {"type":"started","workload":"u","started":{"index":1,"total":1}}

@@ -20,8 +20,7 @@ const maxText = 2000
 // UsualStream limits the stream of any job, in bytes.
 const UsualStream = 1 << 30
 
-// room returns the usual limit for the stream of a job with n workloads. Each needs some kB plus the output of the
-// solution, of which 5 MiB are kept.
+// room returns the usual stream limit for n workloads. Each needs some kB, and up to 5 MiB of the solution's output.
 func room(n int) int64 { return min(16<<20+int64(n)*8<<20, UsualStream) }
 
 // A workload is a workload of the run.
@@ -33,10 +32,10 @@ type workload struct {
 	given    bool            // no further job gets it
 }
 
-// before returns workload.by for a verdict that was in the run folder when this process started.
+// before returns workload.by for a verdict from an earlier process.
 func before(place string) string { return "before: " + place }
 
-// A merger merges the streams of a run's jobs. It has no side effects except calls of emit.
+// A merger merges the streams of a run's jobs. Its only side effect is emit.
 type merger struct {
 	run     event.Run // as known to the client
 	work    map[string]*workload
@@ -136,7 +135,7 @@ func (m *merger) read(r *reader, p []byte) {
 	}
 }
 
-// lines passes on the lines in the next bytes of a tool's stream, up to the first that is not signed.
+// lines passes on the lines in the next bytes of a tool's stream, up to the first unsigned one.
 func (r *reader) lines(p []byte, hand func(text []byte)) {
 	r.size += int64(len(p))
 	for line := range r.cut.Cut(p) {
@@ -152,8 +151,8 @@ func (r *reader) lines(p []byte, hand func(text []byte)) {
 	}
 }
 
-// event adds one line to the run's events and reports whether the job is allowed to send it. It drops numbers and times
-// from the host: the run's own stream has its own.
+// event adds a line to the run's events and reports whether the job may send it. It drops numbers and times from the
+// host: the run's own stream has its own.
 func (m *merger) event(r *reader, line []byte) bool {
 	var e event.Event
 	if len(bytes.TrimSpace(line)) == 0 {
@@ -234,8 +233,8 @@ func (m *merger) event(r *reader, line []byte) bool {
 	return true
 }
 
-// exited compares the job's end, as signed by the agent, with the stream. If the end has a Text, the exit status is not
-// the program's own.
+// exited compares the signed end of a job with its stream. If the end has a Text, the exit status is not the program's
+// own.
 func (m *merger) exited(r *reader, exit remote.Exit) {
 	text := r.cut.Missing(exit)
 	if text == "" && exit.End == remote.Exited && exit.Text == "" {
@@ -247,8 +246,8 @@ func (m *merger) exited(r *reader, exit remote.Exit) {
 	}
 }
 
-// contradict retracts the verdicts of a job whose stream contradicts itself or the agent's signatures. If fresh is set,
-// the contradiction is not in the run folder yet.
+// contradict retracts the verdicts of a job whose stream contradicts itself or the signatures. If fresh is set, the run
+// folder does not have the contradiction yet.
 func (m *merger) contradict(r *reader, text string, fresh bool) {
 	if r.against == "" && fresh {
 		m.emit(event.Event{Type: event.TypeWarning, Place: r.job.Place.String(), Job: r.job.ID,
@@ -273,8 +272,7 @@ func (m *merger) retract(r *reader) {
 	}
 }
 
-// host handles the first event of a job, which names the host's device. The first one of all jobs opens the run's
-// stream.
+// host handles the first event of a job, which names its device. The first of all jobs opens the run's stream.
 func (m *merger) host(r *reader, is *event.Run, fresh bool) {
 	if m.first == "" {
 		m.first = r.job.ID
@@ -298,10 +296,10 @@ func (m *merger) host(r *reader, is *event.Run, fresh bool) {
 	}
 }
 
-// maxFigure limits numbers of a workload (milliseconds, seconds, ratios), so that all sums are finite.
+// maxFigure limits milliseconds, seconds and ratios of a workload, so that all sums are finite.
 const maxFigure = 1e9
 
-// possible reports whether a measurement can result in the numbers of a verdict.
+// possible reports whether the numbers of a verdict can come from a measurement.
 func possible(e *event.Evaluated, emulated bool) bool {
 	p := trace.Performance{}
 	if measured := e.Trace.Evaluation.Performance; measured != nil {
@@ -315,7 +313,7 @@ func possible(e *event.Evaluated, emulated bool) bool {
 	return (e.Ratio == nil || *e.Ratio > 0 && *e.Ratio <= maxFigure) && (p.LatencyMS == 0 || !emulated)
 }
 
-// measurable reports whether all timings are possible results of a clock.
+// measurable reports whether all timings can come from a clock.
 func measurable(s *event.Samples) bool {
 	for _, trial := range s.TrialsNS {
 		if len(trial) == 0 || slices.Min(trial) <= 0 || slices.Max(trial) > maxFigure*1e6 {

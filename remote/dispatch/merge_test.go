@@ -68,7 +68,7 @@ func numbered(script string) string {
 	return b.String()
 }
 
-// A stream that contradicts itself, or has impossible numbers, gives no verdict.
+// A stream that contradicts itself or has impossible numbers gives no verdict.
 func TestContradictions(t *testing.T) {
 	for _, tc := range []struct {
 		name, script string
@@ -102,7 +102,7 @@ func TestContradictions(t *testing.T) {
 	}
 }
 
-// signed returns the lines signed by an agent with that key, and the signed end.
+// signed returns the lines and the end signed with that key.
 func signed(t *testing.T, key, job, lines string) (string, remote.Exit) {
 	t.Helper()
 	var out bytes.Buffer
@@ -113,8 +113,8 @@ func signed(t *testing.T, key, job, lines string) (string, remote.Exit) {
 	return out.String(), seal.Sign(remote.Exit{End: remote.Exited})
 }
 
-// Unsigned, missing or reordered lines retract the job's verdicts, whether they come before or after the verdict, and
-// however the stream is cut.
+// Unsigned, missing or reordered lines retract the job's verdicts, before or after the verdict, however the stream is
+// cut.
 func TestForgedStream(t *testing.T) {
 	const job = "fisub-r-1"
 	text, exit := signed(t, "k", job, numbered("run 1; verdict 2; end 3 1 0"))
@@ -155,8 +155,8 @@ func TestForgedStream(t *testing.T) {
 	}
 }
 
-// Texts from a host are reduced to one line of limited length without control characters. Lines that are not events of
-// the job are counted and dropped.
+// Texts from a host become one line of limited length without control characters. Other lines than events of the job
+// are counted and dropped.
 func TestHostileLines(t *testing.T) {
 	g := newMerging("w0", "w1")
 	r := newReader(had(1, "a", "w0"), 0)
@@ -200,8 +200,8 @@ func TestClockSkew(t *testing.T) {
 	}
 }
 
-// Floors stay with their place. The score covers the workloads of all jobs, even jobs of another process. A process
-// that takes over a run reads the streams again but emits only the missing events.
+// Floors stay with their place. The score covers the jobs of all processes. A process that takes over a run reads the
+// streams again but emits only the missing events.
 func TestFloorsAndScore(t *testing.T) {
 	g := newMerging("w0", "w1", "w2")
 	speedup := func(n int, w string) string {
@@ -254,7 +254,7 @@ func TestFloorsAndScore(t *testing.T) {
 	}
 }
 
-// A process that takes over a run remembers which host could not judge a workload, until the run is resumed.
+// A process that takes over a run remembers which host could not judge a workload; a resumption forgets it.
 func TestUnableBefore(t *testing.T) {
 	c := newPlay(t, 2, "a b")
 	old := &runs.Run{Summary: runs.Summary{Run: &event.Run{},
@@ -295,7 +295,7 @@ accept 2 -> save`)
 	}
 }
 
-// The lines of a tool are passed on, and its exit status is its result. Its job is not retried.
+// The lines of a tool are passed on. Its exit status is the result, and its job is not retried.
 func TestTool(t *testing.T) {
 	const begin = `
 begin    -> save; submit 1 a w0

@@ -1,6 +1,5 @@
-// Package dispatch splits a run into jobs, submits them to their places, and merges their streams of events. It records
-// each step before it waits, so that another process can continue after a crash. It does not know the providers: its
-// caller passes them in.
+// Package dispatch splits a run into jobs, submits them to their places, and merges their event streams. It records
+// each step before it waits, so that another process can continue after a crash. Its caller passes the providers in.
 package dispatch
 
 import (
@@ -18,14 +17,14 @@ import (
 	"fisub/remote"
 )
 
-// PlanName is the name of the file in a run folder that contains its Plan.
+// PlanName is the file in a run folder that contains its Plan.
 const PlanName = "remote.json"
 
-// streams is the folder in a run folder that contains the jobs' own streams.
+// streams is the folder in a run folder for the jobs' own streams.
 const streams = "remote"
 
-// A Plan is the record of a remote run besides its events, including all jobs that were started. It contains no secrets
-// except the keys of its jobs.
+// A Plan records a remote run except its events, including all jobs that were started. Its only secrets are the keys of
+// the jobs.
 type Plan struct {
 	Version int             `json:"version"` // 1
 	Run     event.Run       `json:"run"`     // as known to the client; Device and Host come from the first host
@@ -40,7 +39,7 @@ type Plan struct {
 	Client string          `json:"client,omitempty"` // process that follows the run, or was the last to do so
 }
 
-// A Kind is the command that the jobs of a plan run: local, whose events become the run's, or a tool.
+// A Kind is the command of a plan's jobs: local, whose events become the run's, or a tool.
 type Kind struct {
 	Tool  string      `json:"tool,omitempty"`  // command of the only job, whose lines are the result; "" is local
 	Sides []event.Run `json:"sides,omitempty"` // runs of a comparison's job, in the order of their letters
@@ -62,7 +61,7 @@ type ProviderPlace struct {
 
 func (p ProviderPlace) String() string { return p.Table + ": " + p.Place.String() }
 
-// host returns a name that places on the same machine share, if the machine is known.
+// host returns a name that places on the same known machine share.
 func (p ProviderPlace) host() string { return p.Table + ": " + p.Host }
 
 // A JobRecord is a job that was started or is about to be.
@@ -78,7 +77,7 @@ type JobRecord struct {
 	Error     string         `json:"error,omitempty"` // why its place did not accept it
 }
 
-// close records the end of the job; exit is nil if unknown. If over is set, nothing of the job is left on its host.
+// close records the end of the job; exit is nil if unknown. If over is set, its host has nothing left of it.
 func (j *JobRecord) close(exit *remote.Exit, over bool) {
 	now := time.Now()
 	if j.Exit = exit; over {
@@ -129,8 +128,8 @@ func (p *Plan) Claim(folder string) error {
 	return p.Save(folder)
 }
 
-// Packed reports whether the run was ready to start. If not, it has started no job, and cannot be resumed because the
-// user may not have confirmed it.
+// Packed reports whether the run was ready to start. If not, it has no jobs and cannot be resumed: the user may not
+// have confirmed it.
 func (p *Plan) Packed() bool { return p.Bundle != nil || len(p.Jobs) > 0 }
 
 // Active returns the jobs that may be running.
@@ -143,7 +142,7 @@ func (p *Plan) Active() (jobs []*JobRecord) {
 	return jobs
 }
 
-// Close records that nothing of the job with that id is left on its host. It reports whether that is new.
+// Close records that the host has nothing left of the job with that id, and reports whether that is new.
 func (p *Plan) Close(id string) bool {
 	for _, j := range p.Active() {
 		if j.ID == id {

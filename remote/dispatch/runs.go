@@ -26,8 +26,8 @@ func IDs(root string) ([]string, error) {
 		err
 }
 
-// A Listing is an entry in the list of remote runs. Its State is "running" (a process follows it), "detached" (attach
-// fetches more results), "unsent" (it ended before the first job), "cancelled" or "done".
+// A Listing is an entry in the list of remote runs. State is "running" (with a process), "detached" (attach fetches
+// more), "unsent" (ended before its first job), "cancelled" or "done".
 type Listing struct {
 	ID      string    `json:"id"`
 	State   string    `json:"state"`
@@ -86,7 +86,7 @@ func Lacking(plan *Plan, r *runs.Run) (uuids []string) {
 	return uuids
 }
 
-// List returns the remote runs below root, newest first. It calls warn with the error of each unreadable run.
+// List returns the remote runs below root, newest first, and calls warn with the error of each unreadable one.
 func List(root string, warn func(error)) ([]Listing, error) {
 	ids, err := IDs(root)
 	if err != nil {
@@ -146,7 +146,7 @@ type Orphan struct {
 	owner     string        // local run that submitted the job
 }
 
-// End ends the job and records that in the plan of its run below root.
+// End ends the job and records that in its run's plan.
 func (o *Orphan) End(ctx context.Context, root string, open map[string]remote.Provider) error {
 	if err := open[o.Table].Release(ctx, o.Handle); err != nil || o.owner == "" {
 		return err
@@ -169,8 +169,8 @@ func (o *Orphan) End(ctx context.Context, root string, open map[string]remote.Pr
 // Free reports whether ending the job loses nothing.
 func (o *Orphan) Free() bool { return !o.Elsewhere && o.Run == "" }
 
-// Orphans lists the jobs on the hosts and returns those that no run below root waits for, each once. The error names
-// the hosts that did not answer; they do not affect the jobs of other hosts.
+// Orphans returns the jobs on the hosts that no run below root waits for, each once. The error names the hosts that did
+// not answer.
 func Orphans(ctx context.Context, root string, open map[string]remote.Provider, names []string) ([]Orphan, error) {
 	held := map[string][]remote.Handle{}
 	var faults []error
@@ -240,7 +240,7 @@ func owners(root string) (all []owner, err error) {
 	return all, nil
 }
 
-// claims reports whether the run waits for the job. If not, it sets o's fields about the run.
+// claims reports whether the run waits for the job. If not, it sets the fields of o that concern the run.
 func (w *owner) claims(o *Orphan) bool {
 	if strings.HasPrefix(o.Job, "fisub-"+w.plan.Run.ID+"-") {
 		o.Elsewhere = false
@@ -264,7 +264,7 @@ func (w *owner) claims(o *Orphan) bool {
 	return false
 }
 
-// Logs passes the lines of the logs of a run's jobs to line. If follow is set, it continues until the jobs have ended.
+// Logs passes the lines of the jobs' logs to line. If follow is set, it continues until the jobs have ended.
 func Logs(ctx context.Context, dir string, open map[string]remote.Provider, follow bool, line func(place ProviderPlace,
 	text string) error) error {
 	temp, remove, err := cache.TempDir("fisub-logs")
@@ -282,7 +282,7 @@ func Logs(ctx context.Context, dir string, open map[string]remote.Provider, foll
 		if err != nil {
 			return err
 		}
-		// Determine which jobs are running before reading the logs, so that the logs of the others are complete.
+		// Find the running jobs before reading the logs, so that the logs of the others are complete.
 		last := !follow || !f.live(ctx, dir, plan, open)
 		for _, j := range plan.Jobs {
 			text, err := logOf(ctx, dir, temp, open, j)
@@ -350,8 +350,7 @@ type nobody struct{}
 func (nobody) Write(p []byte) (int, error) { return len(p), nil }
 func (nobody) State(remote.Stage)          {}
 
-// logOf returns the log of a job so far. It comes from the run folder dir, or from the job's host through a copy below
-// temp.
+// logOf returns the log of a job so far, from the run folder dir, or copied from the job's host to temp.
 func logOf(ctx context.Context, dir, temp string, open map[string]remote.Provider, j *JobRecord) (string, error) {
 	at := filepath.Join(dir, "log", j.ID)
 	if j.Ended == nil && j.Handle != nil {

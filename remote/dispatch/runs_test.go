@@ -44,8 +44,8 @@ func plan(t *testing.T, root, id string, done bool, jobs ...*dispatch.JobRecord)
 	return folder.Path()
 }
 
-// An orphan can be ended freely unless a local run may need its results or it was submitted elsewhere. A job on a host
-// of two tables is listed once.
+// An orphan is not free if a local run may need its results or it was submitted elsewhere. A job on a host of two
+// tables is listed once.
 func TestOrphans(t *testing.T) {
 	root := t.TempDir()
 	now := time.Now()

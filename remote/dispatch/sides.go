@@ -8,7 +8,7 @@ import (
 	"fisub/internal/event"
 )
 
-// A Side is one of the runs that the only job of a comparison produces.
+// A Side is one of the runs that the job of a comparison produces.
 type Side struct {
 	merged *merger
 	events *event.Stream
@@ -36,7 +36,7 @@ func (s *Side) Done() error {
 	return s.events.Err()
 }
 
-// A SideLine is a line in the stream of a comparison's job: an event of one of its runs.
+// A SideLine is a line of a comparison's job: an event of one of its runs.
 type SideLine struct {
 	Side  int             `json:"side"`
 	Event json.RawMessage `json:"event"`

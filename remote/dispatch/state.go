@@ -29,7 +29,7 @@ const (
 	releasing  phase = "releasing"  // its host is releasing it
 )
 
-// A job is a job of the plan with this process's knowledge of it.
+// A job is a job of the plan as known to this process.
 type job struct {
 	*JobRecord
 	phase   phase
@@ -52,7 +52,7 @@ type ending struct {
 
 // A place is a place of the plan.
 type place struct {
-	bad    error // reason why it gets no more jobs
+	bad    error // why it gets no further job
 	losses int   // number of jobs lost there
 }
 
@@ -74,8 +74,8 @@ const (
 	cancelling      // end all jobs
 )
 
-// state is all that dispatch knows about a run. It only makes decisions: apply takes a fact, next returns actions. It
-// neither waits nor reads the clock.
+// state is all that dispatch knows about a run. It only decides: apply takes a fact, next returns actions. It neither
+// waits nor reads the clock.
 type state struct {
 	plan   *Plan
 	rules  rules
@@ -89,7 +89,7 @@ type state struct {
 	out    []action // decided, but not returned yet
 }
 
-// An action is a step for the executor. Actions are performed in the order in which next returns them.
+// An action is a step for the executor. Their order matters.
 type action any
 
 type (
@@ -164,14 +164,14 @@ type (
 	broken struct{ err error } // this process must give up
 )
 
-// noTableError is the error of an action on a place whose table is no longer in the config.
+// noTableError is the error of a place whose table is no longer in the config.
 type noTableError struct{ place ProviderPlace }
 
 func (e *noTableError) Error() string {
 	return fmt.Sprintf("%s: no table remote.%s in the config any more", e.place, e.place.Table)
 }
 
-// newState returns the state of a run from its plan and the content of its folder; old may be nil.
+// newState returns the state of a run from its plan and run folder; old may be nil.
 func newState(p *Plan, old *runs.Run, r rules) *state {
 	s := &state{plan: p, rules: r, places: map[string]*place{}}
 	s.runs = newMerger(p.Run, func(e event.Event) { s.do(tell{e}) })
@@ -238,8 +238,8 @@ func (s *state) awaited(j *job) bool {
 	})
 }
 
-// superseded reports whether other jobs have delivered all verdicts that the job could deliver. A job that has just
-// delivered a verdict is not superseded: it may add a finding.
+// superseded reports whether other jobs have delivered the verdicts that the job could deliver. A job that has just
+// delivered one may add a finding, and is not superseded.
 func (s *state) superseded(j *job) bool {
 	now := s.runs.work[j.stream.current]
 	switch {
@@ -277,7 +277,7 @@ func (s *state) follow(j *job, now time.Time) {
 	s.do(follow{job: j})
 }
 
-// began returns when the job began, if known, else when this process started to follow it.
+// began returns when the job began or, if unknown, when this process started to follow it.
 func (j *job) began() time.Time {
 	if j.Began != nil {
 		return *j.Began
@@ -442,8 +442,8 @@ func (s *state) apply(f fact) {
 	}
 }
 
-// cleared submits a job again whose submission another process did not finish. The job gets a new id, so that a late
-// effect of the first submission cannot be mistaken for it.
+// cleared submits a job again whose submission another process did not finish, with a new id so that late effects of
+// the first one cannot be mistaken for it.
 func (s *state) cleared(f cleared) {
 	j := f.job
 	switch {
@@ -506,7 +506,7 @@ func (s *state) said(f said) {
 	}
 }
 
-// forged returns the end of a tool's job whose stream is incomplete or contains foreign lines.
+// forged returns the end of a tool's job whose stream is incomplete or forged.
 func forged(text string) remote.Exit {
 	return remote.Exit{End: remote.Lost, Text: "what it said is not to be believed: " + text,
 		Hint: "something has written to it that was not the tool: fisub help trust"}
@@ -539,8 +539,8 @@ func (s *state) changed(f changed) {
 	s.say(j, event.JobChange{Phase: string(is.Phase), Text: text})
 }
 
-// outside reports whether the error of a Wait is about the table, the credentials or the connection, so that the job
-// itself may be fine.
+// outside reports whether the error of a Wait is about the table, the credentials or the connection, and not about the
+// job.
 func outside(err error) bool {
 	return slices.Contains([]string{"credentials", "host-key", "no-such", "unreachable"}, remote.CodeOf(err))
 }
@@ -600,7 +600,7 @@ func words(j *job, err error) string {
 	return strings.TrimPrefix(err.Error(), j.Place.Table+": ")
 }
 
-// finish handles the end of a job, or the decision to end it, and then frees it.
+// finish handles the end of a job, or the decision to end it.
 func (s *state) finish(j *job) {
 	e := j.end
 	switch {
@@ -646,8 +646,8 @@ func (s *state) collected(f collected) {
 	s.do(release{job: j})
 }
 
-// released handles the result of a Release. If the host was reachable when the job ended, only the connection may have
-// failed: try again.
+// released handles the result of a Release. It tries again if the host was reachable at the job's end: the connection
+// may have failed.
 func (s *state) released(f released) {
 	e := f.job.end
 	if remote.CodeOf(f.err) == "unreachable" && e.exit.End != remote.Lost && s.mode != cancelling && e.releases < 3 {
@@ -717,7 +717,7 @@ func (s *state) end() {
 	}
 }
 
-// stays returns the reason why jobs with missing verdicts are not followed any longer, or nil if there is no such job.
+// stays returns why jobs with missing verdicts are not followed any longer, or nil if there are no such jobs.
 func (s *state) stays() error {
 	active := s.active()
 	awaited := slices.ContainsFunc(active, s.awaited)
@@ -734,7 +734,7 @@ func (s *state) stays() error {
 	return nil
 }
 
-// nothing returns the reason why no host has run anything, or nil if one has.
+// nothing returns why no host has run anything, or nil if one has.
 func (s *state) nothing() error {
 	if s.runs.first != "" {
 		return nil
@@ -753,8 +753,8 @@ func (e *Ended) Error() string { return agent.Describe(e.Exit) }
 // Advice returns the hint of the error.
 func (e *Ended) Advice() string { return e.Exit.Hint }
 
-// Deal distributes the workloads over n hands one by one, so that similar neighbours are spread. Each workload goes to
-// the next hand that fits, and is omitted if no hand does.
+// Deal distributes the workloads over n hands one by one, so that similar neighbours are spread. Each goes to the next
+// hand that fits, or is omitted.
 func Deal(workloads []string, n int, fits func(w string, hand int) bool) [][]string {
 	hands := make([][]string, n)
 	for i, w := range workloads {

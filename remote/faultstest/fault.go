@@ -15,14 +15,14 @@ import (
 var faults = []string{"client killed", "link cut", "agent killed", "host rebooted", "disk filled", "key changed",
 	"sessions killed"}
 
-// A scenario is the result of drawing a run at random.
+// A scenario contains the random choices for a run.
 type scenario struct {
 	Seed  uint64
 	Fault string
 	Hosts []int // affected hosts; none if the client is affected
 
-	// Time of the fault: Later after the program's start, after the start of a stream on one of the hosts, or after a
-	// number of verdicts in the streams of all hosts.
+	// Time of the fault: Later after the program's start, after the first stream on one of the hosts, or after a number
+	// of verdicts on all hosts.
 	Stage    string // "sending", "begun", "judged"
 	Verdicts int
 	Later    time.Duration
@@ -191,8 +191,8 @@ func (w *world) moment(ctx context.Context, s scenario, c *client, seen *streams
 	return true
 }
 
-// do causes the fault and returns when it is over, and repaired if that takes a person. hit reports whether the fault
-// affected anything.
+// do causes the fault and returns when it is over, and repaired if that takes a person. hit reports whether anything
+// was affected.
 func (w *world) do(ctx context.Context, s scenario, c *client) (hit bool, err error) {
 	w.say("%s", s.what())
 	var faults []error

@@ -24,8 +24,7 @@ import (
 	"fisub/remote/dispatch"
 )
 
-// streams watches the event streams on the hosts. It keeps each file open, so that its content is known even after its
-// deletion.
+// streams watches the event streams on the hosts. It keeps each file open, so that it can read deleted ones.
 type streams struct {
 	world *world
 	stop  context.CancelFunc
@@ -143,10 +142,10 @@ func (s *streams) close() (all []*stream) {
 	return all
 }
 
-// runBound is the time after which a command counts as hanging. It is far above the needs of a slow machine.
+// runBound is the time after which a command counts as hanging, far above the needs of a slow machine.
 const runBound = 8 * time.Minute
 
-// mostAttached is the maximum number of attach commands. If results are missing after that, they are lost.
+// mostAttached is the maximum number of attach commands. Results missing after that are lost.
 const mostAttached = 3
 
 // A result is the result of a run with a fault.
@@ -355,7 +354,7 @@ func (w *world) lastRun() (id string, plan *dispatch.Plan) {
 
 func (w *world) runFolder(id string) string { return home(w.client, "p", runs.Dir, id) }
 
-// state reads the run folder and returns the numbers of workloads that passed, that have a verdict, and in total.
+// state returns the numbers of workloads that passed, that have a verdict, and in total.
 func (w *world) state(id string) (passed, judged, total int) {
 	r, err := runs.Read(w.runFolder(id))
 	if err != nil {
@@ -386,8 +385,7 @@ func (w *world) missing(id string) string {
 	return text
 }
 
-// status compares an exit status with the expected one for the content of the run folder, as in `fisub help
-// exit-status`.
+// status checks an exit status against `fisub help exit-status` and the run folder.
 func (r *result) status(w *world, name string, got int) {
 	want := 1
 	if id, _ := w.lastRun(); id != "" {
@@ -404,7 +402,7 @@ func (r *result) status(w *world, name string, got int) {
 	}
 }
 
-// compare checks that the verdicts in a host's stream are correct and are in the final result.
+// compare checks that the verdicts in a host's stream are correct and in the final result.
 func (r *result) compare(w *world, f *stream, want map[string]string) {
 	for uuid, status := range f.verdicts {
 		if status != want[uuid] {

@@ -27,8 +27,8 @@ const (
 	userID = 2001
 )
 
-// A machine is a set of mount, UTS, process, IPC and network namespaces. Its /home and /tmp are on one disk, and /home
-// survives restarts. All its processes end with its process 1.
+// A machine is a set of mount, UTS, process, IPC and network namespaces. /home and /tmp are on one disk, and /home
+// survives restarts. All processes end with process 1.
 type machine struct {
 	Name string `json:"name"`
 	Disk string `json:"disk"` // becomes /home
@@ -98,8 +98,8 @@ func combined(cmd *exec.Cmd) error {
 	return nil
 }
 
-// ownEtc mounts a copy of /etc with the user account, stored in the folder dir, for this program and all machines. A
-// mount over a single file would vanish when another program on this computer replaces the file.
+// ownEtc mounts a copy of /etc with the user account, in the folder dir, for all machines. A mount over a single file
+// would vanish when another program replaces the file.
 func ownEtc(dir string) error {
 	if err := combined(exec.Command("cp", "-a", "/etc", dir)); err != nil {
 		return err

@@ -1,15 +1,15 @@
 //go:build linux
 
 // Command faultstest checks fisub's guarantees about remote runs. Each run uses three hosts with a real sshd, in
-// namespaces on this machine, and one random fault happens to it. The program then follows the run to its end and
-// judges it. All workloads must be in the final result exactly once, with the same verdict as from fisub local and in
-// the host's stream. Nothing may be left on the hosts. Each exit status must agree with `fisub help exit-status`.
+// namespaces on this machine, and suffers one random fault. It is followed to its end and judged. All workloads must be
+// in the final result exactly once, with the verdict of fisub local and of the host's stream. Nothing may be left on
+// the hosts. Exit statuses must agree with `fisub help exit-status`.
 //
 //	go run ./remote/faultstest -runs 200 -seed 1
 //	go run ./remote/faultstest -runs 1 -seed 37 -keep DIR    repeat run 37
 //
-// It needs root and Linux, ip, tc, nsenter, sshd and ssh. Everything that it creates is in mount, process and network
-// namespaces that end with it, however it ends.
+// It needs root and Linux, ip, tc, nsenter, sshd and ssh. Everything that it creates is in namespaces that end with it,
+// however it ends.
 package main
 
 import (
@@ -235,10 +235,10 @@ func projectName(mixed bool) string {
 	return "good"
 }
 
-// clientCache is the folder in base that is copied to the cache of each world's client.
+// clientCache is the folder in base with the initial cache of each world's client.
 const clientCache = "client-cache"
 
-// prepare creates everything that the worlds share and returns the verdicts of fisub local.
+// prepare creates everything that worlds share and returns the verdicts of fisub local.
 func prepare(ctx context.Context, o options, base string) (want map[bool]map[string]string, err error) {
 	want = map[bool]map[string]string{}
 	if err := os.MkdirAll(base, 0o755); err != nil {
@@ -291,7 +291,7 @@ func prepare(ctx context.Context, o options, base string) (want map[bool]map[str
 			return nil, err
 		}
 	}
-	// After a run without a fault, the host's store becomes the initial one of other worlds.
+	// After a run without a fault, the host's store is the initial one of other worlds.
 	dir := filepath.Join(o.Work, "run-0")
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return nil, err
@@ -319,8 +319,7 @@ func prepare(ctx context.Context, o options, base string) (want map[bool]map[str
 	return want, nil
 }
 
-// Code inserted into the submission's kernel. It takes some time. With mixed, it skips some workloads and leaves a
-// process behind.
+// Code inserted into the submission's kernel: a delay and, with mixed, skipped workloads and a process left behind.
 const (
 	where = "  if (batch == 0) {\n    return;\n  }\n"
 	nap   = "  usleep(250000);\n"

@@ -72,8 +72,8 @@ const sshConfig = `Host *
   GlobalKnownHostsFile /dev/null
 `
 
-// newWorld boots the machines. base has the files that worlds share: program, project folders, and the store and cache
-// of a host on which fisub has run.
+// newWorld boots the machines. base has shared files: the program, project folders, and the store and cache of a host
+// after a run.
 func newWorld(dir, base string, cold bool) (w *world, err error) {
 	w = &world{dir: dir, begun: time.Now(), client: &machine{Name: "client", Disk: filepath.Join(dir, "client")}}
 	defer func() {
@@ -210,7 +210,7 @@ func (w *world) listen(i int) error {
 	return nil
 }
 
-// reach waits until the client can connect to host i. After a cut the kernel remembers for a moment that the host was
+// reach waits until the client can connect to host i: after a cut the kernel remembers for a moment that it was
 // unreachable.
 func (w *world) reach(i int) error {
 	var err error
@@ -256,7 +256,7 @@ func (w *world) authorize(i int, yes bool) error {
 	return os.WriteFile(name, public, 0o644)
 }
 
-// link sets the state of the link of host i: at the client's end, so that its kernel notices, or at the host's.
+// link sets the state of host i's link at the client's end, whose kernel notices that, or at the host's.
 func (w *world) link(i int, clientSide bool, state string) error {
 	if clientSide {
 		return w.client.run("ip", "link", "set", fmt.Sprintf("to-h%d", i+1), state)

@@ -1,5 +1,4 @@
-// Package host runs commands and accesses files on this machine, on a host behind OpenSSH, or in a Kubernetes pod. It
-// does not know the purpose of the commands and files.
+// Package host runs commands and accesses files on this machine, on a host behind OpenSSH, or in a Kubernetes pod.
 package host
 
 import (
@@ -20,32 +19,31 @@ import (
 )
 
 // A Host runs commands and contains files. Its methods may be called concurrently, and return soon after ctx ends. A
-// failed command gives an *ExitError, a missing file fs.ErrNotExist. A Host behind a network gives a *remote.Denied if
-// it is unreachable or rejects the login, and a *LostError if the connection breaks. The caller must set Provider in
-// the *remote.Denied.
+// failed command gives an *ExitError, a missing file fs.ErrNotExist. Behind a network, an unreachable host or a
+// rejected login gives a *remote.Denied, whose Provider the caller must set, and a broken connection a *LostError.
 type Host interface {
-	// Run runs a command and waits for it. No shell interprets its words. stdin and stdout may be nil. If writing to
-	// stdout fails, Run ends the command and returns that error.
+	// Run runs a command, without a shell, and waits for it. stdin and stdout may be nil. An error of stdout ends the
+	// command and is returned.
 	Run(ctx context.Context, argv []string, stdin io.Reader, stdout io.Writer) error
 
-	// Read copies at most limit bytes of the file's current content, from byte offset from, to w. It opens the file on
-	// each call, because a network file system checks for changes made by other hosts only when a file is opened.
+	// Read copies at most limit bytes of the file's current content to w, from byte offset from. It opens the file each
+	// time, because only that makes a network file system look for changes by other hosts.
 	Read(ctx context.Context, name string, from, limit int64, w io.Writer) (int64, error)
 
-	// Sizes returns the sizes in bytes of the files and folders in dir, by name.
+	// Sizes returns the sizes in bytes of files and folders in dir, by name.
 	Sizes(ctx context.Context, dir string) (map[string]int64, error)
 
 	Close() error
 }
 
 // Shell returns the command that runs a script with the positional parameters args. Its traps discard a Ctrl-C that
-// arrived before Local had put the shell into its own process group: Local blocks SIGINT, but dash unblocks it after
-// its first command.
+// came before Local had put the shell into its own process group: Local blocks SIGINT, but dash unblocks it after its
+// first command.
 func Shell(script string, args ...string) []string {
 	return append([]string{"sh", "-c", "trap '' INT; trap - INT; " + script, "sh"}, args...)
 }
 
-// A Runner is the Run method of a Host that accesses files through commands only.
+// A Runner is the Run of a Host that accesses files only through commands.
 type Runner func(ctx context.Context, argv []string, stdin io.Reader, stdout io.Writer) error
 
 // absent is the exit status of scripts that do not find the file.
@@ -61,7 +59,7 @@ func (run Runner) file(ctx context.Context, script string, args []string, stdout
 	return err
 }
 
-// read prints at most $3 bytes of file $1 from byte $2, counted from 1.
+// read prints at most $3 bytes of file $1 from byte $2 (the first is 1).
 var read = fmt.Sprintf(`[ -e "$1" ] || exit %d; exec <"$1" && tail -c "+$2" | head -c "$3"`, absent)
 
 // Read implements Host.Read.
@@ -137,12 +135,12 @@ func (e *ExitError) Error() string {
 // maxStderr limits the bytes kept of a command's standard error.
 const maxStderr = 64 << 10
 
-// A LostError is the failure of a connection, as opposed to a failure of the command run over it.
+// A LostError is a failure of the connection, not of the command.
 type LostError struct{ Text string }
 
 func (e *LostError) Error() string { return "connection lost: " + e.Text }
 
-// A tap passes writes on to w and keeps the error of w, so that it can be distinguished from an error of the command.
+// A tap passes writes on to w and keeps w's error, to tell it from an error of the command.
 type tap struct {
 	w    io.Writer
 	stop func() // called when w fails
@@ -157,8 +155,8 @@ func (t *tap) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// run runs a command and returns when it has ended and its output has been written to out, however slow out is. If a
-// process outlives the command and keeps the pipe open, run gives up after WaitDelay without output.
+// run runs a command and returns when all of its output has been written to out, however slow out is. It does not wait
+// for a process that outlives the command and is silent for WaitDelay.
 func run(ctx context.Context, cmd *exec.Cmd, out io.Writer) error {
 	r, w, err := os.Pipe()
 	if err != nil {

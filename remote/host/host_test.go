@@ -123,7 +123,7 @@ func promises(t *testing.T, h host.Host) {
 	}
 }
 
-// A command's exit status 255 is not mistaken for ssh's own, which means a lost connection.
+// A command's exit status 255 is not taken for ssh's own, which means a lost connection.
 func TestStatus255(t *testing.T) {
 	t.Parallel()
 	s, _ := login(t)
@@ -151,7 +151,7 @@ func TestExitError(t *testing.T) {
 	}
 }
 
-// Ctrl-C, which goes to the terminal's process group, never reaches a command of Local, not even just after its start.
+// Ctrl-C in the terminal never reaches a command of Local, not even just after its start.
 func TestKeyboard(t *testing.T) {
 	run := func(argv ...string) string {
 		t.Helper()
@@ -171,7 +171,7 @@ func TestKeyboard(t *testing.T) {
 	}
 }
 
-// A host whose shell does not answer does not delay a caller whose context has ended.
+// A host whose shell hangs does not delay a caller whose context has ended.
 func TestHangs(t *testing.T) {
 	t.Parallel()
 	s, f := login(t)
@@ -204,7 +204,7 @@ func TestHangs(t *testing.T) {
 	}
 }
 
-// force restarts the sshd so that it runs a script for each request. The requested command is in SSH_ORIGINAL_COMMAND.
+// force restarts the sshd to run a script for each request, which is in SSH_ORIGINAL_COMMAND.
 func force(t *testing.T, d *sshdtest.Daemon, script string) {
 	t.Helper()
 	d.Stop()
@@ -222,8 +222,7 @@ func force(t *testing.T, d *sshdtest.Daemon, script string) {
 	d.Start(t)
 }
 
-// loginShell makes the sshd run requests as for a user with that login shell. The startup file is run first, unless it
-// is "".
+// loginShell makes the sshd run requests with that login shell, after the startup file (unless it is "").
 func loginShell(t *testing.T, f *sshdtest.Fleet, shell, startup string) {
 	t.Helper()
 	path, err := exec.LookPath(shell)
@@ -233,7 +232,7 @@ func loginShell(t *testing.T, f *sshdtest.Fleet, shell, startup string) {
 	force(t, f.Daemons[0], startup+"\nexec "+path+` -c "$SSH_ORIGINAL_COMMAND"`)
 }
 
-// Login shells such as csh and fish, which treat quotes, braces and `!` in their own ways, work too.
+// csh and fish, which treat quotes, braces and `!` in their own ways, work as login shells.
 func TestLoginShells(t *testing.T) {
 	for _, shell := range []string{"tcsh", "fish", "bash"} {
 		t.Run(shell, func(t *testing.T) {
@@ -256,7 +255,7 @@ func TestLoginShells(t *testing.T) {
 	}
 }
 
-// A startup file that reads stdin or hangs is named as the reason, and none of the remaining input is run.
+// The error names a startup file that reads stdin or hangs, and nothing of the remaining input is run.
 func TestStartupFiles(t *testing.T) {
 	defer host.SetShellTime(2 * time.Second)()
 	for startup, want := range map[string]string{
@@ -276,7 +275,7 @@ func TestStartupFiles(t *testing.T) {
 	}
 }
 
-// A temporary folder whose path is too long for a socket, or contains characters that ssh interprets, is not used.
+// A temporary folder is not used if its path is too long for a socket or contains special characters.
 func TestLongTemporaryFolder(t *testing.T) {
 	for _, name := range []string{strings.Repeat("x", 110), "a b", "100%d", "it's"} {
 		t.Run(name[:3], func(t *testing.T) {
@@ -296,7 +295,7 @@ func TestLongTemporaryFolder(t *testing.T) {
 	}
 }
 
-// The hint for a changed host key removes the entry that ssh found, even if the config calls the host differently.
+// The hint for a changed host key removes the entry that ssh found, whatever name the config uses.
 func TestChangedKey(t *testing.T) {
 	s, f := login(t)
 	d := f.Daemons[0]
@@ -329,7 +328,7 @@ func TestChangedKey(t *testing.T) {
 	}
 }
 
-// Files need no SFTP subsystem, and a login shell may print anything before a command.
+// Files need no SFTP subsystem, and startup files may print anything.
 func TestNoisyFiles(t *testing.T) {
 	t.Parallel()
 	s, f := login(t)
@@ -338,8 +337,7 @@ printf 'welcome\0\036fisub\036 to h1\n'; echo noise >&2; eval "$SSH_ORIGINAL_COM
 	promises(t, s)
 }
 
-// After a client has been cut off, nothing on the host keeps waiting for it. A client that is alive keeps its
-// connection.
+// After a client is cut off, nothing on the host waits for it. A live client keeps its connection.
 func TestSilent(t *testing.T) {
 	defer host.SetSilence(5 * time.Second)()
 	s, f := login(t)
@@ -388,7 +386,7 @@ func TestSilent(t *testing.T) {
 	await("they wait for a client that is silent", func() bool { return len(f.Daemons[0].Begun()) == 0 })
 }
 
-// A caller that gives up while the connection is being established does not abort it for the next one.
+// A caller that gives up does not abort a connection attempt that others need.
 func TestShared(t *testing.T) {
 	h, _ := login(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
@@ -401,8 +399,7 @@ func TestShared(t *testing.T) {
 	}
 }
 
-// All output of a command is delivered, even to a slow reader. A silent process that outlives the command is not waited
-// for.
+// All output of a command reaches even a slow reader. Run does not wait for a silent process that outlives the command.
 func TestSlowReader(t *testing.T) {
 	slow := &slowWriter{}
 	const size = 200 << 10 // more than a pipe holds

@@ -102,8 +102,8 @@ func (p *Pod) Close() error { return nil }
 // ended matches kubectl's message about a command's exit status.
 var ended = regexp.MustCompile(`(?m)^command terminated with exit code \d+\n?`)
 
-// framed passes on the output that precedes the command's exit status, which the shell prints last. If it is missing,
-// the connection was lost, whatever kubectl reports.
+// framed passes on the output before the command's exit status, which the shell prints last. If that is missing, the
+// connection was lost, whatever kubectl reports.
 type framed struct {
 	w    io.Writer
 	kept []byte // the status, or a possible beginning of it
@@ -163,7 +163,7 @@ var faultForms = sync.OnceValue(func() (forms []*regexp.Regexp) {
 	return forms
 })
 
-// Refused returns a *remote.Denied for a message from a cluster, or nil if it does not know the message.
+// Refused returns a *remote.Denied for a message from a cluster, or nil if the message is unknown.
 func Refused(text string) *remote.Denied {
 	for i, f := range faults {
 		if faultForms()[i].MatchString(text) {

@@ -8,7 +8,7 @@ import (
 	"fisub/remote"
 )
 
-// The exit status at the end of the output is found, however the output is cut into writes.
+// The exit status at the end of the output is found, however the output is cut.
 func TestFramed(t *testing.T) {
 	for _, c := range []struct {
 		name, text, want string

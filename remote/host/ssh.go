@@ -21,8 +21,8 @@ import (
 	"fisub/remote"
 )
 
-// options are passed to every ssh; the user's config cannot override them. They check host keys, disable prompts and
-// forwarding, and detect a lost connection within 15 seconds.
+// options are passed to every ssh and override the user's config: host keys are checked, prompts and forwarding are
+// off, and a lost connection is detected within 15 seconds.
 var options = []string{
 	"-T", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes", "-o", "ConnectTimeout=10",
 	"-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3", "-o", "LogLevel=ERROR", "-o", "ForwardAgent=no",
@@ -34,7 +34,7 @@ var options = []string{
 var SSHName = plain.NewForm(`^[A-Za-z0-9_][A-Za-z0-9_.@:\[\]-]{0,254}$`)
 
 // SSH is a host reached through the system's OpenSSH. All sessions share one connection: the master, an ssh process
-// that lives until this process closes its stdin. It connects on first use, and again after the connection was lost.
+// that lives until this process closes its stdin. It connects on first use, and again after a loss.
 type SSH struct {
 	Name   string // host argument of ssh: "gpu01", "me@gpu01", "me@gpu01:2222"
 	Config string // file for ssh -F; "" for the user's own config
@@ -76,16 +76,15 @@ func command(ctx context.Context, args []string) *exec.Cmd {
 	return cmd
 }
 
-// silence is how long a host waits for input from the client before it closes the connection. Otherwise, if the network
-// fails and the client ends before it recovers, processes on the host would wait for hours.
+// silence is how long a host waits for input from the client before it closes the connection. Otherwise processes on
+// the host could wait for hours for a client that ended while the network was down.
 var silence = time.Minute
 
-// listen ends with its input, or if no input arrives for a number of seconds. A host without timeout only does the
-// former.
+// listen ends with its input, or after %g seconds without input; without timeout on the host, only the former.
 const listen = `timeout 1 true 2>/dev/null || exec cat >/dev/null; while [ -n "$(timeout %g head -c 1)" ]; do :; done`
 
-// connect returns the socket of an established connection. If ctx ends, an attempt to connect continues, since another
-// caller may need it.
+// connect returns the socket of an established connection. If ctx ends, the attempt to connect continues for other
+// callers.
 func (s *SSH) connect(ctx context.Context) (socket string, err error) {
 	m, err := s.begin(ctx)
 	if err != nil {
@@ -145,11 +144,11 @@ func (s *SSH) begin(ctx context.Context) (m *master, err error) {
 	return m, nil
 }
 
-// socketForm matches folders in which ssh can create a socket. The kernel allows 107 bytes for the path, of which ssh
-// needs 17 for a temporary name, and ssh interprets blanks, quotes and % in options.
+// socketForm matches folders in which ssh can create a socket. The kernel allows 107 bytes, of which ssh needs 17 for a
+// temporary name, and ssh interprets blanks, quotes and % in options.
 var socketForm = plain.NewForm(`^[A-Za-z0-9_./+=@:,-]{1,80}$`)
 
-// socketDir creates a private folder for sockets, in /tmp if the folder for temporary files is unsuitable.
+// socketDir creates a private folder for sockets, in /tmp if the temporary folder is unsuitable.
 func socketDir() (dir string, remove func(), err error) {
 	for _, temp := range []string{os.TempDir(), "/tmp"} {
 		dir, remove, err = cache.TempDirIn(temp, "fisub-ssh")
@@ -213,12 +212,11 @@ func (s *SSH) Close() error {
 	return nil
 }
 
-// marker separates the output of the login shell's startup files from the command's, on stdout and stderr.
+// marker precedes the command's output on stdout and stderr. The output before it is from startup files.
 const marker = "\x1efisub\x1e\n"
 
-// bootstrap is the command for the login shell. It contains only characters that every shell, including csh and fish,
-// takes literally in quotes. The first line of stdin is the actual script; read consumes it byte by byte, so that the
-// rest of stdin is left for the command.
+// bootstrap is the command for the login shell. All shells, even csh and fish, take its characters in quotes literally.
+// It runs the script in the first line of stdin; read consumes byte by byte, so the rest is left for the command.
 const bootstrap = `exec /bin/sh -c 'IFS= read -r fisub; case $fisub in fisub:*) ` +
 	`eval "$(printf %b "${fisub#fisub:}")";; *) echo "` + robbed + `" >&2; exit 1;; esac'`
 
@@ -251,8 +249,8 @@ func marked(before string, argv []string, after string) string {
 	return script + after
 }
 
-// Run runs a command under any login shell, whatever its startup files print. Files that the command creates are
-// private to the user. Exit status 255, which ssh uses for its own errors, becomes 254.
+// Run runs a command under any login shell, whatever its startup files print. Files that it creates are private to the
+// user. Exit status 255, which ssh uses for its own errors, becomes 254.
 func (s *SSH) Run(ctx context.Context, argv []string, stdin io.Reader, stdout io.Writer) error {
 	socket, err := s.connect(ctx)
 	if err != nil {
@@ -352,8 +350,7 @@ func (s *SSH) denied(code, text, hint string) error {
 const startup = "look at the startup files of the login shell on the host, such as .bashrc: for commands that are " +
 	"not interactive they must read nothing and wait for nothing"
 
-// refusals maps texts that ssh prints when it cannot connect to error codes and hints. The first match counts; NAME
-// stands for the host.
+// refusals maps messages of ssh about a failed connection to codes and hints. The first match counts; NAME is the host.
 var refusals = []struct{ words, code, begin, hint string }{
 	{robbed, "no-such", "", startup},
 	{"HOST IDENTIFICATION HAS CHANGED", "host-key", "its host key has changed: ",
@@ -369,8 +366,8 @@ var refusals = []struct{ words, code, begin, hint string }{
 	{"", "unreachable", "", "ssh NAME shows more"},
 }
 
-// knownKey returns the ssh-keygen options that remove a changed host key. They come from ssh's message, because
-// known_hosts does not contain aliases from the user's config.
+// knownKey returns the ssh-keygen options that remove a changed host key. They come from ssh's message, since
+// known_hosts has no aliases of the user's config.
 func knownKey(said string) string {
 	options := "-R NAME"
 	if name := regexp.MustCompile(`(?m)^Host key for (\S{1,255}) has changed`).FindStringSubmatch(said); name != nil {

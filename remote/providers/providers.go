@@ -54,8 +54,8 @@ func Decode(t *config.Table) (remote.Config, error) {
 	return c, usage.Invalid(remote.Decode(t, c))
 }
 
-// Open opens the provider of the table [remote.NAME]. If gpu is not "", it overrides the table's kind of GPU. If there
-// is no such table, but NAME is a kind, Open uses an empty table.
+// Open opens the provider of the table [remote.NAME]; gpu, if not "", overrides the table's. Without the table, the
+// name of a kind means its defaults.
 func Open(tables map[string]*config.Table, name, gpu string) (remote.Provider, remote.Common, error) {
 	table, ok := tables[name]
 	if !ok {
@@ -89,7 +89,7 @@ func (s Set) Close() {
 	}
 }
 
-// OpenAll opens the providers of the named tables as Open does, and returns the tables' common keys too.
+// OpenAll opens the providers of the named tables and returns the tables' common keys too.
 func OpenAll(tables map[string]*config.Table, names []string, gpu string) (Set, map[string]remote.Common, error) {
 	open, commons := Set{}, map[string]remote.Common{}
 	var faults []error

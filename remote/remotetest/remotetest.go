@@ -1,5 +1,5 @@
 // Package remotetest is the test suite that every provider must pass. Its jobs are shell scripts instead of `fisub
-// local`, and the test binary replaces the fisub binary as the agent. A provider's test starts with
+// local`, and the test binary is the agent. A provider's test starts with
 //
 //	func TestMain(m *testing.M) { remotetest.Main(m) }
 //	func TestProvider(t *testing.T) { remotetest.Run(t, remotetest.Setup{New: ...}) }
@@ -31,7 +31,7 @@ import (
 	"fisub/remote/agent"
 )
 
-// Agent returns the agent in the test binary. Its host has the GPUs written by PutGPUs.
+// Agent returns the agent in the test binary. Its GPUs come from PutGPUs.
 func Agent() *agent.Agent {
 	self, _ := os.Executable()
 	return &agent.Agent{Version: "test", Self: []string{self, "agent"}, GPUs: func() (gpus []agent.GPU, err error) {
@@ -43,7 +43,7 @@ func Agent() *agent.Agent {
 	}}
 }
 
-// PutGPUs sets the fake GPUs of the host with the work folder work.
+// PutGPUs sets the fake GPUs of the host with that work folder.
 func PutGPUs(t testing.TB, work string, gpus ...agent.GPU) {
 	t.Helper()
 	data, err := json.Marshal(gpus)
@@ -58,7 +58,7 @@ func PutGPUs(t testing.TB, work string, gpus ...agent.GPU) {
 	}
 }
 
-// Main runs the tests, and fails if goroutines are left. If the binary was started as an agent, Main runs the agent.
+// Main runs the tests, or the agent if the binary was started as one. It fails if goroutines are left.
 func Main(m *testing.M, options ...goleak.Option) {
 	if len(os.Args) > 1 && os.Args[1] == "agent" {
 		if err := Agent().Main(context.Background(), os.Args[2:], os.Stdout); err != nil {
@@ -82,37 +82,36 @@ type Setup struct {
 	// KillHost kills the host of a running job, or the agent on it.
 	KillHost func(t *testing.T, h remote.Handle)
 
-	// Cut interrupts the connections to the hosts for a moment; the provider must recover. It is nil if there are no
-	// connections.
+	// Cut interrupts the connections for a moment; the provider must recover. It is nil without connections.
 	Cut func(t *testing.T)
 
-	// Away returns a provider, a function that makes its hosts unreachable, and one that makes them reachable again.
-	// The provider must give up a Wait as soon as its table allows, or never. Away is nil if there are no connections.
+	// Away returns a provider and functions that make its hosts unreachable and reachable again. The provider must give
+	// up a Wait as soon as its table allows, or never. Away is nil without connections.
 	Away func(t *testing.T) (p remote.Provider, cut, back func())
 
-	// Spoil corrupts the stored file with that hash, like Spoil below. It is nil if nobody could do that.
+	// Spoil corrupts the stored file with that hash, like Spoil below. It is nil if nobody could.
 	Spoil func(t *testing.T, hash string)
 
-	// SpoiltLost is set if a job whose agent is corrupt ends as Lost, because nothing checks the agent before it runs.
+	// SpoiltLost is set if a job with a corrupt agent is lost, because nothing checks the agent before it runs.
 	SpoiltLost bool
 
-	// Sweeps is set if Release ends a job's processes even after the job has killed its agent. For other providers the
-	// container or machine ends with the agent.
+	// Sweeps is set if Release ends a job's processes even if the job has killed its agent. Otherwise the container or
+	// machine ends with the agent.
 	Sweeps bool
 
 	// HalfFree leaves the folder of an ended job as a client killed during Release would, like HalfFree below. It is
 	// nil if a folder keeps its name until it is deleted.
 	HalfFree func(t *testing.T, h remote.Handle)
 
-	// GPUs returns a provider whose two places are the two GPUs of one host, and the host's work folder. It is nil if
-	// each job has its own host.
+	// GPUs returns a provider whose two places are the GPUs of one host, and the host's work folder. It is nil if each
+	// job has its own host.
 	GPUs func(t *testing.T) (p remote.Provider, work string)
 
 	// Change adds provider-specific settings to a job.
 	Change func(*remote.Job)
 }
 
-// Table decodes values, as from a table [remote.name] of a config, into a Config.
+// Table decodes the values of a table [remote.name] into a Config.
 func Table[C any, P interface {
 	*C
 	remote.Config
@@ -122,8 +121,8 @@ func Table[C any, P interface {
 	return c, err
 }
 
-// Script returns a job that runs a shell script. Its bundle also contains the files, given as content by name. The
-// job's Place has GPU -1 and no host.
+// Script returns a job that runs a shell script. Its bundle also has the files, content by name. Its Place has GPU -1
+// and no host.
 func Script(t testing.TB, text string, files map[string]string) *remote.Job {
 	t.Helper()
 	self, err := os.Executable()
@@ -197,7 +196,7 @@ type Recorder struct {
 	mu     sync.Mutex
 	stream bytes.Buffer
 	states []remote.Stage
-	// Fail, if not nil, is called on each Write with the stream so far; its error is returned.
+	// Fail, if not nil, is called on each Write, and its error returned.
 	Fail func(stream []byte) error
 }
 
@@ -241,7 +240,7 @@ type suite struct {
 	Setup
 }
 
-// A testCase is a test of the suite. It is skipped silently if it does not apply to the provider.
+// A testCase is a test of the suite. It is omitted if it does not apply to the provider.
 type testCase struct {
 	name    string
 	applies bool
@@ -289,7 +288,7 @@ func Run(t *testing.T, setup Setup) {
 	}
 }
 
-// Spoil corrupts the file with that hash in the store of a work folder, without changing its size.
+// Spoil corrupts the file with that hash in a work folder's store, without changing its size.
 func Spoil(t *testing.T, work, hash string) {
 	t.Helper()
 	name := agent.Stored(work, hash)
@@ -428,7 +427,7 @@ func (s *suite) exitStatus(t *testing.T) {
 	}
 }
 
-// signed runs a job with a key. Only lines and an end signed by the agent count, even if the program writes an
+// signed runs a job with a key. Only the lines and the end signed by the agent count, even if the program writes an
 // exit.json. The program must not find the key anywhere, not even on Modal's volume.
 func (s *suite) signed(t *testing.T) {
 	p := s.provider(t)
@@ -529,8 +528,8 @@ func (s *suite) spoilt(t *testing.T) {
 	}
 }
 
-// An agent corrupted by a crash of the host is sent again: for the job that finds it corrupt, or, if that job is lost,
-// for the next one.
+// An agent corrupted by a crash of the host is sent again, to the job that finds it corrupt or, if that is lost, to the
+// next.
 func (s *suite) spoiltAgent(t *testing.T) {
 	p := s.provider(t)
 	h := s.submit(t, p, s.job(t, p, `echo ran`, nil))
@@ -555,7 +554,7 @@ func (s *suite) spoiltAgent(t *testing.T) {
 	}
 }
 
-// A job that kills its agent and leaves a process in its own session is lost, and Release ends the process.
+// A job that kills its agent and leaves a process in its own session is lost. Release ends the process.
 func (s *suite) daemon(t *testing.T) {
 	p := s.provider(t)
 	file := filepath.Join(t.TempDir(), "beat")
@@ -868,8 +867,8 @@ func (s *suite) connectionCut(t *testing.T) {
 	}
 }
 
-// away makes the hosts unreachable while a job runs and ends. The job must not count as ended, however long that takes,
-// and its output must be complete when the hosts are back.
+// away makes the hosts unreachable while a job runs and ends. The job must not count as ended, and its output must be
+// complete when the hosts are back.
 func (s *suite) away(t *testing.T) {
 	p, cut, back := s.Away(t)
 	t.Cleanup(func() { p.Close() })
@@ -908,8 +907,8 @@ func (s *suite) away(t *testing.T) {
 	}
 }
 
-// gpus submits six jobs for the two GPUs of a host at the same time. A GPU must never have two jobs, and both GPUs must
-// be in use at the same time. Refusals because of GPUs must have hints.
+// gpus submits six jobs for a host's two GPUs at once. A GPU must never have two jobs, and both must be in use at the
+// same time. Refusals because of GPUs must have hints.
 func (s *suite) gpus(t *testing.T) {
 	p, work := s.GPUs(t)
 	t.Cleanup(func() { p.Close() })

@@ -31,13 +31,13 @@ type FolderJob struct {
 	Cluster string       `json:"cluster,omitempty"` // if one queue serves several clusters; "" for the host's own
 }
 
-// Valid reports whether the fields may come from a handle. This matters because Free deletes the paths that they name.
+// Valid reports whether a job from a handle is well-formed: Free deletes the paths that it names.
 func (j *FolderJob) Valid() bool {
 	return remote.ValidID(j.ID) && path.IsAbs(j.Work) && path.Clean(j.Work) == j.Work && !control(j.Work) &&
 		(j.Program == "" || remote.ValidHash(j.Program))
 }
 
-// Handle returns the job's handle for a provider of that kind.
+// Handle returns the job's handle for that kind of provider.
 func (j *FolderJob) Handle(kind string) remote.Handle {
 	return remote.NewHandle(kind, j.ID, j.Place, j)
 }
@@ -50,17 +50,17 @@ func (j *FolderJob) program() string { return agent.Stored(j.Work, j.Program) }
 // noJob is the exit status of scripts that cannot find the job's folder.
 const noJob = 44
 
-// follow prints a newline as soon as the host answers, and then the stream of the job in folder $1 from byte $3. It
-// fails if the program $2 exits with 0 although the job has not ended: then $2 is damaged.
+// follow prints a newline when the host answers, and then the stream of the job in folder $1 from byte $3. If the
+// program $2 exits with 0 before the job has ended, it is damaged, and follow fails.
 var follow = fmt.Sprintf(`[ -d "$1" ] || exit %d; echo; "$2" agent tail "$1" --from "$3"; s=$?
 if [ $s -eq 0 ] && [ -d "$1" ] && [ ! -e "$1/%s" ]; then echo the program of the agent is damaged >&2; exit 1; fi
 exit $s`,
 	noJob, agent.ExitName)
 
-// stubborn is how long Wait retries if the host answers but the agent fails; then the job is lost.
+// stubborn is how long the agent may fail on a reachable host before the job is lost.
 const stubborn = 5 * time.Second
 
-// Wait passes the event stream on from byte from, like remote.Provider's Wait. It reconnects as needed, and returns the
+// Wait passes on the event stream from byte from, like remote.Provider's Wait. It reconnects as needed, and returns the
 // error if the host is unreachable for longer than away.
 func (j *FolderJob) Wait(ctx context.Context, from int64, w remote.Watcher, away time.Duration) (remote.Exit, error) {
 	f := &follower{Feed: remote.Feed{To: w, At: from}}
@@ -135,7 +135,7 @@ func (f *follower) Write(p []byte) (n int, err error) {
 	return len(p), err
 }
 
-// Exit returns how the job ended. It is nil if the agent has not written it, or if the folder is gone.
+// Exit returns the end of the job. It is nil if it is not written yet, or the folder is gone.
 func (j *FolderJob) Exit(ctx context.Context) (*remote.Exit, error) {
 	text, err := j.read(ctx, agent.ExitName, 64<<10)
 	if text == nil || err != nil {
@@ -145,7 +145,7 @@ func (j *FolderJob) Exit(ctx context.Context) (*remote.Exit, error) {
 	return &exit, nil
 }
 
-// read returns the beginning of a file in the job's folder, or nil if the file does not exist.
+// read returns the beginning of a file in the job's folder, or nil if it does not exist.
 func (j *FolderJob) read(ctx context.Context, name string, limit int64) ([]byte, error) {
 	text := bytes.NewBuffer([]byte{})
 	_, err := j.Host.Read(ctx, path.Join(j.Dir(), name), 0, limit, text)
@@ -158,7 +158,7 @@ func (j *FolderJob) read(ctx context.Context, name string, limit int64) ([]byte,
 // maxLog limits the size of each collected file.
 const maxLog = 16 << 20
 
-// Collect copies the job's log and the named files, if they exist, into the folder dst.
+// Collect copies the log and the named files, if they exist, into the folder dst.
 func (j *FolderJob) Collect(ctx context.Context, dst string, names ...string) error {
 	for _, name := range append([]string{agent.LogName}, names...) {
 		if err := j.collect(ctx, name, filepath.Join(dst, name)); err != nil {
@@ -190,10 +190,9 @@ func (l localWriter) Write(p []byte) (int, error) {
 	return n, remote.Local(err)
 }
 
-// free ends the job in folder $1 with its agent $2 and removes the folder. If a killed client has renamed the folder to
-// $3 before, it removes $3. If the agent exits with 1, it could not end the job. If the agent's program is missing or
-// damaged, the shell removes the folder of a job that never started or has ended, or whose agent on this machine is
-// dead.
+// free lets the agent $2 end the job in folder $1 and remove it, or removes $3, the renamed folder of a killed client.
+// An agent that cannot exits with 1. If the agent's program is missing or damaged, the shell removes the folder of a
+// job that never started or has ended, or whose agent on this machine is dead.
 const free = `left() { [ -e "$1" ] || [ -e "$3" ]; }
 if [ -s "$2" ] && [ -x "$2" ]; then "$2" agent free "$1"; s=$?
 if [ $s -eq 1 ] && [ ! -e "$1" ]; then rm -rf -- "$3"; s=0; fi
@@ -214,10 +213,10 @@ func (j *FolderJob) Remove(ctx context.Context) error {
 	return shell(ctx, j.Host, `rm -rf -- "$@"`, []string{j.Dir(), j.half()}, nil, nil)
 }
 
-// half returns the name of a folder that a killed Free left.
+// half returns the folder that a killed Free leaves.
 func (j *FolderJob) half() string { return path.Join(agent.Jobs(j.Work), agent.FreePrefix+j.ID) }
 
-// Said returns the last line of a file in the job's folder, or "" if the file does not exist.
+// Said returns the last line of a file in the job's folder, or "" if it does not exist.
 func (j *FolderJob) Said(ctx context.Context, name string) (string, error) {
 	text, err := j.read(ctx, name, 64<<10)
 	lines := bytes.Split(bytes.TrimSpace(text), []byte("\n"))

@@ -15,8 +15,8 @@ import (
 	"fisub/remote/host"
 )
 
-// Hosts are the hosts of one table, each with a work folder. Submit starts an agent there. Hosts has the methods of a
-// remote.Provider except Places and Check.
+// Hosts are the hosts of one table, with a work folder each. They have the methods of a remote.Provider except Places
+// and Check.
 type Hosts struct {
 	Kind    string // of the provider
 	Table   string // its name
@@ -87,7 +87,7 @@ func (s *Hosts) Release(ctx context.Context, h remote.Handle) error {
 	return Fault(ctx, s.Table, f.Name, j.Free(ctx))
 }
 
-// List returns the jobs on all hosts. Its error includes each unreachable host.
+// List returns the jobs on all hosts. Its error includes unreachable hosts.
 func (s *Hosts) List(ctx context.Context) ([]remote.Handle, error) {
 	handles, faults := make([][]remote.Handle, len(s.Folders)), make([]error, len(s.Folders))
 	var group sync.WaitGroup
@@ -107,8 +107,8 @@ func (s *Hosts) List(ctx context.Context) ([]remote.Handle, error) {
 	return slices.Concat(handles...), errors.Join(faults...)
 }
 
-// Ready reports for each host whether a job that needs a GPU of that kind ("" for none) could start now on one of the
-// GPUs with those ordinals.
+// Ready reports for each host whether a job for that kind of GPU ("" for none) could start now on one of the GPUs with
+// those ordinals.
 func (s *Hosts) Ready(ctx context.Context, kind string, ordinals []int) []remote.Host {
 	hosts := make([]remote.Host, len(s.Folders))
 	var group sync.WaitGroup
@@ -133,7 +133,7 @@ func (s *Hosts) Close() error {
 	return errors.Join(faults...)
 }
 
-// Fault adds the table and the host to an error, as shown to the user; name is "" if there is only one host.
+// Fault adds the table and the host to an error for the user; name is "" if there is only one host.
 func Fault(ctx context.Context, table, name string, err error) error {
 	var denied *remote.Denied
 	var failed *host.ExitError

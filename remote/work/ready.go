@@ -14,7 +14,7 @@ import (
 	"fisub/remote/agent"
 )
 
-// self returns the hash of this program, which is also the agent of its jobs; "" if it cannot be read.
+// self returns the hash of this program, the agent of its jobs; "" if it cannot be read.
 var self = sync.OnceValue(func() string {
 	path, err := os.Executable()
 	if err != nil {
@@ -27,7 +27,7 @@ var self = sync.OnceValue(func() string {
 	return f.SHA256
 })
 
-// looking prints the host's GPUs, one fact per line, according to the agent $1, if it is there, and nvidia-smi.
+// looking prints the host's GPUs, a fact on each line, as seen by the agent $1, if it is there, and nvidia-smi.
 const looking = `if [ -s "$1" ] && [ -x "$1" ]; then
 if out=$("$1" agent look 2>&1); then printf 'agent %s\n' "$out"; else printf 'fault %s\n' "$out"; fi; fi
 command -v nvidia-smi >/dev/null || exit 0
@@ -37,7 +37,7 @@ echo "gpu $line"; lock=/tmp/fisub-${line%%,*}.lock
 nvidia-smi --query-compute-apps=gpu_uuid,pid,process_name --format=csv,noheader 2>/dev/null | sed 's/^/app /'; true`
 
 // GPUs returns the GPUs of the host and a description of them. It asks the agent with the hash program, or nvidia-smi
-// if that agent is not on the host. The error is a *remote.Denied if there is no GPU, or neither can be asked.
+// if the host does not have that. The error is a *remote.Denied if no GPU is found.
 func (f *Folder) GPUs(ctx context.Context, facts *Facts, program string) (gpus []agent.GPU, called string, err error) {
 	out := &plain.Buffer{Limit: 1 << 20}
 	if err := shell(ctx, f.Host, looking, []string{agent.Stored(facts.Root, program)}, nil, out); err != nil {
@@ -82,9 +82,9 @@ func (f *Folder) GPUs(ctx context.Context, facts *Facts, program string) (gpus [
 	return gpus, fmt.Sprintf("%d x %s%s", len(gpus), plain.Brief(gpus[0].Name, 100), called), nil
 }
 
-// Ready reports whether a job that needs a GPU of that kind ("" for none) could start now on one of the GPUs with those
-// ordinals. It applies the agent's own rules and creates nothing on the host. The state is "ready", "busy", or "down"
-// with an error.
+// Ready reports whether a job for that kind of GPU ("" for none) could start now on one of the GPUs with those
+// ordinals. It applies the agent's rules and creates nothing on the host. The state is "ready", "busy", or "down" with
+// an error.
 func (f *Folder) Ready(ctx context.Context, kind string, ordinals []int) (state, detail string, err error) {
 	facts, err := f.See(ctx)
 	if err == nil && f.Check != nil {
@@ -133,7 +133,7 @@ func unfit(r *agent.Refusal) error {
 	return &remote.Denied{Code: "no-such", Text: r.Text, Hint: r.Hint}
 }
 
-// fits rejects a job whose GPU this host cannot have, before its files are sent. It leaves the rest to the agent.
+// fits rejects a job that certainly has no suitable GPU on this host, before its files are sent.
 func (f *Folder) fits(ctx context.Context, facts *Facts, job *remote.Job, program string) error {
 	if job.GPU == "" {
 		return nil

@@ -23,18 +23,19 @@ import (
 	"fisub/remote/host"
 )
 
-// tries is how many times Send starts if the connection is lost each time; it never resends what has arrived. Attempts
-// that cannot reach the host do not count.
+// tries is the maximum number of attempts of a Send that loses the connection each time. Attempts that cannot reach the
+// host do not count.
 const tries = 4
 
 // Send uploads the files that are missing from the store and returns facts about the host. progress, which may be nil,
-// gets the number of uncompressed bytes sent so far, out of total. Concurrent calls run one after the other, so that
-// the next finds the files in the store. Send survives lost connections, and an unreachable host for up to Away.
+// gets the uncompressed bytes sent so far, out of total. Concurrent calls run one after the other, so that each finds
+// the files of the one before. Send survives lost connections, without resending data, and an unreachable host for up
+// to Away.
 func (f *Folder) Send(ctx context.Context, files []remote.File, progress func(sent, total int64)) (*Facts, error) {
 	return f.sendAll(ctx, files, progress, nil)
 }
 
-// sendAll is Send with a function fits, which may be nil, that can reject the host before anything is sent.
+// sendAll is Send with a function that can reject the host before anything is sent; fits may be nil.
 func (f *Folder) sendAll(ctx context.Context, files []remote.File, progress func(sent, total int64),
 	fits func(*Facts) error) (*Facts, error) {
 	select {
@@ -68,22 +69,22 @@ func (f *Folder) sendAll(ctx context.Context, files []remote.File, progress func
 	}
 }
 
-// room (in bytes) and inodes must be free on the host in addition to the files themselves.
+// room (in bytes) and inodes must be free besides the files themselves.
 const (
 	room   = 32 << 20
 	inodes = 40
 )
 
-// A partial upload has this prefix and the hash as its name in the store; packName marks a compressed one. Clients that
-// send the same file write the same bytes to the same offsets.
+// Names of partial uploads in the store are a prefix and the hash; packName is for compressed ones. Clients that send
+// the same file write the same bytes to the same offsets.
 const (
 	partName = ".part-"
 	packName = ".gzip-"
 )
 
-// stored runs look, then reads hashes, one per line, and prints the sizes of those files and of their partial uploads.
-// It touches the files, since a job may start soon. In the user's own folder it deletes files that no job has used for
-// a month, and partial uploads that have not grown for a day.
+// stored runs look, then reads hashes, one per line, and prints the sizes of these files and of their partial uploads.
+// It touches the files for the job that follows. In the user's own folder it deletes files unused for a month, and
+// partial uploads that have not grown for a day.
 const stored = look + `
 names=$(cat); cd store || exit; printf '%s\n' "$names" | xargs touch -c -- 2>/dev/null
 [ ! -O . ] ||
@@ -159,13 +160,13 @@ func full(facts *Facts, text string) error {
 		Hint: makeRoom}
 }
 
-// block is the unit in which an interrupted upload resumes.
+// block is the granularity at which an upload resumes.
 const block = 64 << 10
 
-// receive writes its input to the partial upload $1 from block $3. Then it unpacks it with the command $7 (if not ""),
-// and renames it to $2 after checking the size $4 and hash $5 and setting the mode $6. If another client has uploaded
-// the file in the meantime, it uses that. It deletes half-unpacked files of killed clients. The file is synced to disk
-// before it is renamed.
+// receive writes its input to the partial upload $1 from block $3, unpacks that with the command $7 (if not ""), checks
+// its size $4 and hash $5, sets the mode $6 and renames it to $2. If another client has uploaded the file in the
+// meantime, receive uses that. It deletes half-unpacked files of killed clients. The file is synced to disk before it
+// is renamed.
 var receive = fmt.Sprintf(`umask 077; dd of="$1" bs=%d seek="$3" conv=notrunc status=none || exit
 size() { stat -c %%s -- "$1" 2>/dev/null || echo 0; }
 tidy() { for left in "$1" "$1".*; do [ ! -e "$left" ] || rm -f -- "$left"; done; }
@@ -229,7 +230,7 @@ func (f *Folder) put(ctx context.Context, facts *Facts, file remote.File, have m
 	}
 }
 
-// shrinks reports whether a file is worth compressing, judged by a block from its middle.
+// shrinks reports whether compressing a file is worthwhile, judged by a block from its middle.
 func shrinks(r io.ReaderAt, size int64) bool {
 	piece := make([]byte, block)
 	n, _ := r.ReadAt(piece, max(0, size/2-block/2))
@@ -240,7 +241,7 @@ func shrinks(r io.ReaderAt, size int64) bool {
 	return out.Len() < n-n/8
 }
 
-// A packer compresses r. Its output is the same each time.
+// A packer compresses r; its output is always the same.
 type packer struct {
 	r    io.Reader
 	w    *gzip.Writer
@@ -266,8 +267,8 @@ func (p *packer) Read(b []byte) (int, error) {
 	return p.out.Read(b)
 }
 
-// Checked reads a file of a bundle from R. At the end it returns an error that wraps agent.ErrHash if the content does
-// not match the file's hash.
+// Checked reads a file of a bundle from R. If the content does not match the hash, the last Read returns an error that
+// wraps agent.ErrHash.
 type Checked struct {
 	R    io.Reader
 	File remote.File
@@ -288,7 +289,7 @@ func (c *Checked) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// A source reads a local file to send. It keeps its first error, a *LocalError.
+// A source reads a local file to send and keeps its error, a *LocalError.
 type source struct {
 	Checked
 	count *remote.Progress

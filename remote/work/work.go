@@ -1,6 +1,6 @@
-// Package work implements what providers do with a host that they can reach: it uses the work folder described in
-// package agent through a host.Host. It uploads a job's files, starts the agent, follows the event stream and cleans
-// up. It neither chooses hosts nor handles queues.
+// Package work uses the work folder described in package agent through a host.Host. It is for providers with direct
+// access to hosts: it uploads a job's files, starts the agent, follows the event stream and cleans up. It neither
+// chooses hosts nor handles queues.
 package work
 
 import (
@@ -66,11 +66,11 @@ func shell(ctx context.Context, h host.Host, script string, args []string, in io
 // barred is the exit status of look if the mode of the user's own folder denies access.
 const barred = 45
 
-// makeRoom is the hint for a full disk. It names df -i because df -h shows free space even if there are no free inodes.
+// makeRoom is the hint for a full disk. df -h alone shows free space even if all inodes are used.
 const makeRoom = "make room (df -h and df -i show bytes and inodes), or set workdir to a larger disk"
 
-// look prints facts about the host, one per line as a word and its value; the last lines are the output of df. If $2 is
-// set it creates the folder $1. Otherwise it creates nothing, and describes the nearest parent that exists.
+// look prints facts about the host, a word and its value on each line, and then the output of df. If $2 is set it
+// creates the folder $1; otherwise it describes the nearest parent that exists.
 const look = `umask 077; echo "system $(uname -sm)"; echo "uid $(id -u)"; command -v gzip >/dev/null && echo gzip yes
 may() { [ ! -d "$1" ] || [ ! -O "$1" ] || [ -r "$1" -a -w "$1" -a -x "$1" ] || { echo "$1" >&2; exit 45; }; }
 dir=$1; case $dir in /*) ;; *) cd || exit ;; esac
@@ -86,19 +86,18 @@ echo '#!/bin/sh' >"$t" && chmod 700 "$t" && { "$t" </dev/null; ran=$?; }; } 2>/d
 [ -z "$ran" ] || echo "ran $ran" || exit
 df -Pk .`
 
-// Look creates the folder if necessary and returns facts about the host. Programs are run from the folder's store, so
-// Look rejects a folder in which they cannot run and one that other users can change.
+// Look creates the folder if necessary and returns facts about the host. Since programs are run from the store, Look
+// rejects a folder in which they cannot run or that others can change.
 func (f *Folder) Look(ctx context.Context) (*Facts, error) {
 	return f.look(ctx, look+"; true", "make", nil, nil)
 }
 
-// See is Look without creating the folder. If the folder does not exist, the facts are about its nearest existing
-// parent.
+// See is Look without creating the folder: the facts may be about its nearest existing parent.
 func (f *Folder) See(ctx context.Context) (*Facts, error) {
 	return f.look(ctx, look+"; true", "", nil, nil)
 }
 
-// look runs a script that starts with the const look and parses its facts. Lines after the first empty line go to rest.
+// look runs a script that starts with the const look. It passes lines after the first empty line to rest.
 func (f *Folder) look(ctx context.Context, script, how string, in io.Reader, rest func(line string)) (*Facts, error) {
 	out := &plain.Buffer{Limit: 4 << 20}
 	err := shell(ctx, f.Host, script, []string{strings.TrimPrefix(f.Dir, "~/"), how}, in, out)
@@ -162,7 +161,7 @@ func (f *Folder) look(ctx context.Context, script, how string, in io.Reader, res
 }
 
 // private rejects a folder that others may change. stat has the owner's number, the mode, the owner and the group. A
-// group with the same name as the owner is taken for a private one.
+// group named like the owner counts as private.
 func private(name, uid string, stat []string) error {
 	mode, err := strconv.ParseUint(stat[1], 8, 32)
 	refuse := func(text, hint string) error {
@@ -180,16 +179,16 @@ func private(name, uid string, stat []string) error {
 }
 
 // begin creates the job's folder $1 with the description from stdin. Then it runs the remaining arguments, if any: they
-// start an agent, which must leave its state file there. If the client dies in between and the description is
-// incomplete, begin deletes the folder.
+// start an agent, which must leave its state there. If a step fails, for example because the client died and the
+// description is incomplete, it deletes the folder.
 const begin = `umask 077; dir=$1; shift; mkdir -- "$dir" || exit
 began() { [ $# -eq 0 ] || { "$@" && {
 [ -e "$dir/` + agent.StateName + `" ] || { echo the agent did not start >&2; false; }; }; }; }
 { cat >"$dir/.job" && mv -- "$dir/.job" "$dir/` + agent.JobName + `" && began "$@"; } || {
 s=$?; rm -rf -- "$dir"; exit $s; }`
 
-// Begin creates the folder of a job below the root returned by Send and runs command, if any, there. After an error the
-// folder may exist if the host is unreachable.
+// Begin creates the folder of a job below the root returned by Send, and runs command, if any. If the host becomes
+// unreachable, the folder may exist despite the error.
 func (f *Folder) Begin(ctx context.Context, j *FolderJob, job *remote.Job, command ...string) error {
 	text, err := json.Marshal(job)
 	if err != nil {
@@ -201,14 +200,14 @@ func (f *Folder) Begin(ctx context.Context, j *FolderJob, job *remote.Job, comma
 		if !errors.As(err, &failed) || failed.Status != host.NotRunnable || try == 10 {
 			return err
 		}
-		// The kernel does not run a file while a process, such as one being forked, has it open for writing.
+		// The kernel runs no file that any process, such as one being forked, has open for writing.
 		if remote.Sleep(ctx, 50*time.Millisecond) != nil {
 			return err
 		}
 	}
 }
 
-// Submit sends the missing files and starts the job's agent. After an error nothing is left running.
+// Submit sends the missing files and starts the agent. After an error nothing is left running.
 func (f *Folder) Submit(ctx context.Context, job *remote.Job, progress func(sent, total int64)) (*FolderJob, error) {
 	program, err := job.Program()
 	if err != nil {
@@ -231,12 +230,12 @@ func (f *Folder) Submit(ctx context.Context, job *remote.Job, progress func(sent
 	}
 }
 
-// heal reads names of files in folder $1. It deletes those whose hash differs from their name, and prints their names.
+// heal reads file names, deletes those in folder $1 whose hash differs from their name, and prints them.
 const heal = `cd -- "$1" && while read -r name; do
 [ ! -e "$name" ] || [ "$(sha256sum <"$name")" = "$name  -" ] || { rm -f -- "$name"; echo "$name"; }; done; true`
 
-// Heal deletes damaged files from the store, for example after a crash of the host. It reports whether it deleted any;
-// Send then uploads them again.
+// Heal deletes damaged files from the store, as after a crash of the host, and reports whether there were any. Send
+// uploads them again.
 func (f *Folder) Heal(ctx context.Context, facts *Facts, files []remote.File) bool {
 	var names strings.Builder
 	for _, file := range files {
@@ -247,7 +246,7 @@ func (f *Folder) Heal(ctx context.Context, facts *Facts, files []remote.File) bo
 	return err == nil && len(removed.Bytes()) > 0
 }
 
-// undo ends a job whose start failed with err; the job may be running or not.
+// undo ends a job whose start failed with err, and which may be running.
 func (f *Folder) undo(ctx context.Context, j *FolderJob, err error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 	defer cancel()

@@ -81,7 +81,7 @@ func within(t *testing.T) context.Context {
 	return ctx
 }
 
-// If any one call loses its connection, the job still runs, its stream is complete and nothing is left behind.
+// If any call loses its connection, the job still runs, its stream is complete and nothing is left behind.
 func TestEachCallLost(t *testing.T) {
 	t.Parallel()
 	for n, failed := 1, true; failed; n++ {
@@ -170,7 +170,8 @@ func TestStartLost(t *testing.T) {
 	}
 }
 
-// Send gives up an unreachable host after Away, at once if it never answered, and a connection that is lost each time.
+// Send gives up an unreachable host after Away, or at once if it never answered, and a connection that is lost each
+// time.
 func TestGivenUp(t *testing.T) {
 	t.Parallel()
 	away := &remote.Denied{Code: "unreachable", Text: "no route"}
@@ -222,7 +223,7 @@ func TestGivenUp(t *testing.T) {
 	h.fail = nil
 }
 
-// The store keeps a job's files and new ones, and sends neither again; files unused for a month are deleted.
+// The store keeps a job's files and new ones and sends neither again. It deletes files unused for a month.
 func TestStore(t *testing.T) {
 	f, h := folder(t)
 	job := remotetest.Script(t, "true", map[string]string{"a": "same", "b": "same"})
@@ -283,7 +284,7 @@ func TestStore(t *testing.T) {
 	}
 }
 
-// A local file that does not match the job's hash gives a LocalError and does not get into the store.
+// A local file with a wrong hash gives a LocalError and does not get into the store.
 func TestWrongFile(t *testing.T) {
 	f, _ := folder(t)
 	job := remotetest.Script(t, "true", map[string]string{"a": "one"})
@@ -372,7 +373,7 @@ func (h *cutting) Run(ctx context.Context, argv []string, in io.Reader, out io.W
 	return &host.LostError{Text: "cut"}
 }
 
-// An interrupted upload resumes, also in another process; if it cannot, it starts again.
+// An interrupted upload resumes, even in another process. If it cannot, it starts again.
 func TestUploadGoesOn(t *testing.T) {
 	t.Parallel()
 	noise := make([]byte, 1<<20)
@@ -414,7 +415,7 @@ func TestUploadGoesOn(t *testing.T) {
 			if fmt.Sprint(h.seeks) != "[0 7]" {
 				t.Errorf("began at %v, want the second one to go on", h.seeks)
 			}
-			// Leftovers of a killed client are useless here: wrong content, and half unpacked.
+			// Useless leftovers of a killed client: wrong content, half unpacked.
 			part := filepath.Join(agent.Store(dir), c.begun+files[0].SHA256)
 			if err := errors.Join(os.Remove(agent.Stored(dir, files[0].SHA256)), os.WriteFile(part, make([]byte, 300_000),
 				0o600), os.WriteFile(part+".64", nil, 0o600)); err != nil {
@@ -461,8 +462,8 @@ func TestSendAtOnce(t *testing.T) {
 	}
 }
 
-// An agent damaged by a crash of the host is sent again. If it cannot end its job, Free reports that; if the job is
-// over, Free removes it.
+// An agent damaged by a crash of the host is sent again. Free reports that it cannot end its job, and removes a job
+// that is over.
 func TestDamaged(t *testing.T) {
 	t.Parallel()
 	longtest.Skip(t, "sends files many times")
@@ -540,7 +541,7 @@ func TestDamaged(t *testing.T) {
 	put(content)
 }
 
-// Programs are run from the folder, so Look rejects folders that others can change or that are mounted noexec.
+// Programs are run from the folder: Look rejects one that others can change or that is mounted noexec.
 func TestUnsafeFolder(t *testing.T) {
 	t.Parallel()
 	refused := func(dir, text, hint string) {
@@ -583,7 +584,7 @@ func TestUnsafeFolder(t *testing.T) {
 	}
 }
 
-// An unsuitable GPU is reported before any file is sent, by nvidia-smi if the agent is not on the host yet.
+// An unsuitable GPU is reported before files are sent, by nvidia-smi if the host does not have the agent yet.
 func TestReady(t *testing.T) {
 	t.Parallel()
 	bin := t.TempDir()
