@@ -177,7 +177,6 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// sealed gives a job a key.
 func sealed(j *remote.Job) { j.Key = "secret-of-the-test" }
 
 // known returns the signed lines of a job's stream, whether all lines are signed, and the job's end.

@@ -18,7 +18,7 @@ import (
 	"fisub/remote"
 )
 
-// A GPU is a GPU of the host.
+// A GPU describes one GPU of the host.
 type GPU struct {
 	UUID      string
 	Name      string   // "NVIDIA B200"

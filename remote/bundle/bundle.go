@@ -83,7 +83,6 @@ type Bundle struct {
 	base []remote.File
 }
 
-// baselineDir is the baseline's folder in a bundle.
 const baselineDir = "baseline"
 
 // New creates the files that all jobs share. For spec.Arch it compiles, with the cache below root, the solution, its

@@ -23,7 +23,6 @@ const UsualStream = 1 << 30
 // room returns the usual stream limit for n workloads. Each needs some kB, and up to 5 MiB of the solution's output.
 func room(n int) int64 { return min(16<<20+int64(n)*8<<20, UsualStream) }
 
-// A workload is a workload of the run.
 type workload struct {
 	index    int
 	by       string          // job with the verdict, even a retracted one; before(place) if from an earlier process
@@ -92,7 +91,6 @@ func (m *merger) settle(w *workload, by string) {
 	w.by = by
 }
 
-// done ends the run's stream.
 func (m *merger) done(now time.Time) {
 	done := m.summary.Totals()
 	done.Seconds += now.Sub(m.begun).Seconds()

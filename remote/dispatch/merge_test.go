@@ -28,7 +28,6 @@ func newMerging(workloads ...string) *merging {
 	return g
 }
 
-// texts returns the findings and the warnings.
 func (g *merging) texts() (findings, warnings []string) {
 	for _, e := range g.events {
 		if e.Finding != nil {

@@ -50,7 +50,7 @@ type ending struct {
 	releases int  // attempts so far
 }
 
-// A place is a place of the plan.
+// A place is the state of a place of the plan.
 type place struct {
 	bad    error // why it gets no further job
 	losses int   // number of jobs lost there
@@ -204,7 +204,6 @@ func newState(p *Plan, old *runs.Run, r rules) *state {
 	return s
 }
 
-// count adds n to the tries of the job's workloads.
 func (s *state) count(j *JobRecord, n int) {
 	for _, uuid := range j.Workloads {
 		s.runs.of(uuid).tries += n
@@ -227,7 +226,6 @@ func (s *state) active() []*job {
 	return slices.DeleteFunc(slices.Clone(s.jobs), func(j *job) bool { return j.Ended != nil })
 }
 
-// busy reports whether the job has a task.
 func (j *job) busy() bool { return j.phase != idle }
 
 // awaited reports whether the job may deliver a missing verdict.
@@ -709,7 +707,6 @@ func (s *state) judge(j *job) {
 	}
 }
 
-// end ends all jobs.
 func (s *state) end() {
 	s.mode, s.left = cancelling, nil
 	for _, j := range s.active() {

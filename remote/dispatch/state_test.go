@@ -124,7 +124,6 @@ const passedTrace = `{"definition":"d","workload":{"axes":{"b":1},"inputs":{},"u
 	`"correctness":{"max_relative_error":0.0,"max_absolute_error":0.0,"extra":null},` +
 	`"performance":{"latency_ms":1.0,"reference_latency_ms":0.0,"speedup_factor":0.0}}}`
 
-// fact applies a fact.
 func (c *play) fact(text string) {
 	word, rest, _ := strings.Cut(text, " ")
 	if d, err := time.ParseDuration(word); err == nil {
@@ -169,7 +168,6 @@ func (c *play) fact(text string) {
 	}
 }
 
-// words describes an action.
 func (c *play) words(a action) string {
 	switch a := a.(type) {
 	case save:

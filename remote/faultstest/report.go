@@ -47,7 +47,6 @@ func (r *result) keep(dir, to string) {
 
 var numbers = regexp.MustCompile(`[0-9]+`)
 
-// summary prints a table of faults and outcomes.
 func summary(to io.Writer, all []*result, took time.Duration) {
 	fmt.Fprintf(to, "\n%d runs in %v\n\n", len(all), took.Round(time.Second))
 	t := tabwriter.NewWriter(to, 0, 0, 2, ' ', tabwriter.AlignRight)

@@ -366,7 +366,6 @@ func (c *client) end() {
 	})
 }
 
-// end stops all machines.
 func (w *world) end() {
 	w.client.stop()
 	for _, m := range w.hosts {

@@ -372,7 +372,7 @@ func (s *suite) wait(t *testing.T, p remote.Provider, h remote.Handle, from int6
 	return r, exit
 }
 
-// patience waits for cond.
+// patience waits for cond, and fails the test after 30 s plus Slow.
 func (s *suite) patience(t *testing.T, what string, cond func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(30*time.Second + s.Slow); !cond(); time.Sleep(10 * time.Millisecond) {
