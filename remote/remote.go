@@ -188,7 +188,7 @@ type Host struct {
 }
 
 // A LocalError is an error of this machine, not of the host, such as an unreadable file of the bundle; sending is not
-// retried. Without it, a *fs.PathError could also come from a broken pipe to ssh.
+// retried. A *fs.PathError alone is ambiguous: a broken pipe to ssh gives one too.
 type LocalError struct{ Err error }
 
 func (e *LocalError) Error() string { return e.Err.Error() }

@@ -99,7 +99,7 @@ func refuse(hint, format string, args ...any) *Refusal {
 }
 
 // Run executes the job in dir. If ctx or Stop ends it early, it is Cancelled. The error is nil if exit.json was
-// written. A job that has ended is not run again; one with another agent is an error.
+// written. If the job has ended, Run returns its exit; if another agent has started it, an error.
 func (a *Agent) Run(ctx context.Context, dir string) (remote.Exit, error) {
 	if exit, err := ReadExit(dir); err == nil {
 		return exit, nil

@@ -75,8 +75,8 @@ const (
 	inodes = 40
 )
 
-// Names of partial uploads in the store are a prefix and the hash; packName is for compressed ones. Clients that send
-// the same file write the same bytes to the same offsets.
+// A partial upload is stored under partName, or packName if compressed, and its hash. Clients that send the same file
+// write the same bytes to the same offsets.
 const (
 	partName = ".part-"
 	packName = ".gzip-"
