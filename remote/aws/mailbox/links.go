@@ -91,8 +91,8 @@ type refusal struct {
 
 func (e *refusal) Error() string { return e.text }
 
-// do sends a request. Its errors omit the link, which net/http would quote. An answer other than 2xx is an error in S3's
-// words; 4xx except 408 and 429 is a *refusal.
+// do sends a request. Its errors omit the link, which net/http would quote. An answer other than 2xx is an error in the
+// words of S3; 4xx except 408 and 429 is a *refusal.
 func do(ctx context.Context, method, link, kind string, body io.Reader) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, method, link, body)
 	if err != nil {
