@@ -280,7 +280,7 @@ func (p *Provider) nodes(ctx context.Context, gpu string) (products []string, de
 	return products, detail, nil
 }
 
-// forbidden reports whether the user's account lacks a right. An expired login does not count.
+// forbidden reports whether the user's account is missing a right. An expired login does not count.
 func forbidden(err error) bool {
 	return remote.CodeOf(err) == "credentials" && strings.Contains(err.Error(), "orbidden")
 }
@@ -561,7 +561,7 @@ func (p *Provider) List(ctx context.Context) (handles []remote.Handle, err error
 	return handles, err
 }
 
-// Close does nothing: there is no connection.
+// Close does nothing; the provider holds no connection.
 func (p *Provider) Close() error { return nil }
 
 // Check submits a job as a dry run, or checks the table's pod.

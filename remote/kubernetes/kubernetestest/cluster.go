@@ -32,7 +32,7 @@ import (
 // A Cluster runs until the test ends.
 type Cluster struct {
 	Kubeconfig string // of the administrator, through the proxy that Cut cuts
-	Scratch    string // mount point at which each pod sees its own folder
+	Scratch    string // path of a tmpfs that is private to each pod
 	Node       string
 
 	t       testing.TB
