@@ -25,8 +25,8 @@ import (
 	"fisub/workloads"
 )
 
-// A Finding is a problem or a remark, with its place and a hint. Path begins with the folder of Options.Config as given,
-// or is the bare path of a packed source.
+// A Finding is a problem or a remark, with its place and a hint. Path begins with the folder of Options.Config as
+// given, or it is the bare path of a packed source.
 type Finding = source.Finding
 
 // The severities of a Finding.

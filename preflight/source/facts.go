@@ -64,7 +64,7 @@ type pyEntry struct {
 	Defs      []pyFunction
 	Class     *pyPlace
 	Bound     bool     // by any other statement
-	Functions []string // names of all functions of the file
+	Functions []string // names of the top-level functions of the file
 }
 
 // A pyFunction takes Least to Most positional arguments; Most is -1 for any number. Keyword is a keyword-only parameter

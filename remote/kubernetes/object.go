@@ -42,7 +42,7 @@ const (
 	kept = 24 * time.Hour
 )
 
-// hold is the first process of a pod. It waits up to $2 seconds for the client to create the job folder $1, then for
+// hold is the first process of a pod. It waits up to $2 seconds for the client to start the job in folder $1, then for
 // the job to end. It copies the job's output to the pod's log, then waits up to $3 seconds until the folder is gone.
 const hold = `dir=$1; trap 'exit 0' TERM
 pause() { sleep 1 & wait $!; }

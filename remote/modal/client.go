@@ -148,7 +148,7 @@ type call struct {
 	soon   bool                  // do not wait long for the sandbox to get a machine
 }
 
-// callTime is the time limit of a call. Uploads count.
+// callTime is the time limit of a call, including an upload, and the lifetime of the door.
 const callTime = time.Hour
 
 // A failed is the error of a script with an exit status other than 0.

@@ -45,7 +45,7 @@ func code(err error) codes.Code {
 	return codes.Unknown
 }
 
-// gone reports whether Modal does not know the object or no longer runs it, by err.
+// gone reports whether err means that Modal does not know the object or no longer runs it.
 func gone(err error) bool {
 	return err != nil && (errors.As(err, new(sdk.NotFoundError)) || errors.As(err, new(sdk.ConflictError)) ||
 		code(err) == codes.NotFound)

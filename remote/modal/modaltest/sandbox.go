@@ -47,7 +47,7 @@ type box struct {
 	mounts []*mount
 }
 
-// A mount is a sandbox's copy of a volume. base describes the volume when the copy was made.
+// A mount is a sandbox's copy of a volume. base describes the copy when it was last in sync with the volume.
 type mount struct {
 	dir    string
 	volume string
