@@ -26,7 +26,6 @@ type CompiledKernel struct {
 	nvcc.Resources
 }
 
-// build compiles the solution for each arch.
 func (c *checker) build(ctx context.Context) error {
 	sol := c.Report.Solution
 	torch := sol.Spec.Binding == "torch" && (sol.Spec.Language == trace.CUDA || sol.Spec.Language == trace.CPP)
@@ -191,7 +190,6 @@ func mark(f *Finding, text string, line, col int) {
 	}
 }
 
-// source returns the content of a packed source.
 func (c *checker) source(path string) (string, bool) {
 	for _, s := range c.Report.Solution.Sources {
 		if filepath.Clean(s.Path) == path {
@@ -222,7 +220,6 @@ func (c *checker) header(f *Finding, name string) {
 	}
 }
 
-// built checks a compiled solution.
 func (c *checker) built(arch string, obj *nvcc.Object, b *Build) {
 	if plainArch := strings.Trim(arch, "0123456789") == "sm_"; plainArch {
 		for _, f := range source.Features(c.Report.Solution) {

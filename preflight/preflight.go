@@ -223,7 +223,6 @@ func (c *checker) metadata(cfg *config.Config) {
 	}
 }
 
-// folder packs the source folder of cfg.
 func (c *checker) folder(ctx context.Context, cfg *config.Config) {
 	dir := cfg.SourceDir()
 	entries, err := pack.Sources(dir)
@@ -259,7 +258,6 @@ func (c *checker) folder(ctx context.Context, cfg *config.Config) {
 	c.Report.Solution, c.Report.Packs = sol, c.Count(Error) == 0
 }
 
-// packed checks a packed solution.
 func (c *checker) packed() {
 	sol := c.Options.Solution
 	def, err := c.Dataset.Definition(sol.Definition)
@@ -342,7 +340,6 @@ func (c *checker) leftOut(name string) bool {
 	return err == nil && st.Mode().IsRegular()
 }
 
-// sourcePath returns the path of a packed source's file.
 func (c *checker) sourcePath(name string) string {
 	if c.Report.Config == nil || name == "" {
 		return name

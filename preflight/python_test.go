@@ -12,7 +12,6 @@ import (
 	"fisub/internal/config"
 )
 
-// fake puts a program python3 first on PATH.
 func fake(t *testing.T, script string) {
 	t.Helper()
 	dir := t.TempDir()

@@ -53,7 +53,6 @@ type scan struct {
 	*checker
 }
 
-// packedFile checks packed_solution.json at the root.
 func (s *scan) packedFile() {
 	p := s.Packed
 	if p == nil {

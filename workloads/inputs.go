@@ -68,7 +68,6 @@ type placed struct {
 	from *tensor.Tensor // nil if it is generated
 }
 
-// place puts tensors into memory.
 func (in *Inputs) place(ctx context.Context, tensors []placed) error {
 	var size int64
 	for _, t := range tensors {
@@ -216,7 +215,6 @@ func (d *Dataset) load(ctx context.Context, def *trace.Definition, w *trace.Work
 	return in, in.place(ctx, tensors)
 }
 
-// madeOf returns the tensor for an input in blobs, or nil.
 func madeOf(blobs []*blob, source trace.InputSpec) *synthetic {
 	for _, b := range blobs {
 		for i := range b.tensors {
@@ -354,7 +352,6 @@ func (d *Dataset) Verify(ctx context.Context, def *trace.Definition, ws []*trace
 	return reports, nil
 }
 
-// names checks the workload's axes and input names.
 func names(def *trace.Definition, w *trace.Workload) (faults []error) {
 	for name, axis := range def.Axes.All() {
 		if n, ok := w.Axes.Get(name); !axis.Const && !ok {
@@ -384,7 +381,6 @@ func names(def *trace.Definition, w *trace.Workload) (faults []error) {
 	return faults
 }
 
-// verifyFiles checks the inputs that the workload gives.
 func (d *Dataset) verifyFiles(r *InputFaults, def *trace.Definition, w *trace.Workload) {
 	files, faults := d.openFiles(def, w)
 	for _, f := range files {

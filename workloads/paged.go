@@ -107,7 +107,6 @@ func served(width, page int) fill {
 	}
 }
 
-// entries draws the number of entries of a row from the census.
 func entries(s random.Stream, row int) int {
 	at := s.Intn(2*row, 120)
 	for _, c := range census {
@@ -118,7 +117,6 @@ func entries(s random.Stream, row int) int {
 	panic("the census has 120 rows")
 }
 
-// shuffle puts the elements in random order.
 func shuffle(s random.Stream, dst []float32) {
 	order, old := make([]float32, len(dst)), slices.Clone(dst)
 	choose(s, order, len(dst))

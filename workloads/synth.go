@@ -304,7 +304,6 @@ func (t *synthetic) intact(x *tensor.Tensor) bool {
 	return true
 }
 
-// each returns a fill that calls f for each element.
 func each(f func(s random.Stream, i int) float64) fill {
 	return func(s random.Stream, dst []float32, first int) {
 		for i := range dst {

@@ -128,7 +128,6 @@ func (d *Dataset) Seeded(seed uint64) *Dataset {
 	return other
 }
 
-// generated returns the folder of generated inputs.
 func (d *Dataset) generated() string {
 	if d.seed == 0 || d.cache == "" {
 		return d.cache

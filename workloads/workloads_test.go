@@ -26,7 +26,6 @@ const toy = `{"name":"toy","op_type":"toy","axes":{"n":{"type":"var"},"w":{"type
 	"inputs":{"x":{"shape":["n","w"],"dtype":"float32"},"y":{"shape":["n"],"dtype":"int8"},"s":{"shape":null,"dtype":"float32"}},
 	"outputs":{"z":{"shape":["n"],"dtype":"float32"}},"reference":"def run(x, y, s): pass"}`
 
-// root writes files, by path, below a new folder.
 func root(t *testing.T, files map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()

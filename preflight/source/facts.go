@@ -79,7 +79,6 @@ type pyFunction struct {
 	Values      int    // number of values of a tuple
 }
 
-// ask sends a request to the script.
 func ask(python Python, request any) (*facts, error) {
 	in, err := json.Marshal(request)
 	if err != nil {

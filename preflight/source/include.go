@@ -47,7 +47,6 @@ func Includes(sol *trace.Solution, left func(name string) bool) []Finding {
 	return limit(n.findings)
 }
 
-// include checks the #include "name" of s.
 func (n *inspector) include(s trace.SourceFile, name string, pos int, left func(name string) bool) {
 	if n.packed(path.Clean(name)) {
 		return

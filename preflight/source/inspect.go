@@ -96,7 +96,6 @@ func (n *inspector) at(s Severity, code, file string, at pyPlace, hint, format s
 		Msg: fmt.Sprintf(format, args...), Hint: hint, Severity: s})
 }
 
-// add adds a finding about a whole file.
 func (n *inspector) add(s Severity, code, file, hint, format string, args ...any) {
 	n.at(s, code, file, pyPlace{}, hint, format, args...)
 }
@@ -196,7 +195,6 @@ func (n *inspector) compiled() {
 	}
 }
 
-// cpp returns the C++ sources.
 func (n *inspector) cpp() (files []trace.SourceFile) {
 	for _, s := range n.sol.Sources {
 		if slices.Contains(cppScanned, suffix(path.Base(s.Path))) {

@@ -32,7 +32,6 @@ func definition(inputs, outputs string) *trace.Definition {
 	return def
 }
 
-// small has two inputs and one output.
 func small() *trace.Definition { return definition("x y", "out") }
 
 func solution(lang trace.Language, entry string, files ...string) *trace.Solution {

@@ -25,7 +25,6 @@ var absent = strings.Fields("cupy jax tensorflow numba pycuda paddle mlx mxnet")
 const forbiddenHint = "write the kernel itself: calls of kernel libraries are forbidden; cuBLAS, through torch too, " +
 	"is not"
 
-// python inspects Python sources.
 func (n *inspector) python(run Python) {
 	if ext := suffix(path.Base(n.entry)); ext != ".py" {
 		hint := ""

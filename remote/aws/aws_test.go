@@ -196,7 +196,6 @@ func (g *gate) keep(conns ...net.Conn) bool {
 	return !g.shut
 }
 
-// set opens the gate, or shuts it and cuts its connections.
 func (g *gate) set(shut bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -209,7 +208,6 @@ func (g *gate) set(shut bool) {
 	}
 }
 
-// open returns the provider of a table with these values.
 func open(name string, values map[string]any) (*Provider, error) {
 	c, err := remotetest.Table[Config](name, values)
 	if err != nil {

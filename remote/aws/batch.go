@@ -175,7 +175,6 @@ func (a *account) find(ctx context.Context, d *data) (found *types.JobSummary, e
 	return nil, nil
 }
 
-// over reports whether a job has ended.
 func over(j types.JobSummary) bool {
 	return j.Status == types.JobStatusSucceeded || j.Status == types.JobStatusFailed
 }

@@ -47,7 +47,6 @@ const maxSkew = 5 * time.Minute
 // maxFile is the largest size that S3 accepts in one request.
 const maxFile = 5 << 30
 
-// stored returns the key of a bundle's file.
 func (p *Provider) stored(sum string) string { return p.config.Prefix + "store/" + sum }
 
 func (b *bucket) put(ctx context.Context, key string, content []byte) error {
@@ -69,7 +68,6 @@ func (b *bucket) get(ctx context.Context, key string, limit int64) ([]byte, erro
 	return data, err
 }
 
-// clear deletes all objects under the prefix.
 func (b *bucket) clear(ctx context.Context, prefix string) error {
 	pages := s3.NewListObjectsV2Paginator(b.s3, &s3.ListObjectsV2Input{Bucket: &b.name, Prefix: &prefix})
 	for pages.HasMorePages() {
@@ -97,7 +95,6 @@ func (b *bucket) clear(ctx context.Context, prefix string) error {
 	return nil
 }
 
-// handles reads the handles of the jobs under the prefix.
 func (b *bucket) handles(ctx context.Context, prefix string) ([]remote.Handle, error) {
 	var all []remote.Handle
 	pages := s3.NewListObjectsV2Paginator(b.s3, &s3.ListObjectsV2Input{Bucket: &b.name, Prefix: &prefix,

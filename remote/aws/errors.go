@@ -96,7 +96,6 @@ func (p *Provider) deny(code, hint, format string, args ...any) error {
 	return &remote.Denied{Code: code, Provider: p.name, Text: fmt.Sprintf(format, args...), Hint: hint}
 }
 
-// code returns AWS's error code, or "".
 func code(err error) string {
 	if api, ok := errors.AsType[smithy.APIError](err); ok {
 		return api.ErrorCode()

@@ -102,7 +102,6 @@ func (f *fake) add(h *fakeHost) {
 	}
 }
 
-// release starts the hosts that were held back.
 func (f *fake) release() {
 	f.mu.Lock()
 	defer f.mu.Unlock()

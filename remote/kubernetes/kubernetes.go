@@ -176,7 +176,6 @@ func (p *Provider) submit(ctx context.Context, job *remote.Job, progress func(se
 	return nil, err
 }
 
-// begin starts the job in a running pod.
 func (p *Provider) begin(ctx context.Context, f *work.Folder, pod *item, job *remote.Job,
 	progress func(sent, total int64)) (*data, error) {
 	j, err := f.Submit(ctx, job, progress)

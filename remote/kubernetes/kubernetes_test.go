@@ -26,7 +26,6 @@ func TestMain(m *testing.M) {
 	remotetest.Main(m, goleak.IgnoreTopFunction("github.com/moby/spdystream.(*Connection).shutdown"))
 }
 
-// open returns the provider of a table with these values for the cluster.
 func open(t *testing.T, c *kubernetestest.Cluster, table map[string]any) *Provider {
 	t.Helper()
 	values := map[string]any{"kubeconfig": c.Kubeconfig, "workdir": filepath.Join(c.Scratch, "work")}
@@ -124,7 +123,6 @@ func within(t *testing.T) context.Context {
 	return ctx
 }
 
-// start submits a shell script as a job.
 func start(t *testing.T, p *Provider, text string) remote.Handle {
 	t.Helper()
 	job := remotetest.Script(t, text, nil)

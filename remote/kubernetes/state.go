@@ -68,7 +68,6 @@ func (i *item) containerID(name string) string {
 	return ""
 }
 
-// over reports whether the pod has ended.
 func (i *item) over() bool { return i.Status.Phase == "Succeeded" || i.Status.Phase == "Failed" }
 
 // running reports whether commands can run in the container.
@@ -160,7 +159,6 @@ type found struct {
 	pod *item
 }
 
-// get reads objects.
 func (p *Provider) get(ctx context.Context, args ...string) ([]item, error) {
 	out := &plain.Buffer{Limit: 256 << 20}
 	if err := p.kubectl.Do(ctx, nil, out, append([]string{"get", "--output=json"}, args...)...); err != nil {
@@ -181,7 +179,6 @@ func (p *Provider) get(ctx context.Context, args ...string) ([]item, error) {
 	return list.Items, nil
 }
 
-// look queries the job's objects.
 func (p *Provider) look(ctx context.Context, d *data) (f found, err error) {
 	args := []string{"jobs.batch,pods", "--selector=" + labelName + "=" + d.Name}
 	if d.Name == "" {

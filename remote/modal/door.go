@@ -53,7 +53,6 @@ func (d *door) locked(ctx context.Context, doing string, c call) error {
 	return errors.Join(d.p.fail(ctx, doing, err), d.end(clean))
 }
 
-// enter opens the door if it is closed.
 func (d *door) enter(ctx context.Context, reload bool) error {
 	if d.sb != nil {
 		code, err := d.sb.Poll(ctx, nil)

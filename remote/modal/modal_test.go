@@ -50,7 +50,6 @@ func start(t *testing.T) *modaltest.Server {
 	return s
 }
 
-// configure returns the provider of a table with these values.
 func configure(name string, values map[string]any) (*modal.Provider, error) {
 	c, err := remotetest.Table[modal.Config](name, values)
 	if err != nil {
@@ -130,7 +129,6 @@ func soon(t *testing.T, what string, cond func() bool) {
 	}
 }
 
-// submit submits a job; the end of the test releases it.
 func submit(t *testing.T, p *modal.Provider, job *remote.Job) remote.Handle {
 	t.Helper()
 	h, err := p.Submit(t.Context(), job, nil)

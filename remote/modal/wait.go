@@ -242,7 +242,6 @@ func (r result) exit(said string) remote.Exit {
 		Hint: "its unfinished workloads can go to another sandbox"}
 }
 
-// exit decodes exit.json.
 func (f *follower) exit(data []byte) remote.Exit {
 	e := agent.ParseExit(data, remote.Seal{Key: f.h.Key, Job: f.h.Job})
 	e.Text = redact(e.Text)

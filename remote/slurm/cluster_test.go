@@ -35,7 +35,6 @@ var brisk = pace{
 	command: 20 * time.Second, stop: 40 * time.Second,
 }
 
-// open returns the provider of a table with these values.
 func open(name string, values map[string]any) (*Provider, error) {
 	c, err := remotetest.Table[Config](name, values)
 	if err != nil {
@@ -58,7 +57,6 @@ func provider(t *testing.T, c *slurmtest.Cluster, table map[string]any) *Provide
 	return p
 }
 
-// newJob returns a job whose program is a shell script.
 func newJob(t *testing.T, id, text string) *remote.Job {
 	t.Helper()
 	job := remotetest.Script(t, text, nil)
@@ -228,7 +226,6 @@ func (l *cuttable) Read(ctx context.Context, name string, from, limit int64, w i
 	return l.Host.Read(ctx, name, from, limit, w)
 }
 
-// both runs a test with and without authentication.
 func both(t *testing.T, test func(t *testing.T, c *slurmtest.Cluster)) {
 	for _, munge := range []bool{false, true} {
 		t.Run(fmt.Sprintf("munge=%t", munge), func(t *testing.T) {

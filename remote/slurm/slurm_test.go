@@ -445,7 +445,6 @@ func (l *fake) Run(ctx context.Context, argv []string, stdin io.Reader, stdout i
 	return &host.ExitError{Name: argv[0], Status: status, Stderr: words}
 }
 
-// has reports whether a command with that word was run.
 func (l *fake) has(word string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

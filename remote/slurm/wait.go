@@ -122,7 +122,6 @@ func (f *follower) step(ctx context.Context) (*remote.Exit, time.Duration, error
 	return exit, 0, err
 }
 
-// read writes the new part of the stream.
 func (f *follower) read(ctx context.Context) error {
 	for {
 		n, err := f.j.Host.Read(ctx, path.Join(f.j.Dir(), agent.EventsName), f.At, chunk, f)
@@ -178,7 +177,6 @@ func (f *follower) refuse(ctx context.Context) (*remote.Exit, error) {
 	return &remote.Exit{End: remote.Refused, Text: text, Hint: f.status.why().hint}, f.p.cancel(ctx, f.j)
 }
 
-// end returns the job's exit, given its folder.
 func (f *follower) end(ctx context.Context, exit *remote.Exit) (*remote.Exit, error) {
 	files, err := f.j.Host.Sizes(ctx, f.j.Dir())
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -41,7 +41,6 @@ func (f *fleet) table(more map[string]any) map[string]any {
 	return table
 }
 
-// open returns the provider of a table with these values.
 func open(name string, values map[string]any) (*ssh.Provider, error) {
 	c, err := remotetest.Table[ssh.Config](name, values)
 	if err != nil {
@@ -59,7 +58,6 @@ func (f *fleet) provider(t testing.TB, more map[string]any) *ssh.Provider {
 	return p
 }
 
-// closed returns a provider that is closed at the end of the test.
 func (f *fleet) closed(t testing.TB, more map[string]any) *ssh.Provider {
 	t.Helper()
 	p := f.provider(t, more)

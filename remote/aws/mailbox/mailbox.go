@@ -300,7 +300,6 @@ func (m *box) read(name string, from, size int64) ([]byte, error) {
 	return io.ReadAll(io.NewSectionReader(f, from, size))
 }
 
-// leaveLog posts the log if it has grown.
 func (m *box) leaveLog(ctx context.Context) error {
 	log, err := m.read(agent.LogName, 0, MaxPiece/2)
 	if err != nil || len(log) == m.logged {
@@ -312,7 +311,6 @@ func (m *box) leaveLog(ctx context.Context) error {
 	return err
 }
 
-// post writes one object to the bucket.
 func (m *box) post(ctx context.Context, name string, content []byte) error {
 	var body bytes.Buffer
 	form := multipart.NewWriter(&body)

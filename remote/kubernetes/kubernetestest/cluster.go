@@ -113,7 +113,6 @@ func (c *Cluster) write(name, text string) {
 	}
 }
 
-// key returns a private key for the tokens of service accounts.
 func key(t testing.TB) string {
 	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -126,7 +125,6 @@ func key(t testing.TB) string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}))
 }
 
-// address returns a free address of this machine.
 func address(t testing.TB) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -168,14 +168,12 @@ func (k *kubelet) heard(what string, o object) {
 	}
 }
 
-// kill ends all processes of the pod.
 func (p *pod) kill() {
 	if p.cmd != nil && p.cmd.Process != nil {
 		_ = p.cmd.Process.Kill() // unshare takes the pod's first process with it, which takes all others
 	}
 }
 
-// status reports the pod's status to the API server.
 func (k *kubelet) status(p *pod, phase, reason, message string, container map[string]any) {
 	ready := "False"
 	if phase == "Running" {
@@ -201,7 +199,6 @@ func waiting(reason, message string) map[string]any {
 	return map[string]any{"waiting": map[string]string{"reason": reason, "message": message}}
 }
 
-// run runs a pod until its end.
 func (k *kubelet) run(p *pod) {
 	defer close(p.exited)
 	switch image := p.Spec.Containers[0].Image; {
@@ -298,7 +295,6 @@ func (k *kubelet) fail(p *pod, why, words string) {
 	p.kill()
 }
 
-// command returns the container's command.
 func (k *kubelet) command(p *pod) (*exec.Cmd, error) {
 	one := p.Spec.Containers[0]
 	mounts := []string{"mount --make-rprivate /", "mount -t proc proc /proc"}
@@ -344,7 +340,6 @@ func (k *kubelet) end(p *pod, seconds int) {
 	_ = k.c.Do("DELETE", p.path(), "", zero, nil)
 }
 
-// find returns the pod with that name.
 func (k *kubelet) find(namespace, name string) *pod {
 	k.mu.Lock()
 	defer k.mu.Unlock()
