@@ -20,13 +20,12 @@ import (
 	"fisub/preflight/source"
 )
 
-// A CompiledKernel is a kernel as compiled for one arch.
+// A CompiledKernel is a kernel compiled for one arch.
 type CompiledKernel struct {
 	Arch string `json:"arch"`
 	nvcc.Resources
 }
 
-// build compiles the solution for each arch.
 func (c *checker) build(ctx context.Context) error {
 	sol := c.Report.Solution
 	torch := sol.Spec.Binding == "torch" && (sol.Spec.Language == trace.CUDA || sol.Spec.Language == trace.CPP)
@@ -37,7 +36,7 @@ func (c *checker) build(ctx context.Context) error {
 	if torch && len(c.Archs) > 0 {
 		python, _ = pyworker.Find(ctx)
 	}
-	tools, _ := nvcc.Find(c.Cache) // Build has the error
+	tools, _ := nvcc.Find(c.Cache) // Build returns the error
 	for _, arch := range c.Archs {
 		var obj *nvcc.Object
 		var err error
@@ -75,8 +74,7 @@ func (c *checker) has(code string) bool {
 }
 
 var (
-	// A message of nvcc's or the host's compiler. Behind it stand the line of the source with a marker, and what led
-	// there.
+	// A message of nvcc or the host compiler. The source line with a marker follows it, then the lines that led there.
 	compileError = regexp.MustCompile(`^([^\s(:][^(:\n]*)(?:\((\d+)\)|:(\d+):(\d+))?: ` +
 		`(?:catastrophic |fatal )?error(?: #[0-9-]+D?)?: (.*)$`)
 	ledFrom   = regexp.MustCompile(`at line (\d+) of ([^\s"]+)|([^\s:"]+):(\d+):\d+:\s+required from here`)
@@ -86,14 +84,14 @@ var (
 	noHeader  = regexp.MustCompile(`^(\S+): No such file or directory$|cannot open source file "([^"]+)"`)
 )
 
-const maxErrors = 10 // of one build that are told
+const maxErrors = 10 // of one build
 
-// broken tells a failed build, each error at its place.
+// broken adds the findings of a failed build, each error at its place.
 func (c *checker) broken(arch string, b *device.BuildError) {
 	c.Log += b.Log
 	told, places := 0, map[string]bool{}
 	tell := func(f Finding) {
-		at := fmt.Sprint(f.Path, f.Line) // what follows an error in the same line mostly follows from it
+		at := fmt.Sprint(f.Path, f.Line) // later errors in the same line are mostly consequences
 		if f.Line == 0 {
 			at += f.Msg
 		}
@@ -140,13 +138,13 @@ func (c *checker) entryFile() string {
 	return file
 }
 
-// compileFault is the finding of a message, which compileError has matched, and of the lines behind it.
+// compileFault returns the finding for a match of compileError and the lines after it.
 func (c *checker) compileFault(m, block []string) Finding {
 	path, msg := filepath.Clean(m[1]), m[5]
 	line, _ := strconv.Atoi(m[2] + m[3])
 	col, _ := strconv.Atoi(m[4])
 	text, own := c.source(path)
-	if !own && path != "ptxas" { // a header of the toolchain: the place in the sources that led there
+	if !own && path != "ptxas" { // in a toolchain header: find the line that led there
 		for _, l := range block {
 			if at := ledFrom.FindStringSubmatch(l); at != nil {
 				if from, ok := c.source(filepath.Clean(at[2] + at[3])); ok {
@@ -180,8 +178,8 @@ func (c *checker) compileFault(m, block []string) Finding {
 	return f
 }
 
-// mark puts f at a line and a column of text, from 1, where it has that line; a column of 0 is where the line's text
-// begins.
+// mark sets the place of f to a line and a column of text, from 1, if the line exists. Column 0 means the start of the
+// line's text.
 func mark(f *Finding, text string, line, col int) {
 	if lines := strings.SplitAfter(text, "\n"); line > 0 && line <= len(lines) {
 		if col == 0 {
@@ -192,7 +190,6 @@ func mark(f *Finding, text string, line, col int) {
 	}
 }
 
-// source is the text of a packed source.
 func (c *checker) source(path string) (string, bool) {
 	for _, s := range c.Report.Solution.Sources {
 		if filepath.Clean(s.Path) == path {
@@ -202,7 +199,7 @@ func (c *checker) source(path string) (string, bool) {
 	return "", false
 }
 
-// header says of a finding about a header that it was not found why.
+// header completes a finding about a missing header with the reason.
 func (c *checker) header(f *Finding, name string) {
 	f.Code = "missing-include"
 	f.Hint = "put it beside the kernel: the builder looks there, at CUDA's and at tvm-ffi's headers"
@@ -223,7 +220,6 @@ func (c *checker) header(f *Finding, name string) {
 	}
 }
 
-// built looks at a compiled solution.
 func (c *checker) built(arch string, obj *nvcc.Object, b *Build) {
 	if plainArch := strings.Trim(arch, "0123456789") == "sm_"; plainArch {
 		for _, f := range source.Features(c.Report.Solution) {
@@ -249,7 +245,7 @@ func (c *checker) built(arch string, obj *nvcc.Object, b *Build) {
 	}
 }
 
-// unresolved are the symbols of an object that none of the libraries it is loaded with defines.
+// unresolved returns the symbols of an object that its libraries do not define.
 func unresolved(obj *nvcc.Object) []string {
 	f, err := elf.Open(obj.Path)
 	if err != nil {
@@ -276,7 +272,7 @@ func unresolved(obj *nvcc.Object) []string {
 	}
 	var names []string
 	for _, s := range symbols {
-		// The driver, cuBLAS and its like are there when the object is loaded; libc and libstdc++ have versions.
+		// Libraries of CUDA are present when the object is loaded. Symbols of libc and libstdc++ have versions.
 		if s.Section != elf.SHN_UNDEF || elf.ST_BIND(s.Info) != elf.STB_GLOBAL || s.Version != "" || s.Name == "" ||
 			defined[s.Name] ||
 			strings.HasPrefix(s.Name, "cu") || strings.HasPrefix(s.Name, "nv") || strings.HasPrefix(s.Name, "TVMFFI") {

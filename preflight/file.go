@@ -13,8 +13,8 @@ import (
 	"fisub/preflight/source"
 )
 
-// File checks a file of a dataset by the rules of its format, and says in words what it holds, which its keys tell.
-// A reference is looked at where there is a Python.
+// File checks a file of a dataset by the rules of its format, which it detects by the keys. what describes the content.
+// A reference is checked only if a Python is available.
 func File(ctx context.Context, file string) (what string, warnings []trace.Warning, err error) {
 	switch filepath.Ext(file) {
 	case ".jsonl":
@@ -32,7 +32,7 @@ func File(ctx context.Context, file string) (what string, warnings []trace.Warni
 			return "", nil, err
 		}
 		var keys map[string]json.RawMessage
-		_ = json.Unmarshal(data, &keys) // a syntax error is found again below, with its place
+		_ = json.Unmarshal(data, &keys) // a syntax error is reported below, with its place
 		has := func(key string) bool { _, ok := keys[key]; return ok }
 		switch {
 		case has("sources"), has("spec"):

@@ -1,6 +1,7 @@
-// Package preflight finds what the contest's pipeline would reject, fail or silently change: its collector, which looks
-// for submissions in a repository; its packer; its builder; its evaluator. It compiles with the contest's flags and
-// runs nothing. It does not judge whether a kernel is correct or fast, and leaves to a run what a run reports.
+// Package preflight finds problems that the contest's pipeline would reject, fail on or silently change: in its
+// collector, which looks for submissions in a repository, its packer, its builder and its evaluator. It compiles with
+// the contest's flags and runs no submission. It does not judge whether a kernel is correct or fast, and does not
+// repeat the checks of a run.
 package preflight
 
 import (
@@ -24,8 +25,8 @@ import (
 	"fisub/workloads"
 )
 
-// A Finding is one thing that is wrong or worth knowing, with its place and its remedy. Path is that of a file as
-// Options named the config, or the bare path of a packed source.
+// A Finding is a problem or a remark, with its place and a hint. Path begins with the folder of Options.Config as
+// given, or it is the bare path of a packed source.
 type Finding = source.Finding
 
 // The severities of a Finding.
@@ -35,41 +36,41 @@ const (
 	Note    = source.Note
 )
 
-// Options name a submission. Config or Solution is set.
+// Options name a submission. Either Config or Solution is set.
 type Options struct {
-	Config   string          // its config.toml
+	Config   string          // path of its config.toml
 	Solution *trace.Solution // a packed solution, instead of a config
-	File     string          // of Solution, for messages
+	File     string          // path of Solution, for messages
 	Dataset  *workloads.Dataset
-	Cache    string   // fisub's cache folder: toolchain and builds
-	Archs    []string // to compile for, such as "sm_100"; none: nothing is compiled
-	// Remote tells what is wrong with a table [remote.NAME]; where it is nil, they are not looked at.
+	Cache    string   // fisub's cache folder, for the toolchain and builds
+	Archs    []string // to compile for, such as "sm_100"; if empty, nothing is compiled
+	// Remote returns the faults of a table [remote.NAME]; if it is nil, these tables are not checked.
 	Remote func(*config.Table) error
 	// MustCompile makes a missing toolchain an error.
 	MustCompile bool
 }
 
-// A Report is what is known of one submission. What could not be read is nil.
+// A Report is the result of checking one submission. A part that could not be read is nil.
 type Report struct {
-	Findings   []Finding // in order of place
+	Findings   []Finding // ordered by place
 	Config     *config.Config
 	Definition *trace.Definition
 	Solution   *trace.Solution
-	Packs      bool             // Solution is what the packer makes of it
+	Packs      bool             // Solution equals the packer's output
 	Entries    []pack.Entry     // the source folder, or nil for a packed solution
-	Repository *pack.Collection // what the contest finds; nil for a packed solution, and a config of another name
+	Repository *pack.Collection // the contest's view; nil for a packed solution or a config of another name
 	Builds     []Build
-	Log        string // the compilers' output of builds that failed
+	Log        string // compiler output of failed builds
 }
 
-// A Build is what came of compiling for one arch.
+// A Build is the result of compiling for one arch.
 type Build struct {
 	Arch      string
-	Toolchain string // "" where it was not compiled, or does not compile
+	Toolchain string // "" if it was not compiled or does not compile
 	Kernels   []CompiledKernel
 }
 
-// Count is the number of findings of a severity.
+// Count returns the number of findings of a severity.
 func (r *Report) Count(s source.Severity) (n int) {
 	for _, f := range r.Findings {
 		if f.Severity == s {
@@ -79,13 +80,13 @@ func (r *Report) Count(s source.Severity) (n int) {
 	return n
 }
 
-// OK tells whether the contest would take the submission: there is no error and, where strict, no warning.
+// OK reports whether the contest would accept the submission: it has no errors and, if strict, no warnings.
 func (r *Report) OK(strict bool) bool {
 	return r.Count(Error) == 0 && (!strict || r.Count(Warning) == 0)
 }
 
-// Submission looks at one submission as a whole: config, sources, signature and how it compiles. All findings come at
-// once. An error is about this machine, or ctx. Without a toolchain a note says that nothing was compiled.
+// Submission checks a whole submission: config, sources, signature and compilation. It returns all findings at once. An
+// error concerns this machine or ctx. Without a toolchain, a note reports that nothing was compiled.
 func Submission(ctx context.Context, o Options) (*Report, error) {
 	c := &checker{Options: o, Report: &Report{}}
 	if o.Solution == nil {
@@ -107,13 +108,13 @@ func Submission(ctx context.Context, o Options) (*Report, error) {
 			return nil, err
 		}
 	}
-	slices.SortStableFunc(c.Findings, func(a, b Finding) int { // those about the whole first
+	slices.SortStableFunc(c.Findings, func(a, b Finding) int { // findings about the whole first
 		return cmp.Or(strings.Compare(a.Path, b.Path), a.Line-b.Line, a.Col-b.Col)
 	})
 	return c.Report, nil
 }
 
-// Sources are the findings in the sources of sol alone, under their bare names; def may be nil.
+// Sources returns the findings in the sources of sol alone, with bare paths; def may be nil.
 func Sources(ctx context.Context, sol *trace.Solution, def *trace.Definition) []Finding {
 	return source.Inspect(sol, def, python(ctx, pythonLimit))
 }
@@ -128,18 +129,18 @@ func (c *checker) add(s source.Severity, code, path, hint, format string, args .
 		Hint: hint})
 }
 
-// fault notes a fault of the config.
+// fault adds a fault of the config.
 func (c *checker) fault(s source.Severity, f *config.Fault) {
 	c.Findings = append(c.Findings, Finding{Code: cmp.Or(f.Code, "config"), Severity: s, Path: f.Path, Line: f.Line,
 		Col: f.Col, Msg: f.Msg, Hint: f.Hint, Excerpt: f.Excerpt})
 }
 
-// at is a finding at the value of a key of the config.
+// at adds a finding at the value of a key of the config.
 func (c *checker) at(s source.Severity, code, key, hint, format string, args ...any) {
 	c.fault(s, c.Report.Config.Fault(code, key, hint, format, args...))
 }
 
-// config reads the config and packs the sources, as far as the faults let it.
+// config reads the config and packs the sources, as far as faults allow.
 func (c *checker) config(ctx context.Context) error {
 	cfg, faults := config.Read(c.Options.Config)
 	c.Report.Config = cfg
@@ -169,7 +170,7 @@ func (c *checker) config(ctx context.Context) error {
 	if defs := trace.Track(name); len(defs) == 1 {
 		name = defs[0]
 	} else if len(defs) > 1 {
-		name = "" // the track does not tell
+		name = "" // the track is ambiguous
 	}
 	if name != "" {
 		def, err := c.Dataset.Definition(name)
@@ -195,7 +196,7 @@ func (c *checker) config(ctx context.Context) error {
 	return nil
 }
 
-// metadata looks at what is valid in a config, and goes wrong later.
+// metadata checks values that are valid in a config but cause problems later.
 func (c *checker) metadata(cfg *config.Config) {
 	for _, key := range []struct{ name, value string }{{"name", cfg.Solution.Name}, {"author", cfg.Solution.Author}} {
 		switch v := key.value; {
@@ -222,7 +223,6 @@ func (c *checker) metadata(cfg *config.Config) {
 	}
 }
 
-// folder packs the source folder of cfg.
 func (c *checker) folder(ctx context.Context, cfg *config.Config) {
 	dir := cfg.SourceDir()
 	entries, err := pack.Sources(dir)
@@ -242,7 +242,7 @@ func (c *checker) folder(ctx context.Context, cfg *config.Config) {
 	}
 	c.gitIgnored(ctx, dir)
 
-	// What is packed is looked at even where the packer would reject the whole.
+	// Check the packed files even if the packer would reject the folder.
 	sol := pack.Assemble(cfg, entries)
 	sol.Spec.EntryPoint = cfg.GuessEntry()
 	if len(sol.Sources) == 0 {
@@ -258,7 +258,6 @@ func (c *checker) folder(ctx context.Context, cfg *config.Config) {
 	c.Report.Solution, c.Report.Packs = sol, c.Count(Error) == 0
 }
 
-// packed looks at a packed solution.
 func (c *checker) packed() {
 	sol := c.Options.Solution
 	def, err := c.Dataset.Definition(sol.Definition)
@@ -283,7 +282,7 @@ func (c *checker) packed() {
 	}
 }
 
-// content looks at the bytes of one packed file.
+// content checks the content of one packed file.
 func (c *checker) content(path, text string) {
 	if strings.HasPrefix(text, "version https://git-lfs.github.com/spec/") {
 		c.add(Error, "lfs-pointer", path, "git lfs pull fetches it; better, commit sources without LFS",
@@ -295,19 +294,19 @@ func (c *checker) content(path, text string) {
 	}
 }
 
-// largeSource is a size, in bytes, that no written source has.
+// largeSource is a size, in bytes, that no handwritten source reaches.
 const largeSource = 2 << 20
 
-// sources inspects the solution, and puts the places of its findings where its files are.
+// sources inspects the solution, and replaces the bare paths in its findings by the paths of files.
 func (c *checker) sources(ctx context.Context) {
 	sol := c.Report.Solution
 	found := Sources(ctx, sol, c.Report.Definition)
 	entryFile, _ := sol.Entry()
 	if !slices.ContainsFunc(sol.Sources, func(s trace.SourceFile) bool { return s.Path == entryFile }) {
-		// That the entry file is missing is told once, at the config.
+		// The config's finding already reports a missing entry file.
 		found = slices.DeleteFunc(found, func(f Finding) bool { return f.Code == "no-function" || f.Code == "entry-suffix" })
 	}
-	if !sol.Spec.Compiled() || c.Report.Config == nil { // else the compiler knows
+	if !sol.Spec.Compiled() || c.Report.Config == nil { // else the compiler checks
 		var left func(string) bool
 		if c.Report.Config != nil {
 			left = c.leftOut
@@ -331,7 +330,7 @@ func (c *checker) sources(ctx context.Context) {
 	}
 }
 
-// leftOut reports whether the source folder has a file of that name; it is one that is not packed.
+// leftOut reports whether the source folder has a file of that name that is not packed.
 func (c *checker) leftOut(name string) bool {
 	name = filepath.FromSlash(name)
 	if c.Report.Config == nil || !filepath.IsLocal(name) {
@@ -341,7 +340,6 @@ func (c *checker) leftOut(name string) bool {
 	return err == nil && st.Mode().IsRegular()
 }
 
-// sourcePath is where a packed source lies.
 func (c *checker) sourcePath(name string) string {
 	if c.Report.Config == nil || name == "" {
 		return name
@@ -349,11 +347,11 @@ func (c *checker) sourcePath(name string) string {
 	return filepath.Join(c.Report.Config.SourceDir(), name)
 }
 
-// dropped are the endings of files that a build may need, and that the packer leaves out.
+// dropped are the extensions of files that a build may need but the packer leaves out.
 var dropped = strings.Fields(".inl .inc .ipp .tpp .tcc .hh .hxx .h++ .def .ptx .cubin .fatbin .so .a .o .json .bin " +
 	".pt .npy .npz .in .cuinc .pyx .pyi .s .asm .sass .toml .yaml .yml .txt .tar .zip .gz .dat .csv")
 
-// entries looks at what the packer does with each file of the source folder dir.
+// entries checks how the packer treats each file of the source folder dir.
 func (c *checker) entries(dir string) {
 	c.outside(dir)
 	for _, e := range c.Entries {
@@ -387,7 +385,7 @@ func (c *checker) entries(dir string) {
 	}
 }
 
-// outside looks for a link that a clone of the repository cannot follow.
+// outside checks for a link that a clone of the repository cannot follow.
 func (c *checker) outside(path string) {
 	root := c.Report.Config.Root()
 	text := git.LinkOut(cmp.Or(git.Root(root), root), path)
@@ -397,7 +395,7 @@ func (c *checker) outside(path string) {
 	}
 }
 
-// skipped looks at a file that is not packed. Those that no build needs are left alone.
+// skipped checks a file that is not packed. It ignores files that no build needs.
 func (c *checker) skipped(e pack.Entry, file string, add func(s source.Severity, code, hint, format string,
 	args ...any)) {
 	switch ext := strings.ToLower(filepath.Ext(e.Path)); {
@@ -428,7 +426,7 @@ func (c *checker) skipped(e pack.Entry, file string, add func(s source.Severity,
 	}
 }
 
-// someSource names a source file in dir or below; "" where there is none.
+// someSource returns the name of a source file in or below dir, or "".
 func someSource(dir string) (name string) {
 	if strings.HasPrefix(filepath.Base(dir), ".") || strings.HasPrefix(filepath.Base(dir), "__") {
 		return ""

@@ -24,7 +24,7 @@ import (
 	"fisub/workloads"
 )
 
-// A project is a folder made from a txtar file, and what its comment asks for.
+// A project is a folder made from a txtar file, with the settings in its comment.
 type project struct {
 	dir   string
 	check []string // folders with the submissions to check
@@ -32,9 +32,8 @@ type project struct {
 	want  string
 }
 
-// load makes the project in file. The comment's lines after the title are: git (the folder is a repository, all files
-// that are not ignored are in it), pack (packed_solution.json is written), check DIR, arch ARCH, bytes FILE QUOTED,
-// link FILE TARGET.
+// load creates the project in file. The comment's lines after the title are: git (make a repository of all files that
+// are not ignored), pack (write packed_solution.json), check DIR, arch ARCH, bytes FILE QUOTED, link FILE TARGET.
 func load(t *testing.T, file string) *project {
 	t.Helper()
 	ar, err := txtar.ParseFile(file)
@@ -127,7 +126,7 @@ func (p *project) dataset(t *testing.T) *workloads.Dataset {
 	return data
 }
 
-// compiler skips a test that compiles where there is no toolchain; it returns the cache to build in.
+// compiler skips a test that compiles if the toolchain is missing; it returns the cache to build in.
 func compiler(t *testing.T) string {
 	t.Helper()
 	longtest.Skip(t, "runs nvcc")
@@ -165,7 +164,7 @@ func (p *project) run(t *testing.T) []Finding {
 	return all
 }
 
-// text is a finding as the projects' "want" has it.
+// text formats a finding like the projects' "want".
 func (p *project) text(f Finding) string {
 	path := f.Path
 	if rel, err := filepath.Rel(p.dir, f.Path); err == nil {
@@ -186,7 +185,7 @@ func projects(t *testing.T, kind string, least int) []string {
 	return files
 }
 
-// TestReject: each way to be rejected or silently altered is told, at its place, and nothing else is.
+// TestReject: each way to be rejected or silently altered is reported at its place, without other findings.
 func TestReject(t *testing.T) {
 	for _, file := range projects(t, "reject", 40) {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
@@ -227,7 +226,7 @@ func TestSound(t *testing.T) {
 	}
 }
 
-// TestOwn: no finding on this repository's own submissions and the baselines, but for those that call other libraries.
+// TestOwn: no finding on this repository's own submissions and the baselines, except calls of other libraries.
 func TestOwn(t *testing.T) {
 	data, err := workloads.Open("", t.TempDir())
 	if err != nil {
@@ -249,7 +248,7 @@ func TestOwn(t *testing.T) {
 				(f.Code == "forbidden-library" || f.Code == "setting-lost") {
 				continue
 			}
-			if f.Code == "stray-config" { // of the two submissions one stands at the root
+			if f.Code == "stray-config" { // one of the two submissions is at the root
 				continue
 			}
 			t.Errorf("%s: got %s: %v", file, f.Code, f)
@@ -257,7 +256,7 @@ func TestOwn(t *testing.T) {
 	}
 }
 
-// TestPacked: a packed solution is looked at as its sources are.
+// TestPacked: a packed solution gets the same checks as its sources.
 func TestPacked(t *testing.T) {
 	p := load(t, filepath.Join("testdata", "reject", "parameter_count.txtar"))
 	cfg, err := config.Load(filepath.Join(p.dir, config.Name))
@@ -358,7 +357,7 @@ func TestRepositoryErrors(t *testing.T) {
 	}
 }
 
-// TestTorch: the torch binding is compiled with torch's headers where there is a torch, and else said not to be.
+// TestTorch: the torch binding is compiled with torch's headers if torch is installed; otherwise a note says so.
 func TestTorch(t *testing.T) {
 	longtest.Skip(t, "compiles against torch's headers")
 	root := compiler(t)
@@ -404,7 +403,7 @@ func TestTorch(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := check()
-	var kernels []string // torch's headers bring an empty one
+	var kernels []string // torch's headers add an empty one
 	for _, k := range r.Builds[0].Kernels {
 		kernels = append(kernels, k.Name)
 	}

@@ -17,11 +17,11 @@ import (
 )
 
 const (
-	pythonLimit = 20 * time.Second // of one script
-	maxFacts    = 64 << 20         // bytes that it may print
+	pythonLimit = 20 * time.Second // for one script
+	maxFacts    = 64 << 20         // the most bytes it may print
 )
 
-// python runs scripts in the first interpreter of pyworker's that takes them, apart from the user's packages and
+// python runs scripts in the first of pyworker's interpreters that accepts them, without the user's packages and
 // settings.
 func python(ctx context.Context, limit time.Duration) source.Python {
 	return func(script string, stdin []byte) ([]byte, error) {
@@ -60,8 +60,8 @@ func runScript(ctx context.Context, limit time.Duration, path, script string, st
 	return out.Bytes(), nil
 }
 
-// Definition returns the faults of a definition: no outputs, an op type that is no name for a folder, and a reference
-// or constraints that are not valid Python. The error says why Python was not looked at.
+// Definition returns the faults of a definition: no outputs, an op type that cannot name a folder, and a reference or
+// constraints that are not valid Python. The error says why the Python was not checked.
 func Definition(ctx context.Context, def *trace.Definition) (faults []string, err error) {
 	if def.Outputs.Len() == 0 {
 		faults = append(faults, "the definition has no outputs")

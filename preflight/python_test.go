@@ -12,7 +12,6 @@ import (
 	"fisub/internal/config"
 )
 
-// A fake puts a program python3 first on PATH.
 func fake(t *testing.T, script string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -23,7 +22,7 @@ func fake(t *testing.T, script string) {
 	t.Setenv("PATH", dir+string(os.PathListSeparator)+"/bin")
 }
 
-// TestPythonNotRead: where no Python looks at the sources, one note says so, and nothing is guessed.
+// TestPythonNotRead: if no Python reads the sources, one note says so, and nothing is guessed.
 func TestPythonNotRead(t *testing.T) {
 	p := load(t, filepath.Join("testdata", "reject", "syntax.txtar"))
 	data := p.dataset(t)
@@ -49,14 +48,14 @@ func TestPythonNotRead(t *testing.T) {
 	}
 }
 
-// TestPythonHangs: a script that does not end is ended, with the processes that it has started.
+// TestPythonHangs: a script that does not end is killed with its child processes.
 func TestPythonHangs(t *testing.T) {
 	number := filepath.Join(t.TempDir(), "pid")
 	fake(t, "sleep 600 & echo $! >"+number+"; wait")
 	if _, err := python(t.Context(), time.Second)("", nil); err == nil || !strings.Contains(err.Error(), "no answer") {
 		t.Errorf("got %v, want no answer", err)
 	}
-	if pid, err := os.ReadFile(number); err == nil { // a slow machine may not have come to it
+	if pid, err := os.ReadFile(number); err == nil { // a slow machine may not have got there
 		stat := "/proc/" + strings.TrimSpace(string(pid)) + "/stat"
 		for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 			if state, err := os.ReadFile(stat); err != nil || strings.Contains(string(state), ") Z ") {
@@ -75,7 +74,7 @@ func TestPythonHangs(t *testing.T) {
 	}
 }
 
-// TestCUDAWithoutPython: a submission in CUDA asks no Python, not even about a stray file.
+// TestCUDAWithoutPython: a submission in CUDA runs no Python, not even for a stray file.
 func TestCUDAWithoutPython(t *testing.T) {
 	p := load(t, filepath.Join("testdata", "sound", "cuda.txtar"))
 	if err := os.WriteFile(filepath.Join(p.dir, "solution", "cuda", "binding.py"), []byte("x = 1\n"), 0o644); err != nil {

@@ -14,8 +14,8 @@ import (
 	"fisub/preflight/source"
 )
 
-// Root is the folder that the contest would clone to get the submission in dir: the nearest one with a .git, dir itself
-// or above it; without one it is dir.
+// Root returns the folder that the contest would clone to get the submission in dir: the nearest folder with a .git, at
+// or above dir, or dir itself if there is no such folder.
 func Root(dir string) string {
 	root := git.Root(dir)
 	if abs, err := filepath.Abs(dir); root == "" || err == nil && abs == root {
@@ -24,8 +24,8 @@ func Root(dir string) string {
 	return root
 }
 
-// Repository says what is wrong with the repository in the folder root as a whole, and what the contest takes of it.
-// The single submissions are not looked into.
+// Repository checks the repository in the folder root as a whole, and returns the contest's selection from it. It does
+// not check the individual submissions.
 func Repository(ctx context.Context, root string) (*pack.Collection, []Finding, error) {
 	found, err := pack.Collect(root)
 	if err != nil {
@@ -47,13 +47,12 @@ func Repository(ctx context.Context, root string) (*pack.Collection, []Finding, 
 	return found, s.Findings, nil
 }
 
-// A scan is one Repository.
+// A scan is the state of one Repository.
 type scan struct {
 	*pack.Collection
 	*checker
 }
 
-// packedFile looks at packed_solution.json at the root.
 func (s *scan) packedFile() {
 	p := s.Packed
 	if p == nil {
@@ -87,7 +86,7 @@ func (s *scan) packedFile() {
 	}
 }
 
-// current tells whether the packed solution, which may be nil, holds just what the config and sources pack to.
+// current reports whether the packed solution, which may be nil, equals the packed config and sources.
 func current(packed *pack.Collected, cfg *config.Config) bool {
 	if packed == nil || packed.Err != nil {
 		return false
@@ -96,7 +95,7 @@ func current(packed *pack.Collected, cfg *config.Config) bool {
 	return err == nil && len(pack.Differences(own, packed.Solution)) == 0
 }
 
-// several looks at configs beside each other.
+// several checks several configs against each other.
 func (s *scan) several() {
 	if len(s.Configs) < 2 {
 		return
@@ -122,7 +121,7 @@ func (s *scan) several() {
 	}
 }
 
-// deep looks for configs that the collector does not see.
+// deep looks for configs below the collector's search depth.
 func (s *scan) deep() {
 	severity := Note
 	if len(s.Taken()) == 0 {

@@ -12,21 +12,22 @@ import (
 	"fisub/internal/usage"
 )
 
-// A Choice says which workloads of a set run. Each part narrows what the parts before it leave; zero leaves all.
+// A Choice selects workloads of a set. Each field narrows the selection of the fields before it; its zero value selects
+// all.
 type Choice struct {
-	Where    []string // "batch_size=64", "total_tokens=1000..4000", "len=..64": all of them hold
-	Prefixes []string // beginnings of uuids
-	Stride   int      // the first of each so many
-	Sample   int      // so many, spread over the axes
-	Limit    int      // the first so many
+	Where    []string // "batch_size=64", "total_tokens=1000..4000", "len=..64": all must hold
+	Prefixes []string // prefixes of uuids
+	Stride   int      // the first of every Stride
+	Sample   int      // this many, spread over the axes
+	Limit    int      // the first Limit
 }
 
-// All reports whether c leaves nothing out.
+// All reports whether c selects all workloads.
 func (c *Choice) All() bool {
 	return len(c.Where) == 0 && len(c.Prefixes) == 0 && c.Stride == 0 && c.Sample == 0 && c.Limit == 0
 }
 
-// Of returns the chosen workloads of ws, in its order.
+// Of returns the chosen workloads of ws, in their order.
 func (c *Choice) Of(ws []*trace.Workload) ([]*trace.Workload, error) {
 	ws = slices.Clone(ws)
 	for _, where := range c.Where {
@@ -63,7 +64,7 @@ func (c *Choice) Of(ws []*trace.Workload) ([]*trace.Workload, error) {
 	return ws, nil
 }
 
-// condition reads AXIS=N or AXIS=N..M, either end of which may be left out.
+// condition parses AXIS=N or AXIS=N..M; either end may be omitted.
 func condition(text string, ws []*trace.Workload) (func(*trace.Workload) bool, error) {
 	axis, value, ok := strings.Cut(text, "=")
 	from, to, interval := strings.Cut(value, "..")
@@ -95,9 +96,9 @@ func condition(text string, ws []*trace.Workload) (func(*trace.Workload) bool, e
 	}, nil
 }
 
-// spread takes n of ws. A size is the product of the axes: there is one workload of each from the smallest to the
-// largest, or of sizes at equal distances if there are more of them; if there are fewer, a second one of each, and so
-// on. If the workloads have several sequences, half of the n are spread over the mean length of one, from the longest.
+// spread returns n of ws. The size of a workload is the product of its axes. spread takes one workload of each size,
+// from the smallest to the largest; with too many sizes it takes evenly spaced ones, with too few it repeats. If the
+// workloads have several sequences, half of the n are spread over the mean sequence length instead, from the longest.
 func spread(ws []*trace.Workload, n int) []*trace.Workload {
 	taken := map[*trace.Workload]bool{}
 	take := func(upTo int, key func(*trace.Workload) float64) {
@@ -133,7 +134,7 @@ func spread(ws []*trace.Workload, n int) []*trace.Workload {
 	return slices.DeleteFunc(ws, func(w *trace.Workload) bool { return !taken[w] })
 }
 
-// length is the mean number of tokens of the sequences that a workload packs together, and 0 if it packs none.
+// length returns the mean number of tokens of the sequences in a workload, 0 if it does not pack sequences.
 func length(w *trace.Workload) float64 {
 	tokens, ok := w.Axes.Get("total_seq_len")
 	sequences, several := w.Axes.Get("num_seqs")
@@ -143,7 +144,7 @@ func length(w *trace.Workload) float64 {
 	return float64(tokens) / float64(sequences)
 }
 
-// Evenly orders ws so that each beginning of it is spread over the axes.
+// Evenly reorders ws so that every prefix of the result is spread over the axes.
 func Evenly(ws []*trace.Workload) (ordered []*trace.Workload) {
 	for n := 2; len(ordered) < len(ws); n *= 2 {
 		for _, w := range spread(slices.Clone(ws), min(n, len(ws))) {

@@ -12,7 +12,7 @@ import (
 	"fisub/internal/usage"
 )
 
-// Each beginning of what a run with a budget runs has small and large ones.
+// Each prefix of the order has small and large workloads.
 func TestEvenly(t *testing.T) {
 	var all []*trace.Workload
 	for _, n := range []int{1, 2, 3, 4, 5, 6, 7} {
@@ -85,7 +85,7 @@ func TestChoice(t *testing.T) {
 	}
 }
 
-// A sample of packed sequences has the longest one, which a workload of more tokens need not have.
+// A sample of packed sequences includes the longest sequence, even if another workload has more tokens.
 func TestSampleOfLengths(t *testing.T) {
 	var all []*trace.Workload
 	for _, n := range [][2]int{{6, 1}, {134, 1}, {8192, 32}, {8192, 57}, {4124, 15}, {32, 2}, {2107, 1}, {5709, 2}, {16, 1}, {300, 2}} {

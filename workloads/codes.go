@@ -8,21 +8,20 @@ import (
 	"fisub/workloads/random"
 )
 
-// clamp is what becomes of a normal where the contest draws random numbers for a narrow type.
+// clamp limits a normal to [-2, 2], as the contest does for narrow types.
 func clamp(x float64) float64 { return min(2, max(-2, x)) }
 
-// codeBits is how many upper bits of a uniform number codes looks at.
+// codeBits is the number of upper bits that select an entry of codes.
 const codeBits = 15
 
-// codes turns uniform numbers into the bytes of clamped normals of an 8-bit type. A byte depends on its number alone
-// and changes at a few places between 0 and 2^32 only, so the upper bits mostly tell it: of each value of them,
-// all[value] is the byte, or hard where the lower bits matter.
+// A codes maps uniform 32-bit numbers to the bytes of clamped normals of an 8-bit type. The byte changes at only a few
+// numbers, so the upper bits mostly determine it: all[upper bits] is the byte, or hard if the lower bits matter.
 type codes struct {
 	all    [1 << codeBits]uint8
 	encode func(float32) uint8
 }
 
-// hard is the byte of a NaN, which no clamped normal is.
+// hard is the byte of a NaN, which no clamped normal has.
 const hard = 0x7f
 
 var (
@@ -51,7 +50,7 @@ func (c *codes) code(u uint32) uint8 {
 	return c.exact(u)
 }
 
-// fill sets dst to the bytes of elements first and following, of which first is even.
+// fill sets dst to the bytes of the elements from first on; first must be even.
 func (c *codes) fill(s random.Stream, dst []byte, first int) {
 	i := 0
 	for ; i+1 < len(dst); i += 2 {

@@ -12,27 +12,27 @@ import (
 	"fisub/workloads/random"
 )
 
-// EdgeSet is the set of the inputs that a definition allows and a typical workload lacks. Every dataset has it for each
-// definition of the gdn family, unless it has a set of that name itself. Its inputs are generated.
+// EdgeSet is the set of inputs that a definition allows but typical workloads do not have. Every dataset has it for
+// each definition of the gdn family, unless it has its own set of that name. The inputs are generated.
 const EdgeSet = "edge"
 
-// An edge is a case of the edge set. The uuid of its workload follows from the definition and the name.
+// An edge is a case of the edge set. Its workload's uuid is derived from the definition and the name.
 type edge struct {
 	name     string
-	lengths  []int // of the sequences of a prefill; nil: the case is not for prefill
-	batch    int   // of a definition with a batch; 0: the case is only for prefill
-	tokens   int   // of each sequence of such a batch, if the definition leaves that open
+	lengths  []int // of a prefill's sequences; nil if the case is not for prefill
+	batch    int   // for a definition with a batch; 0 if the case is only for prefill
+	tokens   int   // of each sequence of such a batch, if the definition does not fix it
 	unscaled bool  // the scale is 0
 	values   map[string]value
 }
 
-// A value is element i of an input: usual is what other sets have there, and width the length of a row.
+// A value returns element i of an input. usual is the element in other sets, width the length of a row.
 type value func(s random.Stream, i, width int, usual float64) float64
 
-// edges are the cases of the set. All of them have finite outputs by each definition's reference. None, which a
-// definition allows for the state, is not among them: no workload in the contest's format can say it. A slot whose
-// offset exceeds 31 bits is not either: the pool would take gigabytes of disk for each definition, and as much again
-// for the expected and for the actual output.
+// edges are the cases of the set. With all of them, each definition's reference gives finite outputs. The state None,
+// which definitions allow, is not included: the contest's workload format cannot express it. Nor are slots with offsets
+// above 31 bits: the pool would take gigabytes of disk for each definition, and as much again for the expected and for
+// the actual output.
 var edges = []edge{
 	{name: "scale 0", lengths: []int{9, 26}, batch: 2, tokens: 2, unscaled: true},
 	{name: "batch 3", batch: 3, tokens: 3},
@@ -60,7 +60,7 @@ var edges = []edge{
 	}},
 	{name: "zero and tiny q and k", lengths: []int{4, 31}, batch: 2, tokens: 4,
 		values: map[string]value{"q": shrunk(0), "k": shrunk(1)}},
-	// Without cancellation, for the tolerance of large values is a relative one: a state of 0, and one sign.
+	// No cancellation, since the tolerance of large values is relative: a zero state and only positive inputs.
 	{name: "outputs above 65504", lengths: []int{1, 1, 1}, batch: 2, tokens: 1, values: map[string]value{
 		"state": constant(0), "initial_state": constant(0), "b": constant(1),
 		"q": positive(1), "k": positive(1), "v": positive(1e6),
@@ -69,12 +69,12 @@ var edges = []edge{
 
 func constant(x float64) value { return func(random.Stream, int, int, float64) float64 { return x } }
 
-// positive is the usual value's magnitude, and at least a tenth, in that unit.
+// positive returns unit times the magnitude of the usual value, which is raised to at least 0.1.
 func positive(unit float64) value {
 	return func(_ random.Stream, _, _ int, usual float64) float64 { return unit * max(math.Abs(usual), 0.1) }
 }
 
-// shrunk makes three of four rows zero, or shorter by far; by shifts which.
+// shrunk makes three of four rows zero or far shorter; by selects which.
 func shrunk(by int) value {
 	factors := []float64{0, 1e-3, 1, 1e-12}
 	return func(_ random.Stream, i, width int, usual float64) float64 { return usual * factors[(i/width+by)%4] }
@@ -88,7 +88,7 @@ func (e *edge) uuid(def string) string {
 	return fmt.Sprintf("%x-%x-%x-%x-%x", sum[:4], sum[4:6], sum[6:8], sum[8:10], sum[10:16])
 }
 
-// edgeOf returns the case that a workload of the definition is, or nil.
+// edgeOf returns the edge case with that uuid, or nil.
 func edgeOf(def, uuid string) *edge {
 	i := slices.IndexFunc(edges, func(e edge) bool { return e.uuid(def) == uuid })
 	if i < 0 {
@@ -97,7 +97,7 @@ func edgeOf(def, uuid string) *edge {
 	return &edges[i]
 }
 
-// Tests returns what a workload of the edge set tests, such as "scale 0", and "" for any other workload.
+// Tests returns the property that an edge workload tests, such as "scale 0", or "" for any other workload.
 func Tests(def, uuid string) string {
 	if e := edgeOf(def, uuid); e != nil {
 		return e.name
@@ -105,7 +105,7 @@ func Tests(def, uuid string) string {
 	return ""
 }
 
-// fill returns how an input of the case is filled; usual is how other sets fill it.
+// fill returns the fill of an input for this case; usual is the fill in other sets.
 func (e *edge) fill(name string, shape []int, usual fill) fill {
 	if name == "cu_seqlens" {
 		return func(_ random.Stream, dst []float32, first int) {
@@ -129,7 +129,7 @@ func (e *edge) fill(name string, shape []int, usual fill) fill {
 	}
 }
 
-// edgeWorkloads returns the edge set of a definition: nil for one that is not of the gdn family.
+// edgeWorkloads returns the edge set of a definition, nil if it is not of the gdn family.
 func edgeWorkloads(def *trace.Definition) (ws []*trace.Workload) {
 	if def == nil || def.OpType != "gdn" {
 		return nil
@@ -142,7 +142,7 @@ func edgeWorkloads(def *trace.Definition) (ws []*trace.Workload) {
 	return ws
 }
 
-// workload returns the case for a definition, or nil if it has no such case, or an axis that is not known here.
+// workload returns the case for a definition, or nil if the case does not apply or the definition has an unknown axis.
 func (e *edge) workload(def *trace.Definition) *trace.Workload {
 	prefill, total := false, 0
 	for _, n := range e.lengths {

@@ -89,7 +89,7 @@ func TestEdgeSets(t *testing.T) {
 	}
 }
 
-// What each case is named after is in its inputs.
+// The inputs of each case have the property in its name.
 func TestEdgeInputs(t *testing.T) {
 	d, _ := open(t)
 	if _, in := loadEdge(t, d, decode, "scale 0"); in["scale"].Scalar.Float != 0 {
@@ -158,10 +158,10 @@ func TestEdgeInputs(t *testing.T) {
 	}
 }
 
-// batch3 is the uuid of a case: uuids do not change.
+// batch3 is the uuid of a case: uuids must not change.
 const batch3 = "1ba86a63-2dce-5b1a-bedf-6971187a36bd"
 
-// A folder has the set as well; its inputs are generated in the cache.
+// A folder has the set too; its inputs are generated in the cache.
 func TestEdgeOfAFolder(t *testing.T) {
 	text, err := os.ReadFile("../definitions/gdn/" + decode + ".json")
 	if err != nil {
@@ -180,7 +180,7 @@ func TestEdgeOfAFolder(t *testing.T) {
 		t.Errorf("the folder has %v", entries)
 	}
 
-	// A file of the folder's own counts.
+	// The folder's own file takes precedence.
 	own := "workloads/" + decode + ".edge.ndjson"
 	line := (&trace.Trace{Definition: decode, Workload: *w}).JSON(trace.Compact)
 	if d, err = Open(root(t, map[string]string{"definitions/gdn/d.json": string(text), own: string(line) + "\n"}),
@@ -193,7 +193,7 @@ func TestEdgeOfAFolder(t *testing.T) {
 	}
 }
 
-// A seed changes values and nothing else, and the usual values do not depend on it.
+// A seed changes only values, and the usual values do not depend on it.
 func TestSeeded(t *testing.T) {
 	d, def := open(t)
 	def, err := d.Definition(prefill)

@@ -75,7 +75,8 @@ func TestEmbeddedDataset(t *testing.T) {
 	}
 }
 
-// Indices lead to different slots of the pool, the last one among them; padding is where the definition says what it gives.
+// Indices are distinct slots of the pool, including the last one. Padding occurs only if the definition describes its
+// result.
 func TestSlots(t *testing.T) {
 	d, _ := open(t)
 	padded := 0
@@ -115,8 +116,8 @@ func TestSlots(t *testing.T) {
 	}
 }
 
-// officialDataset makes a dataset of the contest's definitions, and workloads with the axes and inputs of the official
-// ones.
+// officialDataset creates a dataset of the contest's definitions, and workloads with the axes and inputs of the
+// official ones.
 func officialDataset(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -179,8 +180,8 @@ func scalar(t *testing.T, text string) trace.Scalar {
 	return trace.Scalar{Kind: trace.FloatScalar, Float: f}
 }
 
-// The sets called contest have the axes and scalars of the official workloads, in their order, and declare random what
-// those do.
+// The contest sets have the axes and scalars of the official workloads, in their order, and declare the same inputs
+// random.
 func TestContestSets(t *testing.T) {
 	own, _ := open(t)
 	official, err := Open(officialDataset(t), t.TempDir())
@@ -213,7 +214,7 @@ func TestContestSets(t *testing.T) {
 	}
 }
 
-// The contest's loader takes every .jsonl file below workloads/, so each must belong to a default set, once.
+// The contest's loader takes every .jsonl file below workloads/, so each must belong to exactly one default set.
 func TestRepositoryIsADatasetRoot(t *testing.T) {
 	d, err := Open("..", t.TempDir())
 	if err != nil {

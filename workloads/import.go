@@ -22,18 +22,18 @@ import (
 	"fisub/internal/usage"
 )
 
-// An Imported is what Import took into a dataset.
+// An Imported is the result of Import.
 type Imported struct {
 	Definitions int    `json:"definitions"`
 	Workloads   int    `json:"workloads"`
 	Notes       []Note `json:"notes"`
 }
 
-// A Note says what of a file is left out, or stands otherwise in the dataset.
+// A Note describes an omission or a change in an imported file.
 type Note struct {
 	File      string `json:"file"`
 	Text      string `json:"text"`
-	Workloads int    `json:"workloads,omitempty"` // of the file that it is about; 0 where it is about its definition
+	Workloads int    `json:"workloads,omitempty"` // number of the file's workloads; 0 for a note on its definition
 }
 
 // An importer reads below root and collects the files of a dataset.
@@ -43,21 +43,21 @@ type importer struct {
 	run   Python
 	defs  map[string]*imported // by name
 	files map[string][]byte    // to write, by path in the dataset
-	blobs map[string]string    // to copy: path in the dataset, and where
+	blobs map[string]string    // to copy: sources by path in the dataset
 }
 
-// An imported is a definition of the dataset, and as it was before.
+// An imported is a definition of the dataset, with its original in was.
 type imported struct {
 	*trace.Definition
 	was  *trace.Definition
 	file string
 }
 
-// Import takes the definitions and workloads below the folder src, or the definition in the file src with the
-// workload.jsonl beside it, into the dataset in the folder dst: those of the format, of fi_trace and of SOL-ExecBench.
-// A definition that the format can express is copied byte for byte. Notes has changes and omissions, in the order of
-// files. No code of a definition is run: a script parses references without run and the expressions of axes. If a file
-// of dst already has other content, Import fails and writes nothing.
+// Import imports the definitions and workloads below the folder src into the dataset in the folder dst. src may also be
+// the file of a definition, with a workload.jsonl next to it. The dialects are the format itself, fi_trace and
+// SOL-ExecBench. A definition that the format can express is copied byte for byte. Notes lists changes and omissions,
+// in the order of files. Import runs no code of a definition: a script parses references without run and the
+// expressions of axes. If a file of dst already has other content, Import fails and writes nothing.
 func Import(src, dst string, python Python) (*Imported, error) {
 	st, err := os.Stat(src)
 	if err != nil {
@@ -95,7 +95,7 @@ func Import(src, dst string, python Python) (*Imported, error) {
 	return &im.Imported, err
 }
 
-// below lists the regular files below root, without hidden folders and without skip.
+// below returns the regular files below root, without hidden folders and without skip.
 func below(root, skip string) (files []string, err error) {
 	err = filepath.WalkDir(root, func(file string, entry fs.DirEntry, err error) error {
 		if err == nil && entry.IsDir() && file != root && (strings.HasPrefix(entry.Name(), ".") || file == skip) {
@@ -113,7 +113,7 @@ func (im *importer) note(file, text string) {
 	im.Notes = append(im.Notes, Note{File: file, Text: text})
 }
 
-// noteWorkload notes text of one workload of file, together with others of which it is said.
+// noteWorkload notes text for one workload of file. Equal notes of a file are counted together.
 func (im *importer) noteWorkload(file, text string) {
 	i := slices.IndexFunc(im.Notes, func(n Note) bool { return n.File == file && n.Text == text && n.Workloads > 0 })
 	if i < 0 {
@@ -123,7 +123,7 @@ func (im *importer) noteWorkload(file, text string) {
 	im.Notes[i].Workloads++
 }
 
-// definition takes a definition file. Other JSON is passed over, unless it was named.
+// definition imports a definition file. It skips other JSON files unless the user named them.
 func (im *importer) definition(file string, named bool) error {
 	text, err := plain.ReadFile(file, trace.MaxBytes)
 	keys := map[string]json.RawMessage{}
@@ -213,7 +213,7 @@ type size struct {
 	Unknown, Fault string // Unknown is an axis without a size
 }
 
-// ask asks about def, whose const axes and sizes give the sizes of axes.
+// ask asks about def. It adds def's const axes to sizes.
 func (im *importer) ask(def *trace.Definition, reference string, sizes ...map[string]int) (a answer, err error) {
 	q := question{Reference: reference, Inputs: def.Inputs.Keys(), Axes: [][2]string{}, Sizes: sizes}
 	for name, axis := range def.Axes.All() {
@@ -246,10 +246,11 @@ func (im *importer) ask(def *trace.Definition, reference string, sizes ...map[st
 	return a, nil
 }
 
-// runs finds the function that the format calls.
+// runs matches the definition of the function that the format calls.
 var runs = regexp.MustCompile(`(?m)^def[ \t]+run[ \t]*\(`)
 
-// express changes what a dialect says into what the format can say. It tells each change, and what the format lacks.
+// express converts def from a dialect to the format. It returns the changes, and as faults the parts that the format
+// cannot express.
 func (im *importer) express(def *trace.Definition) (changes, faults []string, err error) {
 	told := func(format string, args ...any) { changes = append(changes, fmt.Sprintf(format, args...)) }
 	if def.OpType == "" {
@@ -324,7 +325,7 @@ func (im *importer) express(def *trace.Definition) (changes, faults []string, er
 	return changes, faults, nil
 }
 
-// constAxes makes axes of the sizes that stand in shapes.
+// constAxes adds axes for numbers in shapes.
 func constAxes(def *trace.Definition, told func(format string, args ...any)) {
 	for _, m := range []*trace.Map[trace.TensorSpec]{&def.Inputs, &def.Outputs} {
 		for _, spec := range m.All() {
@@ -374,7 +375,7 @@ func expressAxes(def *trace.Definition, told func(format string, args ...any), s
 	return faults
 }
 
-// workloads takes the lines of a file: workloads of the definition beside it, or traces without a solution.
+// workloads imports the lines of a file: workloads of the definition in the same folder, or traces without a solution.
 func (im *importer) workloads(file string) error {
 	data, err := plain.ReadFile(file, trace.MaxBytes)
 	if err != nil {
@@ -427,7 +428,7 @@ func (im *importer) workloads(file string) error {
 	return nil
 }
 
-// A pending workload was read and is not yet taken.
+// A pending workload has been read but not yet imported.
 type pending struct {
 	*trace.DialectWorkload
 	def   *imported
@@ -456,7 +457,7 @@ func (im *importer) resolve(all []*pending) error {
 	return nil
 }
 
-// beside is the one definition that was read from the folder of file, or nil.
+// beside returns the only definition read from the folder of file, or nil.
 func (im *importer) beside(file string) (def *imported) {
 	for _, d := range im.defs {
 		if filepath.Dir(d.file) == filepath.Dir(file) {
@@ -469,7 +470,7 @@ func (im *importer) beside(file string) (def *imported) {
 	return def
 }
 
-// workload takes a workload; its error says why it is left out.
+// workload imports a workload; its error is the reason for leaving it out.
 func (im *importer) workload(file string, w *pending) error {
 	def, sizes := w.def, w.sizes
 	var axes trace.Map[int]
@@ -524,7 +525,7 @@ func (im *importer) workload(file string, w *pending) error {
 	return nil
 }
 
-// blob takes the file of an input, whose path starts at the root or at the folder of the workloads.
+// blob adds the file of an input. path starts at the root or at the folder of the workloads.
 func (im *importer) blob(file, path string) error {
 	if filepath.IsAbs(path) {
 		return nil
@@ -541,7 +542,7 @@ func (im *importer) blob(file, path string) error {
 	return errors.New("its file is not there")
 }
 
-// write writes the dataset's files, or none where one is there with other content.
+// write writes the dataset's files, or none if one exists with other content.
 func (im *importer) write(dst string) error {
 	var faults []error
 	for _, place := range slices.Sorted(maps.Keys(im.files)) {
@@ -570,7 +571,7 @@ func (im *importer) write(dst string) error {
 	return nil
 }
 
-// copyFile copies a file unless the place has one; one that cannot be copied whole leaves none.
+// copyFile copies a file unless the destination exists. It leaves no partial copy.
 func copyFile(from, to string) error {
 	if _, err := os.Stat(to); err == nil {
 		return nil
@@ -589,7 +590,7 @@ func copyFile(from, to string) error {
 	})
 }
 
-// IsFile reports whether a name of a definition is one for a file or folder of a dataset.
+// IsFile reports whether the name of a definition can be the name of a file or folder.
 func IsFile(name string) bool {
 	return name == filepath.Base(name) && !strings.HasPrefix(name, ".") && !strings.ContainsAny(name, `\`)
 }

@@ -31,7 +31,7 @@ func python(t *testing.T) workloads.Python {
 	}
 }
 
-// notes are those of an import, without the folder.
+// notes returns the notes of an import, without the folder.
 func notes(im *workloads.Imported, root string) string {
 	var lines []string
 	for _, n := range im.Notes {
@@ -90,7 +90,7 @@ func TestImport(t *testing.T) {
 	}
 }
 
-// A problem of SOL-ExecBench: an axis that follows from a var one, inputs from code, a tolerance, a file.
+// A problem of SOL-ExecBench: an axis derived from a var one, inputs from code, a tolerance, a file.
 func TestImportProblem(t *testing.T) {
 	src, dst := t.TempDir(), t.TempDir()
 	write := func(name, text string) {
@@ -146,7 +146,7 @@ p/workload.jsonl: left out: input y: ../q leads out of the dataset`
 	} else {
 		in.Close()
 	}
-	// Nothing is written where something else is.
+	// Nothing is written over other content.
 	write("p/definition.json", strings.Replace(string(def.JSON(trace.Compact)), "return y", "return x", 1))
 	write("p/other/definition.json", strings.Replace(string(def.JSON(trace.Compact)), `"name":"p"`, `"name":"q"`, 1))
 	if _, err := workloads.Import(src, dst, python(t)); err == nil || !strings.Contains(err.Error(), "p.json: there already") {
@@ -157,7 +157,7 @@ p/workload.jsonl: left out: input y: ../q leads out of the dataset`
 	}
 }
 
-// importOne imports a definition with these axes that are expressions, over n = 7 and h_2 = 128, and a reference.
+// importOne imports a definition with a reference and axes given by exprs, over n = 7 and h_2 = 128.
 func importOne(t *testing.T, exprs []string, reference string) *workloads.Imported {
 	t.Helper()
 	axes := `"n":{"type":"const","value":7},"h_2":{"type":"const","value":128}`
@@ -209,7 +209,7 @@ func TestImportSizes(t *testing.T) {
 	}
 }
 
-// A reference without run gets one that gives its last function the inputs that it takes.
+// A reference without run gets one that passes the inputs to its last function.
 func TestImportReference(t *testing.T) {
 	for reference, want := range map[string]string{
 		"def f(x): pass\ndef g(y, *, k=(1, 2), **more): pass\n": "one is added that calls g with",

@@ -22,13 +22,13 @@ import (
 	"fisub/workloads/random"
 )
 
-// An Input is one argument of a definition: a tensor or a scalar, never both. Where both are nil it is None, which no
-// workload says but reference accepts.
+// An Input is one argument of a definition: a tensor or a scalar. If both are nil it is None, which no workload can
+// express but reference accepts.
 type Input struct {
 	Name   string
-	Tensor *tensor.Tensor // maps the file: read-only, and gone after Inputs.Close
+	Tensor *tensor.Tensor // maps the file: read-only, and invalid after Inputs.Close
 	Scalar *trace.Scalar
-	File   *os.File // holds the tensor's bytes, for another process to map; nil where Path names the file
+	File   *os.File // holds the tensor's bytes, for another process to map; nil if Path is set
 	Path   string   // absolute
 	Offset int64    // of the tensor's first byte in that file
 }
@@ -37,8 +37,8 @@ type Input struct {
 type Inputs struct {
 	Values []Input
 	files  []*safetensors.File
-	memory *os.File // has no name, and nobody can change it; nil if all tensors have a Path
-	data   []byte   // of memory
+	memory *os.File // anonymous and immutable; nil if all tensors have a Path
+	data   []byte   // the mapping of memory
 }
 
 // Close unmaps the tensors.
@@ -57,18 +57,17 @@ func (in *Inputs) Close() error {
 	return errors.Join(errs...)
 }
 
-// protected reports whether submissions cannot change files. Else nothing is taken from the cache, and what other files
-// hold is copied into memory.
+// protected reports whether submissions cannot change files. If they can, nothing is read from the cache, and the
+// contents of other files are copied into memory.
 var protected = sync.OnceValue(func() bool { return sandbox.State().Files() })
 
-// A placed is a tensor that goes to memory, where it is generated or copied to.
+// A placed is a tensor to generate or copy into memory.
 type placed struct {
-	value int // its index among the Values
+	value int // index in Values
 	synthetic
 	from *tensor.Tensor // nil if it is generated
 }
 
-// place puts tensors into memory.
 func (in *Inputs) place(ctx context.Context, tensors []placed) error {
 	var size int64
 	for _, t := range tensors {
@@ -79,7 +78,7 @@ func (in *Inputs) place(ctx context.Context, tensors []placed) error {
 		bytes, _ := t.dtype.Bytes(n)
 		in.Values[t.value].Path, in.Values[t.value].Offset = "", size
 		in.Values[t.value].Tensor = &tensor.Tensor{DType: t.dtype, Shape: t.shape}
-		size += (int64(bytes) + 4095) &^ 4095 // pages, which a device may use as they are
+		size += (int64(bytes) + 4095) &^ 4095 // whole pages, which a device may use as they are
 	}
 	if len(tensors) == 0 {
 		return nil
@@ -121,12 +120,11 @@ func (in *Inputs) place(ctx context.Context, tensors []placed) error {
 	return nil
 }
 
-// Load opens the inputs of w for one of its trials, from 0, of which each has generated inputs of its own, as in the
-// contest. Every tensor is checked against the definition's dtype and the shape that w's axes give it; the error names
-// the workload and joins all faults, among them *safetensors.LFSPointerError. An input that w declares random or does
-// not mention is generated in memory, from the uuid, the input's name and the trial. Of the embedded dataset, files
-// that are missing or were changed are made first; of any other they are an error. On a machine whose submissions can
-// change files, everything is in memory.
+// Load opens the inputs of w for one of its trials, counted from 0. As in the contest, each trial has its own generated
+// inputs. Load checks every tensor against the definition's dtype and the shape given by w's axes; the error names the
+// workload and joins all faults, including *safetensors.LFSPointerError. An input that w declares random or omits is
+// generated in memory from the uuid, the input's name and the trial. Missing or changed files of the embedded dataset
+// are generated first; in any other dataset they are errors. If submissions can change files, all inputs are in memory.
 func (d *Dataset) Load(ctx context.Context, def *trace.Definition, w *trace.Workload, trial int) (*Inputs, error) {
 	in, err := d.home(def, w).load(ctx, def, w, trial)
 	if err != nil {
@@ -136,7 +134,7 @@ func (d *Dataset) Load(ctx context.Context, def *trace.Definition, w *trace.Work
 	return in, nil
 }
 
-// Redrawn tells whether the trials of w differ: whether it has generated inputs.
+// Redrawn reports whether the trials of w differ because it has random inputs.
 func Redrawn(def *trace.Definition, w *trace.Workload) bool {
 	for name := range def.Inputs.All() {
 		if source, _ := w.Inputs.Get(name); source.Kind == trace.Random {
@@ -217,7 +215,6 @@ func (d *Dataset) load(ctx context.Context, def *trace.Definition, w *trace.Work
 	return in, in.place(ctx, tensors)
 }
 
-// madeOf returns what one of blobs has for an input; nil if none has.
 func madeOf(blobs []*blob, source trace.InputSpec) *synthetic {
 	for _, b := range blobs {
 		for i := range b.tensors {
@@ -229,7 +226,7 @@ func madeOf(blobs []*blob, source trace.InputSpec) *synthetic {
 	return nil
 }
 
-// openFiles opens each file that an input of def names, once: by path it is in files, or why not in faults.
+// openFiles opens each file that an input of def names, once. The results are files and errors by path.
 func (d *Dataset) openFiles(def *trace.Definition, w *trace.Workload) (files map[string]*safetensors.File,
 	faults map[string]error) {
 	files, faults = map[string]*safetensors.File{}, map[string]error{}
@@ -252,8 +249,8 @@ func (d *Dataset) openFiles(def *trace.Definition, w *trace.Workload) (files map
 	return files, faults
 }
 
-// resolve makes a path of a workload absolute. Only a dataset that the user named may point outside its folder, with
-// an absolute path or a link.
+// resolve returns the absolute path for a path of a workload. Only a dataset that the user named may point outside its
+// folder, with an absolute path or a link.
 func (d *Dataset) resolve(path string) (string, error) {
 	native := filepath.FromSlash(path)
 	if filepath.IsAbs(native) && !d.embedded {
@@ -270,7 +267,8 @@ func within(root, path string) (string, error) {
 	return filepath.Join(root, native), nil
 }
 
-// given is an input that the workload gives as a scalar or as a tensor of file, with the contest's words for a fault.
+// given returns an input that the workload gives as a scalar or as a tensor of file. Its errors use the contest's
+// words.
 func (d *Dataset) given(name string, spec trace.TensorSpec, shape []int, source trace.InputSpec,
 	file *safetensors.File) (Input, error) {
 	switch {
@@ -311,10 +309,10 @@ func mapped(file *safetensors.File, path, name, key string, dtype tensor.DType, 
 	return Input{Tensor: t, Path: path, Offset: offset}, nil
 }
 
-// brackets writes a shape as Python does: [1, 4].
+// brackets formats a shape as Python does: [1, 4].
 func brackets(shape []int) string { return strings.ReplaceAll(fmt.Sprint(shape), " ", ", ") }
 
-// randomStream is where the values of a generated input come from.
+// randomStream returns the source of the values of a random input.
 func (d *Dataset) randomStream(w *trace.Workload, name string, trial int) random.Stream {
 	if trial == 0 {
 		return d.stream(w.UUID, name)
@@ -322,16 +320,16 @@ func (d *Dataset) randomStream(w *trace.Workload, name string, trial int) random
 	return d.stream(w.UUID, name, fmt.Sprint("trial ", trial))
 }
 
-// An InputFaults says what is wrong with one workload.
+// An InputFaults holds the faults of one workload.
 type InputFaults struct {
 	UUID   string
-	Files  int // that the workload names
-	Absent int // of those, not made yet; only of the embedded dataset, where that is no fault
+	Files  int // number of files that the workload names
+	Absent int // files not yet generated; only in the embedded dataset, and not a fault
 	Faults []error
 }
 
-// Verify checks workloads by the rules of Load and by the contest's further ones: axes exactly the var axes of the
-// definition and positive, inputs exactly the definition's, no uuid twice. It makes no file.
+// Verify checks workloads by the rules of Load and by the contest's further ones: exactly the definition's var axes,
+// all positive; exactly the definition's inputs; no duplicate uuid. It creates no file.
 func (d *Dataset) Verify(ctx context.Context, def *trace.Definition, ws []*trace.Workload) ([]InputFaults, error) {
 	if err := d.kept(); err != nil {
 		return nil, err
@@ -354,7 +352,6 @@ func (d *Dataset) Verify(ctx context.Context, def *trace.Definition, ws []*trace
 	return reports, nil
 }
 
-// names checks the workload's axes and input names.
 func names(def *trace.Definition, w *trace.Workload) (faults []error) {
 	for name, axis := range def.Axes.All() {
 		if n, ok := w.Axes.Get(name); !axis.Const && !ok {
@@ -384,7 +381,6 @@ func names(def *trace.Definition, w *trace.Workload) (faults []error) {
 	return faults
 }
 
-// verifyFiles checks the inputs that the workload gives.
 func (d *Dataset) verifyFiles(r *InputFaults, def *trace.Definition, w *trace.Workload) {
 	files, faults := d.openFiles(def, w)
 	for _, f := range files {
@@ -403,7 +399,7 @@ func (d *Dataset) verifyFiles(r *InputFaults, def *trace.Definition, w *trace.Wo
 		source, _ := w.Inputs.Get(name)
 		shape, err := def.Shape(spec, axes)
 		if err != nil || source.Kind == trace.Random || faults[source.Path] != nil {
-			continue // names has said so of the shape
+			continue // names has reported the fault of the shape
 		}
 		if _, err := d.given(name, spec, shape, source, files[source.Path]); err != nil {
 			r.Faults = append(r.Faults, err)

@@ -8,10 +8,10 @@ import (
 	"fisub/workloads/random"
 )
 
-// maxEntry bounds the numbers of cache entries that are generated: fills are in float32, which holds integers up to it.
+// maxEntry bounds the indices of cache entries: fills use float32, which is exact for integers up to here.
 const maxEntry = 1 << 24
 
-// pagedFill fills the inputs that say where in a paged cache something lies.
+// pagedFill returns the fill of an input that indexes a paged cache.
 func pagedFill(def *trace.Definition, axes map[string]int, name string, shape []int) (fill, error) {
 	extent := func(axis string) int {
 		if a, ok := def.Axes.Get(axis); ok && a.Const {
@@ -65,22 +65,22 @@ func pagedFill(def *trace.Definition, axes map[string]int, name string, shape []
 	}
 }
 
-// census is how many entries the rows of the contest's workloads have: of each 120 rows that many have from least to
-// most, by the histogram and the quantiles in findings.md of github.com/luongthecong123/flashinfer-bench-starter-kit
-// (b588c03). Which row belongs to which workload is not public.
+// census is the distribution of row lengths in the contest's workloads: of 120 rows, so many have between least and
+// most entries. Source: the histogram and the quantiles in findings.md of
+// github.com/luongthecong123/flashinfer-bench-starter-kit (b588c03). The assignment of rows to workloads is not public.
 var census = []struct{ rows, least, most int }{{18, 1, 9}, {12, 10, 16}, {30, 17, 33}, {7, 34, 49}, {12, 50, 99},
 	{10, 100, 199}, {1, 200, 225}, {14, 226, 499}, {1, 500, 999}, {4, 1000, 1499}, {5, 1500, 1987}, {2, 1988, 2047},
 	{4, 2048, 2048}}
 
-// ownPages is how many pages hold the n entries of a row of served, with where it begins.
+// ownPages returns how many pages a row of served with n entries takes, including its random start.
 func ownPages(n, page int) int { return (page/8+n+3*(n/8))/page + 1 }
 
-// served gives the entries of the tokens that a server decodes: those of each token in pages of its own, one behind the
-// other from page 1 on, in ascending order with seven of eight steps to the very next one; in every sixteenth row or so
-// in random order. How many there are is drawn from the census.
+// served fills the entries of tokens in decoding, as a server lays them out. Each token has its own pages, one after
+// the other from page 1 on. Entries ascend, with seven of eight steps to the very next one; about every sixteenth row
+// is in random order. The number of entries is drawn from the census.
 func served(width, page int) fill {
 	return func(s random.Stream, dst []float32, first int) {
-		begin := 1 // the page where the row begins
+		begin := 1 // first page of the row
 		for row := 0; len(dst) > 0; row++ {
 			n := min(entries(s, row), width)
 			if row*width < first {
@@ -107,7 +107,6 @@ func served(width, page int) fill {
 	}
 }
 
-// entries draws from the census.
 func entries(s random.Stream, row int) int {
 	at := s.Intn(2*row, 120)
 	for _, c := range census {
@@ -118,7 +117,6 @@ func entries(s random.Stream, row int) int {
 	panic("the census has 120 rows")
 }
 
-// shuffle puts the elements in random order.
 func shuffle(s random.Stream, dst []float32) {
 	order, old := make([]float32, len(dst)), slices.Clone(dst)
 	choose(s, order, len(dst))
@@ -127,8 +125,8 @@ func shuffle(s random.Stream, dst []float32) {
 	}
 }
 
-// choose sets dst to different numbers below n, which is at least its length, in random order: the first steps of a
-// shuffle of all n.
+// choose sets dst to distinct numbers below n in random order, by the first steps of a shuffle of all n. n must be at
+// least len(dst).
 func choose(s random.Stream, dst []float32, n int) {
 	moved := map[int]int{}
 	at := func(i int) int {

@@ -32,7 +32,7 @@ func load(t *testing.T, d *Dataset, def *trace.Definition, w *trace.Workload) ma
 	return byName
 }
 
-// every workload of the default set, with its inputs, of a definition of the embedded dataset.
+// every calls f for every workload of the default set of an embedded definition, with its inputs.
 func every(t *testing.T, name string, f func(w *trace.Workload, in map[string]*tensor.Tensor)) {
 	t.Helper()
 	d, _ := open(t)
@@ -49,8 +49,8 @@ func every(t *testing.T, name string, f func(w *trace.Workload, in map[string]*t
 	}
 }
 
-// The entries of a token are different ones of the cache, and padding comes last. Each token has one, since the
-// contest's evaluator takes no infinite lse; some have fewer than there is room for, and some none too few.
+// The entries of a token are distinct, and padding comes last. Each token has one, since the contest's evaluator
+// rejects an infinite lse. Some rows are short, some full.
 func TestSparseIndices(t *testing.T) {
 	short, full, single := 0, 0, 0
 	every(t, attention, func(w *trace.Workload, in map[string]*tensor.Tensor) {
@@ -91,9 +91,9 @@ func TestSparseIndices(t *testing.T) {
 	}
 }
 
-// The rows of the contest's attention workloads are about as long, and lie as, those of the public census: 120 rows, of
-// which a quarter has up to 16 entries, half up to 33, three quarters up to 225, and four are full, in consecutive pages of
-// their own from page 1 on.
+// The rows of the contest's attention workloads resemble the public census in length and layout: of 120 rows, a quarter
+// has up to 16 entries, half up to 33, three quarters up to 225, and four are full. Each row has its own consecutive
+// pages, from page 1 on.
 func TestServedIndices(t *testing.T) {
 	d, _ := open(t)
 	def, err := d.Definition(attention)
@@ -115,7 +115,7 @@ func TestServedIndices(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		page := 0 // the last one of the rows before
+		page := 0 // last page of the rows before
 		for token, row := range slices.Collect(slices.Chunk(ints(x), 2048)) {
 			n := slices.Index(row, -1)
 			if n < 0 {
@@ -163,7 +163,7 @@ func TestServedIndices(t *testing.T) {
 	}
 }
 
-// A part of the rows is made as it is with all others.
+// A part of the rows equals the same rows generated with all others.
 func TestServedInParts(t *testing.T) {
 	f, s := served(128, 64), random.New("served")
 	whole, parts := make([]float32, 10*128), make([]float32, 10*128)
@@ -175,8 +175,8 @@ func TestServedInParts(t *testing.T) {
 	}
 }
 
-// The pages of a sequence are different ones, and its length fits them. All of these occur: fewer tokens than are
-// chosen, more, whole pages, and a part of a page.
+// The pages of a sequence are distinct, and its length fits them. All of these occur: fewer tokens than topk, more,
+// whole pages, and a partial page.
 func TestPages(t *testing.T) {
 	fewer, more, whole, part := 0, 0, 0, 0
 	every(t, indexer, func(w *trace.Workload, in map[string]*tensor.Tensor) {
@@ -203,7 +203,7 @@ func TestPages(t *testing.T) {
 	}
 }
 
-// Without as many pages as columns, the sequences have room in what there is, and the rest of a row is zero.
+// With fewer pages than columns, the sequences fit the available pages, and the rest of a row is zero.
 func TestFewPages(t *testing.T) {
 	d, _ := open(t)
 	def, err := d.Definition(indexer)
@@ -237,7 +237,7 @@ func TestFewPages(t *testing.T) {
 	}
 }
 
-// Each number is chosen as often as another, and none twice.
+// Each number is equally likely, and none occurs twice.
 func TestChoose(t *testing.T) {
 	seen := map[float32]int{}
 	for i := range 2000 {
@@ -258,7 +258,7 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// Logits and biases are of the size of a trained router's.
+// Logits and biases have the range of a trained router's.
 func TestRouterInputs(t *testing.T) {
 	d, _ := open(t)
 	def, err := d.Definition(moe)
@@ -290,7 +290,6 @@ func TestRouterInputs(t *testing.T) {
 	}
 }
 
-// float32s reads all elements.
 func float32s(t *tensor.Tensor) []float32 {
 	dst := make([]float32, t.Len())
 	t.ReadFloat32s(dst, 0)

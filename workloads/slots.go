@@ -8,10 +8,9 @@ import (
 	"fisub/workloads/random"
 )
 
-// slots fills the inputs that say where in a pool of states a row of the batch finds its own, and where it leaves one.
-// No slot comes twice in the inputs of a workload; the first row reads the last slot. Unless the definition stores
-// states by row, every fourth row or so reads slot -1, but for the first; and every eighth state or so that goes to a
-// slot of its own goes to none.
+// slots returns the fill of an input with the state pool's slot for each row to read or to write. No slot occurs twice
+// in the inputs of a workload; the first row reads the last slot. About every fourth row except the first reads slot
+// -1, unless the definition stores states by row. About every eighth written state goes to slot -1.
 func slots(def *trace.Definition, axes map[string]int, pool trace.TensorSpec, s random.Stream,
 	name string, shape []int) (fill, error) {
 	extents, err := def.Shape(pool, axes)
@@ -23,7 +22,7 @@ func slots(def *trace.Definition, axes map[string]int, pool trace.TensorSpec, s 
 		return nil, errors.New("no pool, or no rows")
 	}
 	rows, size := shape[0], extents[0]
-	begin := 0 // of the slots in order, where this input's begin
+	begin := 0 // offset of this input's slots in order
 	if name != "initial_state_indices" {
 		begin = rows
 	}

@@ -25,8 +25,8 @@ import (
 	"fisub/workloads/random"
 )
 
-// generator names the recipe of all generated values; it is written into every file, and files of another recipe are
-// made anew. Value i of an input depends on the recipe, the workload's uuid, the input's name and i only: it is made
+// generator names the recipe of all generated values. Every file records it, and files of another recipe are
+// regenerated. Value i of an input depends only on the recipe, the workload's uuid, the input's name and i: it is made
 // from Stream(recipe, uuid, name) as package random describes, so every machine writes the same bytes. Inputs of the
 // gdn family have the ranges of a trained Qwen3-Next layer:
 //
@@ -34,23 +34,23 @@ import (
 //	k            standard normal, each head scaled to unit length
 //	A_log        log of a decay rate uniform in [1, 16]
 //	dt_bias      the inverse softplus of a time step log-uniform in [0.001, 0.1]
-//	state        normal of deviation 0.25: what eight orthogonal unit keys with values of unit variance leave in 128
-//	cu_seqlens   random cuts, no sequence empty as far as the tokens last
+//	state        normal of deviation 0.25 = sqrt(8/128), as after eight orthogonal unit keys with values of unit variance
+//	cu_seqlens   random cuts; no sequence is empty if there are enough tokens
 //	initial_state_indices, output_state_indices, ssm_state_indices
-//	             different slots of the pool in random order, the last slot among them, see slots
+//	             distinct slots of the pool in random order, including the last slot, see slots
 //
 // Of a mixture of experts:
 //
 //	routing_logits  normal of deviation 2
 //	routing_bias    normal of deviation 0.05
 //
-// Of paged sparse attention, whose pages may be shared by rows:
+// Of paged sparse attention, in which rows may share pages:
 //
-//	sparse_indices  where the cache has room for it, pages of its own for each row, see served; else in each row
-//	                different entries of the cache in random order, then -1; every fourth row or so has fewer
-//	                entries than it has room for, and each has one
-//	seq_lens        at least 1; every fourth or so fills its last page, every fourth or so has at most topk tokens
-//	block_table     in each row different pages in random order; zeros where there are fewer pages than columns
+//	sparse_indices  if the cache is large enough, separate pages for each row, see served; otherwise distinct entries
+//	                of the cache in random order for each row, then -1; about every fourth row is shorter than its
+//	                width, but has at least one entry
+//	seq_lens        at least 1; about a quarter fill their last page, about a quarter have at most topk tokens
+//	block_table     for each row distinct pages in random order, padded with zeros if there are too few pages
 //
 // All other inputs have the contest's distributions for random ones (randomFill).
 const generator = "fisub.synth/1"
@@ -58,7 +58,7 @@ const generator = "fisub.synth/1"
 // chunk is how many elements a goroutine fills at a time.
 const chunk = 1 << 15
 
-// A fill sets dst to elements first and following.
+// A fill sets dst to the elements from first on.
 type fill func(s random.Stream, dst []float32, first int)
 
 // A synthetic is a tensor to generate.
@@ -68,7 +68,7 @@ type synthetic struct {
 	shape  []int
 	stream random.Stream
 	fill   fill
-	codes  *codes // nil, or gives the bytes that fill would
+	codes  *codes // nil, or a faster source of the bytes that fill gives
 }
 
 // A blob is a file of synthetic tensors.
@@ -77,9 +77,9 @@ type blob struct {
 	tensors []synthetic
 }
 
-// Synth makes the files that the workloads name below the folder dest, or, where dest is "", below the dataset's root.
-// Files that are there already stay as they are, unless an older recipe made them; an invalid one is an error, and so
-// is an absolute path. progress, which may be nil, is called before each file and at the end.
+// Synth writes the files named by the workloads below the folder dest, or below the dataset's root if dest is "". It
+// keeps existing files unless an older recipe made them. An invalid existing file or an absolute path is an error.
+// progress may be nil; it is called before each file and at the end.
 func (d *Dataset) Synth(ctx context.Context, def *trace.Definition, ws []*trace.Workload, dest string,
 	progress func(done, total int)) error {
 	own := false
@@ -106,8 +106,8 @@ func (d *Dataset) Synth(ctx context.Context, def *trace.Definition, ws []*trace.
 	return nil
 }
 
-// stream is where the values of an input come from: New(generator, uuid, name), with more behind it, among them the
-// seed if that is not 0. How long sequences are does not depend on the seed.
+// stream returns the source of an input's values: New(generator, uuid, name, more..., seed), without a seed of 0.
+// Sequence lengths do not depend on the seed.
 func (d *Dataset) stream(uuid, name string, more ...string) random.Stream {
 	if d.seed != 0 && name != "cu_seqlens" && name != "seq_lens" {
 		more = append(more, fmt.Sprint("seed ", d.seed))
@@ -115,7 +115,7 @@ func (d *Dataset) stream(uuid, name string, more ...string) random.Stream {
 	return random.New(append([]string{generator, uuid, name}, more...)...)
 }
 
-// blobsOf lists the files that the workloads name, in their order, and the tensors that each must have.
+// blobsOf returns the files that the workloads name, in their order, with their tensors.
 func (d *Dataset) blobsOf(def *trace.Definition, ws []*trace.Workload) ([]*blob, error) {
 	var blobs []*blob
 	byPath := map[string]*blob{}
@@ -174,8 +174,8 @@ func (b *blob) fits(f *safetensors.File) bool {
 	return true
 }
 
-// make writes the file below root, unless it is there. own tells that the file is this tool's to replace when it is
-// invalid, when its values are others, or when an embedded workload of that uuid once had another shape.
+// make writes the file below root if it is missing. If own is set, the file belongs to fisub and is also replaced if it
+// is invalid, or if its values or shapes are outdated.
 func (b *blob) make(ctx context.Context, root string, own bool) (made bool, err error) {
 	path, err := within(root, b.path)
 	if err != nil {
@@ -209,7 +209,7 @@ func (b *blob) make(ctx context.Context, root string, own bool) (made bool, err 
 
 func isMissing(err error) bool { return errors.Is(err, fs.ErrNotExist) }
 
-// maxElements bounds a generated tensor; the largest of the contest's, a MoE weight, has 939524096.
+// maxElements bounds a generated tensor; the contest's largest, a MoE weight, has 939524096 elements.
 const maxElements = 1 << 31
 
 func (t *synthetic) make(ctx context.Context) (*tensor.Tensor, error) {
@@ -231,8 +231,8 @@ func (t *synthetic) elements() (int, error) {
 	return n, nil
 }
 
-// generate gives put all bytes of the tensor in parts, from several goroutines and in any order; at is the place of a
-// part's first byte in the tensor.
+// generate passes all bytes of the tensor to put in parts, from several goroutines and in any order; at is the byte
+// offset of a part in the tensor.
 func (t *synthetic) generate(ctx context.Context, put func(data []byte, at int) error) error {
 	n, err := t.elements()
 	if err != nil {
@@ -260,18 +260,18 @@ func (t *synthetic) generate(ctx context.Context, put func(data []byte, at int) 
 	return cmp.Or(group.Wait(), ctx.Err())
 }
 
-// step returns how many of n elements are made at a time, about as many as wanted.
+// step returns how many of n elements to generate at a time, close to wanted.
 func (t *synthetic) step(n, wanted int) int {
 	row := 1
 	if len(t.shape) > 0 {
 		row = max(1, t.shape[len(t.shape)-1])
 	}
 	step := max(wanted/row, 1) * row // whole rows, for the fills that normalise
-	step += step * (step & 1)        // and whole bytes where two elements share one
+	step += step * (step & 1)        // whole bytes, if two elements share one
 	return max(1, min(step, n))
 }
 
-// part returns the bytes of the elements first and following, as many as buf is long, in the memory of x.
+// part returns the bytes of len(buf) elements from first on, in the memory of x.
 func (t *synthetic) part(buf []float32, x *tensor.Tensor, first int) []byte {
 	size, _ := t.dtype.Bytes(len(buf))
 	if t.codes != nil {
@@ -283,9 +283,9 @@ func (t *synthetic) part(buf []float32, x *tensor.Tensor, first int) []byte {
 	return x.Data[:size]
 }
 
-// intact reports whether x, from a file in the cache, is what generate makes, as far as a random sample tells: one part
-// in 32, and at least 8. A submission that once ran without Landlock may have changed the file. A change that lets a
-// wrong kernel pass is a change of most parts.
+// intact reports whether x, from a file in the cache, equals the output of generate. It compares a random sample: one
+// part in 32, and at least 8. A submission that once ran without Landlock may have changed the file; a change that lets
+// a wrong kernel pass affects most parts.
 func (t *synthetic) intact(x *tensor.Tensor) bool {
 	n, err := t.elements()
 	if err != nil {
@@ -304,7 +304,6 @@ func (t *synthetic) intact(x *tensor.Tensor) bool {
 	return true
 }
 
-// each makes a fill from a function of one element.
 func each(f func(s random.Stream, i int) float64) fill {
 	return func(s random.Stream, dst []float32, first int) {
 		for i := range dst {
@@ -313,7 +312,7 @@ func each(f func(s random.Stream, i int) float64) fill {
 	}
 }
 
-// distribute sets the distribution of an input that a file holds.
+// distribute sets the distribution of an input that is stored in a file.
 func (t *synthetic) distribute(def *trace.Definition, axes map[string]int, name string) (err error) {
 	if t.fill, err = synthFill(def, axes, name, t.shape); t.fill == nil && err == nil {
 		t.distributeRandom(def, name)
@@ -332,7 +331,7 @@ func (t *synthetic) distributeRandom(def *trace.Definition, name string) {
 	}
 }
 
-// synthFill is the distribution of an input that a file holds, where that is not the one of a random input.
+// synthFill returns the distribution of an input stored in a file, or nil if it is the one of a random input.
 func synthFill(def *trace.Definition, axes map[string]int, name string, shape []int) (fill, error) {
 	if def.OpType == "gdn" && len(shape) > 0 {
 		switch name {
@@ -383,7 +382,7 @@ func synthFill(def *trace.Definition, axes map[string]int, name string, shape []
 	return nil, nil
 }
 
-// randomFill is the contest's distribution of a random input.
+// randomFill returns the contest's distribution of a random input.
 func randomFill(def *trace.Definition, name string, dtype tensor.DType, shape []int) fill {
 	if strings.HasPrefix(def.Name, "dsa_topk_indexer") && name == "k_index_cache_fp8" && len(shape) == 4 &&
 		shape[2] == 1 && shape[3] == 132 {
@@ -414,7 +413,7 @@ func randomScalar(dtype tensor.DType, s random.Stream) *trace.Scalar {
 	return &trace.Scalar{Kind: trace.IntScalar, Int: int64(x[0])}
 }
 
-// rows fills whole rows of the last axis with normals that f then changes.
+// rows returns a fill that passes each row of normals along the last axis to f, which changes it.
 func rows(shape []int, f func(row []float64)) fill {
 	width := shape[len(shape)-1]
 	return func(s random.Stream, dst []float32, first int) {
@@ -431,11 +430,11 @@ func rows(shape []int, f func(row []float64)) fill {
 	}
 }
 
-// cuts splits tokens into len-1 sequences.
+// cuts splits tokens into n-1 sequences.
 func cuts(n, tokens int) fill {
 	return func(s random.Stream, dst []float32, first int) {
 		points := make([]int, n)
-		slack := max(0, tokens-(n-1)) // what is left when every sequence has one token
+		slack := max(0, tokens-(n-1)) // tokens left if every sequence has one
 		for i := range points {
 			points[i] = s.Intn(i, slack+1)
 		}
@@ -450,8 +449,8 @@ func cuts(n, tokens int) fill {
 	}
 }
 
-// indexCache is the packed key cache of the top-k indexer, shape [pages, tokens, 1, 132] of bytes: a page holds 128
-// float8_e4m3fn values of each of its tokens, then a float32 scale for each.
+// indexCache fills the packed key cache of the top-k indexer, shape [pages, tokens, 1, 132] of bytes: a page holds 128
+// float8_e4m3fn values for each of its tokens, then a float32 scale for each.
 func indexCache(shape []int) fill {
 	tokens := shape[1]
 	page := tokens * 132

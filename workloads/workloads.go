@@ -1,12 +1,12 @@
-// Package workloads finds definitions, workloads and the inputs of a workload, in the embedded dataset or in a folder
-// with the contest's layout. It is not for running anything.
+// Package workloads reads definitions, workloads and their inputs from the embedded dataset or a folder with the
+// contest's layout. It runs nothing.
 //
-// The workloads of a definition that the contest's own tools take, every line of a workloads/**/*.jsonl file, are its
-// set "default". Further sets are files workloads/**/<definition>.<set>.ndjson: the same lines under another
-// extension, since the contest's loader scans every .jsonl file below workloads/ and would add them to the default
-// set. So the repository stays a valid dataset root for that loader too. The uuid of an embedded workload is version 5,
-// URL namespace, of fisub/<definition>/<set>/<index from 0>. The set "contest" of a definition has the axes and scalars
-// of the official workloads, one by one; what lies in their files is not public, and is generated.
+// The set "default" of a definition holds the workloads that the contest's own tools run: all lines of
+// workloads/**/*.jsonl. Other sets are files workloads/**/<definition>.<set>.ndjson with the same kind of lines. The
+// extension differs because the contest's loader would add any .jsonl file to the default set; this keeps the
+// repository a valid dataset root for that loader. The uuid of an embedded workload is version 5, URL namespace, of
+// fisub/<definition>/<set>/<index from 0>. The set "contest" of a definition has the axes and scalars of the official
+// workloads. The contents of the official files are not public, so they are generated.
 package workloads
 
 import (
@@ -38,38 +38,39 @@ const DefaultSet = "default"
 // ContestSet is the set with the axes of the contest's workloads.
 const ContestSet = "contest"
 
-// aliases are other names of sets, for where a dataset has none of that name: decode's had its own.
+// aliases are alternative names of sets, for datasets without a set of the given name. The contest set of decode had
+// its own name.
 var aliases = map[string]string{"contest54": ContestSet, ContestSet: "contest54"}
 
-// SameSet tells whether two names are of one set.
+// SameSet reports whether two names refer to the same set.
 func SameSet(a, b string) bool { return a == b || aliases[a] == b }
 
 // A Dataset is a folder of definitions and workloads, or the embedded one. It is safe for concurrent use.
 type Dataset struct {
-	root     string // folder that paths in workloads are relative to
-	cache    string // folder for what can be made again
-	seed     uint64 // of generated values; 0 is the usual ones
+	root     string // base folder of relative paths in workloads
+	cache    string // folder for generated files
+	seed     uint64 // of generated values; 0 selects the usual ones
 	embedded bool
 	names    []string // of the definitions, sorted
 	defs     map[string]*trace.Definition
 
 	reading sync.Mutex
-	// what was read of the workloads, by definition; all of them under "" where they are in a folder
+	// workloads read so far, by definition; for a folder, all under ""
 	read map[string]reading
 }
 
-// A reading is what the files of workloads say, by definition and set.
+// A reading holds the workloads of some files, by definition and set.
 type reading struct {
 	sets map[string]map[string][]*trace.Workload
 	edge map[string]bool // definitions whose edge set is generated
 	err  error
 }
 
-// A NotFoundError says that a dataset has no definition of that name.
+// A NotFoundError reports that a dataset has no definition of that name.
 type NotFoundError struct {
 	Name  string
-	Near  []string // names that may be meant, nearest first
-	Track []string // where Name is a track of the contest: the definitions of that track
+	Near  []string // similar names, nearest first
+	Track []string // the track's definitions, if Name is a track of the contest
 }
 
 func (e *NotFoundError) Error() string {
@@ -90,11 +91,10 @@ func (e *NotFoundError) Advice() string {
 	return "fisub dataset ls lists the definitions"
 }
 
-// Open reads the definitions of the dataset in the folder root, or, where root is "", of the embedded one. One invalid
-// definition, or two of the same name, make the whole dataset invalid, as in the contest; the error joins all faults.
-// Workloads are read when they are first asked for. Generated inputs are kept in the folder cacheRoot/dataset;
-// where cacheRoot is "", Load, Verify and Synth are errors that wrap cache.ErrNoFolder. Nothing
-// stays open: there is no Close.
+// Open reads the definitions of the dataset in the folder root, or of the embedded one if root is "". As in the
+// contest, an invalid definition or a duplicate name makes the whole dataset invalid; the error joins all faults.
+// Workloads are read on first use. Generated inputs are kept in cacheRoot/dataset; if cacheRoot is "", Load, Verify and
+// Synth return errors that wrap cache.ErrNoFolder. A Dataset needs no Close.
 func Open(root, cacheRoot string) (d *Dataset, err error) {
 	d = &Dataset{root: root, embedded: root == "", defs: map[string]*trace.Definition{}, read: map[string]reading{}}
 	if cacheRoot != "" {
@@ -117,8 +117,8 @@ func Open(root, cacheRoot string) (d *Dataset, err error) {
 	return d, d.readDefinitions()
 }
 
-// Seeded returns the dataset with other generated values: for each seed the same on every machine, and the usual ones
-// for 0. Axes, scalars and the lengths of sequences stay. Files of a folder are what they are.
+// Seeded returns the dataset with other generated values. They depend only on the seed, not on the machine; 0 selects
+// the usual ones. Axes, scalars, sequence lengths and the files of a folder stay the same.
 func (d *Dataset) Seeded(seed uint64) *Dataset {
 	other := &Dataset{root: d.root, cache: d.cache, seed: seed, embedded: d.embedded, names: d.names, defs: d.defs,
 		read: map[string]reading{}}
@@ -128,7 +128,6 @@ func (d *Dataset) Seeded(seed uint64) *Dataset {
 	return other
 }
 
-// generated is the folder of generated inputs.
 func (d *Dataset) generated() string {
 	if d.seed == 0 || d.cache == "" {
 		return d.cache
@@ -136,8 +135,8 @@ func (d *Dataset) generated() string {
 	return filepath.Join(d.cache, fmt.Sprint("seed-", d.seed))
 }
 
-// home returns the dataset that holds the files of w: for a case of the edge set, which no folder has, one that
-// generates them in the cache.
+// home returns the dataset that holds the files of w. The edge set is never in a folder: its cases come from a dataset
+// that generates them in the cache.
 func (d *Dataset) home(def *trace.Definition, w *trace.Workload) *Dataset {
 	if d.embedded || !d.Makes(def.Name, w) {
 		return d
@@ -145,7 +144,7 @@ func (d *Dataset) home(def *trace.Definition, w *trace.Workload) *Dataset {
 	return &Dataset{root: d.generated(), cache: d.cache, seed: d.seed, embedded: true, names: d.names, defs: d.defs}
 }
 
-// Makes reports whether the dataset generates the inputs of w, instead of finding them in its folder.
+// Makes reports whether the dataset generates the inputs of w, instead of reading them from its folder.
 func (d *Dataset) Makes(def string, w *trace.Workload) bool {
 	if d.embedded {
 		return true
@@ -156,7 +155,7 @@ func (d *Dataset) Makes(def string, w *trace.Workload) bool {
 	return d.readingOf(def).edge[def]
 }
 
-// kept is the error of a dataset that has no folder for inputs.
+// kept returns an error if the dataset has no folder for inputs.
 func (d *Dataset) kept() error {
 	if d.cache == "" {
 		return fmt.Errorf("cache: %w for inputs", cache.ErrNoFolder)
@@ -164,17 +163,17 @@ func (d *Dataset) kept() error {
 	return nil
 }
 
-// Root is the absolute folder that relative paths of workloads start from; of the embedded dataset it is in the cache
-// and need not exist.
+// Root returns the absolute folder that relative paths of workloads start from. For the embedded dataset it is in the
+// cache and need not exist.
 func (d *Dataset) Root() string { return d.root }
 
-// Embedded tells whether the dataset is the one in the binary.
+// Embedded reports whether the dataset is the one in the binary.
 func (d *Dataset) Embedded() bool { return d.embedded }
 
 // Definitions returns the names of all definitions, sorted.
 func (d *Dataset) Definitions() []string { return slices.Clone(d.names) }
 
-// Definition returns the definition of that exact name. Where there is none, the error is a *NotFoundError.
+// Definition returns the definition of that exact name, or a *NotFoundError.
 func (d *Dataset) Definition(name string) (*trace.Definition, error) {
 	if def, ok := d.defs[name]; ok {
 		return def, nil
@@ -270,8 +269,8 @@ func (d *Dataset) definition(place, name string) (def *trace.Definition, err err
 	return def, err
 }
 
-// sets gives the workloads of a definition by set. Embedded files are named after their definition, and only its own
-// are read. In a folder a line of any file may be its, so all are read at the first call.
+// sets returns the workloads of a definition by set. Embedded files are named after their definition, so only these are
+// read. In a folder any file may contain its lines, so the first call reads all files.
 func (d *Dataset) sets(def string) (map[string][]*trace.Workload, error) {
 	r := d.readingOf(def)
 	return r.sets[def], r.err
@@ -303,7 +302,7 @@ func (d *Dataset) readingOf(def string) reading {
 	return r
 }
 
-// readFiles reads the files of workloads: those named after the definition of, or all where it is "".
+// readFiles reads the files named after the definition of, or all files if of is "".
 func (d *Dataset) readFiles(of string) (map[string]map[string][]*trace.Workload, error) {
 	fsys, dir := fs.FS(embedded), "workloads"
 	if !d.embedded {
@@ -357,7 +356,7 @@ func (d *Dataset) traces(place, name string) (traces []*trace.Trace, err error) 
 	return traces, err
 }
 
-// list returns the files below fsys with one of the extensions, sorted by path component; none where fsys is missing.
+// list returns the files below fsys with one of the extensions, sorted by path component. A missing fsys has no files.
 func list(fsys fs.FS, exts ...string) ([]string, error) {
 	var files []string
 	err := fs.WalkDir(fsys, ".", func(name string, entry fs.DirEntry, err error) error {

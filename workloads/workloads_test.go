@@ -21,12 +21,11 @@ import (
 	"fisub/workloads/random"
 )
 
-// toy is a definition of one tensor of each interesting kind.
+// toy is a definition with one tensor of each interesting kind.
 const toy = `{"name":"toy","op_type":"toy","axes":{"n":{"type":"var"},"w":{"type":"const","value":2}},
 	"inputs":{"x":{"shape":["n","w"],"dtype":"float32"},"y":{"shape":["n"],"dtype":"int8"},"s":{"shape":null,"dtype":"float32"}},
 	"outputs":{"z":{"shape":["n"],"dtype":"float32"}},"reference":"def run(x, y, s): pass"}`
 
-// root writes files, by path, below a new folder.
 func root(t *testing.T, files map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -68,7 +67,7 @@ func TestDefinition(t *testing.T) {
 	d, _ := open(t)
 	for _, c := range []struct {
 		name        string
-		near, track string // one name that the error must hold
+		near, track string // a name that the error must contain
 		text        string
 	}{
 		{"gdn_decode_qk4_v8_d128_k_lst", decode, "", `definition "gdn_decode_qk4_v8_d128_k_lst": not found`},
@@ -92,7 +91,7 @@ func TestDefinition(t *testing.T) {
 	}
 }
 
-// A pipe among the files of a dataset would be waited for without an end.
+// A pipe in a dataset would block forever.
 func TestOpenPipe(t *testing.T) {
 	root := t.TempDir()
 	if err := os.Mkdir(filepath.Join(root, "definitions"), 0o755); err != nil {
@@ -211,8 +210,8 @@ func TestLoadEmbedded(t *testing.T) {
 	}
 }
 
-// Golden: the bytes of a synthesised file are the same on every machine and with any number of cores. A wanted change
-// needs a new generator version, so that files in caches are made anew.
+// The bytes of a generated file are the same on every machine and with any number of cores. An intended change needs a
+// new generator version, so that files in caches are regenerated.
 func TestSynthBytes(t *testing.T) {
 	for _, procs := range []int{1, 8} {
 		t.Run(fmt.Sprint(procs), func(t *testing.T) {
@@ -377,7 +376,7 @@ func TestRandomDistributions(t *testing.T) {
 	}
 }
 
-// Every number must give the byte that its value has: all of those near which the byte changes, and many others.
+// Every number must give the byte of its value: numbers near each change of the byte, and many others.
 func TestCodes(t *testing.T) {
 	for name, c := range map[string]*codes{"e4m3fn": codesE4M3FN(), "e5m2": codesE5M2()} {
 		check := func(u uint32) {
@@ -397,7 +396,7 @@ func TestCodes(t *testing.T) {
 			if code != hard {
 				continue
 			}
-			// each change in turn, by bisection
+			// find each change by bisection
 			for u, v := first, last; u < last && c.exact(u) != c.exact(last); u, v = v, last {
 				for below := u; v-below > 1; {
 					if middle := below + (v-below)/2; c.exact(middle) == c.exact(u) {
@@ -435,7 +434,7 @@ func TestRandomInputsAreSealed(t *testing.T) {
 	}
 }
 
-// checkSealed checks that the inputs in memory are there, and that a process that has the memory cannot change it.
+// checkSealed checks that the inputs are in memory, and that a process with access to the memory cannot change it.
 func checkSealed(t *testing.T, in *Inputs) {
 	t.Helper()
 	if in.memory == nil {
@@ -463,8 +462,8 @@ func checkSealed(t *testing.T, in *Inputs) {
 	}
 }
 
-// A submission that can change files may have left zeros in the cache: they are not taken for inputs. If it still can,
-// nothing is taken from there.
+// A submission that can change files may have left zeros in the cache; they are not used as inputs. While it can change
+// files, nothing is read from the cache.
 func TestInputsChangedInTheCache(t *testing.T) {
 	was := protected
 	defer func() { protected = was }()
@@ -721,7 +720,7 @@ func TestSynth(t *testing.T) {
 	path := in.Values[0].Path
 	in.Close()
 
-	// What is there stays: the user's file, also an invalid one, which is an error.
+	// An existing user file stays, even an invalid one, which is an error.
 	before, err := os.Stat(path)
 	if err != nil {
 		t.Fatal(err)
@@ -797,7 +796,7 @@ func TestSynthRejects(t *testing.T) {
 	}
 }
 
-// A damaged file in the cache, and one of other shapes, is made again, since it is the tool's own.
+// A damaged file in the cache, or one of other shapes, is regenerated, since it belongs to fisub.
 func TestEmbeddedHeals(t *testing.T) {
 	d, def := open(t)
 	ws, err := d.Workloads(decode, "")
@@ -824,7 +823,7 @@ func TestEmbeddedHeals(t *testing.T) {
 	}
 }
 
-// The contest's own workloads must be loadable from synthesised files.
+// The contest's own workloads must be loadable from generated files.
 func TestContestDataset(t *testing.T) {
 	d, err := Open(officialDataset(t), t.TempDir())
 	if err != nil {
@@ -872,10 +871,10 @@ func BenchmarkSynthBatch64(b *testing.B) {
 	}
 }
 
-// What cannot be copied whole leaves no file, which the next import would take for a whole one.
+// A failed copy leaves no file, which the next import would take for a complete one.
 func TestCopyFile(t *testing.T) {
 	to := filepath.Join(t.TempDir(), "blob", "x.safetensors")
-	if err := copyFile(t.TempDir(), to); err == nil { // a folder opens, and cannot be read
+	if err := copyFile(t.TempDir(), to); err == nil { // opening a folder works, reading it fails
 		t.Error("a folder was copied as a file")
 	}
 	if _, err := os.Stat(to); !errors.Is(err, fs.ErrNotExist) {

@@ -9,28 +9,28 @@ import (
 	"fisub/internal/trace"
 )
 
-// A Python runs a script in CPython, with nothing but its standard library, and returns what it prints. Its error says
-// in a few words why there is nothing.
+// A Python runs a script in CPython with only its standard library, and returns its output. Its error is a short
+// reason.
 type Python func(script string, stdin []byte) (stdout []byte, err error)
 
 //go:embed pyfacts.py
 var pyFacts string
 
-// A pyPlace is a place in a source; its line is 0 where it is the whole.
+// A pyPlace is a place in a source; Line is 0 for the whole source.
 type pyPlace struct{ Line, Column int }
 
-// A pyFault is what CPython does not take. It is doubtful where a later CPython may.
+// A pyFault is an error reported by CPython. It is doubtful if a later CPython may accept the code.
 type pyFault struct {
 	pyPlace
 	Text     string
 	Doubtful bool
 }
 
-// facts are what pyfacts.py tells of a solution, or of a definition.
+// facts are the output of pyfacts.py for a solution or a definition.
 type facts struct {
 	Version string // of CPython, such as "3.12"
 	Files   []pyFile
-	Entry   *pyEntry // nil where its file cannot be read
+	Entry   *pyEntry // nil if its file cannot be read
 
 	Reference   *pyFault
 	Constraints []*pyFault
@@ -39,7 +39,7 @@ type facts struct {
 type pyFile struct {
 	Path    string
 	Reached bool     // the entry imports it
-	Error   *pyFault // and then there are no facts
+	Error   *pyFault // if set, Facts is empty
 	Facts   []pyFact
 }
 
@@ -50,36 +50,35 @@ type pyFact struct {
 	Reached    bool   // the entry may run it
 
 	// Of an import of the module Name:
-	Names   []string // what it takes of the module
-	Level   int      // its leading dots
-	Own     bool     // by an absolute name, of a file of the solution
-	Helped  bool     // it is tried, it is imported relatively too, or the search path is changed
-	Guarded bool     // it is tried
-	Called  bool     // something of it is called by what the entry reaches
-	About   bool     // only where it lies is asked
+	Names   []string // imported names
+	Level   int      // number of leading dots
+	Own     bool     // an absolute import of a file of the solution
+	Helped  bool     // guarded, also imported relatively, or the search path changes
+	Guarded bool     // inside a try statement
+	Called  bool     // code that the entry reaches calls into it
+	About   bool     // only its path or version is read
 }
 
-// A pyEntry is what the entry file binds to the entry's name.
+// A pyEntry holds the bindings of the entry's name in the entry file.
 type pyEntry struct {
 	Defs      []pyFunction
 	Class     *pyPlace
-	Bound     bool     // by anything else
-	Functions []string // of the file
+	Bound     bool     // by any other statement
+	Functions []string // names of the top-level functions of the file
 }
 
-// A pyFunction takes least to most positional arguments, -1 for any number. Keyword is a keyword-only parameter without
-// default.
+// A pyFunction takes Least to Most positional arguments; Most is -1 for any number. Keyword is a keyword-only parameter
+// without default.
 type pyFunction struct {
 	pyPlace
 	Least, Most int
 	Keyword     string
 	IsAsync     bool `json:"is_async"`
 	Decorators  []string
-	Returns     string // "tuple", "none", "other", or "" where the annotation leaves it open
-	Values      int    // of a tuple
+	Returns     string // "tuple", "none", "other", or "" if the annotation leaves it open
+	Values      int    // number of values of a tuple
 }
 
-// ask gives a request to the script.
 func ask(python Python, request any) (*facts, error) {
 	in, err := json.Marshal(request)
 	if err != nil {
@@ -96,7 +95,7 @@ func ask(python Python, request any) (*facts, error) {
 	return &f, nil
 }
 
-// solutionFacts are those of the Python sources of a solution with that entry; "" is none.
+// solutionFacts returns the facts of the Python sources of a solution with that entry; the entry may be "".
 func solutionFacts(python Python, sol *trace.Solution, entry, symbol string) (*facts, error) {
 	request := struct {
 		Sources []trace.SourceFile `json:"sources"`
@@ -114,8 +113,8 @@ func solutionFacts(python Python, sol *trace.Solution, entry, symbol string) (*f
 	return ask(python, request)
 }
 
-// Definition returns the faults of a definition's reference and constraints as Python; it fails where they were not
-// looked at.
+// Definition returns the faults of a definition's reference and constraints as Python code. It fails if they could not
+// be checked.
 func Definition(def *trace.Definition, python Python) (faults []string, err error) {
 	f, err := ask(python, struct {
 		Reference   string   `json:"reference"`

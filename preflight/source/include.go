@@ -9,17 +9,17 @@ import (
 	"fisub/internal/trace"
 )
 
-// installed are the folders of headers that a compiler of CUDA may find without any of the solution's.
+// installed are folders of headers that a CUDA compiler may find outside the solution.
 var installed = strings.Fields("ATen cooperative_groups crt c10 cub cuda cute cutlass dlpack fatbinary flashinfer nv " +
 	"nvshmem nvtx3 pybind11 sys thrust torch tvm")
 
 // A directive of the preprocessor, with the name of the file if it is a quoted #include.
 var directive = regexp.MustCompile(`^[ \t]*#[ \t]*(if|ifdef|ifndef|endif|include)\b(?:[ \t]*"([^"\n]+)")?`)
 
-// Includes returns the quoted #include lines of the packed C++ sources whose headers are not packed. Lines below an #if
-// other than a header's guard are ignored. left reports whether the packer leaves out a file of that path in the source
-// folder. It is nil if there is no such folder: then a header in a folder counts as left out, unless it may be one of
-// an installed library.
+// Includes returns the quoted #include lines of the packed C++ sources whose headers are not packed. It ignores lines
+// below an #if other than a header's guard. left reports whether the source folder has a file of that path that is not
+// packed. For a packed solution left is nil: then a header in a folder counts as left out, unless it may belong to an
+// installed library.
 func Includes(sol *trace.Solution, left func(name string) bool) []Finding {
 	n := &inspector{sol: sol, alike: map[[2]string]int{}}
 	for _, s := range n.cpp() {
@@ -47,7 +47,6 @@ func Includes(sol *trace.Solution, left func(name string) bool) []Finding {
 	return limit(n.findings)
 }
 
-// include looks at the #include "name" of s.
 func (n *inspector) include(s trace.SourceFile, name string, pos int, left func(name string) bool) {
 	if n.packed(path.Clean(name)) {
 		return
@@ -61,17 +60,17 @@ func (n *inspector) include(s trace.SourceFile, name string, pos int, left func(
 	}
 }
 
-// packed reports whether a source has that name, in whatever folder.
+// packed reports whether a source has that name, in any folder.
 func (n *inspector) packed(name string) bool {
 	return slices.ContainsFunc(n.sol.Sources, func(s trace.SourceFile) bool {
 		return s.Path == name || strings.HasSuffix("/"+path.Clean(s.Path), "/"+strings.TrimLeft(name, "./"))
 	})
 }
 
-// DroppedText says that a header, %s, is left out.
+// DroppedText is the message for a header, %s, that the packer leaves out.
 const DroppedText = "%s is there, but the packer leaves it out"
 
-// DroppedHint is the advice for a header that the packer leaves out.
+// DroppedHint returns the hint for a header that the packer leaves out.
 func DroppedHint(name string) string {
 	if path.Dir(name) != "." {
 		return "move it beside the kernel: subfolders are not packed"

@@ -1,6 +1,6 @@
 // Package source checks the sources of a solution against the definition and the contest's rules: exports, signatures,
-// imports, compiled kernels. It reads C++ as text, in bounded time. CPython, which the caller runs, parses Python. No
-// source is run, and no file is read.
+// imports, compiled kernels. It reads C++ as text, in bounded time, and parses Python with the caller's CPython. It
+// runs no source and reads no file.
 package source
 
 import (
@@ -16,7 +16,7 @@ import (
 	"fisub/internal/trace"
 )
 
-// A Severity says what a finding means for a submission.
+// A Severity is the effect of a finding on a submission.
 type Severity string
 
 const (
@@ -25,8 +25,8 @@ const (
 	Note    Severity = "note"    // worth knowing
 )
 
-// A Finding is something wrong with a submission. Line and Col count from 1, Col in characters; both are 0 for a
-// finding about a whole file, and Path is "" for one about the whole submission.
+// A Finding is a problem or a remark about a submission. Line and Col count from 1, Col in characters; both are 0 for a
+// finding about a whole file. Path is "" for one about the whole submission.
 type Finding struct {
 	Code     string   `json:"code"` // stable name of the kind of finding, such as "parameter-count"
 	Severity Severity `json:"severity"`
@@ -51,7 +51,7 @@ func (f Finding) String() string {
 // Text returns the place, the fact, the code and the excerpt, for a terminal.
 func (f Finding) Text() string {
 	f.Path = words.Relative(f.Path)
-	text := words.Line(fmt.Sprintf("%s [%s]", f, f.Code)) // file names are the author's
+	text := words.Line(fmt.Sprintf("%s [%s]", f, f.Code)) // authors choose file names
 	if f.Excerpt != "" {
 		text += "\n" + f.Excerpt
 	}
@@ -64,10 +64,9 @@ var (
 	cppScanned   = append([]string{".cuh", ".h", ".hpp", ".inl", ".inc"}, cudaCompiled...)
 )
 
-// Inspect reads the sources of sol and returns what would keep it from being built or called, in order of place. It
-// reads them as the builder of the solution's language and binding would, but only their surface: exports, signatures,
-// imports. def may be nil, and then parameters are not counted. Where python fails, a note says so; it is not called
-// where there are no Python sources.
+// Inspect returns the faults of sol that prevent building or calling it, ordered by place. It reads the sources as the
+// builder of the solution's language and binding would, but only exports, signatures and imports. def may be nil; then
+// parameters are not counted. If python fails, a note says so. Without Python sources, python is not called.
 func Inspect(sol *trace.Solution, def *trace.Definition, python Python) []Finding {
 	n := &inspector{sol: sol, def: def, alike: map[[2]string]int{}}
 	n.entry, n.symbol, _ = strings.Cut(sol.Spec.EntryPoint, "::")
@@ -88,7 +87,7 @@ type inspector struct {
 	def           *trace.Definition
 	entry, symbol string
 	findings      []Finding
-	alike         map[[2]string]int // findings that mark has added, by file and code
+	alike         map[[2]string]int // number of mark's findings by file and code
 }
 
 // at adds a finding at a place, or about a whole file.
@@ -97,7 +96,6 @@ func (n *inspector) at(s Severity, code, file string, at pyPlace, hint, format s
 		Msg: fmt.Sprintf(format, args...), Hint: hint, Severity: s})
 }
 
-// add adds a finding about a whole file.
 func (n *inspector) add(s Severity, code, file, hint, format string, args ...any) {
 	n.at(s, code, file, pyPlace{}, hint, format, args...)
 }
@@ -106,14 +104,14 @@ func (n *inspector) add(s Severity, code, file, hint, format string, args ...any
 func (n *inspector) mark(s Severity, code string, file trace.SourceFile, pos int, hint, format string, args ...any) {
 	n.add(s, code, file.Path, hint, format, args...)
 	f, key := &n.findings[len(n.findings)-1], [2]string{file.Path, code}
-	if n.alike[key]++; n.alike[key] > maxAlike { // limit only counts them
+	if n.alike[key]++; n.alike[key] > maxAlike { // limit only counts these
 		f.Line = math.MaxInt32
 		return
 	}
 	f.Line, f.Col, f.Excerpt = words.Mark(file.Content, pos, pos+1)
 }
 
-// expected is the number of arguments of a call, and how it comes about.
+// expected returns the number of arguments of a call, and a text that explains it.
 func (n *inspector) expected() (count int, sum string) {
 	in, out := n.def.Inputs.Len(), n.outputs()
 	if n.sol.Spec.DestinationPassingStyle {
@@ -129,7 +127,7 @@ func plural(n int, word string) string {
 	return fmt.Sprintf("%d %ss", n, word)
 }
 
-// arityHint is the advice for a function of got parameters.
+// arityHint returns the hint for a function with got parameters.
 func (n *inspector) arityHint(got int) string {
 	in, out := n.def.Inputs.Len(), n.outputs()
 	dps := n.sol.Spec.DestinationPassingStyle
@@ -167,7 +165,7 @@ func (n *inspector) compiled() {
 			strings.Join(suffixes, " "))
 	}
 
-	said := map[string]bool{} // what some source has, at any place
+	said := map[string]bool{} // whether any source contains the text
 	texts := []string{pybindMacro, "PyInit_", exportMacro, exportPrefix, `"` + n.symbol + `"`}
 	for _, s := range n.cpp() {
 		for _, text := range texts {
@@ -197,7 +195,6 @@ func (n *inspector) compiled() {
 	}
 }
 
-// cpp are the C++ sources.
 func (n *inspector) cpp() (files []trace.SourceFile) {
 	for _, s := range n.sol.Sources {
 		if slices.Contains(cppScanned, suffix(path.Base(s.Path))) {
@@ -222,7 +219,7 @@ const (
 	pybindMacro  = "PYBIND11_MODULE"
 )
 
-// NoExport says that a compiled solution does not export its entry, but others; hint is "" where these tell.
+// NoExport returns the finding for a compiled solution without its entry among its exports. hint "" selects a default.
 func NoExport(sol *trace.Solution, exports []string, hint string) Finding {
 	entry, symbol := sol.Entry()
 	f := Finding{Code: "no-export", Severity: Error, Path: entry, Hint: hint,
@@ -237,9 +234,9 @@ func NoExport(sol *trace.Solution, exports []string, hint string) Finding {
 	return f
 }
 
-// Call compares the parameters of an exported function, one letter each ("i" an integer, "f" a floating-point number,
-// "p" a raw pointer, "t" a tensor, "?" another), with what the harness passes; nil where they fit. The finding has no
-// place.
+// Call compares the parameters of an exported function with the harness's arguments. It returns nil if they fit, else a
+// finding without a place. parameters has one letter each: "i" an integer, "f" a floating-point number, "p" a raw
+// pointer, "t" a tensor, "?" another type.
 func Call(sol *trace.Solution, def *trace.Definition, parameters string) *Finding {
 	n := &inspector{sol: sol, def: def}
 	_, symbol := sol.Entry()
@@ -272,7 +269,7 @@ func Call(sol *trace.Solution, def *trace.Definition, parameters string) *Findin
 	return nil
 }
 
-// suffix is the ending of a file name, with its dot. A name's first or last character is not the dot of one.
+// suffix returns the extension of a file name, with its dot. A dot at the start or the end of the name does not count.
 func suffix(name string) string {
 	if i := strings.LastIndexByte(name, '.'); i > 0 && i < len(name)-1 {
 		return name[i:]

@@ -32,7 +32,6 @@ func definition(inputs, outputs string) *trace.Definition {
 	return def
 }
 
-// small has two inputs and one output.
 func small() *trace.Definition { return definition("x y", "out") }
 
 func solution(lang trace.Language, entry string, files ...string) *trace.Solution {
@@ -45,13 +44,13 @@ func solution(lang trace.Language, entry string, files ...string) *trace.Solutio
 	return sol
 }
 
-// interpreter is the python3 of this machine, not a program that looks for one each time; or "".
+// interpreter returns the path of the real python3 of this machine, past any launcher, or "".
 var interpreter = sync.OnceValue(func() string {
 	out, _ := exec.Command("python3", "-c", "import sys; print(sys.executable)").Output()
 	return strings.TrimSpace(string(out))
 })
 
-// cpython runs scripts in the python3 of this machine; a test that needs one is skipped without.
+// cpython runs scripts in the python3 of this machine, or skips the test.
 func cpython(t *testing.T) Python {
 	path := interpreter()
 	if path == "" {
@@ -78,7 +77,7 @@ func findings(sol *trace.Solution, def *trace.Definition, python Python) []strin
 
 const exportRun = "\nTVM_FFI_DLL_EXPORT_TYPED_FUNC(kernel, run);\n"
 
-// TestCall compares parameters, as the compiler tells them, with a call.
+// TestCall compares parameters, in the compiler's notation, with a call.
 func TestCall(t *testing.T) {
 	for _, test := range []struct {
 		parameters string
@@ -224,7 +223,7 @@ func TestInspectFiles(t *testing.T) {
 	}
 }
 
-// FuzzInspect: any source of C++ is read without a panic, and every finding has a place inside its source.
+// FuzzInspect: any C++ source is read without a panic, and every finding has a place inside its source.
 func FuzzInspect(f *testing.F) {
 	for _, src := range []string{
 		"void run(int a) {}" + exportRun,

@@ -1,7 +1,7 @@
-"""Facts about Python sources, as CPython's parser and compiler see them. None of the sources is imported or run.
+"""Facts about Python sources, by CPython's parser and compiler. No source is imported or run.
 
-stdin has {"sources": [{"path", "content"}], "entry": path, "symbol": name} or, of a definition,
-{"reference": text, "constraints": [text]}. stdout gets what Facts of facts.go names. Lines and columns count from 1,
+stdin is {"sources": [{"path", "content"}], "entry": path, "symbol": name} or, for a definition,
+{"reference": text, "constraints": [text]}. stdout is the type facts of facts.go. Lines and columns count from 1,
 columns in characters.
 """
 import ast
@@ -15,28 +15,28 @@ import warnings
 
 MAX_FACTS = 20000  # of one file
 
-# What a later Python than this one reads, by the first that does.
+# Syntax that only a later Python than this one accepts; the first match counts.
 NEWER = [
     ((3, 12), r"""\b[rR]?[fF][rR]?['"]|\b(def|class)\s+\w+\s*\[|^\s*type\s+\w"""),
     ((3, 11), r"\bexcept\s*\*|\[.*\*"),
     ((3, 10), r"^\s*(match|case)\b|^\s*(async\s+)?with\s*\("),
     ((3, 9), r"^\s*@"),
 ]
-# An absolute import of one of these names finds what is installed, not a file of the solution.
+# An absolute import of one of these names finds the installed module, not a file of the solution.
 INSTALLED = {"torch", "triton", "tilelang", "numpy", "flashinfer", *sys.builtin_module_names,
              *(name.partition(".")[0] for name in os.listdir(os.path.dirname(os.__file__)))}
-# Attributes that tell where a module lies, and of which version it is.
+# Attributes with the path or the version of a module.
 ABOUT = {"__file__", "__path__", "__spec__", "__version__", "__name__"}
-# Annotations that are no tuple[...]; another name may be an alias of one.
+# Annotations other than tuple[...]; any other name may be an alias of one.
 PLAIN = {"tuple", "Tuple", "list", "List", "dict", "Dict", "set", "int", "float", "bool", "str", "object", "Any",
          "Tensor", "Optional", "Union", "Sequence", "Iterable", "Annotated"}
-WRITES = {"globals", "exec", "setattr"}  # with which a module may bind any name
+WRITES = {"globals", "exec", "setattr"}  # a module can bind any name with these
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 TRIES = tuple(getattr(ast, name) for name in ("Try", "TryStar") if hasattr(ast, name))
 
 
 def fault(e, lines, compiled):
-    """An exception of the parser as a fact. Its place is 0, 0 where it is about the whole."""
+    """Returns an exception of the parser as a fact. Its place is 0, 0 if it concerns the whole source."""
     if not isinstance(e, (SyntaxError, ValueError)):
         text = "nested too deeply, or too large" if isinstance(e, (RecursionError, MemoryError)) else type(e).__name__
         return {"line": 0, "column": 0, "text": text, "doubtful": True}
@@ -57,7 +57,7 @@ def split(text):
 
 
 def parse(source, mode, flags=ast.PyCF_ONLY_AST):
-    """The tree of a source, or a fault."""
+    """Returns the tree of a source, or a fault."""
     text = source if isinstance(source, str) else decode(source)
     try:
         return compile(source, "<source>", mode, flags, dont_inherit=True), None
@@ -66,7 +66,7 @@ def parse(source, mode, flags=ast.PyCF_ONLY_AST):
 
 
 def decode(data):
-    """The text of a file, as its first lines say that it is encoded."""
+    """Returns the text of a file, in the encoding that its first lines declare."""
     try:
         lines = iter(data[:4096].splitlines(True))
         return data.decode(tokenize.detect_encoding(lambda: next(lines))[0])
@@ -75,7 +75,7 @@ def decode(data):
 
 
 def children(node):
-    """The nodes below a node, without those that hold nothing, such as operators."""
+    """Yields the nodes below a node, without empty ones such as operators."""
     for field in node._fields:
         value = getattr(node, field, None)
         for child in value if isinstance(value, list) else (value,):
@@ -84,7 +84,7 @@ def children(node):
 
 
 def dotted(node):
-    """a.b.c of such an expression; .b.c where what comes first is not a name."""
+    """Returns "a.b.c" for such an expression, ".b.c" if it does not start with a name."""
     parts = []
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)
@@ -94,7 +94,7 @@ def dotted(node):
 
 
 def root(node):
-    """What an expression such as a.b[c](d).e begins with."""
+    """Returns the innermost base of an expression: a of a.b[c](d).e."""
     while isinstance(node, (ast.Attribute, ast.Subscript, ast.Call)) and not imports_module(node):
         node = node.func if isinstance(node, ast.Call) else node.value
     return node
@@ -105,14 +105,14 @@ def imports_module(node):
 
 
 def unreached(test):
-    """Whether a condition never holds in a module that is imported and run."""
+    """Reports whether a condition is never true in an imported module."""
     texts = [getattr(part, "value", None) for part in [getattr(test, "left", None)] + getattr(test, "comparators", [])]
     return "__main__" in texts or dotted(test).split(".")[-1] == "TYPE_CHECKING"
 
 
 class Scope:
-    """The code of a module outside of its functions, of a function, or of what never runs. It runs where all that it
-    needs is reached: a file, a function's name, another scope."""
+    """The code of a module outside of functions, of a function, or of a block that never runs. It runs if all its needs
+    are reached: a file, a function's name, another scope."""
 
     def __init__(self, *needs):
         self.needs, self.live = needs, False
@@ -123,16 +123,16 @@ class File:
     def __init__(self, path, content, paths):
         self.given_path, self.path, self.paths = path, posixpath.normpath(path), paths
         self.facts, self.search_path = [], False
-        self.uses, self.asked = {}, {}  # of each name, the nodes; those that only ask about a module
+        self.uses, self.asked = {}, {}  # nodes by name; nodes that only ask about a module
         self.renamed, self.same = {}, {}  # names by import ... as and by assignment
-        self.given = {}  # the names of a call's result
+        self.given = {}  # names bound to the result of a call
         self.relative, self.direct = set(), set()
         self.scopes = [Scope(("file", self.path))]
         data = content.encode("utf-8", "replace")
         self.lines = split(decode(data))
         self.tree, self.error = parse(data, "exec")
         if self.tree:
-            _, self.error = parse(data, "exec", 0)  # a return outside of a function, and the like
+            _, self.error = parse(data, "exec", 0)  # for faults such as a return outside of a function
         if self.error:
             self.tree = None
         else:
@@ -161,7 +161,7 @@ class File:
             visit = VISITS.get(kind)
             if visit:
                 visit(self, node, scope, guarded)
-            inside, body = None, ()  # what is not of this scope, and what of it is not as the rest
+            inside, body = None, ()  # the scope of body, and the children that are in it
             if kind in FUNCTIONS:
                 inside, body = Scope(("name", owner or node.name), ("scope", scope)), node.body
             elif kind is ast.If and unreached(node.test):
@@ -256,11 +256,11 @@ class File:
             self.same[name] = getattr(root(node.value), "id", None)
 
     def report(self, search_path):
-        """The facts of the file, once it is known what runs."""
+        """Returns the facts of the file, after run has found the live scopes."""
         called = set()
         for scope in self.scopes:
             called |= scope.called if scope.live else set()
-        for name in list(called):  # through other names
+        for name in list(called):  # through aliases
             for _ in range(10):
                 name = self.same.get(name)
                 called.add(name)
@@ -284,7 +284,7 @@ VISITS = {ast.Name: File.name, ast.Attribute: File.attribute, ast.Constant: File
 
 
 def run(files, entry, symbol):
-    """Finds the scopes that the entry reaches."""
+    """Marks the scopes that the entry reaches as live."""
     waiting, missing = {}, {}
     for f in files:
         for scope in f.scopes:
@@ -303,8 +303,8 @@ def run(files, entry, symbol):
 
 
 def annotation(node, future):
-    """How the builder takes a return annotation: "tuple" or "none" with a number of values, "other", or "" where that
-    is left open."""
+    """Returns how the builder reads a return annotation: "tuple" or "none" with a number of values, "other", or "" if
+    that is open."""
     if node is None:
         return "", 0
     if future or isinstance(node, ast.Constant) and isinstance(node.value, str):
@@ -324,7 +324,7 @@ def annotation(node, future):
 
 
 def entry_facts(f, symbol):
-    """What the entry file has under the entry's name."""
+    """Returns the bindings of the entry's name in the entry file."""
     out = {"defs": [], "class": None, "bound": False, "functions": []}
     if f.tree is None:
         return None
@@ -374,7 +374,7 @@ def solution(request):
 
 
 def constraint(text):
-    """A fault of a constraint: what is no expression, and a power that may take for ever to compute."""
+    """Returns the fault of a constraint: it is not an expression, or has a power that may take forever to compute."""
     tree, wrong = parse(text, "eval")
     for node in ast.walk(tree) if tree else ():
         if (isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Pow, ast.LShift))

@@ -9,7 +9,7 @@ import (
 	words "fisub/internal/plain"
 )
 
-// forbidden are libraries of finished kernels, by the name under which Python imports them.
+// forbidden are libraries of finished kernels, by their import names.
 var forbidden = strings.Fields(
 	"flashinfer deep_gemm sgl_kernel sglang vllm flash_attn flash_attn_interface flash_mla fla xformers " +
 		"transformer_engine tensorrt_llm tensorrt aiter flashmla mamba_ssm causal_conv1d liger_kernel sageattention " +
@@ -19,13 +19,12 @@ var forbidden = strings.Fields(
 var networked = strings.Fields(
 	"urllib urllib3 requests httpx aiohttp socket http ftplib huggingface_hub wget websocket paramiko")
 
-// absent are modules that the evaluation's image does not have.
+// absent are modules missing in the evaluation's image.
 var absent = strings.Fields("cupy jax tensorflow numba pycuda paddle mlx mxnet")
 
 const forbiddenHint = "write the kernel itself: calls of kernel libraries are forbidden; cuBLAS, through torch too, " +
 	"is not"
 
-// python inspects Python sources.
 func (n *inspector) python(run Python) {
 	if ext := suffix(path.Base(n.entry)); ext != ".py" {
 		hint := ""
@@ -54,7 +53,8 @@ func (n *inspector) python(run Python) {
 	}
 }
 
-// syntax tells what CPython does not take. Only what is certainly run, and not Python for the contest's, is an error.
+// syntax adds a finding for a syntax error. It is an error only if the file is certainly run and the contest's Python
+// rejects it.
 func (n *inspector) syntax(version string, file pyFile) {
 	found := Finding{Code: "python-syntax", Severity: Error, Path: file.Path, Line: file.Error.Line,
 		Col: file.Error.Column, Msg: "not valid Python: " + file.Error.Text}
@@ -68,8 +68,8 @@ func (n *inspector) syntax(version string, file pyFile) {
 	n.findings = append(n.findings, found)
 }
 
-// pyFact judges an import or a use of torch.ops. A finding in code that the entry does not reach is one step milder:
-// an error becomes a warning, a warning a note.
+// pyFact checks an import or a use of torch.ops. In code that the entry does not reach, an error becomes a warning, and
+// a warning a note.
 func (n *inspector) pyFact(file string, f pyFact) {
 	add := func(severity Severity, code, hint, format string, args ...any) {
 		switch {
@@ -144,14 +144,14 @@ func (n *inspector) pyEntry(e *pyEntry) {
 	n.findings = append(n.findings, *first)
 }
 
-// jit tells whether f is a Triton kernel, which cannot be called without a grid.
+// jit reports whether f is a Triton kernel, which cannot be called without a grid.
 func (f pyFunction) jit() bool {
 	return slices.ContainsFunc(f.Decorators, func(name string) bool {
 		return slices.Contains([]string{"triton.jit", "triton.autotune", "triton.heuristics", "jit", "autotune"}, name)
 	})
 }
 
-// pyFunction returns what is wrong with the call of f, or nil.
+// pyFunction returns a finding about the call of f, or nil.
 func (n *inspector) pyFunction(f pyFunction) *Finding {
 	one := inspector{sol: n.sol, def: n.def}
 	found := func(code, hint, format string, args ...any) *Finding {

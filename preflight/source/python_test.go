@@ -9,7 +9,7 @@ import (
 	"fisub/internal/trace"
 )
 
-// TestInspectPython looks at kernel.py with entry point kernel.py::run beside util.py and pkg/mod.py.
+// TestInspectPython checks kernel.py with entry point kernel.py::run, next to util.py and pkg/mod.py.
 func TestInspectPython(t *testing.T) {
 	tests := []struct {
 		name, src string
@@ -106,7 +106,7 @@ func TestInspectPython(t *testing.T) {
 	}
 }
 
-// TestReturnAnnotation: the builder takes what is no tuple[...] object for one value.
+// TestReturnAnnotation: the builder reads any annotation other than tuple[...] as one value.
 func TestReturnAnnotation(t *testing.T) {
 	longtest.Skip(t, "starts many interpreters")
 	const one = "the builder takes the annotation of run for one value, but the definition has 2 outputs"
@@ -131,7 +131,7 @@ func TestReturnAnnotation(t *testing.T) {
 	}
 }
 
-// TestReach: what the entry does not reach is no error.
+// TestReach: code that the entry does not reach causes no error.
 func TestReach(t *testing.T) {
 	const lib = "import vllm\n"
 	for _, test := range []struct {
@@ -168,13 +168,13 @@ func TestReach(t *testing.T) {
 	}
 }
 
-// TestPythonSyntax: what CPython does not take is told at its place, whatever the source is like.
+// TestPythonSyntax: a syntax error is reported at its place in any source.
 func TestPythonSyntax(t *testing.T) {
 	longtest.Skip(t, "starts many interpreters")
 	deep := func(s string, n int) string { return "x = " + strings.Repeat(s, n) + "1\n" }
 	for _, test := range []struct {
 		name, src string
-		line, col int // 0: it may be taken, or not be looked at
+		line, col int // 0: valid, or not checked
 	}{
 		{"open bracket", "a = 1\n\tb = 2\n", 2, 0},
 		{"outside of a function", "if 1:\n    é = 1; return 2\n", 2, 12},
@@ -212,7 +212,7 @@ func TestPythonSyntax(t *testing.T) {
 	}
 }
 
-// TestNewSyntax: what an old CPython does not take, and a later one does, is no error.
+// TestNewSyntax: syntax that only a later CPython accepts is not an error.
 func TestNewSyntax(t *testing.T) {
 	for _, src := range []string{"f'{x['a']}'", "f'{\nx}'", "f'''{x # y\n}'''", "def f[T](x): pass", "type A = int",
 		"try: pass\nexcept* E: pass", "x[*a]", "match x:\n  case 1: pass", "with (a as b, c as d): pass",
@@ -226,7 +226,7 @@ func TestNewSyntax(t *testing.T) {
 	}
 }
 
-// TestFaultOfLaterPython: what a Python of the contest may take is no error.
+// TestFaultOfLaterPython: code that the contest's Python may accept is not an error.
 func TestFaultOfLaterPython(t *testing.T) {
 	answer := `{"version": "3.9", "files": [{"path": "kernel.py", "reached": true, "error": {"line": 2, "column": 1,
 		"text": "invalid syntax", "doubtful": true}, "facts": []}], "entry": null}`

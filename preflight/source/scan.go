@@ -7,10 +7,10 @@ import (
 	"fisub/internal/trace"
 )
 
-// maxAlike limits the findings of one kind in a file. The last one has the number of the others.
+// maxAlike limits the findings of one kind in a file. The last one states the number of omitted ones.
 const maxAlike = 5
 
-// limit cuts findings that repeat themselves.
+// limit keeps maxAlike findings of each kind in a file.
 func limit(findings []Finding) []Finding {
 	type kind struct{ path, code string }
 	count := map[kind]int{}
@@ -58,7 +58,7 @@ func blank(text string) string {
 	return string(b)
 }
 
-// after returns the offset behind the next end in text, or the length of text.
+// after returns the offset after the next end in text, or the length of text.
 func after(text string, i int, end string) int {
 	if n := strings.Index(text[i:], end); n >= 0 {
 		return i + n + len(end)
@@ -66,7 +66,7 @@ func after(text string, i int, end string) int {
 	return len(text)
 }
 
-// images are the beginnings of ELF files and fatbins as strings, in base64 and as numbers.
+// images are the first bytes of ELF files and fatbins as strings, in base64 and as numbers.
 var images = []string{`\x7fELF`, `\x7FELF`, `\177ELF`, `\x7f" "ELF`, "\x7fELF", `"f0VMR`, `'f0VMR`, `"UO1Vu`, `'UO1Vu`,
 	"0xba55ed50", "0xBA55ED50", "0x7f, 0x45, 0x4c, 0x46", "0x7f,0x45,0x4c,0x46", "0x7F, 0x45, 0x4C, 0x46",
 	"0x7F,0x45,0x4C,0x46", "127, 69, 76, 70", "127,69,76,70", "0x50, 0xed, 0x55, 0xba", "0x50,0xed,0x55,0xba"}
@@ -80,7 +80,7 @@ func (n *inspector) binaries() {
 			if at < 0 {
 				continue
 			}
-			// A comparison with the four bytes of ELF is no image.
+			// A comparison with the four magic bytes is not an image.
 			if end := at + len(image); !strings.HasSuffix(image, "ELF") || end < len(s.Content) && !strings.ContainsAny(
 				s.Content[end:end+1], `"'`) {
 				n.mark(Error, "shipped-binary", s, at, hint, "a compiled kernel")
@@ -115,8 +115,8 @@ var features = []struct{ text, arch string }{
 	{"sync.aligned.m16n16", "sm_100a"}, {"sync.aligned.m8n16", "sm_100a"},
 }
 
-// Features finds PTX in C++ sources that sm_100 without the "a" rejects, once for each file and instruction. If the
-// solution compiles for sm_100 all the same, the contest compiles another branch.
+// Features returns the uses of PTX in C++ sources that sm_100 without the "a" rejects, once for each file and
+// instruction. If the solution still compiles for sm_100, the contest compiles another branch.
 func Features(sol *trace.Solution) []Finding {
 	n := &inspector{sol: sol, alike: map[[2]string]int{}}
 	for _, s := range n.cpp() {
@@ -131,7 +131,7 @@ func Features(sol *trace.Solution) []Finding {
 	return limit(n.findings)
 }
 
-// NeedsArch is the advice for instructions that plain sm_100 lacks.
+// NeedsArch returns the hint for instructions missing on plain sm_100.
 func NeedsArch(arch string) string {
 	return fmt.Sprintf("it needs %s, and the contest's builder compiles for sm_100: check that the other branch is "+
 		"right, or use what sm_100 has, such as mma.sync and cp.async.bulk", arch)

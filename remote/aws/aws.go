@@ -1,6 +1,6 @@
-// Package aws runs jobs in an AWS account, as jobs of a Batch queue. They take the bundle from an S3 bucket and leave
-// their results there, through links that expire, so that a host has no credentials and nothing connects to it. It
-// creates no bucket, queue or role: scripts/aws/template.yaml does.
+// Package aws runs jobs of a Batch queue in an AWS account. A job reads its bundle from an S3 bucket and writes its
+// results there through links that expire, so a host needs no credentials and accepts no connections. The package
+// creates no bucket, queue or role; scripts/aws/template.yaml does.
 package aws
 
 import (
@@ -35,17 +35,17 @@ import (
 // Kind is the provider's name in config.toml and in handles.
 const Kind = "aws"
 
-// margin is what a job may take beside its limit: fetching the bundle, ending, leaving its results.
+// margin is the time a job gets on top of its limit, to fetch the bundle, end, and write its results.
 const margin = 15 * time.Minute
 
 // A Provider is the remote.Provider of one table of the config.
 type Provider struct {
 	name   string
 	config Config
-	poll   time.Duration // between looks into the bucket
-	look   time.Duration // between questions how the job is
-	dial   dialer        // nil for the usual one
-	turn   chan struct{} // taken by the Submit that sends its files
+	poll   time.Duration // between reads of the bucket
+	look   time.Duration // between queries of the job's state
+	dial   dialer        // nil for the default
+	turn   chan struct{} // held by the Submit that is uploading
 
 	mu      sync.Mutex
 	clients map[string]*account // by region
@@ -53,13 +53,13 @@ type Provider struct {
 
 type dialer func(ctx context.Context, network, address string) (net.Conn, error)
 
-// New makes the provider of the table [remote.name] and asks nobody.
+// New returns the provider of the table [remote.name]. It connects to nothing.
 func New(name string, c Config) *Provider {
 	return &Provider{name: name, config: c, poll: time.Second, look: 5 * time.Second, turn: make(chan struct{}, 1),
 		clients: map[string]*account{}}
 }
 
-// Close ends connections.
+// Close closes idle connections.
 func (p *Provider) Close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -71,7 +71,7 @@ func (p *Provider) Close() error {
 	return nil
 }
 
-// An account is what speaks with one region.
+// An account holds the clients of one region.
 type account struct {
 	region string
 	http   aws.HTTPClient
@@ -81,7 +81,7 @@ type account struct {
 	logs   *cloudwatchlogs.Client
 }
 
-// account gives the clients for a region, "" being the config's, and has made sure that there are credentials.
+// account returns the clients of a region ("" for the config's) after checking that there are credentials.
 func (p *Provider) account(ctx context.Context, region string) (*account, error) {
 	a, err := p.client(ctx, cmp.Or(region, p.config.Region))
 	if err == nil {
@@ -111,7 +111,7 @@ func (p *Provider) client(ctx context.Context, region string) (*account, error) 
 	if cfg.Region == "" {
 		return nil, p.deny("no-such", "set remote."+p.name+".region or AWS_REGION", "no AWS region")
 	}
-	// The SDK has added what AWS_CA_BUNDLE says. All services share one pool of connections, which Close empties.
+	// The SDK has applied AWS_CA_BUNDLE. All services share one connection pool, which Close empties.
 	if c, ok := cfg.HTTPClient.(*awshttp.BuildableClient); ok {
 		cfg.HTTPClient = c.Freeze()
 	}
@@ -122,7 +122,7 @@ func (p *Provider) client(ctx context.Context, region string) (*account, error) 
 	return a, nil
 }
 
-// setup gives the error of finding the configuration or the credentials of the AWS tools.
+// setup returns the error for missing configuration or credentials of the AWS tools.
 func (p *Provider) setup(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("%s: %w", p.name, ctx.Err())
@@ -135,22 +135,22 @@ func (p *Provider) setup(ctx context.Context, err error) error {
 	return p.deny("credentials", hint, "%v", err)
 }
 
-// data is Handle.Data. A copy lies in the job's folder, so that any client finds the job.
+// data is Handle.Data. The job's folder has a copy, so any client can find the job.
 type data struct {
 	Region string        `json:"region"`
 	Bucket string        `json:"bucket"`
 	Prefix string        `json:"prefix"`
 	Queue  string        `json:"queue"`
-	ID     string        `json:"id,omitempty"` // of the Batch job; "" where it is to be found by the job's name
+	ID     string        `json:"id,omitempty"` // of the Batch job; "" if it must be looked up by the job's name
 	Limit  time.Duration `json:"limit"`
-	At     time.Time     `json:"at"`             // of the Submit
+	At     time.Time     `json:"at"`             // time of the Submit
 	Until  time.Time     `json:"until,omitzero"` // when the job's links expire
 	job    string
 }
 
 func (d *data) folder() string { return d.Prefix + "jobs/" + d.job + "/" }
 
-// open reads a handle.
+// open decodes a handle and returns its account.
 func (p *Provider) open(ctx context.Context, h remote.Handle) (*account, *data, error) {
 	d := &data{job: h.Job}
 	if err := json.Unmarshal(h.Data, d); err != nil || h.Provider != Kind || !remote.ValidID(h.Job) || d.Queue == "" ||
@@ -165,10 +165,10 @@ func (d *data) handle(place remote.Place) remote.Handle {
 	return remote.NewHandle(Kind, d.job, place, d)
 }
 
-// Places gives as many places as the config allows jobs in the queue at a time.
+// Places returns at most as many places as the config allows jobs in the queue at a time.
 func (p *Provider) Places(n int) []remote.Place { return remote.Slots("slot", min(n, p.config.Slots)) }
 
-// Check asks for the bucket, and whether the queue would take a job.
+// Check reports whether the bucket is readable and the queue would accept a job.
 func (p *Provider) Check(ctx context.Context) ([]remote.Host, error) {
 	a, err := p.account(ctx, "")
 	if err != nil {
@@ -190,7 +190,7 @@ func (p *Provider) Check(ctx context.Context) ([]remote.Host, error) {
 	return []remote.Host{host}, nil
 }
 
-// Submit sends the bundle to the bucket and starts the job.
+// Submit uploads the bundle and starts the job.
 func (p *Provider) Submit(
 	ctx context.Context, job *remote.Job, progress func(sent, total int64),
 ) (h remote.Handle, err error) {
@@ -231,11 +231,11 @@ func (p *Provider) Submit(
 	return d.handle(job.Place), nil
 }
 
-// undo ends what a Submit that failed may have started.
+// undo stops the job and deletes the folder of a failed Submit, if they exist.
 func (p *Provider) undo(ctx context.Context, a *account, b *bucket, d *data) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 	defer cancel()
-	// Without its folder a host that starts all the same finds no job, and ends.
+	// A host that starts anyway finds no job without the folder, and ends.
 	err := errors.Join(p.denied(ctx, "", b.clear(ctx, d.folder())), p.denied(ctx, "", a.stop(ctx, d)))
 	if err != nil {
 		return fmt.Errorf("undoing the submission of %s: %w", d.job, err)
@@ -243,8 +243,8 @@ func (p *Provider) undo(ctx context.Context, a *account, b *bucket, d *data) err
 	return nil
 }
 
-// life is for how long the links of a job must work. Credentials that end earlier than the wait for a host shorten it,
-// those that end before the job could be over are refused.
+// life returns how long the links of a job must stay valid. If the credentials expire before the queue limit is over,
+// life is shorter; if they expire before the job could be over, it returns an error.
 func (p *Provider) life(ctx context.Context, a *account, job *remote.Job) (time.Duration, error) {
 	need, most := job.Limit+margin, job.Limit+margin+p.config.QueueLimit
 	creds, err := a.creds.Retrieve(ctx)
@@ -262,10 +262,10 @@ func (p *Provider) life(ctx context.Context, a *account, job *remote.Job) (time.
 	return min(most, left), nil
 }
 
-// maxGarbled answers of Batch in a row may be no answers before a Wait for a job that has said nothing ends.
+// maxGarbled is the number of consecutive unreadable answers of Batch that end the Wait for a job that has not started.
 const maxGarbled = 5
 
-// Wait copies the event stream out of the bucket while the host leaves it there.
+// Wait copies the event stream from the bucket while the host writes it.
 func (p *Provider) Wait(ctx context.Context, h remote.Handle, from int64, w remote.Watcher) (remote.Exit, error) {
 	a, d, err := p.open(ctx, h)
 	if err != nil {
@@ -277,7 +277,7 @@ func (p *Provider) Wait(ctx context.Context, h remote.Handle, from int64, w remo
 	var asked time.Time
 	away, garbled := false, 0
 	last := d.Until.Add(maxSkew)
-	// trouble gives the error that ends the Wait; of one that may pass the watcher hears.
+	// trouble returns the errors that end the Wait. It reports temporary ones to the watcher.
 	trouble := func(host string, err error) error {
 		if err = p.denied(ctx, host, err); ctx.Err() != nil || !passing(err) {
 			return err
@@ -301,7 +301,7 @@ func (p *Provider) Wait(ctx context.Context, h remote.Handle, from int64, w remo
 				return remote.Exit{}, err
 			}
 		}
-		// What ended before this look has left everything that it ever will.
+		// A job that had ended before this query will write nothing more.
 		exit, err := r.read(ctx)
 		switch {
 		case r.Err != nil:
@@ -338,7 +338,7 @@ func (p *Provider) Wait(ctx context.Context, h remote.Handle, from int64, w remo
 	}
 }
 
-// Collect fetches the log. Where the job came to none, it is what AWS keeps of the host's words.
+// Collect fetches the log. If the job never started, the log is the container's output from CloudWatch.
 func (p *Provider) Collect(ctx context.Context, h remote.Handle, dst string) error {
 	a, d, err := p.open(ctx, h)
 	if err != nil {
@@ -362,12 +362,12 @@ func (p *Provider) Release(ctx context.Context, h remote.Handle) error {
 		return err
 	}
 	b := &bucket{a.s3, d.Bucket}
-	// The order to stop is the second way, for where AWS does not let this client end the job.
+	// The stop object also ends the job if AWS does not let this client do so.
 	told := p.denied(ctx, "bucket "+b.name, b.put(ctx, d.folder()+"stop", []byte("stop\n")))
 	if err := a.stop(ctx, d); err != nil {
 		return errors.Join(p.denied(ctx, "", err), told)
 	}
-	// AWS has taken the order. Where the job had begun, the agent ends it and says so.
+	// AWS has accepted the request. If the job had started, the agent ends it and writes its exit.
 	r := &reader{Feed: remote.Feed{At: math.MaxInt64}, bucket: b, folder: d.folder() + "out/"}
 	for end := time.Now().Add(45 * time.Second); time.Now().Before(end); {
 		if exit, err := r.read(ctx); err != nil || exit != nil {
@@ -380,7 +380,7 @@ func (p *Provider) Release(ctx context.Context, h remote.Handle) error {
 	return p.denied(ctx, "bucket "+b.name, b.clear(ctx, d.folder()))
 }
 
-// List gives the jobs that have a folder under the prefix, and those that run without one.
+// List returns the jobs that have a folder under the prefix, and running jobs without one.
 func (p *Provider) List(ctx context.Context) ([]remote.Handle, error) {
 	a, err := p.account(ctx, "")
 	if err != nil {

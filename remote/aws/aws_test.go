@@ -25,14 +25,14 @@ import (
 	"fisub/remote/remotetest"
 )
 
-// Credentials that must appear nowhere, and settings that keep the tests off the cloud whatever the machine has.
+// Credentials that must not appear in any output, and settings that keep the tests off the cloud on any machine.
 const (
 	accessKey = "AKIAPLANTED0EXAMPLE0"
 	secretKey = "planted-secret-4f7a1c90e2"
 	region    = "us-east-1"
 )
 
-// The test binary is the agent on the fakes' hosts too.
+// TestMain also runs the test binary as the agent on the fakes' hosts.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 2 && os.Args[1] == "agent" && os.Args[2] == "mailbox" {
 		o := mailbox.Options{Agent: remotetest.Agent(), Log: os.Stderr, Every: 50 * time.Millisecond,
@@ -56,7 +56,7 @@ func TestMain(m *testing.M) {
 	remotetest.Main(m)
 }
 
-// tool gives a program that scripts/aws/tools has put into the cache.
+// tool returns the path of a program that scripts/aws/tools has put into the cache.
 func tool(t *testing.T, name string) string {
 	t.Helper()
 	longtest.Skip(t, "starts an S3 server or an emulator of AWS")
@@ -71,7 +71,7 @@ func tool(t *testing.T, name string) string {
 	return path
 }
 
-// A cloud is a real S3 implementation, behind a gate that can be shut, and the fake of the rest.
+// A cloud is a real S3 implementation behind a gate that can be shut, plus the fake of the other services.
 type cloud struct {
 	*fake
 	s3   *s3.Client
@@ -141,7 +141,7 @@ func free(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// A gate hands connections on while it is open.
+// A gate forwards connections while it is open.
 type gate struct {
 	address string
 	mu      sync.Mutex
@@ -196,7 +196,6 @@ func (g *gate) keep(conns ...net.Conn) bool {
 	return !g.shut
 }
 
-// set opens the gate, or shuts it and cuts what is connected.
 func (g *gate) set(shut bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -209,7 +208,6 @@ func (g *gate) set(shut bool) {
 	}
 }
 
-// open makes the provider of a table with these values.
 func open(name string, values map[string]any) (*Provider, error) {
 	c, err := remotetest.Table[Config](name, values)
 	if err != nil {
@@ -218,7 +216,7 @@ func open(name string, values map[string]any) (*Provider, error) {
 	return New(name, c), nil
 }
 
-// newProvider gives a provider that speaks with this machine only, and looks more often than one of the cloud.
+// newProvider returns a provider that connects only to this machine, and polls more often than usual.
 func newProvider(t *testing.T, more map[string]any) *Provider {
 	t.Helper()
 	table := map[string]any{"bucket": "results", "queue": "gpus", "job_definition": "fisub"}
@@ -241,7 +239,7 @@ func newProvider(t *testing.T, more map[string]any) *Provider {
 
 func TestConformance(t *testing.T) {
 	c := newCloud(t)
-	var dials atomic.Int64 // to S3
+	var dials atomic.Int64 // connections to S3
 	remotetest.Run(t, remotetest.Setup{
 		New: func(t *testing.T) remote.Provider {
 			p := newProvider(t, nil)
@@ -259,7 +257,7 @@ func TestConformance(t *testing.T) {
 		Cut: func(t *testing.T) {
 			c.gate.set(true)
 			defer c.gate.set(false)
-			// The SDK tries each request three times: the fifth connection is one of a second request.
+			// The SDK tries each request three times, so the fifth connection belongs to a second request.
 			for first := dials.Load(); dials.Load() < first+5; time.Sleep(10 * time.Millisecond) {
 				if t.Context().Err() != nil {
 					return
@@ -277,7 +275,7 @@ func TestConformance(t *testing.T) {
 	}
 	said := c.said()
 	for _, secret := range []string{accessKey, secretKey} {
-		// Batch gets the link to the list of links, which is signed, and so names the access key.
+		// Batch gets the link to the list of links. It is signed, and so names the access key.
 		if n := strings.Count(said, secret); secret == secretKey && n > 0 {
 			t.Errorf("%q was said %d times", secret, n)
 		}

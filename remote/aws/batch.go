@@ -22,8 +22,8 @@ import (
 //go:embed host.sh
 var hostScript string
 
-// Names of Batch jobs begin with jobPrefix, as the ids of jobs of runs do; those of others get anyJob before them,
-// which no id holds. Former versions wrote jobPrefix before every id.
+// Names of Batch jobs begin with jobPrefix, as do job ids of runs. Other ids get the prefix anyJob, which no id
+// contains. Earlier versions wrote jobPrefix before every id.
 const (
 	jobPrefix = "fisub-"
 	anyJob    = "fisub_"
@@ -36,7 +36,7 @@ func jobName(job string) string {
 	return anyJob + job
 }
 
-// jobOf gives the id of a job of that name; "" where it is none of fisub's.
+// jobOf returns the job id for the name of a Batch job, or "" if it is not one of fisub's.
 func jobOf(name string) string {
 	if job, ok := strings.CutPrefix(name, anyJob); ok && remote.ValidID(job) {
 		return job
@@ -50,7 +50,7 @@ func jobOf(name string) string {
 	return ""
 }
 
-// check asks whether the queue would take a job. Its error is the SDK's, as those of all here.
+// check reports whether the queue would accept a job. All errors in this file are the SDK's.
 func (p *Provider) check(ctx context.Context, a *account) (remote.Host, error) {
 	c := p.config
 	h := remote.Host{Name: c.Queue, State: "ready"}
@@ -92,7 +92,7 @@ func (p *Provider) absent(format string, args ...any) error {
 	return p.deny("no-such", hint, format, args...)
 }
 
-// definition finds the newest active revision of the job definition, or the one that the config names.
+// definition returns the newest active revision of the job definition, or the revision that the config names.
 func (p *Provider) definition(ctx context.Context, a *account) (*types.JobDefinition, error) {
 	name := p.config.JobDefinition
 	in := &batch.DescribeJobDefinitionsInput{Status: aws.String("ACTIVE")}
@@ -117,9 +117,9 @@ func (p *Provider) definition(ctx context.Context, a *account) (*types.JobDefini
 	return newest, nil
 }
 
-// start starts the job and gives AWS's id of it. boot is the link to the list of links.
+// start submits the job and returns AWS's id for it. boot is the link to the list of links.
 func (p *Provider) start(ctx context.Context, a *account, job *remote.Job, program, boot string) (string, error) {
-	// Batch takes the same job twice, so a request that may have been taken is not sent again.
+	// Batch accepts the same job twice, so do not repeat a request that it may have accepted.
 	once := func(o *batch.Options) {
 		o.Retryer = retry.NewStandard(func(o *retry.StandardOptions) {
 			o.Retryables = []retry.IsErrorRetryable{retry.RetryableErrorCode{Codes: retry.DefaultThrottleErrorCodes}}
@@ -132,8 +132,8 @@ func (p *Provider) start(ctx context.Context, a *account, job *remote.Job, progr
 	return aws.ToString(out.JobId), nil
 }
 
-// submitInput is what Batch is asked for. Batch ends the job, whatever happens on the host, when its limit and the time
-// to begin and to end are over; it does not start it again.
+// submitInput returns the request to Batch. Whatever happens on the host, Batch ends the job after its limit plus
+// margin, and does not restart it.
 func (p *Provider) submitInput(job *remote.Job, program, boot string) *batch.SubmitJobInput {
 	in := &batch.SubmitJobInput{
 		JobName:       aws.String(jobName(job.ID)),
@@ -159,8 +159,8 @@ func (p *Provider) submitInput(job *remote.Job, program, boot string) *batch.Sub
 	return in
 }
 
-// find gives what Batch lists of a job; nil where it does not know it. DescribeJobs, which says more, is not asked: who
-// may ask it reads the link with which each job of the account begins.
+// find returns Batch's list entry for a job, or nil if Batch does not know the job. It does not call DescribeJobs:
+// permission for that includes reading the boot links of all jobs in the account.
 func (a *account) find(ctx context.Context, d *data) (found *types.JobSummary, err error) {
 	for _, name := range []string{jobName(d.job), jobPrefix + d.job} {
 		err := a.list(ctx, d.Queue, name, func(job string, j types.JobSummary) {
@@ -175,12 +175,11 @@ func (a *account) find(ctx context.Context, d *data) (found *types.JobSummary, e
 	return nil, nil
 }
 
-// over tells whether a job has ended.
 func over(j types.JobSummary) bool {
 	return j.Status == types.JobStatusSucceeded || j.Status == types.JobStatusFailed
 }
 
-// list tells each job of a queue, with its own id. name may end with "*".
+// list calls tell for each job of a queue, with fisub's job id. name may end with "*".
 func (a *account) list(ctx context.Context, queue, name string, tell func(job string, j types.JobSummary)) error {
 	pages := batch.NewListJobsPaginator(a.batch, &batch.ListJobsInput{JobQueue: &queue,
 		Filters: []types.KeyValuesPair{{Name: aws.String("JOB_NAME"), Values: []string{name}}}})
@@ -198,10 +197,10 @@ func (a *account) list(ctx context.Context, queue, name string, tell func(job st
 	return nil
 }
 
-// newJob is for how long AWS may not yet know what it has accepted.
+// newJob is how long AWS may not yet list a job that it has accepted.
 const newJob = 2 * time.Minute
 
-// A status is what Batch says of a job. exit is set where it has ended.
+// A status is Batch's view of a job. exit is set once the job has ended.
 type status struct {
 	phase remote.Phase
 	text  string
@@ -238,15 +237,16 @@ func (a *account) look(ctx context.Context, d *data) (status, error) {
 	return status{exit: batchExit(j, reason)}, nil
 }
 
-// released is why a job ends that Release ends.
+// released is the termination reason that Release gives.
 const released = "released by fisub"
 
-// batchReason is how Batch begins to say why a job has ended by itself. Other words are those of who ended it.
+// batchReason matches the reasons that Batch itself gives for the end of a job. Any other text comes from whoever ended
+// it.
 var batchReason = regexp.MustCompile(`^(Essential container|Host EC2|Job attempt|Task |CannotPull|CannotStart|` +
 	`Resource|OutOfMemory|Docker|ECS|Internal|Dependent Job|` +
 	`Canceled by JobStateTimeLimit|Terminated by JobStateTimeLimit|$)`)
 
-// batchExit is the end of a job that left no exit itself.
+// batchExit returns the exit of a job that wrote none.
 func batchExit(j *types.JobSummary, reason string) *remote.Exit {
 	text := "Batch: " + strings.ToLower(string(j.Status))
 	if reason != "" {
@@ -276,7 +276,7 @@ func batchExit(j *types.JobSummary, reason string) *remote.Exit {
 	return exit
 }
 
-// stop ends the job for good; nothing happens where it has ended or is not known.
+// stop terminates the job. A job that has ended or is unknown is not an error.
 func (a *account) stop(ctx context.Context, d *data) error {
 	id := d.ID
 	if id == "" {
@@ -293,8 +293,8 @@ func (a *account) stop(ctx context.Context, d *data) error {
 	return err
 }
 
-// words gives the last lines of the container, where its own log tells why it did not come to the job. Its first line
-// names the job.
+// words returns the last lines of the container's own log, which show why the job did not start. Its first line names
+// the job.
 func (p *Provider) words(ctx context.Context, a *account, d *data) (lines []string) {
 	pages := cloudwatchlogs.NewFilterLogEventsPaginator(a.logs, &cloudwatchlogs.FilterLogEventsInput{
 		LogGroupName: &p.config.LogGroup, FilterPattern: aws.String(fmt.Sprintf("%q", "fisub: job "+d.job)),
@@ -323,7 +323,8 @@ func (p *Provider) words(ctx context.Context, a *account, d *data) (lines []stri
 	return lines
 }
 
-// tags are those of what AWS holds for a job. The template's policy lets users begin and end those of their prefix.
+// tags returns the tags of a job's AWS resources. The template's policy lets users start and end jobs with their own
+// prefix.
 func (p *Provider) tags(job *remote.Job) map[string]string {
 	t := map[string]string{"fisub:job": job.ID, "fisub:prefix": p.config.Prefix}
 	for key, value := range job.Labels {
@@ -334,7 +335,7 @@ func (p *Provider) tags(job *remote.Job) map[string]string {
 	return t
 }
 
-// noTag is what some service does not take in a tag.
+// noTag matches characters that some AWS service does not accept in a tag.
 var noTag = regexp.MustCompile(`[^A-Za-z0-9+=._:/@ -]`)
 
 func tagText(s string) string {

@@ -27,27 +27,26 @@ import (
 	"fisub/remote/aws/mailbox"
 )
 
-// What lies in the bucket under the prefix:
+// A bucket is an S3 bucket. Its keys under the prefix are:
 //
 //	store/<sha256>          files of bundles
-//	jobs/<job>/handle.json  the job's handle; a job is held as long as this is there
+//	jobs/<job>/handle.json  the job's handle; the job exists until this is deleted
 //	jobs/<job>/job.json     the job
 //	jobs/<job>/links.json   mailbox.Links
 //	jobs/<job>/boot         the list of links that curl fetches first
-//	jobs/<job>/stop         the order to stop
-//	jobs/<job>/out/         what the mailbox leaves
+//	jobs/<job>/stop         tells the host to end the job
+//	jobs/<job>/out/         output of the mailbox
 type bucket struct {
 	s3   *s3.Client
 	name string
 }
 
-// maxSkew is by how much the clock here may be wrong: links are valid from the time here on, at the time of S3.
+// maxSkew is the largest error of this machine's clock. Links are valid from the time here, judged by the clock of S3.
 const maxSkew = 5 * time.Minute
 
-// maxFile is what S3 takes in one piece.
+// maxFile is the largest size that S3 accepts in one request.
 const maxFile = 5 << 30
 
-// stored is the key of a file of a bundle.
 func (p *Provider) stored(sum string) string { return p.config.Prefix + "store/" + sum }
 
 func (b *bucket) put(ctx context.Context, key string, content []byte) error {
@@ -69,7 +68,6 @@ func (b *bucket) get(ctx context.Context, key string, limit int64) ([]byte, erro
 	return data, err
 }
 
-// clear deletes all that lies under the prefix.
 func (b *bucket) clear(ctx context.Context, prefix string) error {
 	pages := s3.NewListObjectsV2Paginator(b.s3, &s3.ListObjectsV2Input{Bucket: &b.name, Prefix: &prefix})
 	for pages.HasMorePages() {
@@ -97,7 +95,6 @@ func (b *bucket) clear(ctx context.Context, prefix string) error {
 	return nil
 }
 
-// handles reads the handles of the jobs under the prefix.
 func (b *bucket) handles(ctx context.Context, prefix string) ([]remote.Handle, error) {
 	var all []remote.Handle
 	pages := s3.NewListObjectsV2Paginator(b.s3, &s3.ListObjectsV2Input{Bucket: &b.name, Prefix: &prefix,
@@ -111,7 +108,7 @@ func (b *bucket) handles(ctx context.Context, prefix string) ([]remote.Handle, e
 			job := path.Base(aws.ToString(folder.Prefix))
 			raw, err := b.get(ctx, prefix+job+"/handle.json", 64<<10)
 			if code(err) == "NoSuchKey" {
-				continue // what a host left after its job was released
+				continue // written by a host after its job was released
 			}
 			if err != nil {
 				return nil, err
@@ -125,8 +122,8 @@ func (b *bucket) handles(ctx context.Context, prefix string) ([]remote.Handle, e
 	return all, nil
 }
 
-// send brings the files that the store lacks into it. S3 refuses a file whose content is not what its hash says. One
-// Submit sends at a time, so that jobs with the same bundle do not all send it.
+// send uploads missing files to the store. S3 rejects a file whose content does not match its hash. Only one Submit
+// uploads at a time, so that jobs with the same bundle upload it once.
 func (p *Provider) send(ctx context.Context, b *bucket, job *remote.Job, progress func(sent, total int64)) error {
 	select {
 	case p.turn <- struct{}{}:
@@ -141,7 +138,7 @@ func (p *Provider) send(ctx context.Context, b *bucket, job *remote.Job, progres
 		}
 		all[f.SHA256] = f
 	}
-	var mu sync.Mutex // of lacking and total
+	var mu sync.Mutex // guards lacking and total
 	var lacking []remote.File
 	var total int64
 	g, sub := errgroup.WithContext(ctx)
@@ -160,7 +157,7 @@ func (p *Provider) send(ctx context.Context, b *bucket, job *remote.Job, progres
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	// The bodies of requests are read by goroutines of net/http, for a moment also when a request has failed.
+	// net/http may still read a request's body for a moment after the request has failed.
 	count := &remote.Progress{Tell: progress}
 	defer count.End()
 	count.Begin(total)
@@ -172,7 +169,7 @@ func (p *Provider) send(ctx context.Context, b *bucket, job *remote.Job, progres
 	return g.Wait()
 }
 
-// holds tells whether the store has a file.
+// holds reports whether the store has a file with the right size and checksum.
 func (p *Provider) holds(ctx context.Context, b *bucket, f remote.File) (bool, error) {
 	o, err := b.s3.HeadObject(ctx, &s3.HeadObjectInput{Bucket: &b.name, Key: aws.String(p.stored(f.SHA256)),
 		ChecksumMode: types.ChecksumModeEnabled})
@@ -191,7 +188,7 @@ func (p *Provider) sendFile(ctx context.Context, b *bucket, f remote.File, count
 	if s, err := file.Stat(); err != nil || s.Size() != f.Size {
 		return fmt.Errorf("%s: not %d bytes as when the bundle was made", f.Path, f.Size)
 	}
-	// The checksum signs the content: without the swap the file would be read once more to hash it for the signature.
+	// The checksum covers the content. Without the swap the SDK would read the file again to hash it for the signature.
 	_, err = b.s3.PutObject(ctx, &s3.PutObjectInput{Bucket: &b.name, Key: aws.String(p.stored(f.SHA256)),
 		Body: &counted{File: file, count: count}, ContentLength: &f.Size, ChecksumSHA256: aws.String(checksum(f))},
 		s3.WithAPIOptions(v4.SwapComputePayloadSHA256ForUnsignedPayloadMiddleware))
@@ -202,13 +199,13 @@ func (p *Provider) sendFile(ctx context.Context, b *bucket, f remote.File, count
 	return err
 }
 
-// checksum gives a file's hash as S3 has it.
+// checksum returns a file's hash in S3's encoding.
 func checksum(f remote.File) string {
-	sum, _ := hex.DecodeString(f.SHA256) // Job.Check has seen it
+	sum, _ := hex.DecodeString(f.SHA256) // Job.Check has validated it
 	return base64.StdEncoding.EncodeToString(sum)
 }
 
-// counted is a file that counts what was read of it; what is read again after a seek is taken back first.
+// A counted is a file that counts the bytes read from it. A seek back subtracts the bytes that will be read again.
 type counted struct {
 	*os.File
 	count *remote.Progress
@@ -231,11 +228,11 @@ func (c *counted) Seek(offset int64, whence int) (int64, error) {
 	return at, err
 }
 
-// post writes the job's folder, and gives the link with which the host begins. All links work for life.
+// post writes the job's folder and returns the boot link. All links are valid for life.
 func (p *Provider) post(
 	ctx context.Context, b *bucket, d *data, job *remote.Job, program string, life time.Duration,
 ) (boot string, err error) {
-	raw, _ := json.Marshal(d.handle(job.Place)) // strings and times: they cannot fail
+	raw, _ := json.Marshal(d.handle(job.Place)) // strings and times: cannot fail
 	put, err := b.s3.PutObject(ctx, &s3.PutObjectInput{Bucket: &b.name, Key: aws.String(d.folder() + "handle.json"),
 		Body: bytes.NewReader(raw)})
 	if err != nil {
@@ -280,7 +277,7 @@ func (p *Provider) post(
 		list += fmt.Sprintf("url = \"%s\"\noutput = \"%s\"\n", f.url, f.as)
 	}
 	boot = link(d.folder() + "boot")
-	about, _ := json.Marshal(job) // strings and numbers: they cannot fail
+	about, _ := json.Marshal(job) // strings and numbers: cannot fail
 	all, _ := json.Marshal(links)
 	for name, content := range map[string][]byte{"job.json": about, "links.json": all, "boot": []byte(list)} {
 		if err == nil {
@@ -290,17 +287,17 @@ func (p *Provider) post(
 	return boot, err
 }
 
-// A reader follows the event stream of one job. What the host leaves is not to be trusted.
+// A reader follows the event stream of one job. It does not trust the host's objects.
 type reader struct {
 	remote.Feed
 	bucket  *bucket
 	folder  string // ends with "out/"
 	seal    remote.Seal
-	after   string // the last key that has nothing more to give
+	after   string // the last key that is completely read
 	started bool
 }
 
-// read writes what is new. exit is set when the job has left its exit, and so all of the stream is written.
+// read writes the new part of the stream. exit is set once the job has written its exit; the stream is then complete.
 func (r *reader) read(ctx context.Context) (exit *remote.Exit, err error) {
 	in := &s3.ListObjectsV2Input{Bucket: &r.bucket.name, Prefix: &r.folder}
 	if r.after != "" {
@@ -338,7 +335,7 @@ func (r *reader) read(ctx context.Context) (exit *remote.Exit, err error) {
 	return exit, nil
 }
 
-// piece writes the piece of the stream that begins at offset, as far as it is new.
+// piece writes the new part of the piece of the stream that begins at offset.
 func (r *reader) piece(ctx context.Context, key string, offset int64) error {
 	if offset > r.At {
 		r.Err = fmt.Errorf("bytes %d to %d of the event stream are missing in %s", r.At, offset-1, r.folder)

@@ -16,7 +16,7 @@ type Config struct {
 	Region        string
 	Profile       string
 	Bucket        string
-	Prefix        string // ends with "/" where it is not empty
+	Prefix        string // "" or ends with "/"
 	Queue         string
 	JobDefinition string
 	Slots         int
@@ -24,7 +24,7 @@ type Config struct {
 	LogGroup      string
 }
 
-// Keys are those of this kind.
+// Keys returns the keys of this kind.
 func (c *Config) Keys() []config.Key {
 	return []config.Key{
 		{Name: "region", To: &c.Region, Absent: "as the AWS tools find it", Help: "where the bucket and the hosts are"},
@@ -54,7 +54,7 @@ func validPrefix(s string) bool {
 
 const week = 7 * 24 * time.Hour
 
-// Check finds what is wrong with the values.
+// Check reports invalid values.
 func (c *Config) Check(t *config.Table) {
 	if c.Prefix = strings.TrimSuffix(c.Prefix, "/"); c.Prefix != "" {
 		c.Prefix += "/"
@@ -69,5 +69,5 @@ func (c *Config) Check(t *config.Table) {
 	config.Between(t, "queue_limit", c.QueueLimit, time.Minute, week/2)
 }
 
-// Open makes the provider.
+// Open returns the provider.
 func (c *Config) Open(name string) (remote.Provider, error) { return New(name, *c), nil }

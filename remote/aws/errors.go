@@ -15,7 +15,7 @@ import (
 	"fisub/remote"
 )
 
-// kinds says for AWS's error codes, by their beginnings, what a Denied is about.
+// kinds maps prefixes of AWS's error codes to the code and hint of a Denied.
 var kinds = []struct{ code, kind, hint string }{
 	{"ExpiredToken", "credentials", "renew the credentials, as with `aws sso login`"},
 	{"RequestExpired", "credentials", "renew the credentials, or set the clock of this machine"},
@@ -43,8 +43,8 @@ var kinds = []struct{ code, kind, hint string }{
 
 var absent = regexp.MustCompile(`(?i)not found|not exist|is not (active|enabled)|disabled|must be (VALID|ENABLED)`)
 
-// denied gives an error of the SDK in AWS's words: a *remote.Denied where AWS, or this machine's set-up, is what says
-// no. host may be empty. The end of ctx stays what it is.
+// denied rewords an error of the SDK. It returns a *remote.Denied if AWS or this machine's configuration refused, and
+// keeps the error of a cancelled ctx. host may be empty.
 func (p *Provider) denied(ctx context.Context, host string, err error) error {
 	if err == nil {
 		return nil
@@ -68,7 +68,7 @@ func (p *Provider) denied(ctx context.Context, host string, err error) error {
 				return d
 			}
 		}
-		// Batch has one code for all that is wrong with a request, HEAD of S3 has no text.
+		// Batch has one code for every invalid request; an S3 HEAD answer has no text.
 		if code == "NotFound" || code == "ClientException" && absent.MatchString(words) {
 			d.Code, d.Hint = "no-such", "check bucket, queue and job_definition, and that region is theirs"
 			return d
@@ -78,7 +78,7 @@ func (p *Provider) denied(ctx context.Context, host string, err error) error {
 	var dial *net.OpError
 	var name *net.DNSError
 	d.Code, d.Hint = "unreachable", "check the network, the proxy and the region"
-	switch { // without what the SDK wraps around the cause
+	switch { // drop the SDK's wrapping
 	case errors.As(err, &dial):
 		d.Text = dial.Error()
 	case errors.As(err, &name):
@@ -91,12 +91,11 @@ func (p *Provider) denied(ctx context.Context, host string, err error) error {
 	return d
 }
 
-// deny is what AWS, or this machine's set-up, says no to.
+// deny returns a refusal by AWS or this machine's configuration.
 func (p *Provider) deny(code, hint, format string, args ...any) error {
 	return &remote.Denied{Code: code, Provider: p.name, Text: fmt.Sprintf(format, args...), Hint: hint}
 }
 
-// code gives AWS's error code, or "".
 func code(err error) string {
 	if api, ok := errors.AsType[smithy.APIError](err); ok {
 		return api.ErrorCode()
@@ -104,8 +103,8 @@ func code(err error) string {
 	return ""
 }
 
-// passing tells whether the error may be gone with the next attempt: what is waited for goes on meanwhile. It is not,
-// where AWS found fault with a request, other than that there were too many.
+// passing reports whether another attempt may succeed. Errors that AWS blames on the request are permanent, except rate
+// limits and request timeouts.
 func passing(err error) bool {
 	if code := remote.CodeOf(err); code != "" {
 		return code == "unreachable"

@@ -18,8 +18,8 @@ import (
 	"time"
 )
 
-// A fake is Batch and CloudWatch Logs as far as the provider uses them. A job's container is really run: as a process
-// of this machine with an environment of its own, that has nothing of this one's credentials.
+// A fake implements the parts of Batch and CloudWatch Logs that the provider uses. It runs a job's container as a
+// process of this machine, in an environment without this process's credentials.
 type fake struct {
 	t   *testing.T
 	url string
@@ -29,10 +29,10 @@ type fake struct {
 	hosts  map[string]*fakeHost
 	order  []string
 	asked  []string             // operations and their bodies
-	faults map[string]answer    // by operation: what is answered instead
-	garble map[string]string    // by operation: what stands where the answer should
-	hold   bool                 // hosts do not begin yet
-	after  func(op string) bool // tells that an operation which was done gets no answer
+	faults map[string]answer    // by operation: the answer instead
+	garble map[string]string    // by operation: text that replaces the answer
+	hold   bool                 // hosts do not start yet
+	after  func(op string) bool // reports that a completed operation gets no answer
 	group  sync.WaitGroup
 }
 
@@ -45,14 +45,14 @@ type answer struct {
 type fakeHost struct {
 	id, name   string
 	tags       map[string]string
-	state      string // Batch's word
+	state      string // Batch's name for it
 	reason     string // of the end
 	terminated bool
 	exit       *int
-	ask        map[string]any // what Batch was asked for
+	ask        map[string]any // the request to Batch
 	argv, env  []string
 	cmd        *exec.Cmd
-	over       chan struct{} // closed when cmd has ended; nil before it began
+	over       chan struct{} // closed when cmd has ended; nil before it started
 	log        string
 	created    time.Time
 }
@@ -67,7 +67,7 @@ func newFake(t *testing.T) *fake {
 	}
 	t.Cleanup(func() {
 		server.Close()
-		// One whose job has left its exit, or that was told to end, needs a moment for it.
+		// A job that has written its exit, or was told to end, needs a moment to do so.
 		late := time.After(20 * time.Second)
 		for _, h := range f.hosts {
 			if h.over == nil {
@@ -102,7 +102,6 @@ func (f *fake) add(h *fakeHost) {
 	}
 }
 
-// release lets the hosts begin that were held back.
 func (f *fake) release() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -152,7 +151,7 @@ func (f *fake) begin(h *fakeHost) {
 	})
 }
 
-// end is what an order to end does: a host has time to react, but not for ever.
+// end acts like an order to end: the host has limited time to react.
 func (f *fake) end(h *fakeHost, reason string) {
 	if h.exit != nil || h.terminated {
 		return
@@ -178,7 +177,7 @@ func (f *fake) end(h *fakeHost, reason string) {
 	})
 }
 
-// kill ends a host as AWS does when it takes it back, without a word to what runs there.
+// kill ends a host without warning, as AWS does when it reclaims an instance.
 func (f *fake) kill(job string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -326,7 +325,7 @@ func (f *fake) batch(op string, ask map[string]any) any {
 	return nil
 }
 
-// said gives all that was asked of the fake, and all that the hosts said.
+// said returns all requests to the fake and all output of the hosts.
 func (f *fake) said() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -77,7 +77,7 @@ func has(t *testing.T, what, text string, parts ...string) {
 	}
 }
 
-// An account without room, rights or the things that the config names says so in its own words, and keeps nothing.
+// Refusals for quotas, permissions and missing resources keep AWS's words and leave nothing behind.
 func TestDenied(t *testing.T) {
 	c := newCloud(t)
 	for _, k := range []struct {
@@ -123,7 +123,7 @@ func TestDenied(t *testing.T) {
 	})
 }
 
-// nothingLeft fails where the account holds a host that has not ended, or anything of a job.
+// nothingLeft fails if the account holds a running host or any object of a job.
 func nothingLeft(t *testing.T, c *cloud, p *Provider) {
 	t.Helper()
 	out, err := c.s3.ListObjectsV2(t.Context(), &s3.ListObjectsV2Input{Bucket: aws.String("results"),
@@ -136,7 +136,7 @@ func nothingLeft(t *testing.T, c *cloud, p *Provider) {
 	}
 }
 
-// An answer that never comes may stand for a job that was taken: it is ended.
+// A submission without an answer may have been accepted, so it is ended.
 func TestSubmitUnknown(t *testing.T) {
 	c := newCloud(t)
 	p := newProvider(t, nil)
@@ -166,7 +166,7 @@ func TestSubmitUnknown(t *testing.T) {
 	nothingLeft(t, c, p)
 }
 
-// A file that is not what the job says is not sent for it, and the error says so.
+// A file that does not match the job is not uploaded, and the error says so.
 func TestWrongFile(t *testing.T) {
 	c := newCloud(t)
 	p := newProvider(t, nil)
@@ -196,7 +196,7 @@ func TestWrongFile(t *testing.T) {
 	}
 }
 
-// A host that does not come to the job says why, in the exit and in the log.
+// The exit and the log say why a host did not start the job.
 func TestEarlyEnd(t *testing.T) {
 	c := newCloud(t)
 	p := newProvider(t, nil)
@@ -234,7 +234,7 @@ func TestEarlyEnd(t *testing.T) {
 	has(t, "a program with another content", exit.Text, "the program does not have its hash")
 }
 
-// What the store holds under a wrong hash is sent again, and refused by a host that meets it.
+// A stored file with the wrong content is uploaded again, and a host that finds one refuses it.
 func TestSpoiltStore(t *testing.T) {
 	c := newCloud(t)
 	p := newProvider(t, nil)
@@ -267,7 +267,7 @@ func TestSpoiltStore(t *testing.T) {
 	}
 }
 
-// Jobs of one bundle that are submitted at once send it once.
+// Jobs with the same bundle that are submitted at once upload it once.
 func TestSentOnceByMany(t *testing.T) {
 	c := newCloud(t)
 	c.hold = true
@@ -301,7 +301,7 @@ func TestSentOnceByMany(t *testing.T) {
 	}
 }
 
-// Links that a wrong clock has signed would not work, so they are not made.
+// No links are made if the clock is wrong: they would not work.
 func TestClock(t *testing.T) {
 	c := newCloud(t)
 	target, err := url.Parse("http://" + c.gate.address)
@@ -331,7 +331,7 @@ func TestClock(t *testing.T) {
 	nothingLeft(t, c, p)
 }
 
-// The order to stop in the bucket ends a job also where AWS does not end the host.
+// The stop object ends a job even if AWS does not end the host.
 func TestStopOrder(t *testing.T) {
 	c := newCloud(t)
 	p := newProvider(t, nil)
@@ -353,7 +353,7 @@ func TestStopOrder(t *testing.T) {
 	delete(c.faults, op)
 }
 
-// A job that begins too late to leave its results does not begin.
+// A job does not start if its links would expire before it could write its results.
 func TestLinksExpire(t *testing.T) {
 	c := newCloud(t)
 	p := newProvider(t, nil)
@@ -388,7 +388,7 @@ func TestLinksExpire(t *testing.T) {
 	has(t, "exit", exit.Text, "started too late")
 }
 
-// Credentials that end before the job could be over are refused, those that end later bound the links.
+// Credentials that expire before the job could be over are refused; later expiry shortens the links' life.
 func TestCredentials(t *testing.T) {
 	p := newProvider(t, nil)
 	job := &remote.Job{Limit: time.Hour}
@@ -459,7 +459,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// A job of a client that is gone, without a folder, is found by its name.
+// A job of a dead client, without a folder, is found by its name.
 func TestOrphans(t *testing.T) {
 	c := newCloud(t)
 	c.hold = true
@@ -483,8 +483,7 @@ func TestOrphans(t *testing.T) {
 	nothingLeft(t, c, p)
 }
 
-// Every Wait ends: where Batch's answers are none, and where the job's links have expired. Release ends the job all the
-// same.
+// Every Wait ends, even if Batch's answers are unreadable or the links have expired. Release still ends the job.
 func TestWaitEnds(t *testing.T) {
 	c := newCloud(t)
 	c.hold = true
@@ -527,7 +526,7 @@ func TestWaitEnds(t *testing.T) {
 	has(t, "exit", exit.Text, "its links have expired", "Batch says: queued")
 }
 
-// A job that Batch gave up, or that somebody ended in the console, is told apart from one whose host is gone.
+// A job that Batch gave up or that somebody ended in the console differs from one whose host is gone.
 func TestBatchReasons(t *testing.T) {
 	for reason, want := range map[string]remote.End{
 		"Essential container in task exited":                  remote.Lost,
@@ -546,12 +545,12 @@ func TestBatchReasons(t *testing.T) {
 	}
 }
 
-// No credential and no link is where others read: in the handle, the stream, the log, the exit, what processes are
-// called and what the job's program gets.
+// No credential or link appears in the handle, the stream, the log, the exit, command lines or the environment of the
+// job's program.
 func TestSecrets(t *testing.T) {
 	c := newCloud(t)
 	p := newProvider(t, nil)
-	// curl does not live long enough to be seen: one in its place writes its arguments down.
+	// curl ends too soon to be observed, so a stand-in records its arguments.
 	curl, err := exec.LookPath("curl")
 	if err != nil {
 		longtest.Missing(t, "aws", "no curl")
@@ -563,7 +562,7 @@ func TestSecrets(t *testing.T) {
 	}
 	over := make(chan struct{})
 	lines := make(chan string, 1)
-	looked := filepath.Join(c.fake.dir, "looked") // the job goes on until its own command line was seen
+	looked := filepath.Join(c.fake.dir, "looked") // the job waits until its own command line was seen
 	go func() { lines <- commandLines(over, "run.sh", looked) }()
 	h := submit(t, p, script(t, p, fmt.Sprintf("env; ls -R ../../..; cat ../* 2>/dev/null\n"+
 		"until [ -e '%s' ]; do sleep 0.05; done; echo done", looked)))
@@ -598,8 +597,8 @@ func TestSecrets(t *testing.T) {
 	}
 }
 
-// commandLines gives, a line each, those that this process's descendants have until over is closed. It makes the file when it has seen
-// one with the word.
+// commandLines returns the command lines of this process's descendants until over is closed. It creates file once it
+// has seen one that contains word.
 func commandLines(over <-chan struct{}, word, file string) string {
 	seen := map[string]bool{}
 	for {
@@ -631,7 +630,7 @@ func commandLines(over <-chan struct{}, word, file string) string {
 	}
 }
 
-// What a host leaves in the bucket is looked at before it is believed.
+// Objects written by a host are validated.
 func TestUntrustedHost(t *testing.T) {
 	c := newCloud(t)
 	p := newProvider(t, nil)
@@ -701,7 +700,7 @@ remote.x.slots must be a whole number, not a string`
 	}
 }
 
-// What AWS is asked for.
+// The requests to AWS.
 func TestRequests(t *testing.T) {
 	job := &remote.Job{ID: "run-1", Limit: 30 * time.Minute, GPU: "b200", Labels: map[string]string{"run": "a b/c\n<é>"}}
 	p := newProvider(t, nil)
@@ -711,7 +710,7 @@ func TestRequests(t *testing.T) {
 		strings.Repeat("0", 64)) {
 		size += len(s)
 	}
-	// ECS takes 8192 characters of overrides; a link with a session token has up to 3000.
+	// ECS accepts 8192 characters of overrides; a link with a session token has up to 3000.
 	if size > 4000 {
 		t.Errorf("overrides: got %d bytes, too many beside a link", size)
 	}
@@ -736,7 +735,7 @@ func TestRequests(t *testing.T) {
 	}
 }
 
-// The links work for what they are for, until they expire, and for nothing else.
+// The links allow only their purpose, and only until they expire.
 func TestLinks(t *testing.T) {
 	c := newCloud(t)
 	p := newProvider(t, nil)
@@ -815,7 +814,7 @@ func TestLinks(t *testing.T) {
 		}
 	}
 	l, boot = links(time.Second)
-	for do("GET", boot, "", nil) != 403 { // it is the last one that was signed
+	for do("GET", boot, "", nil) != 403 { // boot was signed last
 		time.Sleep(50 * time.Millisecond)
 	}
 	for _, got := range []int{do("GET", l.Stop, "", nil), form(l, out+"log", 10)} {

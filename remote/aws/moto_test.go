@@ -19,7 +19,7 @@ import (
 	"fisub/remote"
 )
 
-// newMoto starts moto's server and makes the stack of the template in it. It gives the server's address and the stack's
+// newMoto starts moto's server and creates the template's stack in it. It returns the server's address and the stack's
 // outputs.
 func newMoto(t *testing.T) (endpoint string, outputs map[string]string) {
 	t.Helper()
@@ -42,7 +42,7 @@ func newMoto(t *testing.T) (endpoint string, outputs map[string]string) {
 	endpoint = "http://" + address
 	defer http.DefaultClient.CloseIdleConnections()
 	for begun := time.Now(); ; time.Sleep(200 * time.Millisecond) {
-		// There is no docker: jobs of Batch end as they begin.
+		// Without docker, Batch jobs end at once.
 		resp, err := http.Post(endpoint+"/moto-api/config", "application/json",
 			strings.NewReader(`{"batch": {"use_docker": false}}`))
 		if err == nil {
@@ -68,9 +68,9 @@ func newMoto(t *testing.T) (endpoint string, outputs map[string]string) {
 	return endpoint, outputs
 }
 
-// Another implementation of AWS understands what is asked of Batch, in the stack that users are to create.
+// Another implementation of AWS accepts the requests to Batch, in the stack that users create.
 func TestMoto(t *testing.T) {
-	newCloud(t) // the bucket, as moto verifies no signature
+	newCloud(t) // for the bucket, since moto verifies no signature
 	_, out := newMoto(t)
 
 	p := newProvider(t, map[string]any{"queue": out["Queue"], "job_definition": out["JobDefinition"]})
@@ -95,7 +95,7 @@ func TestMoto(t *testing.T) {
 	if err == nil && (tags.Tags["fisub:run"] != "test" || tags.Tags["fisub:prefix"] != "fisub/") {
 		t.Errorf("tags: got %v", tags.Tags)
 	}
-	// moto's jobs end as they begin, and leave nothing.
+	// moto's jobs end at once and write nothing.
 	if _, exit := wait(t, p, h); exit.End != remote.Lost || !strings.Contains(exit.Text, "Batch: succeeded") {
 		t.Errorf("got %+v", exit)
 	}
@@ -113,8 +113,8 @@ func TestMoto(t *testing.T) {
 	}
 }
 
-// What the template lets the people do who run fisub: what the provider asks for, under their own prefix, and nothing with
-// the jobs and files of others, other queues and definitions, or the links of jobs.
+// The template's policy grants users of fisub the provider's permissions under their own prefix. It denies access to
+// other users' jobs and files, to other queues and definitions, and to the links of jobs.
 func TestPolicy(t *testing.T) {
 	node, err := exec.LookPath("node")
 	if err != nil {
@@ -205,7 +205,7 @@ func TestPolicy(t *testing.T) {
 	}
 }
 
-// The sweeper of the template ends what of its stack is too old, and nothing else.
+// The template's sweeper ends only jobs of its own stack that are too old.
 func TestSweeper(t *testing.T) {
 	endpoint, _ := newMoto(t)
 	cmd := exec.Command(tool(t, "moto/bin/python"), "testdata/sweep.py", "../../scripts/aws/template.yaml", endpoint, "6",
@@ -218,7 +218,7 @@ func TestSweeper(t *testing.T) {
 	}
 }
 
-// The template is sound in the eyes of AWS's own checker.
+// AWS's own checker accepts the template.
 func TestTemplate(t *testing.T) {
 	out, err := exec.Command(tool(t, "moto/bin/cfn-lint"), "--non-zero-exit-code", "informational",
 		"../../scripts/aws/template.yaml").CombinedOutput()

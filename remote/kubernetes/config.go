@@ -11,14 +11,14 @@ import (
 	"fisub/remote"
 )
 
-// A Config is a table [remote.NAME] of this kind. What is "" is left to the kubeconfig, or to the cluster.
+// A Config is a table [remote.NAME] of this kind. An empty field leaves the choice to the kubeconfig or the cluster.
 type Config struct {
 	remote.Common
 	Kubeconfig string
 	Context    string
 	Namespace  string
 
-	Pod       string // one that is there; "" where each job has one of its own
+	Pod       string // an existing pod; "" if each job gets its own
 	Container string
 	GPUs      []int // of Pod; each is a place
 	Workdir   string
@@ -39,7 +39,7 @@ type Config struct {
 	Jobs           int
 }
 
-// Keys are those of this kind.
+// Keys returns the keys of this kind.
 func (c *Config) Keys() []config.Key {
 	const none = "none"
 	return []config.Key{
@@ -91,14 +91,14 @@ var (
 		`(:(NoSchedule|PreferNoSchedule|NoExecute))?$`)
 )
 
-// Keys that are for one of the two ways alone.
+// Keys for only one of the two modes: an existing pod, or a pod for each job.
 var (
 	ofPod  = []string{"container", "gpus"}
 	ofJobs = strings.Fields("image cpu memory node_selector tolerations queue priority service_account pull_secret user " +
 		"volume pending jobs")
 )
 
-// Check finds what is wrong with the values.
+// Check reports invalid values.
 func (c *Config) Check(t *config.Table) {
 	t.Match("context", c.Context, contextForm, "the name of a context")
 	for key, value := range map[string]string{"namespace": c.Namespace, "pod": c.Pod, "container": c.Container,
@@ -140,5 +140,5 @@ func (c *Config) Check(t *config.Table) {
 	config.Between(t, "jobs", c.Jobs, 1, 1000)
 }
 
-// Open makes the provider.
+// Open returns the provider.
 func (c *Config) Open(name string) (remote.Provider, error) { return New(name, *c), nil }

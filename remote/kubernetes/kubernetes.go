@@ -1,7 +1,7 @@
-// Package kubernetes is the provider of clusters that Kubernetes schedules, through the user's own kubectl: what that
-// finds in its kubeconfig, exec plug-ins and single sign-on too, is all that it takes to log in. A job has a pod of its
-// own, in a Job that ends and removes it when no client is left to do so; or it runs in a pod that is there. The bundle
-// and the event stream go through kubectl exec.
+// Package kubernetes is the provider for Kubernetes clusters. It runs the user's own kubectl, so any login that works
+// there works here, including exec plug-ins and single sign-on. A job runs either in its own pod, created by a Job that
+// ends and is removed even if the client dies, or in an existing pod. The bundle and the event stream go through
+// kubectl exec.
 package kubernetes
 
 import (
@@ -40,15 +40,15 @@ type Provider struct {
 	name    string
 	config  Config
 	kubectl host.Kubectl
-	pace    time.Duration // between two looks at an object, at first
+	pace    time.Duration // first interval between two queries of an object; it grows
 
-	folder *work.Folder // in the pod of the table, where it names one
+	folder *work.Folder // in the table's pod; nil if the table names none
 
 	mu   sync.Mutex
-	user string // of labelUser; "" before it was asked for
+	user string // cached value of labelUser; "" before the first query
 }
 
-// New makes the provider of the table [remote.name]. It runs nothing.
+// New returns the provider of the table [remote.name]. It runs nothing.
 func New(name string, c Config) *Provider {
 	p := &Provider{name: name, config: c, pace: 500 * time.Millisecond}
 	for _, flag := range []struct{ name, value string }{
@@ -63,7 +63,7 @@ func New(name string, c Config) *Provider {
 	return p
 }
 
-// at gives the work folder in a pod.
+// at returns the work folder in a pod.
 func (p *Provider) at(pod string) *work.Folder {
 	one := container
 	if p.config.Pod != "" {
@@ -74,7 +74,7 @@ func (p *Provider) at(pod string) *work.Folder {
 	return f
 }
 
-// check tells whether this fisub runs in a pod.
+// check returns an error if this fisub cannot run in a pod.
 func check(f *work.Facts) error {
 	want := "Linux " + map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[runtime.GOARCH]
 	if f.System != want {
@@ -84,7 +84,7 @@ func check(f *work.Facts) error {
 	return nil
 }
 
-// Places are the GPUs of the pod, or as many slots as the table allows pods at a time.
+// Places returns the GPUs of the table's pod, or one slot for each pod that the table allows at a time.
 func (p *Provider) Places(n int) (places []remote.Place) {
 	if p.config.Pod == "" {
 		return remote.Slots("pod", min(n, p.config.Jobs))
@@ -98,9 +98,9 @@ func (p *Provider) Places(n int) (places []remote.Place) {
 // data is Handle.Data.
 type data struct {
 	work.FolderJob
-	Name      string `json:"name,omitempty"`      // of the Job; "" where the pod is one that was there
-	Pod       string `json:"pod,omitempty"`       // "" where it is not known yet
-	Container string `json:"container,omitempty"` // what the node calls it, to know it from one that was started again
+	Name      string `json:"name,omitempty"`      // of the Job; "" for an existing pod
+	Pod       string `json:"pod,omitempty"`       // "" if not yet known
+	Container string `json:"container,omitempty"` // the node's id for it, which changes when it restarts
 }
 
 func (d *data) handle() remote.Handle { return remote.NewHandle(Kind, d.ID, d.Place, d) }
@@ -119,7 +119,7 @@ func (p *Provider) open(h remote.Handle) (*data, error) {
 	return d, nil
 }
 
-// fault gives an error as the user sees it.
+// fault rewords an error for the user.
 func (p *Provider) fault(ctx context.Context, err error) error {
 	if ctx.Err() == nil && errors.As(err, new(*host.LostError)) {
 		return &remote.Denied{Code: "unreachable", Provider: p.name, Text: err.Error(), Hint: "kubectl get pods shows more"}
@@ -127,7 +127,7 @@ func (p *Provider) fault(ctx context.Context, err error) error {
 	return work.Fault(ctx, p.name, "", err)
 }
 
-// Submit has the cluster make a pod, brings the bundle there when it runs, and starts the agent.
+// Submit creates a Job, uploads the bundle once its pod runs, and starts the agent.
 func (p *Provider) Submit(ctx context.Context, job *remote.Job, progress func(sent, total int64)) (remote.Handle,
 	error) {
 	d, err := p.submit(ctx, job, progress)
@@ -176,7 +176,6 @@ func (p *Provider) submit(ctx context.Context, job *remote.Job, progress func(se
 	return nil, err
 }
 
-// begin starts the job in a pod that runs.
 func (p *Provider) begin(ctx context.Context, f *work.Folder, pod *item, job *remote.Job,
 	progress func(sent, total int64)) (*data, error) {
 	j, err := f.Submit(ctx, job, progress)
@@ -187,7 +186,7 @@ func (p *Provider) begin(ctx context.Context, f *work.Folder, pod *item, job *re
 		Container: pod.containerID(j.Host.(*host.Pod).Container)}, nil
 }
 
-// standing tells why no job can run in the pod of the table.
+// standing returns an error if the table's pod cannot run jobs.
 func (p *Provider) standing(pod *item) error {
 	hint := "kubectl get pods shows those that run"
 	switch {
@@ -205,7 +204,7 @@ func (p *Provider) standing(pod *item) error {
 	return nil
 }
 
-// plan makes the text of the job's Job, and finds out first what the cluster would take long to say.
+// plan returns the job's manifest. It first checks for problems that the cluster would report late.
 func (p *Provider) plan(ctx context.Context, job *remote.Job) ([]byte, error) {
 	if err := p.queue(ctx); err != nil {
 		return nil, err
@@ -221,7 +220,7 @@ func (p *Provider) plan(ctx context.Context, job *remote.Job) ([]byte, error) {
 	return json.Marshal(manifest(&p.config, job, owner, nodes))
 }
 
-// queue tells whether there is the queue of the table: a Job would wait for one in vain.
+// queue returns an error if the table's queue does not exist: a Job would wait for it forever.
 func (p *Provider) queue(ctx context.Context) error {
 	if p.config.Queue == "" {
 		return nil
@@ -236,11 +235,11 @@ func (p *Provider) queue(ctx context.Context) error {
 	case remote.CodeOf(err) != "credentials" || strings.Contains(text, "Unauthorized"):
 		return err
 	}
-	return nil // also where the user may not look
+	return nil // even if the user has no right to look
 }
 
-// nodes gives the values of the label product that are the GPU, and says how many GPUs the nodes have that a job could
-// be on. Both are empty where the table chooses the nodes, and where the user may not list them.
+// nodes returns the values of the label product that match the GPU, and a text with the number of these GPUs. Both are
+// empty if the table selects the nodes; products is empty if the user may not list nodes.
 func (p *Provider) nodes(ctx context.Context, gpu string) (products []string, detail string, err error) {
 	if gpu == "" || len(p.config.NodeSelector) > 0 {
 		return nil, "", nil
@@ -280,19 +279,20 @@ func (p *Provider) nodes(ctx context.Context, gpu string) (products []string, de
 	return products, detail, nil
 }
 
-// forbidden tells whether the user's account lacks a right; a login that has expired is none.
+// forbidden reports whether the user's account is missing a right. An expired login does not count.
 func forbidden(err error) bool {
 	return remote.CodeOf(err) == "credentials" && strings.Contains(err.Error(), "orbidden")
 }
 
-// owner is whom the jobs belong to: what the cluster calls the user, where it tells, and this machine's name.
+// owner returns the hashed owner of the jobs: the user's name in the cluster, if known, and the user's name on this
+// machine.
 func (p *Provider) owner(ctx context.Context) (string, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.user == "" {
 		out := &plain.Buffer{Limit: 64 << 10}
 		err := p.kubectl.Do(ctx, nil, out, "auth", "whoami", "--output=jsonpath={.status.userInfo.username}")
-		// kubectl or the cluster may be too old to tell.
+		// kubectl or the cluster may be too old for this.
 		switch code := remote.CodeOf(err); {
 		case ctx.Err() != nil:
 			return "", ctx.Err()
@@ -309,10 +309,10 @@ func (p *Provider) owner(ctx context.Context) (string, error) {
 	return p.user, nil
 }
 
-// errOver ends the following of a job whose pod is over.
+// errOver means that the pod has ended, so the job in it cannot be followed.
 var errOver = errors.New("the pod is over")
 
-// A live host is a pod that is looked at whenever a command in it fails for another reason than its own.
+// A live host calls failed whenever a command in its pod fails for a reason other than the command's own exit.
 type live struct {
 	*host.Pod
 	failed func()
@@ -326,7 +326,7 @@ func (l live) Run(ctx context.Context, argv []string, stdin io.Reader, stdout io
 	return err
 }
 
-// Wait follows the job in its pod, and reads the rest from the pod's log when that is over.
+// Wait follows the job in its pod. If the pod has ended, it reads the rest from the pod's log.
 func (p *Provider) Wait(ctx context.Context, h remote.Handle, from int64, w remote.Watcher) (remote.Exit, error) {
 	d, err := p.open(h)
 	if err != nil {
@@ -341,7 +341,7 @@ func (p *Provider) Wait(ctx context.Context, h remote.Handle, from int64, w remo
 }
 
 func (p *Provider) follow(ctx context.Context, d *data, feed *remote.Feed) (remote.Exit, error) {
-	var since time.Time // the cluster does not answer
+	var since time.Time // since when the cluster has not answered
 	for pause := p.pace; ; pause = min(2*pause, 20*p.pace) {
 		f, err := p.look(ctx, d)
 		switch {
@@ -405,13 +405,13 @@ func (p *Provider) containerName(d *data) string {
 	return p.config.Container
 }
 
-// restarted tells whether the pod has not the container any more in which the job was begun.
+// restarted reports whether the pod's container is no longer the one that started the job.
 func (p *Provider) restarted(d *data, pod *item) bool {
 	id := pod.containerID(p.containerName(d))
 	return d.Container != "" && id != "" && id != d.Container
 }
 
-// end says how a job ended whose pod is over or gone, and hands on what that has said.
+// end returns the exit of a job whose pod is over or gone, and writes the rest of its stream.
 func (p *Provider) end(ctx context.Context, d *data, f found, feed *remote.Feed) (remote.Exit, error) {
 	switch _, message, failed := failure(f.job); {
 	case f.pod == nil && d.Name == "":
@@ -442,10 +442,10 @@ func (p *Provider) end(ctx context.Context, d *data, f found, feed *remote.Feed)
 	return f.pod.exit(), nil
 }
 
-// maxLog bounds what is read of a pod's log.
+// maxLog is the most that is read of a pod's log, in bytes.
 const maxLog = 1 << 30
 
-// log reads what a job has left in the log of its pod; nothing where the node does not have it any more.
+// log returns the files that a job left in its pod's log, or nothing if the node no longer has the log.
 func (p *Provider) log(ctx context.Context, pod *item) (map[string][]byte, error) {
 	out := &plain.Buffer{Limit: maxLog}
 	err := p.kubectl.Do(ctx, nil, out, "logs", pod.Metadata.Name, "--container="+container)
@@ -455,7 +455,7 @@ func (p *Provider) log(ctx context.Context, pod *item) (map[string][]byte, error
 	return said(out.Bytes()), nil
 }
 
-// Collect copies the job's log, from the pod while it runs, then from the pod's own log.
+// Collect copies the job's log from the running pod or, after the pod has ended, from the pod's log.
 func (p *Provider) Collect(ctx context.Context, h remote.Handle, dst string) error {
 	d, err := p.open(h)
 	if err != nil {
@@ -480,7 +480,7 @@ func (p *Provider) Collect(ctx context.Context, h remote.Handle, dst string) err
 	return p.fault(ctx, err)
 }
 
-// Release ends the job, and removes its pod where that is its own.
+// Release ends the job and removes its own pod, if it has one.
 func (p *Provider) Release(ctx context.Context, h remote.Handle) error {
 	d, err := p.open(h)
 	if err != nil {
@@ -494,7 +494,7 @@ func (p *Provider) Release(ctx context.Context, h remote.Handle) error {
 		if d.Host == nil {
 			d.Host = p.at(f.pod.Metadata.Name).Host
 		}
-		err = d.Free(ctx) // of a pod of its own it matters for a volume alone
+		err = d.Free(ctx) // in the job's own pod only a volume needs this
 	}
 	if d.Name != "" {
 		err = p.remove(ctx, d.Name)
@@ -502,7 +502,7 @@ func (p *Provider) Release(ctx context.Context, h remote.Handle) error {
 	return p.fault(ctx, err)
 }
 
-// remove deletes a Job, and waits until its pod is gone too, or has ended.
+// remove deletes a Job and waits until its pod has ended or is gone.
 func (p *Provider) remove(ctx context.Context, name string) error {
 	for begun := time.Now(); ; {
 		err := p.kubectl.Do(ctx, nil, nil, "delete", "jobs.batch", name, "--ignore-not-found", "--wait=false",
@@ -523,10 +523,10 @@ func (p *Provider) remove(ctx context.Context, name string) error {
 	}
 }
 
-// stop is how long a pod may take to end that is deleted.
+// stop is the time a deleted pod has to end.
 const stop = 40 * time.Second
 
-// List gives the user's jobs that have a Job, or those in the pod of the table.
+// List returns the user's jobs that have a Job, or the jobs in the table's pod.
 func (p *Provider) List(ctx context.Context) (handles []remote.Handle, err error) {
 	defer func() { err = p.fault(ctx, err) }()
 	if p.config.Pod != "" {
@@ -560,10 +560,10 @@ func (p *Provider) List(ctx context.Context) (handles []remote.Handle, err error
 	return handles, err
 }
 
-// Close does nothing: there is no connection.
+// Close does nothing; the provider holds no connection.
 func (p *Provider) Close() error { return nil }
 
-// Check asks the cluster to accept a job without making it, or looks into the pod of the table.
+// Check submits a job as a dry run, or checks the table's pod.
 func (p *Provider) Check(ctx context.Context) ([]remote.Host, error) {
 	h := remote.Host{Name: p.name}
 	var err error
@@ -592,7 +592,7 @@ func (p *Provider) ready(ctx context.Context) (state, detail string, err error) 
 	return "ready", detail, err
 }
 
-// schedulable tells what a pod of a job would find in the cluster.
+// schedulable checks that the cluster would accept a job's pod, and describes the matching nodes.
 func (p *Provider) schedulable(ctx context.Context) (string, error) {
 	job := &remote.Job{ID: "fisub-check", GPU: p.config.Wanted(), Limit: max(p.config.Limit, time.Minute)}
 	if err := p.queue(ctx); err != nil {
@@ -605,7 +605,7 @@ func (p *Provider) schedulable(ctx context.Context) (string, error) {
 	one := manifest(&p.config, job, "check", nodes)
 	pod := object{"apiVersion": "v1", "kind": "Pod", "metadata": object{"name": "fisub-check"},
 		"spec": podSpec(&p.config, job, nodes)}
-	// A quota, or a rule for pods, shows in the pod only, which the user need not be allowed to make.
+	// Quotas and pod policies apply only to the pod, which the user need not have the right to create.
 	for _, o := range []object{one, pod} {
 		text, err := json.Marshal(o)
 		if err != nil {
@@ -619,5 +619,5 @@ func (p *Provider) schedulable(ctx context.Context) (string, error) {
 	return strings.TrimPrefix(detail+", image "+p.config.Image, ", "), nil
 }
 
-// noRight is what a cluster says to a user who may not make something.
+// noRight matches the cluster's answer to a user without the right to create an object.
 var noRight = regexp.MustCompile(`(?i)forbidden: user .* cannot create`)

@@ -22,11 +22,10 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// The node of the test cluster: a connection that its client has dropped takes a second and more to end.
+	// In the test cluster's node, a connection that its client dropped takes a second or more to end.
 	remotetest.Main(m, goleak.IgnoreTopFunction("github.com/moby/spdystream.(*Connection).shutdown"))
 }
 
-// open makes the provider of a table for the cluster with these values.
 func open(t *testing.T, c *kubernetestest.Cluster, table map[string]any) *Provider {
 	t.Helper()
 	values := map[string]any{"kubeconfig": c.Kubeconfig, "workdir": filepath.Join(c.Scratch, "work")}
@@ -103,7 +102,7 @@ func TestKubernetes(t *testing.T) {
 	}
 }
 
-// stand makes a pod that runs, with a volume for the work folder, and gives that volume.
+// stand creates a running pod with a volume for the work folder, and returns the volume's folder.
 func stand(t *testing.T, c *kubernetestest.Cluster, name string) string {
 	t.Helper()
 	work := c.Claim(name)
@@ -124,7 +123,6 @@ func within(t *testing.T) context.Context {
 	return ctx
 }
 
-// start submits a job that is a shell script.
 func start(t *testing.T, p *Provider, text string) remote.Handle {
 	t.Helper()
 	job := remotetest.Script(t, text, nil)
@@ -143,7 +141,7 @@ func start(t *testing.T, p *Provider, text string) remote.Handle {
 	return h
 }
 
-// follow waits for a job, and calls then when it has said its first line.
+// follow waits for a job, and calls then after its first line.
 func follow(t *testing.T, p *Provider, h remote.Handle, then func()) (*remotetest.Recorder, remote.Exit) {
 	t.Helper()
 	first := make(chan struct{}, 1)
@@ -184,7 +182,7 @@ func pod(t *testing.T, p *Provider, h remote.Handle) string {
 	return d.Pod
 }
 
-// A job in a pod with nothing but what its image has: the whole way, and nothing is left.
+// A job in a bare pod runs from start to end and leaves nothing.
 func whole(t *testing.T, c *kubernetestest.Cluster) {
 	p := open(t, c, nil)
 	h := start(t, p, `echo one; echo words >&2; exit 3`)
@@ -207,7 +205,7 @@ func whole(t *testing.T, c *kubernetestest.Cluster) {
 	}
 }
 
-// What a job has said is there when its pod has ended, as for a client that was away.
+// A job's output remains available after its pod has ended, as for a client that was away.
 func late(t *testing.T, c *kubernetestest.Cluster) {
 	p := open(t, c, nil)
 	h := start(t, p, `echo one; echo two; echo words >&2; exit 3`)
@@ -215,7 +213,7 @@ func late(t *testing.T, c *kubernetestest.Cluster) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The pod stays as long as the job's folder does; here somebody takes that away.
+	// The pod stays as long as the job's folder does; delete the folder.
 	c.Kubectl("", "exec", d.Pod, "--", "sh", "-c",
 		"until [ -e "+d.Dir()+"/exit.json ]; do sleep 0.1; done; sleep 3; rm -rf "+d.Dir())
 	c.Kubectl("", "wait", "--for=condition=Complete", "--timeout=300s", "job/"+d.Name)
@@ -282,7 +280,7 @@ func deadline(t *testing.T, c *kubernetestest.Cluster) {
 	}
 }
 
-// Of a client that dies before it has brought the bundle nothing stays: the pod ends, and the cluster removes the Job.
+// If a client dies before uploading the bundle, the pod ends and the cluster removes the Job.
 func clientGone(t *testing.T, c *kubernetestest.Cluster) {
 	p := open(t, c, nil)
 	job := remotetest.Script(t, `echo one`, nil)
@@ -302,7 +300,7 @@ func clientGone(t *testing.T, c *kubernetestest.Cluster) {
 	}
 }
 
-// What the cluster will not do is told with its words and a remedy, and leaves nothing.
+// A refusal by the cluster is reported in its words with a hint, and leaves nothing behind.
 func refusals(t *testing.T, c *kubernetestest.Cluster) {
 	for _, one := range []struct {
 		name  string
@@ -342,7 +340,7 @@ func refusals(t *testing.T, c *kubernetestest.Cluster) {
 	}
 }
 
-// A quota that is used up is the answer of Submit and of Check, not a wait.
+// Submit and Check report an exhausted quota at once instead of waiting.
 func quota(t *testing.T, c *kubernetestest.Cluster) {
 	c.Kubectl("", "create", "namespace", "small")
 	c.Kubectl("", "create", "quota", "gpus", "--namespace=small", "--hard=requests.nvidia.com/gpu=0")
@@ -366,7 +364,7 @@ func quota(t *testing.T, c *kubernetestest.Cluster) {
 	}
 }
 
-// A Job with the label of Kueue's queue waits until it is admitted, which only takes suspend away.
+// A Job with the label of Kueue's queue waits until Kueue admits it by clearing suspend.
 func queue(t *testing.T, c *kubernetestest.Cluster) {
 	c.Kubectl(`{"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
 "metadata": {"name": "localqueues.kueue.x-k8s.io"}, "spec": {"group": "kueue.x-k8s.io", "scope": "Namespaced",
@@ -406,7 +404,7 @@ true}}}]}}`, "create", "-f", "-")
 	}
 }
 
-// A pod that is started again is not the host any more that it was.
+// A restarted pod is a different host.
 func restarted(t *testing.T, c *kubernetestest.Cluster) {
 	stand(t, c, "again")
 	p := open(t, c, map[string]any{"pod": "again"})
@@ -417,7 +415,7 @@ func restarted(t *testing.T, c *kubernetestest.Cluster) {
 	}
 }
 
-// A login that expires in mid-run leaves the job as it is, and the next client has all of it.
+// If a login expires in mid-run, the job continues, and the next client gets all of its output.
 func loginExpires(t *testing.T, c *kubernetestest.Cluster) {
 	config := filepath.Join(t.TempDir(), "config")
 	use := func(file string) {
@@ -483,7 +481,7 @@ func checks(t *testing.T, c *kubernetestest.Cluster) {
 	}
 }
 
-// hostCases are what a Host promises of files, in a pod.
+// hostCases checks the file operations of a Host in a pod.
 func hostCases(t *testing.T, c *kubernetestest.Cluster) {
 	stand(t, c, "files")
 	p := open(t, c, map[string]any{"pod": "files"})

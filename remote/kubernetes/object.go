@@ -14,36 +14,36 @@ import (
 	"fisub/remote/agent"
 )
 
-// Labels and annotations of what fisub makes.
+// Labels and annotations of objects that fisub creates.
 const (
 	labelBy   = "app.kubernetes.io/managed-by" // "fisub"
-	labelUser = "fisub/user"                   // who submitted it, hashed
-	labelName = "fisub/name"                   // of the Job, on the Job and its pod
+	labelUser = "fisub/user"                   // the submitter, hashed
+	labelName = "fisub/name"                   // the Job's name, on the Job and its pod
 	noteJob   = "fisub/job"                    // Job.ID
-	noteKind  = "fisub/"                       // of the job's own labels, before their names
+	noteKind  = "fisub/"                       // prefix for the job's own labels
 	queueKey  = "kueue.x-k8s.io/queue-name"
 	gpuKey    = "nvidia.com/gpu"
 	product   = "nvidia.com/gpu.product"
 )
 
 const (
-	container = "fisub" // of pods that fisub makes
+	container = "fisub" // in pods that fisub creates
 
-	// boot is how long a node may take to pull the image, and a client to bring the bundle after that.
+	// boot is the time limit for pulling the image, and again for the client to upload the bundle.
 	boot = 15 * time.Minute
-	// margin is for an agent that ends a job at its limit.
+	// margin is the time the agent gets to end a job at its limit.
 	margin = 2 * time.Minute
-	// keep is how long a pod stays when its job has ended: a client that follows it has the rest from it. What the job
-	// said is in the pod's log from then on.
+	// keep is how long a pod stays after its job has ended, so that a client can read the rest. After that the output
+	// is only in the pod's log.
 	keep = time.Minute
-	// beyond is for how long a pod is there at most beside its job's limit.
+	// beyond is the longest time that a pod exists on top of its job's limit.
 	beyond = 2*boot + margin + keep
-	// kept is how long that log stays, when the GPU is free again.
+	// kept is how long the Job and the log stay after the GPU is free.
 	kept = 24 * time.Hour
 )
 
-// hold is the first process of a pod: it waits until the client has brought job $1, for $2 seconds at most, and stays
-// until that has ended and its folder is gone, for $3 seconds at most. Before, it says what the job has left.
+// hold is the first process of a pod. It waits up to $2 seconds for the client to start the job in folder $1, then for
+// the job to end. It copies the job's output to the pod's log, then waits up to $3 seconds until the folder is gone.
 const hold = `dir=$1; trap 'exit 0' TERM
 pause() { sleep 1 & wait $!; }
 n=0; until [ -e "$dir/` + agent.StateName + `" ]; do n=$((n+1)); [ $n -le "$2" ] || exit 3; pause; done
@@ -52,7 +52,7 @@ for f in ` + agent.EventsName + ` ` + agent.LogName + ` ` + agent.ExitName + `; 
 [ ! -e "$dir/$f" ] || { printf '\036%s %d\n' $f "$(wc -c <"$dir/$f")"; cat "$dir/$f"; }; done
 n=0; while [ -e "$dir" ] && [ $n -lt "$3" ]; do n=$((n+1)); pause; done`
 
-// said reads what hold said: content by file name. It is nil where its beginning is lost.
+// said parses the output of hold. It returns the content by file name, or nil if the beginning of the log is lost.
 func said(log []byte) map[string][]byte {
 	files := map[string][]byte{}
 	for len(log) > 0 {
@@ -68,7 +68,7 @@ func said(log []byte) map[string][]byte {
 	return files
 }
 
-// objectName is that of the job's Job: it must be a label too, with room for what its pod adds.
+// objectName returns the name of the job's Job. It must be a valid label, with room for the suffix that the pod adds.
 func objectName(id string) string {
 	if len(id) <= 52 && !strings.HasSuffix(id, "-") {
 		return id
@@ -79,8 +79,8 @@ func objectName(id string) string {
 
 type object = map[string]any
 
-// manifest is the Job of a job: one pod, once. It ends by itself when nobody looks after it: the pod at its deadline, a
-// Job that waits at its own, and both are removed after a day. nodes are values of the label product.
+// manifest returns the Job of a job: one pod, one attempt. It ends without a client: the pod at its deadline, a waiting
+// Job at its own. The cluster removes both after a day. nodes are values of the label product.
 func manifest(c *Config, job *remote.Job, user string, nodes []string) object {
 	name := objectName(job.ID)
 	notes := object{noteJob: job.ID}
@@ -161,7 +161,7 @@ func podSpec(c *Config, job *remote.Job, nodes []string) object {
 	return spec
 }
 
-// toleration reads one as a table has it: KEY, KEY=VALUE, each with :EFFECT or for all of them.
+// toleration parses KEY or KEY=VALUE, with an optional :EFFECT (without one, all effects).
 func toleration(s string) object {
 	s, effect, _ := strings.Cut(s, ":")
 	key, value, equal := strings.Cut(s, "=")
@@ -175,8 +175,8 @@ func toleration(s string) object {
 	return t
 }
 
-// isGPU tells whether a value of the label product is a whole GPU of that kind: "NVIDIA-B200" is one of "b200",
-// "NVIDIA-GB200" is not, nor is a part of one.
+// isGPU reports whether a value of the label product is a whole GPU of the given kind: "NVIDIA-B200" matches "b200";
+// "NVIDIA-GB200" and partitions do not.
 func isGPU(label, kind string) bool {
 	split := func(s string) []string {
 		other := func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) }

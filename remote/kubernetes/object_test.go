@@ -23,7 +23,7 @@ func text(t *testing.T, o object) string {
 	return string(text) + "\n"
 }
 
-// TestManifest compares what is sent with testdata.
+// TestManifest compares manifests with testdata.
 func TestManifest(t *testing.T) {
 	for name, table := range map[string]map[string]any{
 		"plain": {},

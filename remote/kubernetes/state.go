@@ -14,7 +14,7 @@ import (
 	"fisub/remote/host"
 )
 
-// An item is what fisub reads of a Job or a pod.
+// An item holds the fields of a Job or pod that fisub reads.
 type item struct {
 	Kind     string
 	Metadata struct {
@@ -40,7 +40,7 @@ type item struct {
 	}
 }
 
-// condition gives the reason and the words of a condition; ok tells whether it has that status.
+// condition returns the reason and message of a condition; ok reports whether it has that status.
 func (i *item) condition(kind, status string) (reason, message string, ok bool) {
 	for _, c := range i.Status.Conditions {
 		if c.Type == kind && c.Status == status {
@@ -50,7 +50,7 @@ func (i *item) condition(kind, status string) (reason, message string, ok bool) 
 	return "", "", false
 }
 
-// at gives the place in ContainerStatuses of the container of that name, "" for the first; -1 where there is none.
+// at returns the index in ContainerStatuses of the container with that name ("" for the first), or -1.
 func (i *item) at(name string) int {
 	for n, c := range i.Status.ContainerStatuses {
 		if name == "" || c.Name == name {
@@ -60,7 +60,7 @@ func (i *item) at(name string) int {
 	return -1
 }
 
-// containerID is what the node calls the container; another one after a restart, "" where none has begun.
+// containerID returns the node's id for the container, "" if it has not started. A restart changes the id.
 func (i *item) containerID(name string) string {
 	if n := i.at(name); n >= 0 {
 		return i.Status.ContainerStatuses[n].ContainerID
@@ -68,16 +68,15 @@ func (i *item) containerID(name string) string {
 	return ""
 }
 
-// over tells whether the pod will run no command any more.
 func (i *item) over() bool { return i.Status.Phase == "Succeeded" || i.Status.Phase == "Failed" }
 
-// running tells whether commands can run in the container.
+// running reports whether commands can run in the container.
 func (i *item) running(name string) bool {
 	n := i.at(name)
 	return n >= 0 && !i.over() && i.Status.ContainerStatuses[n].State.Running != nil
 }
 
-// waiting says for what a pod waits that does not run yet.
+// waiting returns the reason why a pod does not run yet.
 func (i *item) waiting() string {
 	if reason, message, ok := i.condition("PodScheduled", "False"); ok {
 		return reason + ": " + message
@@ -90,7 +89,7 @@ func (i *item) waiting() string {
 	return ""
 }
 
-// stuck are reasons for which a container waits in vain.
+// stuck maps reasons that keep a container waiting forever to hints.
 var stuck = map[string]string{
 	"ImagePullBackOff":           "kubectl describe pod shows why: is the name right, and does it take a pull_secret?",
 	"InvalidImageName":           "write image = \"REGISTRY/NAME:TAG\"",
@@ -100,7 +99,7 @@ var stuck = map[string]string{
 	"RunContainerError":          "the image must have a shell, /bin/sh",
 }
 
-// hopeless refuses a pod that will not run.
+// hopeless returns an error if the pod will never run.
 func (i *item) hopeless() error {
 	for _, c := range i.Status.ContainerStatuses {
 		if w := c.State.Waiting; w != nil && stuck[w.Reason] != "" {
@@ -118,7 +117,7 @@ func (i *item) hopeless() error {
 	return nil
 }
 
-// exit is how a job ended whose pod is over, or whose container was started again, and that left no exit.
+// exit returns the exit of a job that wrote none, because its pod is over or its container was restarted.
 func (i *item) exit() remote.Exit {
 	s := i.Status
 	var words []string
@@ -154,13 +153,12 @@ func (i *item) exit() remote.Exit {
 	return e
 }
 
-// found are a job's objects.
+// A found holds a job's objects; nil if absent.
 type found struct {
 	job *item // nil in a table with pod
 	pod *item
 }
 
-// get reads objects.
 func (p *Provider) get(ctx context.Context, args ...string) ([]item, error) {
 	out := &plain.Buffer{Limit: 256 << 20}
 	if err := p.kubectl.Do(ctx, nil, out, append([]string{"get", "--output=json"}, args...)...); err != nil {
@@ -181,7 +179,6 @@ func (p *Provider) get(ctx context.Context, args ...string) ([]item, error) {
 	return list.Items, nil
 }
 
-// look asks for the job's objects.
 func (p *Provider) look(ctx context.Context, d *data) (f found, err error) {
 	args := []string{"jobs.batch,pods", "--selector=" + labelName + "=" + d.Name}
 	if d.Name == "" {
@@ -201,7 +198,8 @@ func (p *Provider) look(ctx context.Context, d *data) (f found, err error) {
 	return f, err
 }
 
-// refused tells why the cluster makes no pod of a Job, by its events; "" where it does, or where they are not shown.
+// refused returns the reason in the Job's events why the cluster creates no pod. It returns "" if there are no such
+// events or the user may not read them.
 func (p *Provider) refused(ctx context.Context, d *data) string {
 	out := &plain.Buffer{Limit: 1 << 20}
 	err := p.kubectl.Do(ctx, nil, out, "get", "events", "--field-selector=reason=FailedCreate,involvedObject.kind=Job,"+
@@ -212,10 +210,10 @@ func (p *Provider) refused(ctx context.Context, d *data) string {
 	return strings.TrimSpace(out.String())
 }
 
-// reason is how much longer than pending a busy cluster may take to say why a pod does not run.
+// reason is how much longer than pending a busy cluster may take to report why a pod does not run.
 const reason = time.Minute
 
-// wait waits until a pod of the Job runs, and tells what it waits for.
+// wait waits until a pod of the Job runs, and reports the reason for waiting.
 func (p *Provider) wait(ctx context.Context, d *data, tell func(remote.Stage)) (*item, error) {
 	last, told := "it has no pod", remote.Stage{}
 	deadline := time.Now().Add(p.config.Pending)
@@ -264,7 +262,7 @@ func (p *Provider) wait(ctx context.Context, d *data, tell func(remote.Stage)) (
 	}
 }
 
-// denied refuses a job with what the cluster says, and code and hint where it is not known what that means.
+// denied returns a refusal with the cluster's text. code and hint apply if the text is not a known one.
 func denied(code, text, hint string) error {
 	if d := host.Refused(text); d != nil {
 		return d
@@ -272,7 +270,7 @@ func denied(code, text, hint string) error {
 	return &remote.Denied{Code: code, Text: plain.Brief(text, 1000), Hint: hint}
 }
 
-// failure tells why the cluster gave a Job up; ok is false where it did not.
+// failure returns why the cluster gave up a Job; ok reports whether it did.
 func failure(job *item) (reason, message string, ok bool) {
 	if job == nil {
 		return "", "", false

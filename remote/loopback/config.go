@@ -10,12 +10,12 @@ import (
 // A Config is a table [remote.NAME] of this kind.
 type Config struct {
 	remote.Common
-	GPUs    []int // a place each; none: Slots decides
-	Slots   int   // places without a GPU of their own
+	GPUs    []int // one place each; if empty, Slots counts
+	Slots   int   // number of places without a GPU
 	Workdir string
 }
 
-// Keys are those of this kind.
+// Keys returns the keys of this kind.
 func (c *Config) Keys() []config.Key {
 	return []config.Key{
 		{Name: "gpus", To: &c.GPUs, Absent: "none", Help: "ordinals on this machine; each is a place"},
@@ -25,7 +25,7 @@ func (c *Config) Keys() []config.Key {
 	}
 }
 
-// Check finds what is wrong with the values.
+// Check reports invalid values.
 func (c *Config) Check(t *config.Table) {
 	config.Between(t, "slots", c.Slots, 1, 256)
 	if len(c.GPUs) > 0 && t.Has("slots") {
@@ -37,5 +37,5 @@ func (c *Config) Check(t *config.Table) {
 	}
 }
 
-// Open makes the provider.
+// Open returns the provider.
 func (c *Config) Open(name string) (remote.Provider, error) { return New(name, *c) }

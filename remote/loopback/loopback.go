@@ -1,5 +1,5 @@
-// Package loopback is the provider that runs jobs on this machine, through the same agent and the same files as on
-// another host. It is for trying a run out, and for tests.
+// Package loopback is the provider that runs jobs on this machine, through the same agent and files as on another host.
+// It is for trying out runs, and for tests.
 package loopback
 
 import (
@@ -21,7 +21,7 @@ type Provider struct {
 	work.Hosts
 }
 
-// New makes the provider of the table [remote.name].
+// New returns the provider of the table [remote.name].
 func New(name string, c Config) (*Provider, error) {
 	if c.Workdir == "" {
 		root, err := cache.Root()
@@ -35,7 +35,7 @@ func New(name string, c Config) (*Provider, error) {
 		At: func(remote.Place) *work.Folder { return folder }}}, nil
 }
 
-// Places are the GPUs, or the slots.
+// Places returns the GPUs, or the slots.
 func (p *Provider) Places(n int) (places []remote.Place) {
 	for _, gpu := range p.GPUs {
 		places = append(places, remote.Place{Host: "localhost", GPU: gpu})
@@ -50,7 +50,7 @@ func (p *Provider) Places(n int) (places []remote.Place) {
 	return places[:min(n, len(places))]
 }
 
-// Check asks this machine.
+// Check checks this machine.
 func (p *Provider) Check(ctx context.Context) ([]remote.Host, error) {
 	gpus := p.GPUs
 	if len(gpus) == 0 {

@@ -16,7 +16,6 @@ import (
 
 func TestMain(m *testing.M) { remotetest.Main(m) }
 
-// open makes the provider of a table with these values.
 func open(name string, values map[string]any) (*loopback.Provider, error) {
 	c, err := remotetest.Table[loopback.Config](name, values)
 	if err != nil {

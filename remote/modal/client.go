@@ -23,7 +23,7 @@ import (
 	"fisub/remote/agent"
 )
 
-// newClient reads Modal's profile. The SDK's own log would go to stderr: what matters of it comes as errors.
+// newClient reads Modal's profile. It discards the SDK's log, which would go to stderr: problems also come as errors.
 func newClient(environment string) (*sdk.Client, error) {
 	return sdk.NewClientWithOptions(&sdk.ClientParams{
 		Environment:            environment,
@@ -33,12 +33,12 @@ func newClient(environment string) (*sdk.Client, error) {
 	})
 }
 
-// A watch sees, of the calls under one context, what the SDK has no word for.
+// A watch records details of the calls under one context that the SDK does not return.
 type watch struct {
 	mu        sync.Mutex
 	result    *pb.GenericResult // how the sandbox ended
-	asked     bool              // Modal has said whether the sandbox has a machine
-	scheduled bool              // it has
+	asked     bool              // Modal has reported whether the sandbox has a machine
+	scheduled bool              // whether the sandbox has a machine
 	build     []string          // the end of an image's build log
 }
 
@@ -52,9 +52,8 @@ func spy(ctx context.Context) (context.Context, *watch) {
 	return context.WithValue(ctx, watchKey{}, w), w
 }
 
-// accepting makes Sandboxes.Create return as soon as Modal has queued the sandbox. By itself it waits up to 21 minutes
-// for a machine, and ends the sandbox where the client goes away meanwhile. The sandbox that it returns is good for its
-// id only.
+// accepting makes Sandboxes.Create return once Modal has queued the sandbox. By default it waits up to 21 minutes for a
+// machine, and ends the sandbox if the client disappears. Only the id of the returned sandbox is valid.
 func accepting(ctx context.Context) context.Context { return context.WithValue(ctx, acceptKey{}, true) }
 
 const buildLines = 20
@@ -113,7 +112,7 @@ func (s *watchedStream) RecvMsg(m any) error {
 	return err
 }
 
-// buildLog gives the last lines of the build log; "" where nothing was built.
+// buildLog returns the last lines of the build log, "" if no image was built.
 func (w *watch) buildLog() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -121,38 +120,38 @@ func (w *watch) buildLog() string {
 	return redact(strings.Join(lines[max(0, len(lines)-buildLines):], "\n"))
 }
 
-// queued tells whether the last thing that Modal said of the sandbox was that it has no machine.
+// queued reports whether, by Modal's last answer, the sandbox has no machine.
 func (w *watch) queued() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.asked && !w.scheduled
 }
 
-// volume is where Modal's volume is in sandboxes, as sandbox.sh has it too.
+// volume is the volume's mount point in sandboxes. sandbox.sh has it too.
 const volume = "/fisub/volume"
 
 //go:embed sandbox.sh
 var functions string
 
-// script is the command that runs a function of sandbox.sh.
+// script returns the command that runs a function of sandbox.sh.
 func script(function string, args ...string) []string {
 	return append([]string{"sh", "-c", "keep_days=" + agent.KeepDays + "\n" + functions, "fisub", function}, args...)
 }
 
-// A call is one function of sandbox.sh in a sandbox.
+// A call runs one function of sandbox.sh in a sandbox.
 type call struct {
 	run    string
 	args   []string
-	in     func(io.Writer) error // writes what it reads; nil for nothing
-	out    io.Writer             // nil for nowhere
-	reload bool                  // see what other sandboxes have put on the volume since; door only
-	soon   bool                  // do not wait for the sandbox to have a machine
+	in     func(io.Writer) error // writes its stdin; nil for none
+	out    io.Writer             // gets its stdout; nil to discard it
+	reload bool                  // show changes by other sandboxes on the volume; door only
+	soon   bool                  // do not wait long for the sandbox to get a machine
 }
 
-// callTime bounds a call. That of an upload is as long as the door's life.
+// callTime is the time limit of a call, including an upload, and the lifetime of the door.
 const callTime = time.Hour
 
-// A failed is a script that ended with another status than 0.
+// A failed is the error of a script with an exit status other than 0.
 type failed struct {
 	code int
 	text string // end of its stderr
@@ -183,12 +182,12 @@ func (p *Provider) call(ctx context.Context, sb *sdk.Sandbox, c call) error {
 			sending = w.Flush()
 		}
 		if ctx.Err() != nil || errors.As(sending, new(*remote.LocalError)) {
-			return errors.Join(sending, ctx.Err()) // its stdin stays open: it never takes half for the whole
+			return errors.Join(sending, ctx.Err()) // stdin stays open, or a partial input would look complete
 		}
 		if err := cp.Stdin.Close(); sending == nil {
 			sending = err
 		}
-		if sending != nil && code(sending) != codes.FailedPrecondition { // which says that it has ended, and its stderr why
+		if sending != nil && code(sending) != codes.FailedPrecondition { // FailedPrecondition: it has ended, stderr says why
 			return sending
 		}
 	}
@@ -199,14 +198,14 @@ func (p *Provider) call(ctx context.Context, sb *sdk.Sandbox, c call) error {
 	return cmp.Or(drain(ctx, cp, out), sending)
 }
 
-// closing closes what cp prints when ctx ends, or when the function that it returns is called.
+// closing closes the output of cp when ctx ends, or when the returned function is called.
 func closing(ctx context.Context, cp *sdk.ContainerProcess) func() {
 	end := func() { cp.Stdout.Close(); cp.Stderr.Close() }
 	stop := context.AfterFunc(ctx, end)
 	return func() { stop(); end() }
 }
 
-// drain copies what cp prints to out, to its end. Its error is a *failed where that is another status than 0.
+// drain copies the stdout of cp to out, to its end. It returns a *failed for an exit status other than 0.
 func drain(ctx context.Context, cp *sdk.ContainerProcess, out io.Writer) error {
 	if _, err := io.Copy(out, cp.Stdout); err != nil {
 		return errors.Join(ctx.Err(), err)

@@ -22,7 +22,7 @@ type Config struct {
 	Jobs        int
 }
 
-// Keys are those of this kind.
+// Keys returns the keys of this kind.
 func (c *Config) Keys() []config.Key {
 	return []config.Key{
 		{Name: "app", To: &c.App, Default: "fisub", Help: "Modal's app; made when it is missing"},
@@ -47,7 +47,7 @@ var (
 	imageForm = plain.NewForm(`^[!-~]+$`)
 )
 
-// Check finds what is wrong with the values.
+// Check reports invalid values.
 func (c *Config) Check(t *config.Table) {
 	const name = "a name in Modal: letters, digits, '.', '_' and '-', at most 63"
 	t.Match("app", c.App, nameForm, name)
@@ -66,5 +66,5 @@ func (c *Config) Check(t *config.Table) {
 	config.Between(t, "jobs", c.Jobs, 1, 1000)
 }
 
-// Open makes the provider.
+// Open returns the provider.
 func (c *Config) Open(name string) (remote.Provider, error) { return New(name, *c) }

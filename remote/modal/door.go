@@ -19,8 +19,8 @@ import (
 	"fisub/remote/agent"
 )
 
-// A door is the sandbox through which files go to the volume and come from it. It is opened when it is needed, and
-// Modal ends it when it has not been used for a while, so that none outlives its client for long.
+// A door is the sandbox that copies files to and from the volume. It is opened on demand. Modal ends it when it is
+// idle, so that it does not outlive its client for long.
 type door struct {
 	p  *Provider
 	mu sync.Mutex // one call at a time
@@ -33,7 +33,7 @@ const (
 	doorMemory = 512              // MiB
 )
 
-// run runs c in the door. After an error of the connection the door is closed, with all that runs in it.
+// run runs c in the door. A connection error closes the door and ends all commands in it.
 func (d *door) run(ctx context.Context, doing string, c call) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -53,7 +53,6 @@ func (d *door) locked(ctx context.Context, doing string, c call) error {
 	return errors.Join(d.p.fail(ctx, doing, err), d.end(clean))
 }
 
-// enter opens the door where it is not open.
 func (d *door) enter(ctx context.Context, reload bool) error {
 	if d.sb != nil {
 		code, err := d.sb.Poll(ctx, nil)
@@ -110,7 +109,7 @@ func (d *door) close(ctx context.Context) error {
 	return d.end(ctx)
 }
 
-// failScript makes an error of a script's.
+// failScript rewords the error of a script.
 func (p *Provider) failScript(doing string, err error) error {
 	if err == nil {
 		return nil
@@ -121,8 +120,8 @@ func (p *Provider) failScript(doing string, err error) error {
 	return fmt.Errorf("%s: %s: %w", p.name, doing, err)
 }
 
-// send brings job.json, and the files that the volume lacks, to the volume. Jobs that are submitted at the same time
-// wait for each other, so that none sends what another one has just sent.
+// send uploads job.json and the files missing on the volume. Concurrent submissions wait for each other, so that none
+// uploads files that another has just uploaded.
 func (p *Provider) send(ctx context.Context, job *remote.Job, progress func(sent, total int64)) error {
 	p.door.mu.Lock()
 	defer p.door.mu.Unlock()

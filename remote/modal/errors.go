@@ -14,12 +14,12 @@ import (
 	"fisub/remote"
 )
 
-// token is what Modal's token ids and secrets look like. A server may quote one.
+// token matches Modal's token ids and secrets. A server may quote one.
 var token = regexp.MustCompile(`\b(ak|as|wk|ws)-[A-Za-z0-9_-]+`)
 
 func redact(s string) string { return token.ReplaceAllString(s, "$1-...") }
 
-// words are Modal's own, without what gRPC and the SDK put before them.
+// words returns Modal's own message, without the prefixes of gRPC and the SDK.
 func words(err error) string {
 	text := strings.TrimPrefix(err.Error(), "failed to get auth token: ")
 	var st interface{ GRPCStatus() *status.Status }
@@ -29,15 +29,15 @@ func words(err error) string {
 	return redact(strings.TrimSpace(kinds.ReplaceAllString(text, "")))
 }
 
-// kinds are the SDK's names of errors.
+// kinds matches the SDK's names of errors.
 var kinds = regexp.MustCompile(`^((Remote|Invalid|NotFound|Conflict|Execution|ResourceExhausted|Timeout)Error: )+`)
 
-// deny is what Modal, or a limit of it, says no to.
+// deny returns a refusal by Modal or one of its limits.
 func (p *Provider) deny(code, hint, format string, args ...any) error {
 	return &remote.Denied{Code: code, Provider: p.name, Text: fmt.Sprintf(format, args...), Hint: hint}
 }
 
-// code is that of the gRPC status in err, also where the SDK has wrapped it.
+// code returns the code of the gRPC status in err, even if the SDK has wrapped it.
 func code(err error) codes.Code {
 	if st, ok := status.FromError(err); ok {
 		return st.Code()
@@ -45,13 +45,13 @@ func code(err error) codes.Code {
 	return codes.Unknown
 }
 
-// gone tells whether err says that Modal does not know, or no longer runs, what was asked for.
+// gone reports whether err means that Modal does not know the object or no longer runs it.
 func gone(err error) bool {
 	return err != nil && (errors.As(err, new(sdk.NotFoundError)) || errors.As(err, new(sdk.ConflictError)) ||
 		code(err) == codes.NotFound)
 }
 
-// fail makes an error of what the SDK says: a *remote.Denied where Modal refuses, or cannot be reached.
+// fail rewords an error of the SDK. It returns a *remote.Denied if Modal refuses or cannot be reached.
 func (p *Provider) fail(ctx context.Context, doing string, err error) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("%s: %s: %w", p.name, doing, ctx.Err())
@@ -77,7 +77,7 @@ func (p *Provider) fail(ctx context.Context, doing string, err error) error {
 	return &remote.Worded{Text: fmt.Sprintf("%s: %s: %s", p.name, doing, text), Err: err} // without the token
 }
 
-// lasting tells whether trying again cannot help.
+// lasting reports whether a retry cannot help.
 func lasting(err error) bool {
 	code := remote.CodeOf(err)
 	return code != "" && code != "unreachable" && code != "quota"

@@ -2,5 +2,5 @@ package modal
 
 import "time"
 
-// Hurry makes the sandboxes of jobs keep often and end at once.
+// Hurry makes the sandboxes of jobs save often and end at once.
 func (p *Provider) Hurry() { p.linger, p.keep = 0, 500*time.Millisecond }

@@ -1,9 +1,9 @@
 // Package modal runs jobs in sandboxes of Modal (modal.com), through Modal's Go SDK.
 //
-// A volume holds the bundles' files, each once, and what jobs leave behind. A small sandbox without a GPU, the door,
-// writes to it and reads from it, so that no GPU waits for an upload. The sandbox with the GPU runs the agent as its
-// entry point: it needs no client from the moment it is accepted, and ends by itself. While it runs, its event stream
-// is followed in it; when it is gone, what it kept on the volume is read. What runs there is sandbox.sh.
+// A volume holds each file of the bundles once, and the results of jobs. A small sandbox without a GPU, the door,
+// copies files to and from it, so that no GPU waits for an upload. The GPU sandbox runs the agent as its entry point:
+// once accepted, it needs no client and ends by itself. While it runs, Wait follows the event stream in it; afterwards,
+// Wait reads the copy on the volume. sandbox.sh holds the commands that run in sandboxes.
 package modal
 
 import (
@@ -31,20 +31,20 @@ const (
 	// Kind is the provider's kind.
 	Kind = "modal"
 
-	// margin is what a sandbox may live beyond the limit of its job: to verify files, to end it and to keep what it left.
+	// margin is a sandbox's lifetime on top of the limit of its job: to verify files, end the job and save its results.
 	margin = 3 * time.Minute
-	// longest is the life that Modal gives a sandbox at most.
+	// longest is the longest lifetime that Modal gives a sandbox.
 	longest = 24 * time.Hour
-	// bound is how long something may take that must not be given up with its context: ending a sandbox.
+	// bound is the time limit for work that must continue after its context ends, such as ending a sandbox.
 	bound = 30 * time.Second
-	// linger is how long a job's sandbox stays after the job, so that a client that follows it has the rest from it.
+	// linger is how long a sandbox stays after its job, so that a following client can read the rest.
 	linger = 10 * time.Second
-	// keep is how often what a job has so far goes to the volume: what is lost at most where its machine is lost while
-	// nobody follows it.
+	// keep is the interval at which a job's output is saved to the volume. A machine that fails while no client follows
+	// the job loses at most this much.
 	keep = 10 * time.Second
 )
 
-// Tags of sandboxes. A job's labels are tags also, under tagLabel.
+// Tags of sandboxes. A job's labels are tags too, prefixed with tagLabel.
 const (
 	tagKind  = "fisub"     // "job" or "door"
 	tagJob   = "fisub-job" // Job.ID
@@ -64,7 +64,7 @@ type Provider struct {
 	linger time.Duration
 	keep   time.Duration
 
-	mu    sync.Mutex // of app, image and volume
+	mu    sync.Mutex // guards app, image and store
 	app   *sdk.App
 	image *sdk.Image
 	store *sdk.Volume
@@ -72,7 +72,7 @@ type Provider struct {
 	door door
 }
 
-// New makes the provider of the table [remote.name]. It reads Modal's profile, but asks Modal for nothing.
+// New returns the provider of the table [remote.name]. It reads Modal's profile, but sends no request.
 func New(name string, c Config) (*Provider, error) {
 	p := &Provider{name: name, config: c, linger: linger, keep: keep}
 	p.door.p = p
@@ -83,12 +83,12 @@ func New(name string, c Config) (*Provider, error) {
 	return p, nil
 }
 
-// Places gives as many places as jobs may be in sandboxes at a time.
+// Places returns one place for each job that may be in a sandbox at a time.
 func (p *Provider) Places(n int) []remote.Place {
 	return remote.Slots("sandbox", min(n, p.config.Jobs))
 }
 
-// Check asks Modal whether it knows the user and the app. Whether a GPU is free only a sandbox can find out.
+// Check reports whether Modal knows the user and the app. Only a sandbox can find out whether a GPU is free.
 func (p *Provider) Check(ctx context.Context) ([]remote.Host, error) {
 	host := remote.Host{Name: p.name, State: "ready"}
 	var jobs []*sdk.Sandbox
@@ -111,9 +111,9 @@ func (p *Provider) Check(ctx context.Context) ([]remote.Host, error) {
 
 // handle is Handle.Data.
 type handle struct {
-	Sandbox string    `json:"sandbox,omitempty"` // "" where only the volume has something of the job
+	Sandbox string    `json:"sandbox,omitempty"` // "" if the job only has files on the volume
 	App     string    `json:"app"`
-	Created time.Time `json:"created,omitzero"` // zero where it is not known
+	Created time.Time `json:"created,omitzero"` // zero if unknown
 }
 
 func (d handle) of(job string, place remote.Place) remote.Handle {
@@ -137,7 +137,7 @@ func (p *Provider) open(h remote.Handle) (handle, error) {
 	return d, nil
 }
 
-// Submit sends what the volume lacks through the door, and has Modal queue a sandbox that runs the agent.
+// Submit uploads missing files through the door, and queues a sandbox that runs the agent.
 func (p *Provider) Submit(
 	ctx context.Context, job *remote.Job, progress func(sent, total int64),
 ) (remote.Handle, error) {
@@ -156,13 +156,13 @@ func (p *Provider) Submit(
 		d := handle{Sandbox: id, App: p.config.App, Created: time.Now().UTC().Truncate(time.Second)}
 		return d.of(job.ID, job.Place), nil
 	}
-	// Where the answer was lost, Modal may have queued it all the same.
+	// If the answer was lost, Modal may still have queued the sandbox.
 	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), bound)
 	defer cancel()
 	return remote.Handle{}, errors.Join(err, p.forget(clean, job.ID), p.removeJob(clean, job.ID))
 }
 
-// accept refuses jobs that no sandbox could run, and gives the hash of the program.
+// accept rejects jobs that no sandbox could run, and returns the hash of the program.
 func (p *Provider) accept(job *remote.Job) (program string, err error) {
 	f, err := job.Program()
 	if err != nil {
@@ -213,7 +213,7 @@ func (p *Provider) findApp(ctx context.Context) (*sdk.App, error) {
 	return p.client.Apps.FromName(ctx, p.config.App, params)
 }
 
-// create queues the sandbox of a job and returns when Modal has accepted it, not when it has found a GPU.
+// create queues the sandbox of a job. It returns when Modal has accepted it, before Modal has found a GPU.
 func (p *Provider) create(ctx context.Context, job *remote.Job, program string) (string, error) {
 	tags := map[string]string{tagKind: "job", tagJob: job.ID}
 	for k, v := range job.Labels {
@@ -223,7 +223,7 @@ func (p *Provider) create(ctx context.Context, job *remote.Job, program string) 
 	sb, err := p.client.Sandboxes.Create(accepting(ctx), p.app, p.image, &sdk.SandboxCreateParams{
 		GPU:            gpuNames[job.GPU],
 		CPU:            p.config.CPU,
-		CPULimit:       p.config.CPU, // without limits what a job takes beyond its cores and memory is billed too
+		CPULimit:       p.config.CPU, // without limits, usage above the requested cores and memory is billed too
 		MemoryMiB:      p.config.Memory,
 		MemoryLimitMiB: p.config.Memory,
 		Timeout:        (job.Limit + margin).Truncate(time.Second),
@@ -248,12 +248,12 @@ func clean(s string) string {
 	return s[:min(len(s), 63)]
 }
 
-// gpuNames are Modal's names of kinds of GPU: those of https://modal.com/docs/guide/gpu that name one model. Modal
-// gives an H200 to who asks for an H100 without the mark, and A100s of either size to who names none.
+// gpuNames maps kinds of GPU to Modal's names for exactly one model, from https://modal.com/docs/guide/gpu. Modal may
+// run "H100" without the mark on an H200, and "A100" without a size on either size.
 var gpuNames = map[string]string{"": "", "t4": "T4", "l4": "L4", "a10": "A10", "l40s": "L40S", "a100": "A100-80GB",
 	"h100": "H100!", "h200": "H200", "b200": "B200"}
 
-// forget ends the sandboxes of a job whose id is not known.
+// forget ends all sandboxes of a job; their ids need not be known.
 func (p *Provider) forget(ctx context.Context, job string) error {
 	all, err := p.sandboxes(ctx, p.app, map[string]string{tagKind: "job", tagJob: job})
 	for _, sb := range all {
@@ -262,7 +262,7 @@ func (p *Provider) forget(ctx context.Context, job string) error {
 	return err
 }
 
-// Release ends the sandbox and removes what the job left on the volume.
+// Release ends the sandbox and removes the job's folder on the volume.
 func (p *Provider) Release(ctx context.Context, h remote.Handle) error {
 	d, err := p.open(h)
 	if err != nil {
@@ -287,7 +287,7 @@ func (p *Provider) removeJob(ctx context.Context, job string) error {
 	return p.door.run(ctx, "removing job "+job, call{run: "remove", args: []string{job}})
 }
 
-// terminate ends a sandbox and waits for it; one that is unknown or has ended is ended.
+// terminate ends a sandbox and waits for it. A sandbox that is unknown or has ended is not an error.
 func (p *Provider) terminate(ctx context.Context, sb *sdk.Sandbox) error {
 	defer sb.Detach()
 	if end, err := p.ended(ctx, sb); err != nil || end != nil {
@@ -299,8 +299,7 @@ func (p *Provider) terminate(ctx context.Context, sb *sdk.Sandbox) error {
 	return nil
 }
 
-// List gives the jobs of the app that are in sandboxes, queued ones too, and those that have ended and left something
-// on the volume.
+// List returns the app's jobs that are queued or in sandboxes, and ended jobs with files on the volume.
 func (p *Provider) List(ctx context.Context) ([]remote.Handle, error) {
 	if err := p.prepare(ctx); err != nil {
 		return nil, err
@@ -350,7 +349,7 @@ func (p *Provider) sandboxes(ctx context.Context, app *sdk.App, tags map[string]
 	return all, nil
 }
 
-// Collect copies the job's log into dst, from the sandbox while it is there, then from the volume.
+// Collect copies the job's log into dst, from the sandbox while it exists, then from the volume.
 func (p *Provider) Collect(ctx context.Context, h remote.Handle, dst string) error {
 	d, err := p.open(h)
 	if err != nil {
@@ -373,7 +372,7 @@ func (p *Provider) Collect(ctx context.Context, h remote.Handle, dst string) err
 	return nil
 }
 
-// live gives the log of a job whose sandbox is there; nil where it is not.
+// live returns the log of a job whose sandbox exists, else nil.
 func (p *Provider) live(ctx context.Context, job, id string) (*plain.Buffer, error) {
 	if id == "" {
 		return nil, nil
@@ -388,7 +387,7 @@ func (p *Provider) live(ctx context.Context, job, id string) (*plain.Buffer, err
 	}
 	log := &plain.Buffer{Limit: logCap}
 	err = p.call(ctx, sb, call{run: "read_log", args: []string{job}, out: log, soon: true})
-	if err == nil || errors.Is(err, errQueued) { // a queued job has none
+	if err == nil || errors.Is(err, errQueued) { // a queued job has no log
 		return log, nil
 	}
 	if end, err := p.ended(ctx, sb); err != nil || end != nil {

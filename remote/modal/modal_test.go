@@ -26,13 +26,13 @@ import (
 
 func TestMain(m *testing.M) { remotetest.Main(m) }
 
-// The token of the tests must not be found anywhere but in the environment.
+// The token of the tests must appear only in the environment.
 const (
 	tokenID     = "ak-PlantedTokenId123"
 	tokenSecret = "as-PlantedTokenSecret456"
 )
 
-// start begins a fake Modal that the environment names.
+// start starts a fake Modal and points the environment to it.
 func start(t *testing.T) *modaltest.Server {
 	t.Helper()
 	s, err := modaltest.Start(t.TempDir(), tokenID, tokenSecret)
@@ -50,7 +50,6 @@ func start(t *testing.T) *modaltest.Server {
 	return s
 }
 
-// configure makes the provider of a table with these values.
 func configure(name string, values map[string]any) (*modal.Provider, error) {
 	c, err := remotetest.Table[modal.Config](name, values)
 	if err != nil {
@@ -94,7 +93,7 @@ func TestProvider(t *testing.T) {
 		Spoil:      func(t *testing.T, hash string) { remotetest.Spoil(t, s.Volume("fisub"), hash) },
 		SpoiltLost: true,
 		Cut: func(*testing.T) {
-			s.Fail("TaskExecStdioRead", codes.Aborted, "the connection is gone", 1) // the SDK does not try this again by itself
+			s.Fail("TaskExecStdioRead", codes.Aborted, "the connection is gone", 1) // the SDK does not retry this itself
 			s.Drop()
 		},
 	})
@@ -113,7 +112,7 @@ func TestProvider(t *testing.T) {
 	}
 }
 
-// settled waits until no sandbox is left; a door that was ended may take a moment.
+// settled waits until no sandbox is left; ending a door may take a moment.
 func settled(t *testing.T, s *modaltest.Server) {
 	t.Helper()
 	soon(t, "the end of all sandboxes", func() bool {
@@ -130,7 +129,6 @@ func soon(t *testing.T, what string, cond func() bool) {
 	}
 }
 
-// submit submits a job of a script; the end of the test releases it.
 func submit(t *testing.T, p *modal.Provider, job *remote.Job) remote.Handle {
 	t.Helper()
 	h, err := p.Submit(t.Context(), job, nil)
@@ -161,7 +159,7 @@ func running(s *modaltest.Server, id string) bool {
 	return slices.ContainsFunc(s.Sandboxes(), func(b modaltest.Sandbox) bool { return b.ID == id && b.Running })
 }
 
-// A client that comes back when all is over finds everything on the volume.
+// A client that attaches after the end finds everything on the volume.
 func TestAttachAfterTheEnd(t *testing.T) {
 	s := start(t)
 	first := open(t, nil)
@@ -203,7 +201,7 @@ func TestAttachAfterTheEnd(t *testing.T) {
 	}
 }
 
-// A machine that is lost while nobody follows the job costs what the job did since the volume last got its stream.
+// A machine that fails while no client follows the job loses only the output since the last save to the volume.
 func TestLostWhileDetached(t *testing.T) {
 	s := start(t)
 	p := open(t, nil)
@@ -252,7 +250,7 @@ func TestEnds(t *testing.T) {
 	}
 }
 
-// Modal accepts a job before it has a machine: Submit does not wait for one.
+// Modal accepts a job before it has a machine; Submit does not wait for one.
 func TestQueued(t *testing.T) {
 	s := start(t)
 	s.Full(true)
@@ -278,7 +276,7 @@ func TestQueued(t *testing.T) {
 		t.Errorf("phases: got %v, want queued", got)
 	}
 	s.Full(false)
-	// The agent of the tests knows no GPU; that it says so shows that it has started.
+	// The tests' agent knows no GPU; its error shows that it has started.
 	if exit := <-ended; exit.End != remote.Refused || !strings.HasPrefix(exit.Text, "no GPU: ") {
 		t.Errorf("got %+v", exit)
 	}
@@ -290,15 +288,15 @@ func TestQueued(t *testing.T) {
 	}
 }
 
-// Submit returns when Modal has queued the sandbox, which outlives what asked for it. The SDK by itself waits for a machine,
-// and ends the sandbox with the context: accepting answers the call by which it waits. Where this fails after an
-// update of the SDK, it waits by another call.
+// Submit returns once Modal has queued the sandbox, which outlives the context. The SDK alone would wait for a machine,
+// and end the sandbox with the context: accepting answers the SDK's waiting call. If this test fails after an update of
+// the SDK, the SDK waits by another call.
 func TestAccepted(t *testing.T) {
 	s := start(t)
 	p := open(t, nil)
 	warm := remote.Handle{Provider: "modal", Job: "warm", Data: json.RawMessage(`{"app":"fisub"}`)}
 	if err := p.Release(t.Context(), warm); err != nil {
-		t.Fatal(err) // app, volume, image and door are there now
+		t.Fatal(err) // app, volume, image and door now exist
 	}
 	s.Full(true)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -341,7 +339,7 @@ func TestNoCapacity(t *testing.T) {
 	soon(t, "the sandbox's end", func() bool { return !running(s, sandboxOf(t, h)) })
 }
 
-// The stream is whole however often its connection breaks.
+// The stream is complete however often its connection breaks.
 func TestStreamCut(t *testing.T) {
 	s := start(t)
 	p := open(t, nil)
@@ -357,7 +355,7 @@ func TestStreamCut(t *testing.T) {
 	}
 }
 
-// An upload goes on after a broken connection, and ends with an error after one that stays broken.
+// An upload resumes after a broken connection, and fails if the connection stays broken.
 func TestUploadCut(t *testing.T) {
 	s := start(t)
 	p := open(t, nil)
@@ -377,7 +375,7 @@ func TestUploadCut(t *testing.T) {
 	}
 }
 
-// Where the answer to the creation of a sandbox is lost, no sandbox is left.
+// If the answer to the creation of a sandbox is lost, no sandbox remains.
 func TestAnswerLost(t *testing.T) {
 	s := start(t)
 	s.Lose("SandboxCreate", 100)
@@ -405,7 +403,7 @@ func TestAnswerLost(t *testing.T) {
 	}
 }
 
-// Jobs that are submitted at the same time send the bundle once.
+// Jobs that are submitted at the same time upload the bundle once.
 func TestShardsSendOnce(t *testing.T) {
 	s := start(t)
 	p := open(t, nil)
@@ -434,7 +432,7 @@ func TestShardsSendOnce(t *testing.T) {
 	}
 }
 
-// A file that is not what its hash says never gets into the store, and the job does not start.
+// A file that does not match its hash never gets into the store, and the job does not start.
 func TestWrongHash(t *testing.T) {
 	s := start(t)
 	p := open(t, nil)
@@ -458,7 +456,7 @@ func TestWrongHash(t *testing.T) {
 	}
 }
 
-// The volume does not grow for ever.
+// Old files are deleted from the volume.
 func TestVolumeIsCleaned(t *testing.T) {
 	s := start(t)
 	p := open(t, nil)
@@ -486,7 +484,7 @@ func TestVolumeIsCleaned(t *testing.T) {
 	}
 }
 
-// A program that was spoilt on the volume is not run, and sent again for the next job.
+// A corrupt program on the volume is not run, and is uploaded again for the next job.
 func TestSpoiltProgram(t *testing.T) {
 	s := start(t)
 	p := open(t, nil)
@@ -594,7 +592,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// No credential is in any file, argument, handle, log or message.
+// No credential appears in any file, argument, handle, log or message.
 func TestSecrets(t *testing.T) {
 	s := start(t)
 	stderr, err := os.Create(filepath.Join(t.TempDir(), "stderr"))
@@ -643,7 +641,7 @@ func TestSecrets(t *testing.T) {
 			if err != nil || !d.Type().IsRegular() {
 				return nil
 			}
-			// The test's own binary has the words that are looked for.
+			// The test binary itself contains the token.
 			if data, err := os.ReadFile(name); err == nil && len(data) < 1<<20 {
 				files++
 				if strings.Contains(string(data), "Planted") {

@@ -1,13 +1,12 @@
-# What runs in sandboxes: a function with its arguments, of which $1 is the job's id. keep_days is set by the client.
+# Commands for sandboxes: a function name with its arguments; $1 is the job's id. The client sets keep_days.
 volume=/fisub/volume # Modal's volume: store/<sha256>, jobs/<job id>/
 work=/fisub/work     # of the sandbox itself: the work folder of the agent
 
-# The work folder is on the sandbox's own disk, since the volume has no locks and no links; entry copies what must
-# outlive the sandbox to the volume, now and then and at the end. `sync` on the volume makes it visible to other
-# sandboxes.
+# The work folder is on the sandbox's own disk, since the volume supports no locks and no links. entry copies the
+# results to the volume periodically and at the end. `sync` on the volume makes changes visible to other sandboxes.
 
-# entry runs the agent, which takes the job's key out of its copy of job.json; the volume's is emptied. $2 is the hash of the program, $3 how many seconds to stay when it has ended, $4 after how many
-# half seconds to keep what there is.
+# entry runs the agent, which takes the job's key from its copy of job.json; the volume's copy is emptied first. $2 is
+# the hash of the program, $3 the seconds to stay after its end, $4 the half seconds between two copies of the results.
 entry() {
 	dir=$work/jobs/$1 kept=$volume/jobs/$1
 	mkdir -p "$dir" "$kept" && ln -sfn $volume/store $work/store && cp "$kept/job.json" "$dir/job.json" &&
@@ -49,8 +48,8 @@ read_exit() { cat $work/jobs/"$1"/exit.json; }
 
 read_log() { cat $work/jobs/"$1"/log 2>/dev/null || cat $volume/jobs/"$1"/start.log 2>/dev/null || true; }
 
-# lack reads lines "hash size" and writes the hashes that the volume lacks. What it has is kept for another month; what
-# no job has used for so long goes, and what jobs left that nobody fetched.
+# lack reads lines "hash size" and writes the hashes of missing files; files that exist are kept for another keep_days.
+# It deletes files that no job has used for that long, and old results that no client has fetched.
 lack() {
 	mkdir -p $volume/store $volume/jobs && cd $volume/store || exit 1
 	find . -mindepth 1 -maxdepth 1 -type f -mtime +"$keep_days" -exec rm -f {} +
@@ -62,7 +61,7 @@ lack() {
 }
 
 # put reads a tar archive of job.json and of files named by their hashes, verifies and stores them; $2 is a random name.
-# Hashes that are not those of the content go to stdout.
+# It writes the hashes of files with the wrong content to stdout.
 put() {
 	set -e
 	cd $volume
@@ -86,7 +85,7 @@ put() {
 	sync $volume
 }
 
-# leftovers writes the ids of jobs that have ended. One that is just being submitted is not among them.
+# leftovers writes the ids of ended jobs, but no job that is just being submitted.
 leftovers() {
 	cd $volume/jobs 2>/dev/null || exit 0
 	for job in *; do
@@ -96,7 +95,7 @@ leftovers() {
 
 remove() { rm -rf $volume/jobs/"$1" && sync $volume; }
 
-# What a job has left whose sandbox is gone: kept_events writes the event stream from byte $2 on, counted from 1.
+# The results of a job whose sandbox is gone. kept_events writes the event stream from byte $2 on, counted from 1.
 kept_events() {
 	cd $volume/jobs/"$1" 2>/dev/null && [ -e events.jsonl ] || exit 0
 	tail -c +"$2" events.jsonl

@@ -17,24 +17,24 @@ import (
 )
 
 const (
-	// logCap bounds what is taken of a log, and of exit.json.
+	// logCap and exitCap are the most that is read of a log and of exit.json, in bytes.
 	logCap  = 16 << 20
 	exitCap = 1 << 20
-	// again is how long to wait after an error before the next try, at first and at most.
+	// again and againMax are the first and the longest pause after an error.
 	again    = 200 * time.Millisecond
 	againMax = 10 * time.Second
-	// away is for how long Modal may not answer before a job counts as lost, beyond its sandbox's life.
+	// away is how long Modal may be unreachable, beyond its sandbox's longest life, before a job counts as lost.
 	away = 10 * time.Minute
 )
 
-// result is how a sandbox ended.
+// A result is how a sandbox ended.
 type result struct {
-	status pb.GenericResult_GenericStatus // UNSPECIFIED where Modal does not know the sandbox
+	status pb.GenericResult_GenericStatus // UNSPECIFIED if Modal does not know the sandbox
 	code   int
 	text   string // Modal's own words
 }
 
-// ended tells how a sandbox ended; nil where it has not.
+// ended returns the result of a sandbox, nil if it has not ended.
 func (p *Provider) ended(ctx context.Context, sb *sdk.Sandbox) (*result, error) {
 	watched, w := spy(ctx)
 	code, err := sb.Poll(watched, nil)
@@ -52,10 +52,11 @@ func (p *Provider) ended(ctx context.Context, sb *sdk.Sandbox) (*result, error) 
 	return &result{status: w.result.GetStatus(), code: *code, text: text}, nil
 }
 
-// errQueued says that Modal has found no machine for a sandbox yet.
+// errQueued means that Modal has found no machine for a sandbox yet.
 var errQueued = errors.New("still queued")
 
-// exec starts a command in a sandbox, waiting until then for its machine, and ends it after limit; 0 is none.
+// exec starts a command in a sandbox, and waits for a machine until the given time. It ends the command after limit; 0
+// means no limit.
 func (p *Provider) exec(
 	ctx context.Context, sb *sdk.Sandbox, command []string, limit time.Duration, until time.Time,
 ) (*sdk.ContainerProcess, error) {
@@ -70,13 +71,13 @@ func (p *Provider) exec(
 	return cp, err
 }
 
-// A follower is one Wait.
+// A follower is the state of one Wait.
 type follower struct {
 	remote.Feed
 	p     *Provider
 	h     remote.Handle
 	d     handle
-	began bool // something of the stream has come
+	began bool // part of the stream has arrived
 }
 
 func (f *follower) Write(b []byte) (int, error) {
@@ -87,7 +88,7 @@ func (f *follower) Write(b []byte) (int, error) {
 	return f.Feed.Write(b)
 }
 
-// Wait follows the job in its sandbox, and reads the rest from the volume when that is gone.
+// Wait follows the job in its sandbox. Once that is gone, it reads the rest from the volume.
 func (p *Provider) Wait(ctx context.Context, h remote.Handle, from int64, w remote.Watcher) (remote.Exit, error) {
 	d, err := p.open(h)
 	if err != nil {
@@ -128,12 +129,12 @@ func (p *Provider) Wait(ctx context.Context, h remote.Handle, from int64, w remo
 					Hint: "modal.com shows whether sandbox " + d.Sandbox + " is still there"}, nil
 			}
 		}
-		_ = remote.Sleep(ctx, pause) // the loop sees that ctx is done
+		_ = remote.Sleep(ctx, pause) // the loop checks ctx
 		pause = min(2*pause, againMax)
 	}
 }
 
-// attempt follows the job once. It gives no Exit where there is something to come yet.
+// attempt follows the job once. It returns no Exit if the job has not ended.
 func (f *follower) attempt(ctx context.Context, sb *sdk.Sandbox) (remote.Exit, error) {
 	end := &result{}
 	if f.d.Sandbox != "" {
@@ -159,7 +160,7 @@ func (f *follower) attempt(ctx context.Context, sb *sdk.Sandbox) (remote.Exit, e
 		}
 		return f.giveUp(ctx, sb)
 	case errors.As(err, new(*failed)), gone(err):
-		return remote.Exit{}, nil // the sandbox tells why, when it has ended
+		return remote.Exit{}, nil // once the sandbox has ended, its result gives the reason
 	}
 	return remote.Exit{}, f.p.fail(ctx, "following the job", err)
 }
@@ -198,7 +199,7 @@ func (f *follower) giveUp(ctx context.Context, sb *sdk.Sandbox) (remote.Exit, er
 	}, nil
 }
 
-// finish reads from the volume what a job has left whose sandbox is gone.
+// finish reads the results of a job from the volume after its sandbox has ended.
 func (f *follower) finish(ctx context.Context, end result) (remote.Exit, error) {
 	if err := f.p.prepare(ctx); err != nil {
 		return remote.Exit{}, err
@@ -221,7 +222,7 @@ func (f *follower) finish(ctx context.Context, end result) (remote.Exit, error) 
 	return end.exit(strings.TrimSpace(said.String())), err
 }
 
-// exit is how a job ended that left no exit.json; said is what the start of its agent printed.
+// exit returns the exit of a job that left no exit.json; said is the output of starting its agent.
 func (r result) exit(said string) remote.Exit {
 	preempted := strings.Contains(strings.ToLower(r.text), "preempt")
 	switch {
@@ -241,7 +242,6 @@ func (r result) exit(said string) remote.Exit {
 		Hint: "its unfinished workloads can go to another sandbox"}
 }
 
-// exit is the exit that a job has left.
 func (f *follower) exit(data []byte) remote.Exit {
 	e := agent.ParseExit(data, remote.Seal{Key: f.h.Key, Job: f.h.Job})
 	e.Text = redact(e.Text)

@@ -29,13 +29,12 @@ import (
 
 func TestMain(m *testing.M) { remotetest.Main(m) }
 
-// brisk is for tests against a cluster of their own.
+// brisk is for tests against their own cluster.
 var brisk = pace{
 	read: 50 * time.Millisecond, queued: 200 * time.Millisecond, slow: time.Second, grace: 2 * time.Second,
 	command: 20 * time.Second, stop: 40 * time.Second,
 }
 
-// open makes the provider of a table with these values.
 func open(name string, values map[string]any) (*Provider, error) {
 	c, err := remotetest.Table[Config](name, values)
 	if err != nil {
@@ -58,7 +57,6 @@ func provider(t *testing.T, c *slurmtest.Cluster, table map[string]any) *Provide
 	return p
 }
 
-// newJob gives a job whose program is a shell script.
 func newJob(t *testing.T, id, text string) *remote.Job {
 	t.Helper()
 	job := remotetest.Script(t, text, nil)
@@ -66,7 +64,7 @@ func newJob(t *testing.T, id, text string) *remote.Job {
 	return job
 }
 
-// A watcher keeps what it hears.
+// A watcher records the stream and the stages.
 type watcher struct {
 	mu     sync.Mutex
 	stream bytes.Buffer
@@ -134,7 +132,7 @@ func numberOf(t *testing.T, h remote.Handle) string {
 	return j.Number
 }
 
-// killAgent ends the agent of a job that runs here without a word.
+// killAgent kills the agent of a job on this machine without warning.
 func killAgent(t *testing.T, dir string) {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join(dir, agent.StateName))
@@ -180,7 +178,7 @@ func TestProvider(t *testing.T) {
 			tab["login"], tab["ssh_config"] = d.Name, f.Config
 			return provider(t, c, tab)
 		}
-		setup := suite(work, fresh, func(t *testing.T) { // for longer than from one look to the next
+		setup := suite(work, fresh, func(t *testing.T) { // for longer than the interval between two queries
 			d.Stop()
 			time.Sleep(2 * time.Second)
 			d.Start(t)
@@ -204,7 +202,7 @@ func suite(work string, fresh func(t *testing.T) remote.Provider, cut func(*test
 	}
 }
 
-// cuttable is a login that cannot be reached until a time in nanoseconds since 1970.
+// A cuttable is a login host that is unreachable until a time in nanoseconds since 1970.
 type cuttable struct {
 	host.Host
 	until *atomic.Int64
@@ -228,7 +226,6 @@ func (l *cuttable) Read(ctx context.Context, name string, from, limit int64, w i
 	return l.Host.Read(ctx, name, from, limit, w)
 }
 
-// both runs a test with and without authentication.
 func both(t *testing.T, test func(t *testing.T, c *slurmtest.Cluster)) {
 	for _, munge := range []bool{false, true} {
 		t.Run(fmt.Sprintf("munge=%t", munge), func(t *testing.T) {
@@ -251,7 +248,7 @@ func TestJob(t *testing.T) {
 		if want := "partition gpu, 1 nodes idle, gpu:b200:2, a job would start now"; hosts[0].Detail != want {
 			t.Errorf("check: got %q, want %q", hosts[0].Detail, want)
 		}
-		heard := filepath.Join(t.TempDir(), "heard") // the job ends when its node was told
+		heard := filepath.Join(t.TempDir(), "heard") // path of a file that ends the job
 		job := newJob(t, "j1", `echo first; until [ -e `+heard+` ]; do sleep 0.1; done
 echo "gpu $CUDA_VISIBLE_DEVICES"; echo to the log >&2; env >env.txt; exit 3`)
 		job.Labels = map[string]string{"run": "r1", "definition": "gdn\nx"}
@@ -303,7 +300,7 @@ echo "gpu $CUDA_VISIBLE_DEVICES"; echo to the log >&2; env >env.txt; exit 3`)
 			}
 		}
 
-		// Another client finds it, reads it again from an offset, and sends nothing twice.
+		// Another client finds the job, reads it again from an offset, and uploads nothing twice.
 		other := provider(t, c, map[string]any{"workdir": work, "gres": "gpu:b200:1"})
 		var again watcher
 		if exit, err := other.Wait(within(t), h, 6, &again); err != nil || exit.Code != 3 ||
@@ -346,7 +343,7 @@ func TestQueue(t *testing.T) {
 	first := submit(t, p, newJob(t, "first", `trap 'exit 7' TERM; echo on; while :; do sleep 0.1; done`))
 	second := submit(t, p, newJob(t, "second", `echo on; sleep 60`))
 
-	// The second job hears its place and an estimate; then its entry is cancelled by somebody else.
+	// The second job reports its position and an estimate; then someone else cancels its queue entry.
 	w := &watcher{heard: func(s remote.Stage) {
 		if s.Phase == remote.Queued && !s.Start.IsZero() && strings.HasPrefix(s.Text, "position 1 of 1, ") {
 			c.Run("scancel", numberOf(t, second))
@@ -356,7 +353,7 @@ func TestQueue(t *testing.T) {
 		t.Errorf("cancelled in the queue: %+v, %+v", exit, w.states)
 	}
 
-	// Waiting ends with its context, and the job goes on.
+	// Waiting ends with its context, and the job continues.
 	ctx, cancel := context.WithCancel(within(t))
 	if _, err := p.Wait(ctx, first, 0, &watcher{wrote: cancel}); !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled wait: got %v", err)
@@ -365,7 +362,7 @@ func TestQueue(t *testing.T) {
 		t.Fatalf("after a cancelled wait: %+v, %v", s, err)
 	}
 
-	// Slurm signals the program too: what it makes of that is not the job's end. Released while another client waits.
+	// Slurm signals the program too, but the program's exit does not count. Release while another client waits.
 	done := make(chan remote.Exit, 1)
 	go func() {
 		exit, err := p.Wait(within(t), first, 0, &watcher{})
@@ -523,7 +520,7 @@ func TestControllerAway(t *testing.T) {
 	c.StartController()
 	p.pace.command = time.Second
 
-	// A job that runs is heard all the same, and its end needs no controller.
+	// The stream of a running job still arrives, and its end does not need the controller.
 	h := submit(t, p, newJob(t, "j", "echo on; sleep 3; echo off"))
 	var once sync.Once
 	w := &watcher{wrote: func() { once.Do(func() { c.Stop("slurmctld") }) }}
@@ -555,7 +552,7 @@ func TestAnswerLost(t *testing.T) {
 	}
 }
 
-// deaf does not hear what sbatch says.
+// A deaf login host loses the answer of sbatch.
 type deaf struct {
 	host.Host
 	after func()

@@ -11,10 +11,10 @@ import (
 	"fisub/remote/host"
 )
 
-// A Config is a table [remote.NAME] of this kind. What is "" is left to the cluster, or to this machine.
+// A Config is a table [remote.NAME] of this kind. An empty field leaves the choice to the cluster or this machine.
 type Config struct {
 	remote.Common
-	Login      string // "" where this machine has Slurm's commands
+	Login      string // "" if this machine has Slurm's commands
 	SSHConfig  string
 	Workdir    string
 	Partition  string
@@ -26,7 +26,7 @@ type Config struct {
 	Jobs       int
 }
 
-// Keys are those of this kind.
+// Keys returns the keys of this kind.
 func (c *Config) Keys() []config.Key {
 	const cluster, like = "the cluster's", "as for sbatch"
 	return []config.Key{
@@ -53,7 +53,7 @@ var (
 	printed  = plain.NewForm(`^[^\x00-\x1f\x7f]{1,500}$`)
 )
 
-// Check finds what is wrong with the values.
+// Check reports invalid values.
 func (c *Config) Check(t *config.Table) {
 	t.Match("login", c.Login, host.SSHName, "a host as ssh takes it")
 	t.Match("partition", c.Partition, nameForm, "the name of a partition")
@@ -76,5 +76,5 @@ func (c *Config) Check(t *config.Table) {
 	config.Between(t, "jobs", c.Jobs, 1, 1000)
 }
 
-// Open makes the provider.
+// Open returns the provider.
 func (c *Config) Open(name string) (remote.Provider, error) { return New(name, *c), nil }

@@ -18,21 +18,21 @@ import (
 	"fisub/remote/work"
 )
 
-// margin is what Slurm's own limit is longer than the job's: time for the agent to look at the bundle, to end the
-// program and to write how it ended.
+// margin is how much longer than the job's limit Slurm's limit is, so that the agent can verify the bundle, end the
+// program and write the exit.
 const margin = 3 * time.Minute
 
-// prefix begins the names of our jobs in the queue.
+// prefix begins the names of fisub's jobs in the queue.
 const prefix = "fisub-"
 
-// called is the name of a job in the queue: its ID, behind the prefix where it does not begin with that.
+// called returns the name of a job in the queue: its ID, with the prefix added if it is missing.
 func called(id string) string { return prefix + strings.TrimPrefix(id, prefix) }
 
-// logName is, in a job's folder, what Slurm and the shell say before the agent runs.
+// logName is the file in a job's folder for the output of Slurm and the shell before the agent runs.
 const logName = "slurm.log"
 
-// script gives the batch script: the agent, from the store. Slurm's signals reach it beside the shell, which waits for
-// its end, and then ends what the job of an agent that was killed has left on the node.
+// script returns the batch script. It runs the agent from the store, forwards SIGTERM to it and waits for its end. If
+// the agent was killed, the script ends the job's remaining processes on the node.
 func script(agent, dir string) string {
 	return "#!/bin/sh\nagent=" + plain.Quote(agent) + " dir=" + plain.Quote(dir) + `
 trap 'kill -TERM $!' TERM
@@ -43,8 +43,8 @@ exit $s
 `
 }
 
-// sbatchArgs gives the command that reads the script on its standard input. The options of the user come first, so that
-// they cannot undo ours. The environment of the login stays there, since Slurm writes a job's environment to disk.
+// sbatchArgs returns the command that reads the script from standard input. The user's options come first, so that they
+// cannot override fisub's. The login environment is not exported, since Slurm writes a job's environment to disk.
 func sbatchArgs(c *Config, job *remote.Job, dir string) []string {
 	args := append([]string{"sbatch"}, c.Sbatch...)
 	option := func(name, value string) {
@@ -71,7 +71,7 @@ func sbatchArgs(c *Config, job *remote.Job, dir string) []string {
 	}
 	option("comment", plain.Brief(comment, 200))
 	option("chdir", dir)
-	log := strings.ReplaceAll(dir, "%", "%%") + "/" + logName // a pattern that stands for itself
+	log := strings.ReplaceAll(dir, "%", "%%") + "/" + logName // escaped: sbatch expands patterns
 	option("output", log)
 	option("error", log)
 	option("export", "HOME,LANG,LOGNAME,PATH,SHELL,USER")
@@ -84,13 +84,13 @@ var (
 	clusterName = regexp.MustCompile(`^[A-Za-z0-9_.-]{0,64}$`)
 )
 
-// valid tells whether a handle, which comes from a file, names a job that may be cancelled.
+// valid reports whether a handle's number and cluster are safe to pass to scancel; handles come from files.
 func valid(j *work.FolderJob) bool {
 	return (j.Number == "" || jobNumber.MatchString(j.Number)) && clusterName.MatchString(j.Cluster)
 }
 
-// accepted reads what sbatch --parsable prints: the job's number, and behind a semicolon the cluster where it is
-// another one.
+// accepted parses the output of sbatch --parsable: the job's number and, after a semicolon, the cluster if it is not
+// the default one.
 func accepted(stdout string) (number, cluster string, err error) {
 	number, cluster, _ = strings.Cut(strings.TrimSpace(stdout), ";")
 	if !jobNumber.MatchString(number) || !clusterName.MatchString(cluster) {
@@ -99,10 +99,10 @@ func accepted(stdout string) (number, cluster string, err error) {
 	return number, cluster, nil
 }
 
-// commands are those of Slurm that are used.
+// commands lists the Slurm commands that fisub uses.
 var commands = []string{"sbatch", "squeue", "scancel", "scontrol", "sacct", "sinfo", "sacctmgr"}
 
-// A listing is a command that lists what there is of something.
+// A listing is a command that lists a kind of resource.
 type listing struct {
 	what string
 	argv []string
@@ -116,11 +116,10 @@ var (
 		`show assoc user="$(id -un)" format=account,qos`)}
 )
 
-// refusals lists, for words of Slurm's commands in lower case, what kind of refusal they are. The first that fits
-// counts.
+// refusals maps texts of Slurm's commands, in lower case, to kinds of refusals. The first match counts.
 var refusals = []struct {
 	words, code, hint string
-	there             *listing // a better hint where it can be had; may be nil
+	there             *listing // makes a better hint if it succeeds; may be nil
 }{
 	{"invalid partition", "no-such", "set partition to one of them", partitions},
 	{"requested node configuration is not available", "no-such", "set gres, partition or constraint to what nodes have",
@@ -148,7 +147,7 @@ var refusals = []struct {
 	{"option", "no-such", "see sbatch in the table: the cluster's sbatch does not have the option", nil},
 }
 
-// denied makes an error of a command a *remote.Denied, where its words say that the job will not be taken.
+// denied turns a command's error into a *remote.Denied if its text shows that the job will not be accepted.
 func (p *Provider) denied(ctx context.Context, err error) error {
 	var failed *host.ExitError
 	if errors.As(err, new(*remote.Denied)) || !errors.As(err, &failed) {
@@ -159,7 +158,7 @@ func (p *Provider) denied(ctx context.Context, err error) error {
 	}
 	words := strings.ToLower(failed.Stderr)
 	for _, r := range refusals {
-		about := r.code == "disk" || r.words == "permission denied" // what every command may say
+		about := r.code == "disk" || r.words == "permission denied" // any command may print these
 		if (about || slices.Contains(commands, failed.Name)) && strings.Contains(words, r.words) {
 			return &remote.Denied{Code: r.code, Text: failed.Error(), Hint: cmp.Or(p.names(ctx, r.there), r.hint)}
 		}
@@ -167,7 +166,7 @@ func (p *Provider) denied(ctx context.Context, err error) error {
 	return err
 }
 
-// names gives what a listing lists; "" where there is none.
+// names returns the output of a listing, or "".
 func (p *Provider) names(ctx context.Context, there *listing) string {
 	if there == nil {
 		return ""

@@ -1,8 +1,7 @@
-// Package slurm is the provider of clusters that Slurm schedules. A job is one batch job whose script is the agent;
-// Slurm chooses the node and the GPU. Its commands run on this machine or on a login host, and all that a job needs and
-// leaves lies in a work folder on a file system that the login host and the compute nodes share. Each job is submitted
-// by itself and not as an element of an array, so that each has a handle that is saved before the next one is
-// submitted, and can be cancelled, lost and sent elsewhere alone.
+// Package slurm is the provider for Slurm clusters. A job is one batch job whose script runs the agent; Slurm chooses
+// the node and the GPU. Slurm's commands run on this machine or on a login host. Bundles and jobs are in a work folder
+// on a file system that the login host and the compute nodes share. Jobs are submitted one by one, not as an array:
+// each handle is saved before the next job is submitted, and each job can be cancelled, lost and moved alone.
 package slurm
 
 import (
@@ -27,8 +26,7 @@ import (
 // Kind is the name of this provider in tables and handles.
 const Kind = "slurm"
 
-// Options of sbatch that have keys of their own in the table, and those that fisub sets: what a job is must not depend
-// on the table.
+// Options of sbatch that the table may not set: keyOptions have their own keys, ownOptions are set by fisub.
 var (
 	keyOptions = map[string]string{"partition": "partition", "account": "account", "qos": "qos", "gres": "gres",
 		"gpus": "gres", "gpus-per-node": "gres", "gpus-per-task": "gres", "constraint": "constraint", "time": "limit"}
@@ -38,7 +36,7 @@ var (
 
 var optionForm = regexp.MustCompile(`^--([A-Za-z][A-Za-z0-9-]*)(=[^\x00-\x1f\x7f]*)?$`)
 
-// foreign tells why an option of the table cannot be one; "" where it can. sbatch takes the beginning of a name for the
+// foreign returns why the table may not have an option, or "" if it may. sbatch accepts the beginning of an option's
 // name.
 func foreign(option string) string {
 	m := optionForm.FindStringSubmatch(option)
@@ -56,7 +54,7 @@ func foreign(option string) string {
 	return ""
 }
 
-// A Provider submits to one cluster.
+// A Provider submits jobs to one cluster.
 type Provider struct {
 	work.Hosts
 	config *Config
@@ -64,13 +62,13 @@ type Provider struct {
 	folder *work.Folder // on the login host
 }
 
-// pace says how often a Provider looks.
+// A pace holds intervals and time limits.
 type pace struct {
-	read    time.Duration // at the stream of a job that runs
-	queued  time.Duration // at a job's state, at first
-	slow    time.Duration // at a job's state, at last
-	grace   time.Duration // for files of a job that Slurm says has ended: network file systems show them late
-	command time.Duration // for one of Slurm's commands, which wait long for a controller that is down
+	read    time.Duration // between reads of a running job's stream
+	queued  time.Duration // between queries of a job's state, at first
+	slow    time.Duration // between queries of a job's state, at most
+	grace   time.Duration // for the files of an ended job to appear on a network file system
+	command time.Duration // for one of Slurm's commands, which wait long for a dead controller
 	stop    time.Duration // for a job to end after scancel
 }
 
@@ -79,7 +77,7 @@ var usual = pace{
 	command: 30 * time.Second, stop: 2 * time.Minute,
 }
 
-// New makes the provider of the table [remote.name]. It runs nothing.
+// New returns the provider of the table [remote.name]. It runs nothing.
 func New(name string, c Config) *Provider {
 	var login host.Host = host.Local{}
 	if c.Login != "" {
@@ -87,22 +85,22 @@ func New(name string, c Config) *Provider {
 	}
 	folder, pace := work.New(login, c.Login, c.Workdir), usual
 	if c.Login != "" {
-		folder.Pack, pace.read = true, time.Second/2 // each read is a few processes of the login host
+		folder.Pack, pace.read = true, time.Second/2 // each read takes a few processes on the login host
 	}
 	at := func(remote.Place) *work.Folder { return folder }
 	return &Provider{work.Hosts{Kind: Kind, Table: name, Folders: []*work.Folder{folder}, Logs: []string{logName},
 		Valid: valid, At: at}, &c, pace, folder}
 }
 
-// Places gives as many slots of the queue as the table allows jobs at a time.
+// Places returns one slot for each job that the table allows in the queue at a time.
 func (p *Provider) Places(n int) []remote.Place { return remote.Slots("slot", min(n, p.config.Jobs)) }
 
-// slurm runs one of Slurm's commands, which does not wait for a dead controller for ever.
+// slurm runs one of Slurm's commands, with a time limit in case the controller is dead.
 func (p *Provider) slurm(ctx context.Context, argv []string) (string, error) {
 	return p.feed(ctx, argv, "")
 }
 
-// feed does as slurm, with words for the command's standard input.
+// feed is like slurm, with text for the command's standard input.
 func (p *Provider) feed(ctx context.Context, argv []string, stdin string) (string, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, p.pace.command, fmt.Errorf("no answer in %v", p.pace.command))
 	defer cancel()
@@ -115,7 +113,7 @@ func (p *Provider) feed(ctx context.Context, argv []string, stdin string) (strin
 	return out.String(), err
 }
 
-// program gives the name of the program that argv runs: Slurm's, where another one runs it.
+// program returns the name of the program that argv runs: Slurm's command, even if another program starts it.
 func program(argv []string) string {
 	if at := slices.IndexFunc(argv, func(arg string) bool { return slices.Contains(commands, arg) }); at > 0 {
 		return argv[at]
@@ -123,12 +121,12 @@ func program(argv []string) string {
 	return argv[0]
 }
 
-// fault gives an error as the user sees it.
+// fault rewords an error for the user.
 func (p *Provider) fault(ctx context.Context, err error) error {
 	return work.Fault(ctx, p.Table, p.config.Login, p.denied(ctx, err))
 }
 
-// onCluster adds the job's cluster behind the program's name.
+// onCluster inserts the job's cluster after the program's name.
 func onCluster(j *work.FolderJob, args []string) []string {
 	if j.Cluster == "" {
 		return args
@@ -136,7 +134,7 @@ func onCluster(j *work.FolderJob, args []string) []string {
 	return slices.Insert(args, slices.Index(args, program(args))+1, "--clusters="+j.Cluster)
 }
 
-// Submit sends what the store lacks, and gives the job to sbatch.
+// Submit uploads missing files and passes the job to sbatch.
 func (p *Provider) Submit(ctx context.Context, job *remote.Job, progress func(sent, total int64)) (remote.Handle,
 	error) {
 	j, err := p.submit(ctx, job, progress)
@@ -174,7 +172,7 @@ func (p *Provider) submit(ctx context.Context, rj *remote.Job,
 	return j, nil
 }
 
-// undo leaves nothing of a job whose submission ended with cause: also where the answer of sbatch did not arrive.
+// undo removes all of a job whose submission failed with cause, even if the answer of sbatch was lost.
 func (p *Provider) undo(ctx context.Context, j *work.FolderJob, cause error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*p.pace.command)
 	defer cancel()
@@ -188,7 +186,7 @@ func (p *Provider) undo(ctx context.Context, j *work.FolderJob, cause error) err
 	return nil
 }
 
-// cancel ends the job in Slurm. It does not wait for the end. A job that has ended, or never was, is no error.
+// cancel cancels the job in Slurm and does not wait for its end. An ended or unknown job is not an error.
 func (p *Provider) cancel(ctx context.Context, j *work.FolderJob) error {
 	_, err := p.slurm(ctx, onCluster(j, []string{"scancel", cmp.Or(j.Number, "--name="+called(j.ID))}))
 	if unknown(err) {
@@ -197,13 +195,13 @@ func (p *Provider) cancel(ctx context.Context, j *work.FolderJob) error {
 	return err
 }
 
-// unknown tells whether Slurm says that it has no such job.
+// unknown reports whether Slurm has no such job.
 func unknown(err error) bool {
 	var failed *host.ExitError
 	return errors.As(err, &failed) && strings.Contains(strings.ToLower(failed.Stderr), "invalid job id")
 }
 
-// look asks Slurm for the job's state: the controller, which remembers ended jobs for minutes, then the accounting,
+// look queries the job's state from the controller, which remembers ended jobs for minutes, then from the accounting,
 // which a cluster need not have.
 func (p *Provider) look(ctx context.Context, j *work.FolderJob) (status, error) {
 	if j.Number == "" {
@@ -228,7 +226,7 @@ func (p *Provider) look(ctx context.Context, j *work.FolderJob) (status, error) 
 	return readSacct(out), err
 }
 
-// Check asks for the partition's nodes, and when a job would start.
+// Check reports the partition's nodes, and when a job would start.
 func (p *Provider) Check(ctx context.Context) ([]remote.Host, error) {
 	state, detail, err := p.ready(ctx)
 	if err = p.fault(ctx, err); ctx.Err() != nil {
@@ -237,10 +235,10 @@ func (p *Provider) Check(ctx context.Context) ([]remote.Host, error) {
 	return []remote.Host{{Name: p.Table, State: state, Detail: detail, Err: err}}, nil
 }
 
-// sayAll runs a command whose standard error is its answer.
+// sayAll runs a command that answers on standard error.
 const sayAll = `out=$("$@" 2>&1); s=$?; [ $s -eq 0 ] || exec >&2; printf '%s\n' "$out"; exit $s`
 
-// ready gives the state "down" with an error.
+// ready returns the state "down" with an error.
 func (p *Provider) ready(ctx context.Context) (state, detail string, err error) {
 	facts, err := p.folder.See(ctx)
 	if err != nil {
@@ -264,7 +262,7 @@ func (p *Provider) ready(ctx context.Context) (state, detail string, err error) 
 	return state, detail, nil
 }
 
-// Release cancels the job, waits until Slurm says that it has ended, and removes its folder.
+// Release cancels the job, waits until it has ended in Slurm, and removes its folder.
 func (p *Provider) Release(ctx context.Context, h remote.Handle) (err error) {
 	j, _, err := p.Open(h)
 	if err != nil {
@@ -283,7 +281,7 @@ func (p *Provider) Release(ctx context.Context, h remote.Handle) (err error) {
 		if time.Now().After(deadline) {
 			return fmt.Errorf("job %s is still %s %v after scancel", j.Number, s.state, p.pace.stop)
 		}
-		// Again each time: a job that is just being started may miss it.
+		// Repeat this: a starting job may miss it.
 		if err := p.cancel(ctx, j); err != nil {
 			return err
 		}
@@ -294,7 +292,7 @@ func (p *Provider) Release(ctx context.Context, h remote.Handle) (err error) {
 	return j.Remove(ctx)
 }
 
-// List gives the jobs in the queue, and those that have ended and have a folder.
+// List returns the jobs in the queue, and ended jobs that have a folder.
 func (p *Provider) List(ctx context.Context) (handles []remote.Handle, err error) {
 	defer func() { err = p.fault(ctx, err) }()
 	folders, root, err := p.folder.List(ctx)

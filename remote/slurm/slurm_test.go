@@ -63,7 +63,7 @@ remote.lab.jobs: want 1 to 1000, got 0`
 	}
 }
 
-// What is sent out, word by word. The goldens are written by hand.
+// The exact commands and scripts. The goldens are written by hand.
 func TestSbatch(t *testing.T) {
 	long := &remote.Job{ID: "r1-0", GPU: "b200", Limit: 20*time.Minute + time.Second,
 		Labels: map[string]string{"run": "r1", "definition": "gdn\tdecode"}}
@@ -146,7 +146,7 @@ func TestAccepted(t *testing.T) {
 	}
 }
 
-// What Slurm 22.05 said, and where it did not, what its sources say.
+// Output of Slurm 22.05, or texts from its sources.
 func TestReaders(t *testing.T) {
 	for _, tt := range []struct {
 		out  string
@@ -244,7 +244,7 @@ func TestEnded(t *testing.T) {
 		text    string // in Text or Hint
 	}{
 		{"COMPLETED", exited(0), true, "", remote.Exited, 0, ""},
-		{"CANCELLED", exited(0), true, "", remote.Exited, 0, ""}, // it was done before
+		{"CANCELLED", exited(0), true, "", remote.Exited, 0, ""}, // it had finished before
 		{"COMPLETED", exited(3), true, "", remote.Exited, 3, ""},
 		{"", exited(3), true, "", remote.Exited, 3, ""},
 		{"COMPLETED", stopped, true, "", remote.Cancelled, 0, "stopped"},
@@ -335,7 +335,7 @@ func TestDenied(t *testing.T) {
 	}
 }
 
-// failing is a login whose commands fail.
+// A failing is a login host whose commands fail.
 type failing struct {
 	host.Local
 	err error
@@ -360,7 +360,7 @@ func TestReadiness(t *testing.T) {
 	}
 }
 
-// A job without a GPU asks for none, and one that would wait for nodes is not refused.
+// A job without a GPU requests none, and a job that would wait for nodes is not refused.
 func TestCheck(t *testing.T) {
 	for _, tt := range []struct{ gpu, words, state, detail, gres string }{
 		{"none", "", "ready", "1 nodes idle", ""},
@@ -389,7 +389,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// A handle names what is cancelled and removed.
+// A handle determines what Release cancels and removes, so a hostile one is rejected.
 func TestHostileHandle(t *testing.T) {
 	p, err := open("lab", nil)
 	if err != nil {
@@ -422,7 +422,7 @@ func TestHostileHandle(t *testing.T) {
 	}
 }
 
-// A fake is a login where Slurm's commands answer as a test says; others and its files are real.
+// A fake is a login host on which a test answers for Slurm's commands; other commands and the files are real.
 type fake struct {
 	host.Local
 	mu     sync.Mutex
@@ -445,14 +445,13 @@ func (l *fake) Run(ctx context.Context, argv []string, stdin io.Reader, stdout i
 	return &host.ExitError{Name: argv[0], Status: status, Stderr: words}
 }
 
-// has tells whether a command with that word was run.
 func (l *fake) has(word string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.ContainsFunc(l.ran, func(line string) bool { return slices.Contains(strings.Fields(line), word) })
 }
 
-// faked gives a provider on a fake, the handle of job "j", number 7, and its folder, which is there.
+// faked returns a provider on a fake, the handle of job "j" with number 7, and its existing folder.
 func faked(t *testing.T, answer func(program string, args []string) (string, string, int)) (*Provider, remote.Handle,
 	string) {
 	t.Helper()
@@ -478,7 +477,7 @@ func write(t *testing.T, dir, name, text string) {
 	}
 }
 
-// A network file system may show the files of a job after Slurm has told its end; and accounting may be absent.
+// A network file system may show a job's files after Slurm has reported its end, and accounting may be missing.
 func TestLateFiles(t *testing.T) {
 	forgotten := func(program string, _ []string) (string, string, int) {
 		if program == "scontrol" {
@@ -518,7 +517,7 @@ func TestAccounting(t *testing.T) {
 	}
 }
 
-// A word of the host's is not believed.
+// An invalid exit.json is not believed.
 func TestHostileExit(t *testing.T) {
 	for _, text := range []string{"", "{", "{}", `{"end":"won"}`, "\x00\xff", `{"end":"exited","code":"x"}`} {
 		p, h, dir := faked(t, func(string, []string) (string, string, int) { return "JobState=RUNNING NodeList=n1\n", "", 0 })
@@ -535,7 +534,7 @@ func TestHostileExit(t *testing.T) {
 	}
 }
 
-// The agent's word is enough where Slurm does not answer.
+// The agent's exit is enough if Slurm does not answer.
 func TestNoAnswer(t *testing.T) {
 	p, h, dir := faked(t, func(string, []string) (string, string, int) {
 		return "", "Unable to contact slurm controller",
@@ -547,7 +546,7 @@ func TestNoAnswer(t *testing.T) {
 	}
 }
 
-// A file that is not what the job says is not sent under that name.
+// A file that does not match its hash is not uploaded under that hash.
 func TestWrongHash(t *testing.T) {
 	p, _, dir := faked(t, func(string, []string) (string, string, int) { return "", "", 0 })
 	store := filepath.Join(dir, "../../store")
@@ -555,7 +554,7 @@ func TestWrongHash(t *testing.T) {
 	job.Files[1].SHA256 = job.Files[0].SHA256[:60] + "0000"
 	_, err := p.Submit(within(t), job, nil)
 	entries, _ := os.ReadDir(store)
-	// Files are sent at once: the sound one may have been stopped. No other name, nor a part of another file, stays.
+	// Files are uploaded concurrently: the good one may have been stopped. No other file may remain.
 	if !errors.Is(err, agent.ErrHash) || slices.ContainsFunc(entries, func(e os.DirEntry) bool {
 		return strings.TrimPrefix(e.Name(), ".part-") != job.Files[0].SHA256
 	}) {
@@ -576,7 +575,7 @@ func TestReleaseInVain(t *testing.T) {
 	}
 }
 
-// A cut is a login whose connection is lost while sbatch runs.
+// A cut is a login host whose connection is lost while sbatch runs.
 type cut struct{ *fake }
 
 func (l cut) Run(ctx context.Context, argv []string, stdin io.Reader, stdout io.Writer) error {
@@ -587,7 +586,7 @@ func (l cut) Run(ctx context.Context, argv []string, stdin io.Reader, stdout io.
 	return err
 }
 
-// Where the connection is lost while sbatch runs, the job may be in the queue.
+// If the connection is lost while sbatch runs, the job may be in the queue.
 func TestConnectionLost(t *testing.T) {
 	p, _, _ := faked(t, func(program string, _ []string) (string, string, int) {
 		if program == "squeue" {
@@ -606,12 +605,12 @@ func TestConnectionLost(t *testing.T) {
 	}
 }
 
-// full is a watcher whose disk is full.
+// A full is a watcher whose disk is full.
 type full struct{ watcher }
 
 func (*full) Write([]byte) (int, error) { return 0, syscall.ENOSPC }
 
-// What this machine cannot read or keep is not said to be the cluster's fault.
+// Errors of this machine's files are not blamed on the cluster.
 func TestThisMachine(t *testing.T) {
 	p, h, dir := faked(t, func(string, []string) (string, string, int) { return "JobState=RUNNING NodeList=n1\n", "", 0 })
 	write(t, dir, agent.EventsName, "one\n")

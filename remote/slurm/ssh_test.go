@@ -12,7 +12,7 @@ import (
 	"fisub/remote/ssh/sshdtest"
 )
 
-// loginHost starts an sshd whose sessions have the variables of env, each "NAME=value".
+// loginHost starts an sshd whose sessions have the variables env, each "NAME=value".
 func loginHost(t *testing.T, env ...string) (*sshdtest.Fleet, *sshdtest.Daemon) {
 	t.Helper()
 	f := sshdtest.Prepare(t, 1, func(d *sshdtest.Daemon, _ int) { d.Addr = "127.0.0.2" })
@@ -27,7 +27,7 @@ func loginHost(t *testing.T, env ...string) (*sshdtest.Fleet, *sshdtest.Daemon) 
 	return f, d
 }
 
-// What the login host refuses is said in ssh's words.
+// Refusals by the login host keep ssh's words.
 func TestLoginDenied(t *testing.T) {
 	t.Parallel()
 	f, d := loginHost(t)

@@ -15,17 +15,17 @@ import (
 	"fisub/remote/work"
 )
 
-// A status is what Slurm knows of a job. Its zero value is that of a job that Slurm has forgotten.
+// A status is Slurm's view of a job. The zero value means that Slurm has forgotten the job.
 type status struct {
 	state     string // "PENDING", "RUNNING", "NODE_FAIL", ...
-	reason    string // "Resources"; "" where there is none
+	reason    string // such as "Resources"; may be ""
 	node      string
 	partition string
-	start     time.Time // estimated while the job is queued; zero where Slurm has no estimate
-	code      string    // "exit status:signal" of an ended job, where it was asked for
+	start     time.Time // estimate while the job is queued; zero if Slurm gives no estimate
+	code      string    // "exit status:signal" of an ended job, if it was queried
 }
 
-// firstLine gives the first line that is not the heading which Slurm writes for each cluster, cleaned.
+// firstLine returns the first cleaned line, without the heading that Slurm writes for each cluster.
 func firstLine(out string) string {
 	for line := range strings.Lines(out) {
 		if line = plain.Brief(line, 1<<16); line != "" && !strings.HasPrefix(line, "CLUSTER:") {
@@ -35,13 +35,13 @@ func firstLine(out string) string {
 	return ""
 }
 
-// scontrolArgs asks for one job. Times are in seconds since 1970, whatever the time zone of the cluster.
+// scontrolArgs queries one job. Times are in seconds since 1970, independent of the cluster's time zone.
 func scontrolArgs(j *work.FolderJob) []string {
 	return onCluster(j, []string{"env", "SLURM_TIME_FORMAT=%s", "scontrol", "--oneliner", "show", "job", j.Number})
 }
 
-// readScontrol takes what a status needs from the words of scontrol, in which "_" stands for a space. Names that the
-// user chose stand behind them.
+// readScontrol parses the output of scontrol, in which "_" replaces a space. The first value of each key counts: names
+// chosen by the user come later.
 func readScontrol(out string) (status, error) {
 	var s status
 	var start string
@@ -78,26 +78,25 @@ func readSacct(out string) status {
 	return status{state: state, code: f[1], node: strings.TrimPrefix(f[2], "None assigned")}
 }
 
-// queueArgs asks for all queued jobs of a partition, by their priorities.
+// queueArgs lists all queued jobs of a partition by priority.
 func queueArgs(j *work.FolderJob, partition string) []string {
 	return onCluster(j, []string{"squeue", "--noheader", "--states=PENDING", "--partition=" + partition, "--sort=-p,i",
 		"--format=%A"})
 }
 
-// position gives the place of a job among the queued ones, from 1; 0 where it is not among them.
+// position returns the 1-based position of a job among the queued ones, 0 if it is not queued.
 func position(out, number string) (at, of int) {
 	all := slices.DeleteFunc(strings.Fields(out), func(n string) bool { return !jobNumber.MatchString(n) })
 	return slices.Index(all, number) + 1, len(all)
 }
 
-// phases holds the states of jobs that have not ended. States that Slurm may add count as running: a job ends only by a
-// state that says so.
+// phases maps states of jobs that have not ended. Unknown states count as running: only known states end a job.
 var phases = map[string]remote.Phase{
 	"PENDING": remote.Queued, "REQUEUED": remote.Queued, "REQUEUE_HOLD": remote.Queued, "REQUEUE_FED": remote.Queued,
 	"RESV_DEL_HOLD": remote.Queued, "SPECIAL_EXIT": remote.Queued, "CONFIGURING": remote.Starting,
 }
 
-// ends holds the states of jobs that have ended, and what those say by themselves.
+// ends maps states of ended jobs to exits, as far as the state alone determines them.
 var ends = map[string]remote.Exit{
 	"COMPLETED": {}, "FAILED": {},
 	"CANCELLED": {End: remote.Cancelled}, "REVOKED": {End: remote.Cancelled},
@@ -108,7 +107,7 @@ var ends = map[string]remote.Exit{
 	"NODE_FAIL":     {End: remote.Lost}, "BOOT_FAIL": {End: remote.Lost},
 }
 
-// over tells whether the job has ended, or Slurm does not know it any more.
+// over reports whether the job has ended or is unknown to Slurm.
 func (s status) over() bool {
 	_, over := ends[s.state]
 	return over || s.state == ""
@@ -116,10 +115,10 @@ func (s status) over() bool {
 
 func (s status) phase() remote.Phase { return cmp.Or(phases[s.state], remote.Running) }
 
-// A reason is why a job is queued, and what to do about it where the job as it is will not start.
+// A reason is why a job is queued. hint is set if the job will never start as it is.
 type reason struct{ begin, text, hint string }
 
-// reasons are known by the beginning of Slurm's own. The first that fits counts.
+// reasons are matched by the beginning of Slurm's text. The first match counts.
 var reasons = []reason{
 	{"PartitionTimeLimit", "", "set limit to a time that the partition allows"},
 	{"PartitionNodeLimit", "", "set another partition"},
@@ -150,7 +149,7 @@ var reasons = []reason{
 	{"launch failed", "a node could not start it", ""},
 }
 
-// why gives the reason for which a job is queued; the zero value for others.
+// why returns the reason why a job is queued, or the zero value.
 func (s status) why() reason {
 	at := slices.IndexFunc(reasons, func(r reason) bool { return strings.HasPrefix(s.reason, r.begin) })
 	if at < 0 || s.phase() != remote.Queued {
@@ -159,7 +158,7 @@ func (s status) why() reason {
 	return reasons[at]
 }
 
-// told gives what a Watcher hears of a job that has not ended. The position is 0 where it is not known.
+// told returns the stage of a job that has not ended. at is 0 if its position is unknown.
 func (s status) told(at, of int) remote.Stage {
 	st := remote.Stage{Phase: s.phase()}
 	var parts []string
@@ -183,14 +182,14 @@ func (s status) told(at, of int) remote.Stage {
 	return st
 }
 
-// final tells whether the agent's word is the end of the job, whatever Slurm says.
+// final reports whether the agent's exit counts, whatever Slurm reports.
 func final(e *remote.Exit) bool {
 	return e.End != remote.Cancelled && (e.End != remote.Exited || e.Code == 0)
 }
 
-// ended decides how a job ended, from what Slurm knows and from the agent's own word, nil where it left none. A signal
-// of Slurm's reaches the agent and its program alike, so Slurm says what it was for. started tells whether the agent
-// ran; said is the end of what Slurm and the shell wrote.
+// ended returns a job's exit, given its status in Slurm and the agent's own exit, nil if it wrote none. Slurm signals
+// both the agent and its program, so only Slurm knows the cause of a signal. started is whether the agent ran; said is
+// the last output of Slurm and the shell.
 func ended(j *work.FolderJob, s status, exit *remote.Exit, started bool, said string) remote.Exit {
 	if exit != nil && final(exit) {
 		return *exit
@@ -229,7 +228,7 @@ func ended(j *work.FolderJob, s status, exit *remote.Exit, started bool, said st
 	return remote.Exit{End: remote.Refused, Text: text, Hint: hint}
 }
 
-// sinfoArgs asks for the nodes of a partition, or of the default one.
+// sinfoArgs lists the nodes of a partition, by default of all.
 func sinfoArgs(partition string) []string {
 	args := []string{"sinfo", "--noheader", "--format=%P|%a|%D|%T|%G"}
 	if partition != "" {
@@ -238,11 +237,11 @@ func sinfoArgs(partition string) []string {
 	return args
 }
 
-// startForm is in what sbatch --test-only says, with times in seconds since 1970.
+// startForm matches the start time, in seconds since 1970, in the output of sbatch --test-only.
 var startForm = regexp.MustCompile(`to start at ([0-9]{1,12}) `)
 
-// readiness gives the state and the detail of a remote.Host from the words of sinfo and of sbatch --test-only. Where
-// sinfo lists all partitions, the default one counts, which has a star.
+// readiness returns the state and the detail of a remote.Host from the output of sinfo and sbatch --test-only. If sinfo
+// lists all partitions, only the default one counts, marked with a star.
 func readiness(nodes, words string, now time.Time) (state, detail string) {
 	byState := map[string]int{}
 	var partition, gres string

@@ -13,8 +13,7 @@ import (
 	"fisub/remote/work"
 )
 
-// Wait reads the job's files through the login, and asks Slurm what it knows: seldom while the job runs, and when it
-// has ended.
+// Wait reads the job's files through the login host. It queries Slurm rarely while the job runs, and again at its end.
 func (p *Provider) Wait(ctx context.Context, h remote.Handle, from int64, w remote.Watcher) (remote.Exit, error) {
 	j, _, err := p.Open(h)
 	if err != nil {
@@ -31,22 +30,22 @@ func (p *Provider) Wait(ctx context.Context, h remote.Handle, from int64, w remo
 	return *exit, nil
 }
 
-// A follower is one Wait.
+// A follower is the state of one Wait.
 type follower struct {
 	remote.Feed
 	p *Provider
 	j *work.FolderJob
 
-	status status // what Slurm said last
-	began  bool   // the event stream is there
+	status status // the last one queried
+	began  bool   // the event stream exists
 	gap    time.Duration
-	next   time.Time // of the next look at Slurm
-	doomed int       // looks in a row that gave a reason for which the job will not start
-	ended  time.Time // when exit.json was there; zero before
-	over   time.Time // when Slurm said that the job has ended; zero before
+	next   time.Time // when to query Slurm next
+	doomed int       // consecutive queries with a reason why the job will never start
+	ended  time.Time // when exit.json appeared; zero before
+	over   time.Time // when Slurm reported the job's end; zero before
 }
 
-// chunk bounds what is read at once.
+// chunk is the most bytes read at once.
 const chunk = 4 << 20
 
 func (f *follower) follow(ctx context.Context) (*remote.Exit, error) {
@@ -73,16 +72,16 @@ func (f *follower) follow(ctx context.Context) (*remote.Exit, error) {
 	}
 }
 
-// step hands on what there is of the stream and gives how the job ended, or how long to wait for more. Its errors are
-// those of a login host, or a controller, that cannot be reached for the moment.
+// step writes the new part of the stream. It returns the exit of an ended job, or how long to wait for more. An error
+// means that the login host or the controller is unreachable for the moment.
 func (f *follower) step(ctx context.Context) (*remote.Exit, time.Duration, error) {
-	// Whether the job has ended is asked first: what it wrote before is then all there is.
+	// Check for the exit first: everything the job wrote before it can then be read.
 	exit, err := f.j.Exit(ctx)
 	if err != nil {
 		return nil, 0, err
 	}
 	if exit != nil && f.j.Key != "" && exit.MAC == "" {
-		exit = nil // it is not the agent's, who is the only one to end a job here
+		exit = nil // not the agent's, and only the agent can end a job here
 	}
 	if err := f.read(ctx); err != nil {
 		return nil, 0, err
@@ -114,7 +113,7 @@ func (f *follower) step(ctx context.Context) (*remote.Exit, time.Duration, error
 		}
 	}
 	if exit == nil && now.Sub(f.over) < grace {
-		// A folder that is listed shows what other hosts wrote there.
+		// Listing a folder makes a network file system show the files of other hosts.
 		if _, err := f.j.Host.Sizes(ctx, f.j.Dir()); !errors.Is(err, fs.ErrNotExist) {
 			return nil, min(grace/10, time.Second), err
 		}
@@ -123,7 +122,6 @@ func (f *follower) step(ctx context.Context) (*remote.Exit, time.Duration, error
 	return exit, 0, err
 }
 
-// read hands on what there is of the stream.
 func (f *follower) read(ctx context.Context) error {
 	for {
 		n, err := f.j.Host.Read(ctx, path.Join(f.j.Dir(), agent.EventsName), f.At, chunk, f)
@@ -142,7 +140,7 @@ func (f *follower) read(ctx context.Context) error {
 	}
 }
 
-// look asks Slurm, tells the Watcher, and sets when to ask again.
+// look queries Slurm, informs the Watcher, and sets the time of the next query.
 func (f *follower) look(ctx context.Context) error {
 	s, err := f.p.look(ctx, f.j)
 	if err != nil {
@@ -173,13 +171,12 @@ func (f *follower) look(ctx context.Context) error {
 	return nil
 }
 
-// refuse takes a job out of the queue that will not start as it is.
+// refuse cancels a job that will never start as it is.
 func (f *follower) refuse(ctx context.Context) (*remote.Exit, error) {
 	text := fmt.Sprintf("job %s would not start: %s", f.j.Number, f.status.reason)
 	return &remote.Exit{End: remote.Refused, Text: text, Hint: f.status.why().hint}, f.p.cancel(ctx, f.j)
 }
 
-// end decides how the job ended, with what its folder says.
 func (f *follower) end(ctx context.Context, exit *remote.Exit) (*remote.Exit, error) {
 	files, err := f.j.Host.Sizes(ctx, f.j.Dir())
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -198,7 +195,7 @@ func (f *follower) end(ctx context.Context, exit *remote.Exit) (*remote.Exit, er
 	return &e, nil
 }
 
-// behind is an error where the offset is behind the end of the stream of a job that has ended.
+// behind returns an error if the offset is after the end of an ended job's stream.
 func (f *follower) behind(ctx context.Context) error {
 	files, err := f.j.Host.Sizes(ctx, f.j.Dir())
 	if size, ok := files[agent.EventsName]; ok && size < f.At {

@@ -23,7 +23,7 @@ type Config struct {
 	SSHConfig string // "" for the user's own
 }
 
-// Keys are those of this kind.
+// Keys returns the keys of this kind.
 func (c *Config) Keys() []config.Key {
 	return []config.Key{
 		{Name: "hosts", To: &c.Hosts, Required: true, Example: `["gpu01"]`,
@@ -39,7 +39,7 @@ func (c *Config) Keys() []config.Key {
 
 var workForm = regexp.MustCompile(`^[A-Za-z0-9_./@+=,-]+$`)
 
-// Check finds what is wrong with the values.
+// Check reports invalid values.
 func (c *Config) Check(t *config.Table) {
 	if t.Has("hosts") && len(c.Hosts) == 0 {
 		t.Fault("hosts", `write hosts = ["gpu01"]`, "there is none")
@@ -67,5 +67,5 @@ func (c *Config) Check(t *config.Table) {
 	}
 }
 
-// Open makes the provider.
+// Open returns the provider.
 func (c *Config) Open(name string) (remote.Provider, error) { return New(name, *c), nil }

@@ -1,6 +1,6 @@
-// Package ssh is the provider of hosts that the user can log in to. It runs the system's OpenSSH, so keys, agents, jump
-// hosts and names are those of ~/.ssh/config, and never asks: host keys must be known. Jobs belong to an agent on the
-// host that does not need the connection.
+// Package ssh is the provider for hosts with an SSH login. It runs the system's OpenSSH, so keys, agents, jump hosts
+// and host names come from ~/.ssh/config. It never prompts: host keys must be known. An agent on the host runs the jobs
+// and survives a lost connection.
 package ssh
 
 import (
@@ -22,7 +22,7 @@ type Provider struct {
 	work.Hosts
 }
 
-// New makes the provider of the table [remote.name]. No host is asked.
+// New returns the provider of the table [remote.name]. It connects to no host.
 func New(name string, c Config) *Provider {
 	folders := map[string]*work.Folder{}
 	at := func(p remote.Place) *work.Folder { return folders[p.Host] }
@@ -35,7 +35,7 @@ func New(name string, c Config) *Provider {
 	return p
 }
 
-// Places are the GPUs: the first of each host, then the second of each, and so on.
+// Places returns the GPUs: the first of each host, then the second of each, and so on.
 func (p *Provider) Places(n int) (places []remote.Place) {
 	for _, gpu := range p.config.GPUs {
 		for _, h := range p.config.Hosts {
@@ -45,10 +45,10 @@ func (p *Provider) Places(n int) (places []remote.Place) {
 	return places[:min(n, len(places))]
 }
 
-// machines are the names that uname has for the processors that fisub is built for.
+// machines maps fisub's architectures to the names printed by uname.
 var machines = map[string]string{"amd64": "x86_64", "arm64": "aarch64"}
 
-// check tells whether this fisub runs on a host.
+// check returns an error if this fisub cannot run on a host.
 func check(f *work.Facts) error {
 	if want := "Linux " + machines[runtime.GOARCH]; f.System != want {
 		return &remote.Denied{Code: "arch", Text: fmt.Sprintf("it is %.60s, this fisub is for %s", f.System, want),
@@ -57,7 +57,7 @@ func check(f *work.Facts) error {
 	return nil
 }
 
-// Check asks each host.
+// Check checks each host.
 func (p *Provider) Check(ctx context.Context) ([]remote.Host, error) {
 	return p.Ready(ctx, p.config.Wanted(), p.config.GPUs), ctx.Err()
 }

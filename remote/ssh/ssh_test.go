@@ -24,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) { remotetest.Main(m) }
 
-// A fleet is one of sshds, with what the tests do with it.
+// A fleet is a Fleet with helpers for these tests.
 type fleet struct{ *sshdtest.Fleet }
 
 func newFleet(t testing.TB, n int) *fleet { return &fleet{sshdtest.New(t, n)} }
@@ -41,7 +41,6 @@ func (f *fleet) table(more map[string]any) map[string]any {
 	return table
 }
 
-// open makes the provider of a table with these values.
 func open(name string, values map[string]any) (*ssh.Provider, error) {
 	c, err := remotetest.Table[ssh.Config](name, values)
 	if err != nil {
@@ -59,7 +58,6 @@ func (f *fleet) provider(t testing.TB, more map[string]any) *ssh.Provider {
 	return p
 }
 
-// closed gives a provider that the test closes.
 func (f *fleet) closed(t testing.TB, more map[string]any) *ssh.Provider {
 	t.Helper()
 	p := f.provider(t, more)
@@ -113,8 +111,8 @@ func script(t testing.TB, p remote.Provider, text string) *remote.Job {
 	return job
 }
 
-// A Wait for a job whose host cannot be reached, or does not let the user in any more, gives up after the time that the
-// table gives, with ssh's reason. The job goes on: a later Wait has all of it.
+// A Wait for a job whose host is unreachable or rejects the user ends after the table's time limit, with ssh's reason.
+// The job continues: a later Wait gets all of it.
 func TestWaitDenied(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, 1)
@@ -175,7 +173,7 @@ while ! [ -e `+more+`$i ]; do sleep 0.05; done; done`), nil)
 	}
 }
 
-// A network that swallows everything, instead of saying that it does, is noticed and got over.
+// A network that silently drops packets is noticed and survived.
 func TestNetworkCut(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("only root can make network namespaces")
@@ -241,7 +239,7 @@ func TestNetworkCut(t *testing.T) {
 	}
 }
 
-// An upload that is cut goes on where it was.
+// An interrupted upload resumes.
 func TestUploadCut(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, 1)
@@ -281,7 +279,7 @@ func TestUploadCut(t *testing.T) {
 	}
 }
 
-// A host that goes away in the middle of an upload is waited for as long as one that goes away while its job runs.
+// A host that disappears during an upload is waited for as long as one that disappears during a job.
 func TestUploadAway(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, 1)
@@ -344,7 +342,7 @@ func TestUploadAway(t *testing.T) {
 	}
 }
 
-// What the host's file system says no to is no lost connection.
+// An error of the host's file system is not a lost connection.
 func TestStoreUnwritable(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, 1)
@@ -352,7 +350,7 @@ func TestStoreUnwritable(t *testing.T) {
 	if err := os.MkdirAll(work(f.Daemons[0]), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Symlink("/proc", agent.Store(work(f.Daemons[0]))); err != nil { // where even root makes no file
+	if err := os.Symlink("/proc", agent.Store(work(f.Daemons[0]))); err != nil { // even root cannot create files there
 		t.Fatal(err)
 	}
 	_, err := p.Submit(t.Context(), script(t, p, "echo ran"), nil)
@@ -363,7 +361,7 @@ func TestStoreUnwritable(t *testing.T) {
 	}
 }
 
-// A handle names the agent of its job, by which a job that still runs is released.
+// A handle names its job's agent, which is needed to release a running job.
 func TestHandle(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, 1)
@@ -383,7 +381,7 @@ func TestHandle(t *testing.T) {
 	if _, err := p.Wait(t.Context(), h, 0, r); !errors.Is(err, seen) || r.Stream() != "one\n" {
 		t.Errorf("got %v, %q", err, r.Stream())
 	}
-	// As List gave it where the job's description could not be read.
+	// List returns such a handle if the job's description is unreadable.
 	unknown := h
 	unknown.Data = fmt.Appendf(nil, `{"work":%q,"program":%q}`, work(f.Daemons[0]), strings.Repeat("0", 64))
 	if err := p.Release(t.Context(), unknown); err == nil || !strings.Contains(err.Error(), "it may still run") {
@@ -402,7 +400,7 @@ func TestHandle(t *testing.T) {
 	}
 }
 
-// What a host says to be the end of a job is not believed where it is none.
+// An invalid exit.json from a host is not believed.
 func TestHostileExit(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, 1)
@@ -499,7 +497,7 @@ func TestDenied(t *testing.T) {
 	denied(t, submit("unknown", known, other), "host-key", "host key is not known")
 	write(t, other, fmt.Sprintf("[%s]:%d %s", d.Addr, d.Port, readFile(t, filepath.Join(f.Dir, "id.pub"))))
 	denied(t, submit("changed", known, other), "host-key", "has changed")
-	// The user's own config cannot switch the check off.
+	// The user's own config cannot disable the check.
 	write(t, other, "")
 	denied(t, submit("careless", known, other, "Host *\n", "Host *\n  StrictHostKeyChecking no\n"), "host-key",
 		"host key is not known")
@@ -534,8 +532,8 @@ func readFile(t *testing.T, path string) string {
 	return string(data)
 }
 
-// A login shell whose startup files print does no harm, nor does a host without a subsystem for files, nor a home folder
-// with a space.
+// Jobs work with a login shell whose startup files print, without an sftp subsystem, and with a space in the home
+// folder's path.
 func TestNoisyShell(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, 1)
@@ -574,7 +572,7 @@ HOME='`+home+`'; export HOME; echo welcome; echo noise >&2; eval "$SSH_ORIGINAL_
 	}
 }
 
-// A host that allows few sessions on a connection gets more connections.
+// A host that allows few sessions per connection gets more connections.
 func TestFewSessions(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, 1)
@@ -594,7 +592,7 @@ func TestFewSessions(t *testing.T) {
 	}
 }
 
-// Nothing of a provider is left when its process is killed: the connection ends with it.
+// After Close no ssh process of the provider is left.
 func TestClose(t *testing.T) {
 	f := newFleet(t, 1)
 	p := f.provider(t, nil)

@@ -1,7 +1,7 @@
-// Package random makes numbers that are the same on every machine: each depends on a key and an index only, so a tensor
-// may be filled in any order and by any number of goroutines. It uses integers and float64 operations that IEEE 754
-// specifies exactly; products are converted explicitly, so that no compiler fuses them with a following sum. It is not
-// for secrets.
+// Package random generates numbers that are the same on every machine. Each depends only on a key and an index, so a
+// tensor can be filled in any order and by any number of goroutines. The package uses integers and float64 operations
+// that IEEE 754 specifies exactly; products are converted explicitly, so that no compiler fuses them with a following
+// sum. It is not for secrets.
 package random
 
 import (
@@ -25,7 +25,7 @@ func New(parts ...string) Stream {
 	return Stream(binary.LittleEndian.Uint64(h.Sum(nil)))
 }
 
-// Uint64 is number i of the stream: SplitMix64 seeded with the key, at its step i+1.
+// Uint64 returns number i of the stream: SplitMix64 seeded with the key, at its step i+1.
 func (s Stream) Uint64(i int) uint64 {
 	z := uint64(s) + (uint64(i)+1)*0x9e3779b97f4a7c15
 	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
@@ -33,23 +33,22 @@ func (s Stream) Uint64(i int) uint64 {
 	return z ^ z>>31
 }
 
-// Uint32 is half i&1, the low one first, of number i/2.
+// Uint32 returns half i&1, the low one first, of number i/2.
 func (s Stream) Uint32(i int) uint32 { return uint32(s.Uint64(i>>1) >> (32 * (i & 1))) }
 
-// Intn is uniform over 0 to n-1, as far as 32 bits go.
+// Intn returns a number uniform over 0 to n-1, within the resolution of 32 bits.
 func (s Stream) Intn(i, n int) int { return int(uint64(s.Uint32(i)) * uint64(n) >> 32) }
 
-// Uniform lies strictly between 0 and 1, on the centres of 2^32 equal intervals.
+// Uniform returns a number strictly between 0 and 1, at the centre of one of 2^32 equal intervals.
 func (s Stream) Uniform(i int) float64 { return uniform(s.Uint32(i)) }
 
 func uniform(u uint32) float64 { return float64((float64(u) + 0.5) * 0x1p-32) }
 
-// Normal is standard normal: Quantile(Uint32(i)).
+// Normal returns a standard normal number: Quantile(Uint32(i)).
 func (s Stream) Normal(i int) float64 { return Quantile(s.Uint32(i)) }
 
-// Quantile is the standard normal number whose probability of not being exceeded is the centre of interval u of 2^32
-// equal ones, so between -6.3 and 6.3. It is algorithm AS 241 of Wichura (1988), PPND16; its third branch, for yet
-// smaller probabilities, cannot be reached.
+// Quantile returns the standard normal quantile of the centre of interval u of 2^32 equal ones, between -6.3 and 6.3.
+// It is algorithm AS 241 of Wichura (1988), PPND16, without its third branch: probabilities that small do not occur.
 func Quantile(u uint32) float64 {
 	p := uniform(u)
 	q := p - 0.5
@@ -87,7 +86,7 @@ func poly(x float64, c *[8]float64) float64 {
 
 var odd = [11]float64{1, 1. / 3, 1. / 5, 1. / 7, 1. / 9, 1. / 11, 1. / 13, 1. / 15, 1. / 17, 1. / 19, 1. / 21}
 
-// Log is the natural logarithm of a positive finite x, to some units of the last place.
+// Log returns the natural logarithm of a positive finite x, accurate to some units of the last place.
 func Log(x float64) float64 {
 	m, e := math.Frexp(x)
 	if m < math.Sqrt2/2 {
@@ -102,7 +101,7 @@ func Log(x float64) float64 {
 	return float64(float64(e)*math.Ln2) + float64(2*s*sum)
 }
 
-// Exp is e to the x for x between -700 and 700, to some units of the last place.
+// Exp returns e to the x for x between -700 and 700, accurate to some units of the last place.
 func Exp(x float64) float64 {
 	k := math.Floor(float64(x*math.Log2E) + 0.5)
 	r := x - float64(k*math.Ln2)

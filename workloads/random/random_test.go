@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// The first outputs of SplitMix64 with seed 1234567, as the reference implementation's authors give them.
+// The first outputs of SplitMix64 with seed 1234567, from the authors of the reference implementation.
 func TestUint64(t *testing.T) {
 	for i, want := range []uint64{6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431,
 		16408922859458223821} {
@@ -26,7 +26,7 @@ func TestKeysDiffer(t *testing.T) {
 	}
 }
 
-// Pinned: a change of these numbers changes every synthesised file, and wants a new generator version.
+// A change of these numbers changes every generated file, and needs a new generator version.
 func TestPinned(t *testing.T) {
 	s := New("pinned")
 	got := [3]float64{s.Uniform(3), s.Normal(3), s.Normal(1 << 40)}

@@ -17,8 +17,8 @@ import (
 	"fisub/remote/agent"
 )
 
-// Names of what the mailbox leaves under the form's prefix. Pieces of the event stream are named by EventKey; the exit
-// is the last to be left, so that whoever sees it sees everything before it too.
+// Names of the mailbox's objects under the form's prefix; pieces of the event stream are named by EventKey. The exit is
+// written last: once it exists, everything else does.
 const (
 	Started = "started"
 	Log     = agent.LogName
@@ -26,36 +26,35 @@ const (
 	events  = "events/"
 )
 
-// MaxPiece is the size in bytes that no object of the mailbox exceeds. A longer log is cut off.
+// MaxPiece is the largest size of an object of the mailbox, in bytes. A longer log is truncated.
 const MaxPiece = 16 << 20
 
-// Links are all that the host has in the bucket. They are secrets: who holds them can do what they are for until they
-// expire.
+// Links are the host's only access to the bucket. They are secrets: until they expire they work for anyone.
 type Links struct {
-	Files map[string]string `json:"files"` // by SHA256: where a file of the bundle is read
-	Stop  string            `json:"stop"`  // found as soon as the job is to end
+	Files map[string]string `json:"files"` // link to each file of the bundle, by SHA256
+	Stop  string            `json:"stop"`  // the job must end once this object exists
 	Form  Form              `json:"form"`
-	Until time.Time         `json:"until"` // when the links expire; zero where they do not
+	Until time.Time         `json:"until"` // when the links expire; zero if never
 }
 
-// A Form is what must be posted with an object to leave it in the bucket under Prefix.
+// A Form holds the fields to post with an object in order to write it to the bucket under Prefix.
 type Form struct {
 	URL    string            `json:"url"`
 	Fields map[string]string `json:"fields"`
 	Prefix string            `json:"prefix"`
 }
 
-// EventKey names the piece of the event stream that begins at offset. Names sort like offsets.
+// EventKey returns the name of the piece of the event stream that begins at offset. Names sort like offsets.
 func EventKey(offset int64) string { return fmt.Sprintf(events+"%020d", offset) }
 
-// EventOffset reads what EventKey wrote; ok is false for any other name.
+// EventOffset parses a name written by EventKey; ok is false for any other name.
 func EventOffset(name string) (offset int64, ok bool) {
 	digits, ok := strings.CutPrefix(name, events)
 	offset, err := strconv.ParseInt(digits, 10, 64)
 	return offset, ok && err == nil && offset >= 0 && EventKey(offset) == name
 }
 
-// readLinks reads the file and removes it: the job's program has no use for it.
+// readLinks reads the file and removes it: the job's program does not need it.
 func readLinks(name string) (*Links, error) {
 	data, err := os.ReadFile(name)
 	if err != nil {
@@ -71,8 +70,8 @@ func readLinks(name string) (*Links, error) {
 	return l, nil
 }
 
-// client follows no redirect, so that a link leads nowhere but to the bucket. It has no time limit for a whole
-// exchange: the contexts of the requests have.
+// client follows no redirects, so a link leads only to the bucket. It has no overall timeout: the contexts of requests
+// do.
 var client = &http.Client{
 	Transport: &http.Transport{
 		Proxy:                 http.ProxyFromEnvironment,
@@ -84,7 +83,7 @@ var client = &http.Client{
 	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 }
 
-// A refusal is an answer of the bucket that another attempt would not change.
+// A refusal is an answer of the bucket that a retry would not change.
 type refusal struct {
 	status int
 	text   string
@@ -92,8 +91,8 @@ type refusal struct {
 
 func (e *refusal) Error() string { return e.text }
 
-// do sends a request. Its errors hold no link: in an error of net/http the link is part of the text. An answer other
-// than 2xx is an error in S3's words; one of 400 to 499, but for 408 and 429, is a *refusal.
+// do sends a request. Its errors omit the link, which net/http would quote. An answer other than 2xx is an error in the
+// words of S3; 4xx except 408 and 429 is a *refusal.
 func do(ctx context.Context, method, link, kind string, body io.Reader) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, method, link, body)
 	if err != nil {

@@ -1,7 +1,7 @@
-// Package mailbox runs the agent on a host that nobody can connect to and that has no credentials: all it knows are
-// links to single objects of a bucket, and a form that lets it leave objects under one prefix. It fetches the bundle,
-// starts the agent, and leaves the event stream, the log and the exit in the bucket while they grow. It is for hosts
-// that remote/aws started; what a job is and how it runs is the agent's.
+// Package mailbox runs the agent on a host without credentials or incoming connections. The host has links to single
+// objects of a bucket, and a form for writing objects under one prefix. The mailbox fetches the bundle, starts the
+// agent, and uploads the event stream and the log as they grow, then the exit. It serves hosts started by remote/aws;
+// the agent defines jobs and runs them.
 package mailbox
 
 import (
@@ -28,17 +28,17 @@ import (
 	"fisub/remote/work"
 )
 
-// Options say how a Run does its work. Zero durations have sensible values.
+// Options configure a Run. A zero duration selects the default.
 type Options struct {
 	Agent *agent.Agent
-	Log   io.Writer     // lines for whoever looks at the host's own log
-	Every time.Duration // between looks at what has grown: half a second
-	Stop  time.Duration // between looks for the order to stop: 3 s
-	Fetch time.Duration // within which the bundle must be there: 20 min
-	Leave time.Duration // for leaving the end of the stream and the exit in the bucket: 5 min
+	Log   io.Writer     // becomes the host's own log
+	Every time.Duration // between checks for new output; default 500 ms
+	Stop  time.Duration // between checks for the stop object; default 3 s
+	Fetch time.Duration // time limit for fetching the bundle; default 20 min
+	Leave time.Duration // time limit for uploading the rest of the results; default 5 min
 }
 
-// Main is `fisub agent mailbox DIR LINKS`: a Run that SIGTERM and SIGINT cancel.
+// Main runs `fisub agent mailbox DIR LINKS`: a Run that SIGTERM and SIGINT cancel.
 func Main(o Options, args []string) error {
 	if len(args) != 2 {
 		return errors.New("agent: want mailbox DIR LINKS")
@@ -52,8 +52,8 @@ func Main(o Options, args []string) error {
 	return Run(ctx, dir, args[1], o)
 }
 
-// Run runs the job whose folder is dir, of a work folder's jobs, with the links in the file that the argument names,
-// which it removes. When ctx ends, the job is cancelled. It returns nil where the exit was left in the bucket.
+// Run runs the job in dir, a folder in the jobs of a work folder. It reads the links from the file named by links and
+// removes that file. When ctx ends, it cancels the job. It returns nil if the exit was uploaded.
 func Run(ctx context.Context, dir, links string, o Options) error {
 	o.Every, o.Stop = cmp.Or(o.Every, 500*time.Millisecond), cmp.Or(o.Stop, 3*time.Second)
 	o.Fetch, o.Leave = cmp.Or(o.Fetch, 20*time.Minute), cmp.Or(o.Leave, 5*time.Minute)
@@ -73,9 +73,9 @@ type box struct {
 	dir    string
 	links  *Links
 	o      Options
-	sent   int64 // bytes of the event stream that are in the bucket
-	tried  int64 // bytes of it that are there or may be
-	logged int   // size of the log when it was last left
+	sent   int64 // bytes of the event stream known to be in the bucket
+	tried  int64 // bytes that may be in the bucket
+	logged int   // size of the log at its last upload
 	quiet  string
 }
 
@@ -83,7 +83,7 @@ func (m *box) say(format string, args ...any) {
 	fmt.Fprintf(m.o.Log, "fisub: "+format+"\n", args...)
 }
 
-// prepare fetches what the store lacks of the bundle.
+// prepare fetches the files of the bundle that are not in the store.
 func (m *box) prepare(ctx context.Context) error {
 	job, err := agent.ReadJob(m.dir)
 	if err != nil {
@@ -124,10 +124,10 @@ func (m *box) prepare(ctx context.Context) error {
 	return nil
 }
 
-// errLate says that the job could not leave its results any more if it ran to its limit.
+// errLate means that the links would expire before the job reaches its limit.
 var errLate = errors.New("started too late")
 
-// fetch brings one file of the bundle into the store, whole and checked or not at all.
+// fetch stores one file of the bundle; it keeps only a complete file with the right hash.
 func (m *box) fetch(ctx context.Context, root string, f remote.File) error {
 	resp, err := do(ctx, http.MethodGet, m.links.Files[f.SHA256], "", nil)
 	if err != nil {
@@ -141,8 +141,8 @@ func (m *box) fetch(ctx context.Context, root string, f remote.File) error {
 	})
 }
 
-// again calls f up to six times within half a minute, until it succeeds or what it meets will stay. Where ctx ends an
-// attempt, what the attempt before met says more.
+// again calls f up to six times within half a minute, until it succeeds or fails permanently. If ctx ends an attempt,
+// it returns the more telling error of the attempt before.
 func again(ctx context.Context, f func() error) error {
 	var no *refusal
 	var last error
@@ -162,7 +162,7 @@ func again(ctx context.Context, f func() error) error {
 	}
 }
 
-// refused is the exit of a job that was not started.
+// refused returns the exit of a job that was not started.
 func refused(ctx context.Context, err error) remote.Exit {
 	exit := remote.Exit{End: remote.Refused, Text: err.Error()}
 	var no *refusal
@@ -179,7 +179,7 @@ func refused(ctx context.Context, err error) remote.Exit {
 	return exit
 }
 
-// run runs the agent, leaves what it writes in the bucket meanwhile, and gives the exit of a job that left none itself.
+// run runs the agent and uploads its output in the meantime. It returns the exit for a job that wrote none.
 func (m *box) run(ctx context.Context) remote.Exit {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -224,7 +224,7 @@ func (m *box) run(ctx context.Context) remote.Exit {
 	}
 }
 
-// trouble tells of an error that is tried again anyway, once until another comes.
+// trouble logs an error that will be retried, unless it equals the last one.
 func (m *box) trouble(err error) {
 	text := ""
 	if err != nil {
@@ -236,7 +236,7 @@ func (m *box) trouble(err error) {
 	m.quiet = text
 }
 
-// end leaves the rest of the stream, the log, and the job's exit: the agent's own, or fallback where it left none.
+// end uploads the rest of the stream, the log, and the exit: the agent's, or fallback if the agent wrote none.
 func (m *box) end(ctx context.Context, fallback remote.Exit) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), m.o.Leave)
 	defer cancel()
@@ -267,8 +267,8 @@ func (m *box) end(ctx context.Context, fallback remote.Exit) error {
 	return nil
 }
 
-// leaveEvents posts what the event stream has grown by. A piece that may be in the bucket already is posted as it was:
-// whoever has read it looks for the next one.
+// leaveEvents posts the new part of the event stream. A piece that may already be in the bucket is posted unchanged: a
+// client that has read it expects the next one.
 func (m *box) leaveEvents(ctx context.Context) error {
 	for {
 		size := m.tried - m.sent
@@ -287,7 +287,7 @@ func (m *box) leaveEvents(ctx context.Context) error {
 	}
 }
 
-// read gives a piece of a file in the job's folder; nothing where there is no such file yet.
+// read returns a piece of a file in the job's folder, or nothing if the file does not exist yet.
 func (m *box) read(name string, from, size int64) ([]byte, error) {
 	f, err := os.Open(filepath.Join(m.dir, name))
 	if errors.Is(err, os.ErrNotExist) {
@@ -300,7 +300,6 @@ func (m *box) read(name string, from, size int64) ([]byte, error) {
 	return io.ReadAll(io.NewSectionReader(f, from, size))
 }
 
-// leaveLog posts the log where it has grown.
 func (m *box) leaveLog(ctx context.Context) error {
 	log, err := m.read(agent.LogName, 0, MaxPiece/2)
 	if err != nil || len(log) == m.logged {
@@ -312,13 +311,12 @@ func (m *box) leaveLog(ctx context.Context) error {
 	return err
 }
 
-// post leaves one object in the bucket.
 func (m *box) post(ctx context.Context, name string, content []byte) error {
 	var body bytes.Buffer
 	form := multipart.NewWriter(&body)
 	for key, value := range m.links.Form.Fields {
 		if key != "key" {
-			_ = form.WriteField(key, value) // a bytes.Buffer takes everything
+			_ = form.WriteField(key, value) // writes to a bytes.Buffer cannot fail
 		}
 	}
 	_ = form.WriteField("key", m.links.Form.Prefix+name)

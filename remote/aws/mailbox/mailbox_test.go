@@ -44,16 +44,16 @@ func TestEventKey(t *testing.T) {
 	}
 }
 
-// A store stands in for the bucket: it answers with what each test makes of it.
+// A store stands in for the bucket. Each test sets its answers.
 type store struct {
 	url    string
 	mu     sync.Mutex
 	left   map[string]string // by key
 	order  []string
 	get    func(w http.ResponseWriter, name string)
-	post   func(w http.ResponseWriter, key string) bool // true where it has answered
-	lose   func(key string) bool                        // true where the answer to what was taken is lost
-	other  []string                                     // pieces of the stream that were left twice and differ
+	post   func(w http.ResponseWriter, key string) bool // true if it has answered
+	lose   func(key string) bool                        // true if the answer to an accepted request is lost
+	other  []string                                     // pieces of the stream that were posted twice and differ
 	stored map[string][]byte
 }
 
@@ -108,7 +108,7 @@ func refuse(w http.ResponseWriter, status int, code, message string) {
 		`<?xml version="1.0"?><Error><Code>%s</Code><Message>%s</Message><AWSAccessKeyId>AKIAPLANTED</AWSAccessKeyId></Error>`, code, message)
 }
 
-// run runs the script through a mailbox and gives the exit that it left, its words and its error.
+// run runs the script through a mailbox. It returns the uploaded exit, the mailbox's log and the error.
 func (s *store) run(ctx context.Context, t *testing.T, text string, change func(*remote.Job, *Links, *Options)) (
 	*remote.Exit, string, error) {
 	t.Helper()
@@ -198,8 +198,8 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// The stream is whole and in order also where the bucket does not answer for a while. A piece of the stream whose
-// answer was lost is left again as it was, though the stream has grown: a client may have read it.
+// The stream is complete and in order even if the bucket is silent for a while. A piece whose answer was lost is posted
+// again unchanged, though the stream has grown: a client may have read it.
 func TestAnswerLost(t *testing.T) {
 	s := newStore(t)
 	lost := 0
@@ -239,7 +239,7 @@ func TestTrouble(t *testing.T) {
 	}
 }
 
-// A form that has expired ends the run with an error in S3's words.
+// An expired form ends the run with an error in S3's words.
 func TestFormExpired(t *testing.T) {
 	s := newStore(t)
 	s.post = func(w http.ResponseWriter, _ string) bool {
@@ -342,7 +342,7 @@ func TestStop(t *testing.T) {
 	})
 }
 
-// What is in the store is not fetched again.
+// A file in the store is not fetched again.
 func TestHas(t *testing.T) {
 	s := newStore(t)
 	h := sha256.Sum256([]byte("kept"))

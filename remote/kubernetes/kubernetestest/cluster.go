@@ -1,6 +1,6 @@
-// Package kubernetestest starts a Kubernetes of one node on this machine, for tests: a real etcd, API server, scheduler
-// and controller manager on loopback, and a stand-in for the kubelet that runs pods as processes of this machine, with
-// GPUs that are but numbers. It needs root, for the namespaces of pods, and what scripts/kubernetes/tools installs.
+// Package kubernetestest starts a one-node Kubernetes on this machine for tests. The etcd, API server, scheduler and
+// controller manager are real and listen on loopback. A fake kubelet runs pods as processes of this machine; its GPUs
+// are only counted. It needs root for the namespaces of pods, and the tools installed by scripts/kubernetes/tools.
 package kubernetestest
 
 import (
@@ -31,8 +31,8 @@ import (
 
 // A Cluster runs until the test ends.
 type Cluster struct {
-	Kubeconfig string // of its administrator, through a proxy that Cut cuts
-	Scratch    string // a folder that each pod has for itself, as it has its own root folder elsewhere
+	Kubeconfig string // of the administrator, through the proxy that Cut cuts
+	Scratch    string // path of a tmpfs that is private to each pod
 	Node       string
 
 	t       testing.TB
@@ -43,16 +43,16 @@ type Cluster struct {
 
 	mu    sync.Mutex
 	conns map[net.Conn]bool // through the proxy
-	shut  bool              // the proxy lets nobody through
+	shut  bool              // the proxy accepts no connection
 }
 
-// Tokens of users: the administrator's, and that of somebody who may do nothing.
+// Tokens of the administrator, and of a user without any rights.
 const (
 	adminToken  = "admin-token"
 	NobodyToken = "nobody-token"
 )
 
-// Start starts a cluster, and skips the test with the reason where this machine cannot.
+// Start starts a cluster. It skips the test, with the reason, if this machine cannot run one.
 func Start(t testing.TB) *Cluster {
 	t.Helper()
 	longtest.Skip(t, "starts a cluster of Kubernetes")
@@ -113,7 +113,6 @@ func (c *Cluster) write(name, text string) {
 	}
 }
 
-// key is a private key for the tokens of service accounts.
 func key(t testing.TB) string {
 	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -126,7 +125,6 @@ func key(t testing.TB) string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}))
 }
 
-// address gives a free one of this machine.
 func address(t testing.TB) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -137,7 +135,7 @@ func address(t testing.TB) string {
 	return l.Addr().String()
 }
 
-// run starts a daemon, which is ended with the test. Its log is shown where the test has failed.
+// run starts a daemon that ends with the test. Its log is shown if the test fails.
 func (c *Cluster) run(program string, args ...string) {
 	c.t.Helper()
 	name := filepath.Base(program)
@@ -162,7 +160,7 @@ func (c *Cluster) run(program string, args ...string) {
 	})
 }
 
-// Config writes the kubeconfig of a user with that token and gives its path; server may be "" for the proxy.
+// Config writes the kubeconfig of the user with that token and returns its path. server "" selects the proxy.
 func (c *Cluster) Config(token, server string) string {
 	c.t.Helper()
 	if server == "" {
@@ -189,7 +187,7 @@ clusters:
 	return f.Name()
 }
 
-// proxy gives the address of the API server through a proxy.
+// proxy starts a proxy of the API server and returns its address.
 func (c *Cluster) proxy(api string) string {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -251,7 +249,7 @@ func (c *Cluster) hangUp() {
 	}
 }
 
-// Cut ends all connections with the API server, and lets none through for that time.
+// Cut ends all connections to the API server, and rejects new ones for that time.
 func (c *Cluster) Cut(d time.Duration) {
 	c.mu.Lock()
 	c.shut = true
@@ -273,7 +271,8 @@ func (c *Cluster) await(what string, ok func() bool) {
 	c.t.Fatalf("kubernetes: no %s after 3 minutes", what)
 }
 
-// Do asks the API server, as its administrator; kind is the content type of in, "" for JSON. out may be nil.
+// Do sends a request to the API server as the administrator. kind is the content type of in, "" for JSON. out may be
+// nil.
 func (c *Cluster) Do(method, path, kind string, in, out any) error {
 	var body io.Reader
 	if in != nil {
@@ -307,7 +306,7 @@ func (c *Cluster) Do(method, path, kind string, in, out any) error {
 	return err
 }
 
-// Kubectl runs kubectl as the administrator and gives its output.
+// Kubectl runs kubectl as the administrator and returns its output.
 func (c *Cluster) Kubectl(stdin string, args ...string) string {
 	c.t.Helper()
 	cmd := exec.Command("kubectl", append([]string{"--kubeconfig=" + c.Kubeconfig}, args...)...)
@@ -319,7 +318,7 @@ func (c *Cluster) Kubectl(stdin string, args ...string) string {
 	return string(out)
 }
 
-// Claim makes a claim of a volume that is a folder of this machine, and gives that.
+// Claim creates a volume claim backed by a folder of this machine, and returns the folder.
 func (c *Cluster) Claim(name string) (dir string) {
 	c.t.Helper()
 	dir = c.path("claims/" + name)

@@ -22,8 +22,8 @@ import (
 	"github.com/moby/spdystream"
 )
 
-// A kubelet runs the pods of the one node: each is a process in a mount and a process namespace of its own. It knows
-// what fisub's pods have, and no more.
+// A kubelet runs the pods of the only node, each as a process in its own mount and process namespaces. It supports only
+// the features that fisub's pods use.
 type kubelet struct {
 	c      *Cluster
 	server *httptest.Server
@@ -34,7 +34,7 @@ type kubelet struct {
 	pods map[string]*pod // by uid
 }
 
-// object is what the kubelet reads of a pod.
+// An object holds the fields of a pod that the kubelet reads.
 type object struct {
 	Metadata struct {
 		Name, Namespace, UID       string
@@ -61,18 +61,18 @@ func (o *object) path() string {
 	return "/api/v1/namespaces/" + o.Metadata.Namespace + "/pods/" + o.Metadata.Name
 }
 
-// A pod is one that runs here.
+// A pod is a pod of this node.
 type pod struct {
 	object
 	log     *os.File
 	cmd     *exec.Cmd
 	init    int           // process id of its first process
-	exited  chan struct{} // closed when the process has ended, or never began
-	why     string        // reason of its end, where that is not the process's own
+	exited  chan struct{} // closed when the process has ended, or never started
+	why     string        // reason of its end, if not the process's own
 	words   string
 	stopped sync.Once
 	started time.Time
-	number  int // of restarts
+	number  int // number of restarts
 }
 
 func startKubelet(c *Cluster) *kubelet {
@@ -113,7 +113,7 @@ func startKubelet(c *Cluster) *kubelet {
 
 const mergePatch = "application/merge-patch+json"
 
-// watch hears of the node's pods.
+// watch follows the changes of the node's pods.
 func (k *kubelet) watch() {
 	for ; k.ctx.Err() == nil; time.Sleep(50 * time.Millisecond) {
 		req, err := http.NewRequestWithContext(k.ctx, "GET",
@@ -168,14 +168,12 @@ func (k *kubelet) heard(what string, o object) {
 	}
 }
 
-// kill ends the pod's processes, all of them.
 func (p *pod) kill() {
 	if p.cmd != nil && p.cmd.Process != nil {
-		_ = p.cmd.Process.Kill() // unshare takes the pod's first process with it, and that all others
+		_ = p.cmd.Process.Kill() // unshare takes the pod's first process with it, which takes all others
 	}
 }
 
-// status tells the API server of the pod.
 func (k *kubelet) status(p *pod, phase, reason, message string, container map[string]any) {
 	ready := "False"
 	if phase == "Running" {
@@ -201,7 +199,6 @@ func waiting(reason, message string) map[string]any {
 	return map[string]any{"waiting": map[string]string{"reason": reason, "message": message}}
 }
 
-// run takes a pod to its end.
 func (k *kubelet) run(p *pod) {
 	defer close(p.exited)
 	switch image := p.Spec.Containers[0].Image; {
@@ -219,7 +216,7 @@ func (k *kubelet) run(p *pod) {
 	}
 }
 
-// once runs the pod's container. It tells whether it is to be started again.
+// once runs the pod's container. It reports whether to start it again.
 func (k *kubelet) once(p *pod) (again bool) {
 	cmd, err := k.command(p)
 	if err == nil {
@@ -261,7 +258,7 @@ func (k *kubelet) once(p *pod) (again bool) {
 			waits = false
 		case <-time.After(100 * time.Millisecond):
 			k.mu.Lock()
-			s := p.Spec.ActiveDeadlineSeconds // it can be shortened
+			s := p.Spec.ActiveDeadlineSeconds // may be shortened later
 			late := s != nil && time.Since(p.started) > time.Duration(*s)*time.Second
 			k.mu.Unlock()
 			if late {
@@ -298,7 +295,6 @@ func (k *kubelet) fail(p *pod, why, words string) {
 	p.kill()
 }
 
-// command is the container's.
 func (k *kubelet) command(p *pod) (*exec.Cmd, error) {
 	one := p.Spec.Containers[0]
 	mounts := []string{"mount --make-rprivate /", "mount -t proc proc /proc"}
@@ -325,7 +321,7 @@ func (k *kubelet) command(p *pod) (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// end takes a pod away that is to be deleted.
+// end removes a deleted pod.
 func (k *kubelet) end(p *pod, seconds int) {
 	k.mu.Lock()
 	if p.init > 0 {
@@ -344,7 +340,6 @@ func (k *kubelet) end(p *pod, seconds int) {
 	_ = k.c.Do("DELETE", p.path(), "", zero, nil)
 }
 
-// find gives a pod by its name.
 func (k *kubelet) find(namespace, name string) *pod {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -356,15 +351,15 @@ func (k *kubelet) find(namespace, name string) *pod {
 	return nil
 }
 
-// Evict does to a pod of namespace default what a kubelet does whose node is short of something.
+// Evict evicts a pod of namespace default as a kubelet short of memory does.
 func (c *Cluster) Evict(name string) {
 	c.kubelet.fail(c.kubelet.find("default", name), "Evicted", "The node was low on resource: memory.")
 }
 
-// Kill ends a pod's first process, and so all of it, as a lack of memory does.
+// Kill kills a pod's first process, and so the whole pod, as the out-of-memory killer does.
 func (c *Cluster) Kill(name string) { c.kubelet.fail(c.kubelet.find("default", name), "", "") }
 
-// Restart ends a pod's first process, and starts its container again.
+// Restart kills a pod's first process and starts its container again.
 func (c *Cluster) Restart(name string) {
 	c.kubelet.fail(c.kubelet.find("default", name), "restart", "")
 }
@@ -390,7 +385,7 @@ func (k *kubelet) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// exec runs a command in a container, by version 4 of the protocol of remote commands.
+// exec runs a command in a container, by version 4 of the remote command protocol.
 func (k *kubelet) exec(w http.ResponseWriter, r *http.Request, p *pod) {
 	k.mu.Lock()
 	init := p.init
@@ -487,7 +482,7 @@ func (k *kubelet) exec(w http.ResponseWriter, r *http.Request, p *pod) {
 	for _, s := range streams {
 		_ = s.Close()
 	}
-	// What was written last is still on its way.
+	// The last output may still be in transit.
 	select {
 	case <-spdy.CloseChan():
 	case <-time.After(5 * time.Second):

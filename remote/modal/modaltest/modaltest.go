@@ -1,8 +1,7 @@
-// Package modaltest is a Modal of one process on loopback, for tests: the control plane and the command router of
-// sandboxes, as far as remote/modal asks for them. What is run in a sandbox really runs, as processes of this machine
-// in a folder of their own; volumes are folders too, of which each sandbox has a copy of its own, as with Modal:
-// `sync`, and the end of the sandbox, take its changes to the volume, and a reload fetches those of others. It knows
-// GPUs, images and networks by name only.
+// Package modaltest is a fake Modal for tests, in one process on loopback. It implements the calls of the control plane
+// and the command router that remote/modal uses. Commands in a sandbox run as processes of this machine in their own
+// folder. Volumes are folders too. As with Modal, each sandbox has its own copy: `sync` and the end of the sandbox
+// write its changes back, and a reload fetches other sandboxes' changes. GPUs, images and networks are only names.
 package modaltest
 
 import (
@@ -27,8 +26,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Root is the folder in sandboxes below which commands find their files: in a command's arguments it stands for a
-// folder of this machine.
+// Root is the root of a command's files in a sandbox. In a command's arguments it is replaced with a folder of this
+// machine.
 const Root = "/fisub/"
 
 // A Server is one Modal, with one workspace and one user.
@@ -36,16 +35,16 @@ type Server struct {
 	pb.UnimplementedModalClientServer
 	dir    string
 	addr   string
-	id     string // Token's id
+	id     string // id of the token
 	secret string
 	grpc   *grpc.Server
 
 	mu       sync.Mutex
 	full     bool // no machine with a GPU is free
 	build    []string
-	broken   string // what building an image ends with; "" where it works
+	broken   string // error of building an image; "" for none
 	fails    map[string]*failure
-	cut      int // stdout streams break after so many bytes; 0 for never
+	cut      int // stdout streams break after this many bytes; 0 for never
 	stall    chan struct{}
 	calls    []string
 	boxes    []*box
@@ -59,10 +58,10 @@ type Server struct {
 type failure struct {
 	err  error
 	left int
-	late bool // the call is done, and only its answer is lost
+	late bool // the call is executed, and only its answer is lost
 }
 
-// Start begins a server with its files in dir. It knows the token of that id and secret.
+// Start starts a server with its files in dir. It accepts the token with that id and secret.
 func Start(dir, id, secret string) (*Server, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -105,24 +104,24 @@ func (s *Server) Stop() {
 	s.grpc.Stop()
 }
 
-// URL is what MODAL_SERVER_URL must be.
+// URL returns the value for MODAL_SERVER_URL.
 func (s *Server) URL() string { return "http://" + s.addr }
 
-// Fail makes the next n calls of a method fail; all of them where n is below zero, none where it is 0.
+// Fail makes the next n calls of a method fail; a negative n means all calls.
 func (s *Server) Fail(method string, code codes.Code, text string, n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.fails[method] = &failure{err: status.Error(code, text), left: n}
 }
 
-// Lose makes Modal do what the next n calls of a method ask for, and lose its answers.
+// Lose executes the next n calls of a method, but loses their answers.
 func (s *Server) Lose(method string, n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.fails[method] = &failure{err: status.Error(codes.Unavailable, "connection reset by peer"), left: n, late: true}
 }
 
-// Full says that no machine with a GPU is free. What is queued starts when that is over.
+// Full sets whether all machines with a GPU are busy. Queued sandboxes start when that ends.
 func (s *Server) Full(full bool) {
 	s.mu.Lock()
 	s.full = full
@@ -132,21 +131,21 @@ func (s *Server) Full(full bool) {
 	}
 }
 
-// Builds sets what building an image prints, and what it fails with, if anything.
+// Builds sets the output of building an image, and its error, if any.
 func (s *Server) Builds(log []string, broken string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.build, s.broken = log, broken
 }
 
-// Cut breaks each stream of a command's output after n bytes, as often as it is opened again; 0 ends that.
+// Cut breaks each stream of a command's output after n bytes, even when reopened; 0 stops that.
 func (s *Server) Cut(n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.cut = n
 }
 
-// Drop breaks the streams that are open.
+// Drop breaks the open streams.
 func (s *Server) Drop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -154,7 +153,7 @@ func (s *Server) Drop() {
 	s.stall = make(chan struct{})
 }
 
-// Kill ends a sandbox with a status and Modal's words for it. What it wrote since its last sync is lost.
+// Kill ends a sandbox with a status and Modal's words for it. Changes since its last sync are lost.
 func (s *Server) Kill(id string, status pb.GenericResult_GenericStatus, text string) error {
 	b, err := s.box(id)
 	if err != nil {
@@ -164,21 +163,21 @@ func (s *Server) Kill(id string, status pb.GenericResult_GenericStatus, text str
 	return nil
 }
 
-// A Sandbox is what a test may know of one.
+// A Sandbox holds a test's view of a sandbox.
 type Sandbox struct {
 	ID      string
 	Tags    map[string]string
 	GPU     string
 	Running bool
-	Blocked bool // its network is
+	Blocked bool // its network is blocked
 	Timeout time.Duration
 	Image   string
 	CPU     float64
-	MostCPU float64 // that it can take
-	Most    int     // MiB that it can take
+	MostCPU float64 // limit on its cores
+	Most    int     // limit on its memory, in MiB
 }
 
-// Sandboxes gives all that there were, in the order of their creation.
+// Sandboxes returns all sandboxes, ended ones too, in the order of their creation.
 func (s *Server) Sandboxes() []Sandbox {
 	var list []Sandbox
 	for _, b := range s.all() {
@@ -202,24 +201,24 @@ func (s *Server) Sandboxes() []Sandbox {
 	return list
 }
 
-// Calls gives the names of the methods that were called, in order.
+// Calls returns the names of the called methods, in order.
 func (s *Server) Calls() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.calls)
 }
 
-// Received gives how many bytes went to the stdin of commands.
+// Received returns how many bytes went to the stdin of commands.
 func (s *Server) Received() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.received
 }
 
-// Volume is the folder with what is on a volume.
+// Volume returns the folder with a volume's files.
 func (s *Server) Volume(name string) string { return filepath.Join(s.dir, "volumes", name) }
 
-// Dir is the folder with what is on a sandbox's own disk.
+// Dir returns the folder with a sandbox's own disk.
 func (s *Server) Dir(id string) string { return filepath.Join(s.dir, "sandboxes", id) }
 
 func (s *Server) all() []*box {
@@ -239,7 +238,7 @@ func (s *Server) box(id string) (*box, error) {
 	return nil, status.Errorf(codes.NotFound, "Sandbox with ID %s not found", id)
 }
 
-// admit counts a call and refuses it where its token is wrong or a test wants it to fail.
+// admit counts a call, and refuses it if its token is wrong or a test wants it to fail.
 func (s *Server) admit(ctx context.Context, method string) (late bool, err error) {
 	service, method := filepath.Split(method)
 	s.mu.Lock()
@@ -293,7 +292,7 @@ func (s *Server) EnvironmentGetOrCreate(context.Context,
 			Settings: pb.EnvironmentSettings_builder{ImageBuilderVersion: "2025.06"}.Build()}.Build()}.Build(), nil
 }
 
-// ImageGetOrCreate names the image by what it is built from.
+// ImageGetOrCreate returns an id made of the image's build commands.
 func (s *Server) ImageGetOrCreate(_ context.Context, r *pb.ImageGetOrCreateRequest) (*pb.ImageGetOrCreateResponse,
 	error) {
 	return pb.ImageGetOrCreateResponse_builder{ImageId: "im-" + strings.Join(r.GetImage().GetDockerfileCommands(),
@@ -337,7 +336,7 @@ func (s *Server) VolumeGetOrCreate(_ context.Context, r *pb.VolumeGetOrCreateReq
 		Metadata: pb.VolumeMetadata_builder{Version: s.versions[id], Name: r.GetDeploymentName()}.Build()}.Build(), nil
 }
 
-// OldVolume makes a volume of version 1.
+// OldVolume creates a volume of version 1.
 func (s *Server) OldVolume(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -383,7 +382,7 @@ func (s *Server) SandboxGetTaskIdV2(ctx context.Context, r *pb.SandboxGetTaskIdR
 	return s.SandboxGetTaskId(ctx, r)
 }
 
-// The router's address says https, as Modal's does; a client of a server on loopback dials it without TLS.
+// The router's URL says https, as Modal's does; a client of a server on loopback dials it without TLS.
 func (s *Server) TaskGetCommandRouterAccess(context.Context, *pb.TaskGetCommandRouterAccessRequest) (
 	*pb.TaskGetCommandRouterAccessResponse, error) {
 	return pb.TaskGetCommandRouterAccessResponse_builder{Jwt: jwt(), Url: "https://" + s.addr}.Build(), nil
@@ -434,7 +433,7 @@ func (s *Server) SandboxTerminateV2(ctx context.Context, r *pb.SandboxTerminateR
 	return s.SandboxTerminate(ctx, r)
 }
 
-// SandboxListV2 gives pages of two, the newest first.
+// SandboxListV2 returns pages of two, the newest first.
 func (s *Server) SandboxListV2(_ context.Context, r *pb.SandboxListRequest) (*pb.SandboxListResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

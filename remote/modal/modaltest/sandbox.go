@@ -20,10 +20,10 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// mark is the variable that all processes of a sandbox have: what ends with it.
+// mark is the environment variable that identifies a sandbox's processes.
 const mark = "FISUB_MODALTEST_SANDBOX="
 
-// A box is a sandbox. Server.mu guards its fields but mounts, which lives has.
+// A box is a sandbox. Server.mu guards its fields except mounts, which lives guards.
 type box struct {
 	s       *Server
 	id      string
@@ -38,16 +38,16 @@ type box struct {
 	result  *pb.GenericResult
 	ready   chan struct{} // closed when commands can run
 	ended   chan struct{}
-	open    int // commands that run
+	open    int // number of running commands
 	used    time.Time
 	ctx     context.Context // ends with the sandbox
 	cancel  context.CancelFunc
 
-	lives  sync.Mutex // of mounts; held while the volumes are copied
+	lives  sync.Mutex // guards mounts; held while the volumes are copied
 	mounts []*mount
 }
 
-// A mount is a sandbox's copy of a volume, and what the volume held when it was made.
+// A mount is a sandbox's copy of a volume. base describes the copy when it was last in sync with the volume.
 type mount struct {
 	dir    string
 	volume string
@@ -71,7 +71,7 @@ func (s *Server) create(app string, def *pb.Sandbox, tags []*pb.SandboxTag, v2 b
 	b := &box{s: s, app: app, def: def, tags: map[string]string{}, created: float64(n + 1), ready: make(chan struct{}),
 		ended: make(chan struct{}), used: time.Now()}
 	b.ctx, b.cancel = context.WithCancel(context.Background())
-	b.id, b.task = fmt.Sprintf("sb-%022d", n), fmt.Sprintf("ta-%d", n) // the form that says which API a sandbox has
+	b.id, b.task = fmt.Sprintf("sb-%022d", n), fmt.Sprintf("ta-%d", n) // the form of the id shows the API version
 	if v2 {
 		b.id = fmt.Sprintf("sb-v2-%d", n)
 	}
@@ -94,7 +94,7 @@ func (s *Server) create(app string, def *pb.Sandbox, tags []*pb.SandboxTag, v2 b
 	return b, nil
 }
 
-// start begins the sandbox's command where a machine is free.
+// start starts the sandbox's command if a machine is free.
 func (b *box) start() {
 	b.s.mu.Lock()
 	if b.started || b.result != nil || b.s.full && b.def.GetResources().GetGpuConfig().GetGpuType() != "" {
@@ -132,7 +132,7 @@ func (b *box) start() {
 	}()
 }
 
-// begin counts a command that is about to run; it is false where the sandbox has ended.
+// begin counts a command that is about to run. It returns false if the sandbox has ended.
 func (b *box) begin() bool {
 	b.s.mu.Lock()
 	defer b.s.mu.Unlock()
@@ -149,7 +149,7 @@ func (b *box) done() {
 	b.used = time.Now()
 }
 
-// shim puts a sync into the sandbox that has the volumes committed.
+// shim adds a sync command to the sandbox that commits the volumes.
 func (b *box) shim() error {
 	if err := errors.Join(os.MkdirAll(filepath.Join(b.dir, "bin"), 0o755),
 		os.MkdirAll(filepath.Join(b.dir, "sync"), 0o755)); err != nil {
@@ -159,7 +159,7 @@ func (b *box) shim() error {
 	return os.WriteFile(filepath.Join(b.dir, "bin", "sync"), []byte(text), 0o755)
 }
 
-// live answers sync, and ends the sandbox at the end of its time or when it is idle.
+// live answers sync, and ends the sandbox at its timeout or when it is idle.
 func (b *box) live() {
 	limit := time.After(time.Duration(b.def.GetTimeoutSecs()) * time.Second)
 	tick := time.NewTicker(5 * time.Millisecond)
@@ -191,7 +191,7 @@ func (b *box) live() {
 	}
 }
 
-// command is argv with its paths in the sandbox turned into those of this machine.
+// command returns the command argv, with paths in the sandbox mapped to this machine.
 func (b *box) command(ctx context.Context, argv []string) *exec.Cmd {
 	mapped := make([]string, len(argv))
 	for i, a := range argv {
@@ -218,7 +218,7 @@ func exitCode(err error) int {
 	return 137
 }
 
-// end ends the sandbox and every process in it; with save, the volumes get what it wrote.
+// end ends the sandbox and all its processes. With save, the volumes get its changes.
 func (b *box) end(state pb.GenericResult_GenericStatus, text string, code int, save bool) {
 	b.s.mu.Lock()
 	if b.result != nil {
@@ -244,7 +244,7 @@ func (b *box) end(state pb.GenericResult_GenericStatus, text string, code int, s
 	close(b.ended)
 }
 
-// kill ends the processes that have the sandbox's mark, and tells how many there were.
+// kill kills the processes with the sandbox's mark, and returns their number.
 func (b *box) kill() int {
 	n := 0
 	for _, pid := range Processes(b.dir) {
@@ -254,7 +254,7 @@ func (b *box) kill() int {
 	return n
 }
 
-// Processes gives the ids of the processes that run in the sandbox whose folder dir is; in all sandboxes below dir.
+// Processes returns the ids of the processes in the sandbox whose folder is dir, or in all sandboxes below dir.
 func Processes(dir string) []int {
 	var pids []int
 	entries, _ := os.ReadDir("/proc")
@@ -288,12 +288,12 @@ func tree(dir string) map[string]stamp {
 	return all
 }
 
-// same tells whether a file has not changed; a folder never does.
+// same reports whether a file is unchanged; folders always are.
 func (a stamp) same(b stamp) bool {
 	return a.dir == b.dir && (a.dir || a.size == b.size && a.mtime.Equal(b.mtime))
 }
 
-// commit takes what changed in the sandbox to its volumes.
+// commit copies the sandbox's changes to its volumes.
 func (b *box) commit() error {
 	b.lives.Lock()
 	defer b.lives.Unlock()
@@ -316,7 +316,7 @@ func (b *box) commit() error {
 	return nil
 }
 
-// reload commits, and makes the sandbox's copies what the volumes hold.
+// reload commits, and updates the sandbox's copies from the volumes.
 func (b *box) reload() error {
 	if err := b.commit(); err != nil {
 		return err
@@ -345,7 +345,7 @@ func (b *box) reload() error {
 	return nil
 }
 
-// carry makes to a copy of the file or folder from.
+// carry copies the file from, described by st, to the path to. For a folder it only creates the path.
 func carry(from, to string, st stamp) error {
 	if st.dir {
 		return os.MkdirAll(to, 0o755)
@@ -355,7 +355,7 @@ func carry(from, to string, st stamp) error {
 	}
 	src, err := os.Open(from)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil // it was a temporary one
+		return nil // it was a temporary file
 	}
 	if err != nil {
 		return err
@@ -366,7 +366,7 @@ func carry(from, to string, st stamp) error {
 		return err
 	}
 	tmp := to + ".carried"
-	if info.Mode().Perm()&0o222 == 0 { // nobody writes to it: the same file does
+	if info.Mode().Perm()&0o222 == 0 { // read-only: the copy can be a link
 		_ = os.Remove(tmp)
 		return errors.Join(os.Link(from, tmp), os.Rename(tmp, to))
 	}
@@ -405,8 +405,8 @@ func (k sink) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// A router has the calls that go to a sandbox. Both services have a method of the same name, so it is a type of its
-// own.
+// A router implements the calls to a sandbox. It is a separate type because both services have a method of the same
+// name.
 type router struct {
 	pb.UnimplementedTaskCommandRouterServer
 	s *Server
@@ -487,7 +487,7 @@ func (t *router) TaskExecStdinWrite(_ context.Context, r *pb.TaskExecStdinWriteR
 	t.s.mu.Lock()
 	if end := r.GetOffset() + uint64(len(r.GetData())); end <= e.wrote && len(r.GetData()) > 0 {
 		t.s.mu.Unlock()
-		return &pb.TaskExecStdinWriteResponse{}, nil // sent again, since the answer was lost
+		return &pb.TaskExecStdinWriteResponse{}, nil // sent again because the answer was lost
 	}
 	if r.GetOffset() != e.wrote {
 		t.s.mu.Unlock()

@@ -1,5 +1,5 @@
-// Package slurmtest starts a Slurm of one node on this machine, for tests: a real controller and a real node daemon on
-// loopback, with GPUs that are device nodes of its own which do nothing. It needs root and Debian's slurm-wlm.
+// Package slurmtest starts a one-node Slurm on this machine for tests: a real controller and a real node daemon on
+// loopback. The GPUs are dummy device nodes. It needs root and Debian's slurm-wlm.
 package slurmtest
 
 import (
@@ -19,17 +19,17 @@ import (
 	"fisub/internal/longtest"
 )
 
-// Setup says what the cluster is like.
+// Setup describes the cluster.
 type Setup struct {
-	Munge bool     // authentication by a munged of its own, else none
-	GPUs  int      // of kind b200; 0 is 2
-	Hide  string   // a folder that is empty for the node, as one that is not on a shared file system
-	Conf  []string // more lines of slurm.conf; the partition is "gpu"
+	Munge bool     // authenticate with its own munged
+	GPUs  int      // number of GPUs of kind b200; 0 means 2
+	Hide  string   // a folder that is empty on the node, as if it were not shared
+	Conf  []string // more lines for slurm.conf; the partition is "gpu"
 }
 
 // A Cluster runs until the test ends.
 type Cluster struct {
-	Conf string // path of slurm.conf: the commands find the cluster by SLURM_CONF
+	Conf string // path of slurm.conf, for SLURM_CONF
 	Node string
 
 	t       testing.TB
@@ -37,7 +37,7 @@ type Cluster struct {
 	daemons map[string]*exec.Cmd
 }
 
-// Start starts a cluster, and skips the test with the reason where this machine cannot.
+// Start starts a cluster. It skips the test, with the reason, if this machine cannot run one.
 func Start(t testing.TB, s Setup) *Cluster {
 	t.Helper()
 	longtest.Skip(t, "starts a cluster of Slurm")
@@ -119,7 +119,7 @@ func (c *Cluster) configure(s Setup) {
 			c.t.Fatal(err)
 		}
 	}
-	check(os.Chmod(c.dir, 0o755)) // munged wants every folder above its socket to be so
+	check(os.Chmod(c.dir, 0o755)) // munged requires this for all folders above its socket
 	for _, name := range []string{"state", "spool", "log", "dev", "munge"} {
 		check(os.Mkdir(c.path(name), 0o755))
 	}
@@ -128,7 +128,7 @@ func (c *Cluster) configure(s Setup) {
 		gpus = 2
 	}
 	for i := range gpus {
-		// slurmd wants character devices: each is a /dev/null.
+		// slurmd requires character devices; each is a /dev/null.
 		check(syscall.Mknod(c.path("dev/nvidia"+strconv.Itoa(i)), syscall.S_IFCHR|0o666, 1<<8|3))
 	}
 	auth := "AuthType=auth/none\nCredType=cred/none\n"
@@ -177,7 +177,7 @@ SlurmdParameters=config_overrides
 	check(os.WriteFile(c.path("cgroup.conf"), []byte("CgroupPlugin=autodetect\n"), 0o644))
 }
 
-// port gives a free one below those that the system gives to outgoing connections.
+// port returns a free port below the range that the system uses for outgoing connections.
 func port(t testing.TB) int {
 	t.Helper()
 	for range 100 {
@@ -192,7 +192,7 @@ func port(t testing.TB) int {
 	return 0
 }
 
-// run starts a daemon in the foreground, so that it is ended as this process's child.
+// run starts a daemon in the foreground, so that it can be ended as a child process.
 func (c *Cluster) run(name string, args ...string) {
 	c.t.Helper()
 	log, err := os.OpenFile(c.log(name), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
@@ -210,14 +210,14 @@ func (c *Cluster) run(name string, args ...string) {
 	c.daemons[name] = cmd
 }
 
-// StartController starts slurmctld, again after Stop("slurmctld"). "-c" forgets all jobs.
+// StartController starts or restarts slurmctld. "-c" forgets all jobs.
 func (c *Cluster) StartController(args ...string) {
 	c.t.Helper()
 	c.run("slurmctld", append([]string{"slurmctld", "-D", "-f", c.Conf}, args...)...)
 	c.await("slurmctld", func() bool { out, _ := c.try("scontrol", "ping"); return strings.Contains(out, " UP") })
 }
 
-// Stop ends one of slurmctld, slurmd and munged, and waits for it. Jobs that run go on.
+// Stop ends one of slurmctld, slurmd and munged, and waits for it. Running jobs continue.
 func (c *Cluster) Stop(name string) {
 	cmd := c.daemons[name]
 	if cmd == nil {
@@ -247,7 +247,7 @@ func (c *Cluster) try(args ...string) (string, error) {
 	return string(out), err
 }
 
-// Run runs one of Slurm's commands and gives its output.
+// Run runs one of Slurm's commands and returns its output.
 func (c *Cluster) Run(args ...string) string {
 	c.t.Helper()
 	out, err := c.try(args...)

@@ -1,4 +1,4 @@
-// Package sshdtest runs real sshds for tests, with keys and a client's config of their own.
+// Package sshdtest runs real sshds for tests, with their own keys and client config.
 package sshdtest
 
 import (
@@ -19,10 +19,10 @@ import (
 	"fisub/internal/longtest"
 )
 
-// A Fleet is a number of real sshds, each on an address of its own with a home folder of its own, and the ssh config
-// that knows them as h1, h2, ...
+// A Fleet is a number of real sshds, each with its own address and home folder, and an ssh config that names them h1,
+// h2, ...
 type Fleet struct {
-	Dir     string // for what belongs to it; its path is short
+	Dir     string // for its files; the path is short
 	Config  string // for ssh -F
 	Daemons []*Daemon
 }
@@ -31,7 +31,7 @@ type Fleet struct {
 type Daemon struct {
 	Name, Addr string
 	Port       int
-	Home       string // of the user who logs in there
+	Home       string // of the user who logs in
 	Conf       string // its configuration file
 	Space      string // network namespace; "" for this one
 
@@ -39,8 +39,8 @@ type Daemon struct {
 	log *bytes.Buffer
 }
 
-// Tool returns the path of a program of OpenSSH. If the program is missing, it skips the test, or fails it if FISUB_TEST_REQUIRE
-// lists ssh.
+// Tool returns the path of a program of OpenSSH. If the program is missing, it skips the test, or fails it if
+// FISUB_TEST_REQUIRE lists ssh.
 func Tool(t testing.TB, name string) string {
 	t.Helper()
 	for _, dir := range append(filepath.SplitList(os.Getenv("PATH")), "/usr/sbin", "/sbin", "/usr/lib/openssh",
@@ -74,7 +74,7 @@ func write(t testing.TB, path, content string) {
 	}
 }
 
-// New starts n sshds on 127.0.0.2 and further.
+// New starts n sshds on 127.0.0.2 and the following addresses.
 func New(t testing.TB, n int) *Fleet {
 	t.Helper()
 	f := Prepare(t, n, func(d *Daemon, i int) { d.Addr = fmt.Sprintf("127.0.0.%d", i+2) })
@@ -84,13 +84,13 @@ func New(t testing.TB, n int) *Fleet {
 	return f
 }
 
-// Prepare makes n sshds, at the Addr that place gives each, and at its Port unless that is 0; they are to be started.
+// Prepare creates n sshds without starting them. place sets the Addr of each; a Port of 0 is replaced with a free one.
 func Prepare(t testing.TB, n int, place func(d *Daemon, i int)) *Fleet {
 	t.Helper()
 	longtest.Skip(t, "starts sshd")
 	Tool(t, "sshd")
 	keygen := Tool(t, "ssh-keygen")
-	dir, err := os.MkdirTemp("", "fs-") // short: sockets lie below it
+	dir, err := os.MkdirTemp("", "fs-") // short, for the paths of sockets
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -148,7 +148,7 @@ func Prepare(t testing.TB, n int, place func(d *Daemon, i int)) *Fleet {
 	return f
 }
 
-// Start starts it and waits until it answers.
+// Start starts the sshd and waits until it answers.
 func (d *Daemon) Start(t testing.TB) {
 	t.Helper()
 	args := []string{Tool(t, "sshd"), "-D", "-e", "-f", d.Conf}
@@ -173,19 +173,20 @@ func (d *Daemon) Start(t testing.TB) {
 	}
 }
 
-// Stop ends the sshd and all connections with it, as when a host loses its power, but for the other processes on it.
+// Stop ends the sshd and all its connections, as when a host loses power, but leaves other processes on the host
+// running.
 func (d *Daemon) Stop() {
 	if d.cmd == nil {
 		return
 	}
-	_ = syscall.Kill(d.cmd.Process.Pid, syscall.SIGSTOP) // no new connections meanwhile
+	_ = syscall.Kill(d.cmd.Process.Pid, syscall.SIGSTOP) // accepts no new connections
 	d.Drop()
 	_ = syscall.Kill(d.cmd.Process.Pid, syscall.SIGKILL)
 	_ = d.cmd.Wait()
 	d.cmd = nil
 }
 
-// Drop ends the connections: the sshd processes that serve them.
+// Drop kills the sshd processes of open connections.
 func (d *Daemon) Drop() {
 	for pid, name := range d.below() {
 		if strings.HasPrefix(name, "sshd") {
@@ -194,7 +195,7 @@ func (d *Daemon) Drop() {
 	}
 }
 
-// Begun gives the processes that those who have logged in have begun, and that are still below the sshd.
+// Begun returns the processes started by logged-in users that are still descendants of the sshd.
 func (d *Daemon) Begun() (pids []int) {
 	for pid, name := range d.below() {
 		if !strings.HasPrefix(name, "sshd") {
@@ -205,7 +206,7 @@ func (d *Daemon) Begun() (pids []int) {
 	return pids
 }
 
-// below gives the names of the processes below the sshd.
+// below returns the names of the sshd and its descendants by process id.
 func (d *Daemon) below() map[int]string {
 	all := map[int]string{d.cmd.Process.Pid: "sshd"}
 	for more := true; more; {
