@@ -58,7 +58,7 @@ typedef struct {
   uint64_t pad[6];
 } vg_progress;
 
-// The heap of device malloc: size bytes at base, used of which were allocated so far; free lists by size class.
+// The heap of device malloc: size bytes at base, of them the first used were ever allocated; free lists by size class.
 typedef struct {
   uint8_t *base;
   uint64_t size, used;
