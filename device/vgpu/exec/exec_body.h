@@ -365,7 +365,7 @@ void VG_WORK(vg_launch *l) {
       }
     }
     if (n == 0) break;
-    // Run the newest task. If no more can start, take turns.
+    // Run the newest task; if no more can start, alternate.
     int i = fresh ? n - 1 : turn_++ % n;
     int r = advance(&k, active[i]);
     if (r == 1) {

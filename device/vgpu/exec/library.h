@@ -2,7 +2,7 @@
 #pragma once
 #include "memory.h"
 
-/* Device malloc: blocks of a power of two, whose class is in the 16 bytes in front of them */
+/* Device malloc: block sizes are powers of two; the size class is in the 16 bytes before the block */
 
 enum { HEAP_MARK = 0x5afe0000 };
 
