@@ -103,7 +103,7 @@ typedef struct {
   volatile uint32_t first[MAX_WORKERS]; // by worker: the first cluster in which it may still fault
 } vg_launch;
 
-// Result of cuTensorMapEncodeTiled in the runtime library; host/runtime.c has the same definition.
+// The result of cuTensorMapEncodeTiled. host/driver.c has the same definition.
 #define VG_TENSOR_MAP 0x70616d726f736e74ull
 typedef struct {
   uint64_t magic, address, strides[4]; // in bytes, of dimensions 1 to 4
