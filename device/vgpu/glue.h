@@ -5,8 +5,8 @@
 
 #include "host/hooks.h"
 
-// vg_install loads the runtime and driver libraries and installs Go's functions. It returns NULL or an error text that the
-// caller frees.
+// vg_install loads the runtime and driver libraries and installs Go's functions. It returns NULL or an error text that
+// the caller frees.
 char *vg_install(const char *path, const char *driver);
 
 // vg_unawaited calls fisub_vgpu_unawaited of the runtime library.
@@ -19,9 +19,9 @@ int vg_release(uint64_t address);
 // Device memory is inaccessible while host code runs, except while the device works. The first access by host code is
 // recorded; then the region is made accessible and the access succeeds.
 //
-// Regions are far apart. Their addresses depend only on the earlier allocations of the process. A region takes no memory
-// until it is touched.
-enum { VG_TENSOR, VG_OWN, VG_OPEN, VG_KINDS }; // arguments of a call; the submission's own; also accessible to host code
+// Regions are far apart. Their addresses depend only on the earlier allocations of the process. A region takes no
+// memory until it is touched.
+enum { VG_TENSOR, VG_OWN, VG_OPEN, VG_KINDS }; // arguments of a call; the submission's own; also for host code
 enum { VG_POISON = 0xff };                      // fills VG_OWN; other memory is zero
 void *vg_map(size_t bytes, int kind);           // NULL: out of memory
 void vg_unmap(void *p);
@@ -30,8 +30,8 @@ void vg_unmap(void *p);
 // returns 0 if the pages cannot be mapped.
 int vg_map_file(void *p, size_t bytes, int fd, int64_t offset);
 
-// vg_unwritten marks memory as unwritten. It returns the distance from a byte to its shadow, which becomes 1 when the byte
-// is written, or 0 if the memory has no shadow.
+// vg_unwritten marks memory as unwritten. It returns the distance from a byte to its shadow, which becomes 1 when the
+// byte is written, or 0 if the memory has no shadow.
 int64_t vg_unwritten(void *p, size_t size);
 
 void vg_host_begins(void);

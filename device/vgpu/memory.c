@@ -11,13 +11,13 @@
 
 #include "glue.h"
 
-// The arena is an address range that is the same in every process: by default no library, heap, stack or data of Go's race
-// detector is there. It has one part for each kind of memory. A region goes to the first place of its part with GAP free
-// bytes on both sides, more than a 32-bit offset spans, or LITTLE_GAP if no such place is left. Its address thus depends
-// only on the earlier allocations of the process. The shadow of the arena follows directly after it.
+// The arena is an address range that is the same in every process: by default no library, heap, stack or data of Go's
+// race detector is there. It has one part for each kind of memory. A region goes to the first place of its part with
+// GAP free bytes on both sides, more than a 32-bit offset spans, or LITTLE_GAP if no such place is left. Its address
+// thus depends only on the earlier allocations of the process. The shadow of the arena follows directly after it.
 //
-// If the range is taken, the arena is elsewhere, and addresses differ from run to run. If there is not enough address space
-// for it (ulimit -v), each region is a separate mapping between two inaccessible pages, without a shadow.
+// If the range is taken, the arena is elsewhere, and addresses differ from run to run. If there is not enough address
+// space for it (ulimit -v), each region is a separate mapping between two inaccessible pages, without a shadow.
 #define ARENA ((char *)0x400000000000)
 #define ARENA_SIZE (8ull << 40)
 #define GAP (17ull << 30)
@@ -87,8 +87,8 @@ static void on_fault(int signal, siginfo_t *info, void *context) {
     sigaction(signal, &before, NULL); // the earlier handler runs when the instruction is retried
 }
 
-// room returns the first address for size bytes with a gap on both sides, or NULL, and sets behind to the region before it,
-// or NULL.
+// room returns the first address for size bytes with a gap on both sides, or NULL. It sets behind to the region before
+// it, or NULL.
 static char *room(size_t size, int kind, size_t gap, region **behind) {
   char *from = arena + parts[kind] + gap, *end = arena + parts[kind + 1];
   *behind = NULL;

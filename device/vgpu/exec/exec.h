@@ -53,12 +53,13 @@ typedef struct {
 // Progress of a worker: its effects that other workers may notice, and proof that it waits. Each has its own cache
 // line.
 typedef struct {
-  volatile uint64_t effects; // 1 + effects of all workers for which its threads proved to wait; UINT64_MAX: ended
-  volatile uint64_t waiting; // 1 + the effects of all workers for which its threads proved to wait; UINT64_MAX: it has ended
+  volatile uint64_t effects; // number of writes, arrivals at barriers and ended threads
+  volatile uint64_t waiting; // 1 + the effects of all workers when its threads were proved to wait; UINT64_MAX: ended
   uint64_t pad[6];
 } vg_progress;
 
-// The heap of device malloc: size bytes at base, of them the first used were ever allocated; free lists by size class.
+// The heap of device malloc: size bytes at base, of which the first used bytes were allocated at some time; free lists by
+// size class.
 typedef struct {
   uint8_t *base;
   uint64_t size, used;

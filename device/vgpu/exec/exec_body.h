@@ -330,7 +330,7 @@ static int advance(worker *k, task *t) {
 
 void VG_WORK(vg_launch *l) {
   int index = __atomic_fetch_add(&l->joined, 1, __ATOMIC_SEQ_CST);
-  worker k = {.l = l, .mine = &l->progress[index], .first = index < MAX_WORKERS ? &l->first[index] : NULL}; // 0: any cluster
+  worker k = {.l = l, .mine = &l->progress[index], .first = index < MAX_WORKERS ? &l->first[index] : NULL}; // 0: any
   task **active = calloc(MAX_BLOCKS, sizeof *active), *spare = NULL;
   if (active == NULL) abort();
   if (index > 0) {

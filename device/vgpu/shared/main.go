@@ -1,7 +1,7 @@
 //go:build linux && cgo
 
 // Command shared is the virtual GPU as a C library for other processes (go build -buildmode=c-shared). The caller frees
-// returned texts with fisub_free. Functions that return only an error text return NULL on success.
+// returned texts with fisub_free.
 package main
 
 /*
