@@ -376,7 +376,7 @@ func (k *Kernel) Params() (all [][2]int) {
 	return all
 }
 
-// A Launch holds the configuration and the parameters of a launch.
+// A Launch is the configuration and the parameters of a launch.
 type Launch struct {
 	Grid, Block, Cluster [3]int
 	Shared               int // dynamic shared memory in bytes
@@ -605,8 +605,8 @@ func (m *Machine) Stop() {
 const maxCalls = 3
 
 // place returns the place of an instruction in the submission's own code, or in a header if none is known:
-// "kernel.cu:12:3: ". For inlined code it is the place of the call, followed by the rest of the chain: "kernel.cu:57:3,
-// in wait at kernel.cu:21:9: ".
+// "kernel.cu:12:3: ". For inlined code it is the place of the call, followed by the rest of the chain:
+// "kernel.cu:57:3, in wait at kernel.cu:21:9: ".
 func (k *Kernel) place(fn, pc int) (string, *ptx.Inst) {
 	f := k.prog.funcs[fn]
 	if f == nil || pc < 0 || pc >= len(f.code) || int(f.code[pc].line) >= len(f.src.Body) {
@@ -868,7 +868,7 @@ func (m *Machine) where(a uint64) string {
 	return m.near(a)
 }
 
-// near describes an address relative to the nearest allocation. An access that begins in an allocation passes its end.
+// near describes the address of an access that is not inside an allocation, relative to the nearest one.
 func (m *Machine) near(a uint64) string {
 	if a < 4096 {
 		return "a null pointer"

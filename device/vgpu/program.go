@@ -23,7 +23,7 @@ type Event byte
 const (
 	Attached Event = 'a' // the program has loaded the virtual GPU
 	Launched Event = 'k' // a kernel was launched
-	Hazard   Event = 'h' // this and the following events have a text
+	Hazard   Event = 'h' // has a text, like Faulted, Lacking and Stopped
 	Faulted  Event = 'f'
 	Lacking  Event = 'l' // the program needs a feature that the virtual GPU does not support
 	Stopped  Event = 's' // the program was ended while no kernel ran

@@ -70,7 +70,7 @@ type gpu struct {
 	tools *nvcc.Toolchain // nil if kernels are prebuilt
 	lib   *tvmffi.Library
 	work  chan func()
-	lost  error // set once a call was cancelled
+	lost  error // set once a call was cancelled; later calls return it
 	done  bool
 	look  Hazards // checked in every call
 	first Hazards // also checked in the first call of a workload
@@ -536,8 +536,8 @@ func verdict() error {
 	return nil
 }
 
-// Probe calls the entry point between fills and reads of the outputs. All work has ended when Call returns, so nothing
-// can be late.
+// Probe fills the outputs, calls the entry point and reads them. All work has ended when Call returns, so no work can
+// be late.
 func (k *kernel) Probe(ctx context.Context, args []device.Arg, fill byte, into [][]byte, kept ...device.Kept) error {
 	outputs := args[len(args)-len(into):]
 	for _, out := range outputs {

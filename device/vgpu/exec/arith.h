@@ -151,8 +151,8 @@ static inline s64 video_part(u32 v, u32 sel) {
   if (part < 6) return sel & 8 ? (s16)(v >> 16 * (part - 4)) : (u16)(v >> 16 * (part - 4));
   return sel & 8 ? (s64)(s32)v : (s64)v;
 }
-// imm: selector of a, of b << 4, of the result << 8 (7: none), signed result << 12, saturate << 13, wrapping shift <<
-// 14, second operation << 16 (0: merge into c, 1 to 3: add, min, max with c), comparison << 20.
+// imm: selector of a, of b << 4, of the result << 8 (7: none), signed result << 12, saturate << 13,
+// wrapping shift << 14, second operation << 16 (0: merge into c, 1 to 3: add, min, max with c), comparison << 20.
 static u32 video(u32 a, u32 b, u32 c, int op, u32 imm) {
   s64 x = video_part(a, imm & 15), y = video_part(b, imm >> 4 & 15), t = 0;
   int is_signed = imm >> 12 & 1;

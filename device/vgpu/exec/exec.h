@@ -33,7 +33,7 @@ typedef struct {
   uint64_t base, size;
   int32_t id;
   int32_t readonly;
-  int64_t shadow; // distance from a byte to its shadow, which is 1 if the byte was written; 0: all bytes were
+  int64_t shadow; // distance from a byte to its shadow, 1 if the byte was written; 0: all bytes count as written
 } vg_range;
 
 enum { STOP_ASKED = 2, MAX_WORKERS = 256 };
@@ -58,8 +58,8 @@ typedef struct {
   uint64_t pad[6];
 } vg_progress;
 
-// The heap of device malloc: size bytes at base, of which the first used bytes were allocated at some time; free lists by
-// size class.
+// The heap of device malloc: size bytes at base. The first used bytes were allocated at some time; free holds lists of
+// free blocks by size class.
 typedef struct {
   uint8_t *base;
   uint64_t size, used;

@@ -330,7 +330,8 @@ static int advance(worker *k, task *t) {
 
 void VG_WORK(vg_launch *l) {
   int index = __atomic_fetch_add(&l->joined, 1, __ATOMIC_SEQ_CST);
-  worker k = {.l = l, .mine = &l->progress[index], .first = index < MAX_WORKERS ? &l->first[index] : NULL}; // 0: any
+  // *first is 0 at the start: the worker may get any cluster.
+  worker k = {.l = l, .mine = &l->progress[index], .first = index < MAX_WORKERS ? &l->first[index] : NULL};
   task **active = calloc(MAX_BLOCKS, sizeof *active), *spare = NULL;
   if (active == NULL) abort();
   if (index > 0) {
@@ -365,7 +366,7 @@ void VG_WORK(vg_launch *l) {
       }
     }
     if (n == 0) break;
-    // Run the newest task; if no more can start, alternate.
+    // A newly started task runs at once. Otherwise all tasks take turns.
     int i = fresh ? n - 1 : turn_++ % n;
     int r = advance(&k, active[i]);
     if (r == 1) {

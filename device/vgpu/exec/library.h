@@ -38,7 +38,7 @@ static int release_memory(vg_heap *h, u64 p) {
   return 1;
 }
 
-// print_formatted prints and returns the number of arguments, as CUDA's printf does.
+// print_formatted returns the number of arguments that it printed, as CUDA's printf does.
 static s32 print_formatted(worker *k, warp *w, group *g, int lane, u64 format, u64 args) {
   effect(k);
   if (!find(k, format, 1)) {

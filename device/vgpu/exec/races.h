@@ -6,9 +6,9 @@
 #pragma once
 #include "state.h"
 
-// An access is the latest access of its kind to a 4-byte word. An entry with another task's number is not of this task.
+// An access is the latest access of its kind to a 4-byte word, by any task.
 typedef struct access {
-  u32 task, tick, time, place; // task: 1 + its number, 0: no access; place: pc | function << 20
+  u32 task, tick, time, place; // task: its number, which starts at 1; 0: no access; place: pc | function << 20
   u16 warp;                    // number in the task
   u8 lane, how;                // how: accessed bytes in bits 0 to 3, then A_* flags
 } access;
@@ -40,7 +40,7 @@ static void join(u32 *to, const u32 *from, u32 n) {
 static void ticks(warp *w) {
   if (w->b->t->clocks) ++*tick_of(w);
 }
-// tells publishes all that the warp has done to a row; hears orders the warp after all that was published there.
+// tells publishes in a row everything that the warp has done; hears orders the warp after everything published there.
 static void tells(warp *w, u32 row) {
   task *t = w->b->t;
   if (t->clocks == NULL) return;
