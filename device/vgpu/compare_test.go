@@ -811,8 +811,11 @@ func TestAgainstGPU(t *testing.T) {
 
 // TestProgramsAsCompiled explains the random programs that differ from the GPU: it applies transformations of ptxas
 // until the GPU's words result. ptxas replaces min(x, x) and max(x, x) by copies, exchanges operands of float64, and
-// flips the sign of a NaN for neg. Six programs reveal a bug of ptxas: from `lop3 t, x, y, x, 230; xor u, t, y; xor v,
-// u, z`, which is z ^ (x & ~y), it makes x & y & z, with -O3 but not with -O0.
+// flips the sign of a NaN for neg. Six programs reveal a bug of ptxas, with -O3 but not with -O0. From
+//
+//	lop3 t, x, y, x, 230; xor u, t, y; xor v, u, z
+//
+// which is z ^ (x & ~y), it makes x & y & z.
 func TestProgramsAsCompiled(t *testing.T) {
 	hashes, others := gpuOutputs(t)
 	// The lop3 with a repeated operand, the xor with the third operand, and the lop3 that ptxas makes from both.
