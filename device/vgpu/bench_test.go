@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// loop is a kernel of one block that does the line body n times, 16 times unrolled.
+// loop returns a kernel of one block that executes body n times, unrolled 16 times.
 func loop(body string) string {
 	return `
 .version 9.0
@@ -47,7 +47,7 @@ $again:
 `
 }
 
-// BenchmarkInstruction is what an instruction of a warp takes.
+// BenchmarkInstruction measures the time of one warp instruction.
 func BenchmarkInstruction(b *testing.B) {
 	for _, c := range []struct{ name, body string }{
 		{"add.s32", "add.s32 %r7, %r7, %r5;"},
@@ -107,7 +107,7 @@ func BenchmarkInstruction(b *testing.B) {
 	}
 }
 
-// BenchmarkTranslate takes 10,000 lines of PTX to what is executed. Aim: 10 s.
+// BenchmarkTranslate decodes 10,000 lines of PTX. Goal: 10 s.
 func BenchmarkTranslate(b *testing.B) {
 	text := loop(strings.Repeat(`
 	ld.global.v4.b32 {%r9, %r10, %r11, %r12}, [%rd2];

@@ -24,25 +24,25 @@ import (
 	"unsafe"
 )
 
-// The same PTX on the virtual GPU and on a GPU: TestAgainstGPUWrite writes cases and inputs to $VGPU_COMPARE, run.py of
-// docs/results/vgpu-h200 runs them on a GPU, and TestAgainstGPU has the hashes of what came out there.
+// Comparison of the virtual GPU with a GPU. TestAgainstGPUWrite writes PTX and inputs to $VGPU_COMPARE; run.py in
+// docs/results/vgpu-h200 runs them on a GPU; TestAgainstGPU compares with the hashes of its outputs.
 
 const compareThreads = 4096
 
-// A comparison is one kernel k(in, out[, map]): each thread reads 64 bytes of a table and writes 16.
+// A comparison is one kernel k(in, out[, map]). Each thread reads 64 bytes of a table and writes Out bytes.
 type comparison struct {
 	Name   string  `json:"name"`
 	Table  string  `json:"table"`
 	PTX    string  `json:"ptx"`
 	Block  int     `json:"block"`
 	Shared int     `json:"shared,omitempty"`
-	Out    int     `json:"out"` // bytes a thread
+	Out    int     `json:"out"` // bytes per thread
 	Tensor *mapped `json:"tensor,omitempty"`
-	// Approximate is the type of results that are not the same bits.
+	// Approximate is the type of results that may differ in some bits.
 	Approximate string `json:"approximate,omitempty"` // "f32", "f16x2", ...
 }
 
-// A mapped tensor is what cuTensorMapEncodeTiled gets.
+// A mapped tensor holds the arguments of cuTensorMapEncodeTiled.
 type mapped struct {
 	Type, Interleave, Swizzle, Fill int
 	Dims, Strides, Box, Steps       []uint64
@@ -76,7 +76,7 @@ func compareTables() map[string][]byte {
 			return specials32[r.IntN(len(specials32))]
 		case 1:
 			return r.Uint32()
-		case 2: // halfway of narrower formats
+		case 2: // midpoints of narrower formats
 			return math.Float32bits(float32(r.NormFloat64()))&^0xfff | []uint32{0, 0x1000, 0xfff, 0x1001}[r.IntN(4)]
 		}
 		return math.Float32bits(float32(r.NormFloat64() * math.Ldexp(1, r.IntN(24)-12)))
@@ -84,7 +84,7 @@ func compareTables() map[string][]byte {
 	high := false
 	fill("f64", func() uint32 {
 		high = !high
-		if high { // the low word comes first
+		if high { // low word first
 			return []uint32{0, 0, 1, math.MaxUint32, r.Uint32(), r.Uint32(), 0x10000000, 0x20000000, 0x30000000}[r.IntN(9)]
 		}
 		if r.IntN(4) == 0 {
@@ -111,7 +111,7 @@ func compareTables() map[string][]byte {
 	fill("f16", half(5, -1, 10))
 	fill("bf16", half(8, -1, 7))
 	word := 0
-	// Of 16 words the first six are factors, the next four sums, for mma.
+	// For mma, the first six of 16 words are factors, the next four sums.
 	factors := func(name string, next func() uint32, sums func() uint32) {
 		word = 0
 		fill(name, func() uint32 {
@@ -154,7 +154,8 @@ const compareHead = `.version 8.4
 	mov.b64 %rd9, 0; mov.b64 %rd10, 0; mov.b16 %h9, 0; mov.b32 %r9, 0; mov.b32 %r10, 0; mov.b32 %r11, 0; mov.b32 %r12, 0;
 `
 
-// straight is a comparison of some instructions on a thread's registers, which leave %h9, %r9 to %r12 or %rd9 and %rd10.
+// straight returns a comparison of straight-line code on a thread's registers. Results are in %h9, %r9 to %r12, or %rd9
+// and %rd10.
 func straight(name, table, body string) comparison {
 	store := "st.global.v4.b32 [%a2], {%r9, %r10, %r11, %r12};"
 	if strings.Contains(body, "%rd9") {
@@ -191,7 +192,7 @@ func gpuCases() (all []comparison) {
 		}
 		return "bits"
 	}
-	// op with n operands of one type.
+	// op adds an instruction with n operands of the same type.
 	op := func(name string, n int) {
 		typ := name[strings.LastIndex(name, ".")+1:]
 		res := typ
@@ -448,7 +449,7 @@ func gpuCases() (all []comparison) {
 	return append(all, comparePrograms()...)
 }
 
-// comparePrograms are random programs of instructions whose results are exact.
+// comparePrograms returns random programs of instructions with exact results.
 func comparePrograms() (all []comparison) {
 	for n := range 500 {
 		r := rand.New(rand.NewPCG(uint64(n), 3))
@@ -509,7 +510,7 @@ func ptxWidth(t string) (n int) {
 
 func pickTable(n int) string { return []string{"bits", "f32", "f16"}[n%3] }
 
-// compareWgmma are products of a warpgroup: 64 threads of 64 bytes fill 32 KiB of shared memory.
+// compareWgmma returns products of a warpgroup. Its threads fill 32 KiB of shared memory with 64 bytes each.
 func compareWgmma() (all []comparison) {
 	one := func(name, table, types string, n, k, swizzle int, leading, stride int, tail string, regsA bool) {
 		regs := make([]string, n/2)
@@ -591,7 +592,7 @@ $fill:
 	return all
 }
 
-// compareTensor are copies of boxes of a tensor into shared memory and back out as bytes.
+// compareTensor returns copies of a tensor's boxes to shared memory and from there, as bytes, to the output.
 func compareTensor() (all []comparison) {
 	ptx := func(coordinates string, rank int, bytes int) string {
 		return `.version 8.4
@@ -663,7 +664,7 @@ $copy:
 	return all
 }
 
-// runComparison gives what a case writes on the virtual GPU.
+// runComparison returns the output of a case on the virtual GPU.
 func runComparison(c comparison, table []byte) ([]byte, error) {
 	m := &Machine{Workers: 1}
 	defer m.drop()
@@ -696,7 +697,7 @@ func runComparison(c comparison, table []byte) ([]byte, error) {
 	return bytes.Clone(unsafe.Slice((*byte)(at(out)), n)), err
 }
 
-// encodedTensor is a tensor map as the runtime library makes it.
+// encodedTensor returns a tensor map as the runtime library encodes it.
 func encodedTensor(t *mapped, address uint64) []byte {
 	b := binary.LittleEndian.AppendUint64(nil, 0x70616d726f736e74)
 	b = binary.LittleEndian.AppendUint64(b, address)
@@ -746,7 +747,7 @@ func sum256(b []byte) string {
 	return hex.EncodeToString(s[:8])
 }
 
-// gpuOutputs are the hashes of what the GPU gave, and the words that it has otherwise than the virtual GPU, by case.
+// gpuOutputs returns, by case, the hashes of the GPU's outputs and the words that differ from the virtual GPU's.
 func gpuOutputs(t *testing.T) (map[string]string, map[string]map[int]uint32) {
 	text, err := os.ReadFile("../../docs/results/vgpu-h200/hashes.json")
 	if err != nil {
@@ -765,8 +766,8 @@ func gpuOutputs(t *testing.T) (map[string]string, map[string]map[int]uint32) {
 	return gpu.Hashes, others
 }
 
-// TestAgainstGPU wants what an H200 gave, bit for bit, but for the words that the file of differences has: with the GPU's
-// words in their place, the outputs are the GPU's.
+// TestAgainstGPU expects the outputs of an H200 bit for bit, except for the words in the file of differences. With
+// these replaced by the GPU's words, the hashes must match.
 func TestAgainstGPU(t *testing.T) {
 	hashes, others := gpuOutputs(t)
 	tables := compareTables()
@@ -794,7 +795,7 @@ func TestAgainstGPU(t *testing.T) {
 		}
 		switch {
 		case sum256(patched) == want:
-		case c.Approximate != "": // the C library's functions round otherwise elsewhere
+		case c.Approximate != "": // C libraries round differently
 			t.Logf("%s: other words differ from the GPU than those known", c.Name)
 		default:
 			t.Errorf("%s: other words differ from the GPU than the %d known", c.Name, len(others[c.Name]))
@@ -808,13 +809,16 @@ func TestAgainstGPU(t *testing.T) {
 	t.Logf("%d cases agree", same)
 }
 
-// TestProgramsAsCompiled wants the GPU's words of the random programs that differ from it, once a program says what ptxas makes of
-// it: copies of min(x, x) and max(x, x), operands of float64 exchanged, a neg that flips the sign of a NaN. Six programs have
-// an error of ptxas in them: of `lop3 t, x, y, x, 230; xor u, t, y; xor v, u, z`, which is z ^ (x & ~y), it makes x & y & z, with
-// -O3 but not with -O0.
+// TestProgramsAsCompiled explains the random programs that differ from the GPU: it applies transformations of ptxas
+// until the GPU's words result. ptxas replaces min(x, x) and max(x, x) by copies, exchanges operands of float64, and
+// flips the sign of a NaN for neg. Six programs reveal a bug of ptxas, with -O3 but not with -O0. From
+//
+//	lop3 t, x, y, x, 230; xor u, t, y; xor v, u, z
+//
+// which is z ^ (x & ~y), it makes x & y & z.
 func TestProgramsAsCompiled(t *testing.T) {
 	hashes, others := gpuOutputs(t)
-	// The lop3 with an operand twice, the xor with the third operand, and the lop3 that ptxas makes of both.
+	// The lop3 with a repeated operand, the xor with the third operand, and the lop3 that ptxas makes from both.
 	wrong := map[string][3]string{
 		"program 73":  {"lop3.b32 %r5, %r8, %r6, %r3, 166;", "xor.b32 %r11, %r11, %r13;", "lop3.b32 %r11, %r13, %r6, %r14, 0x88;"},
 		"program 97":  {"lop3.b32 %r3, %r2, %r4, %r4, 80;", "xor.b32 %r10, %r10, %r13;", "lop3.b32 %r10, %r13, %r4, %r14, 0x36;"},
@@ -827,11 +831,11 @@ func TestProgramsAsCompiled(t *testing.T) {
 		`(?:add|mul)\.rn\.f64 (%rd\d+), (%rd\d+), (%rd\d+);|neg\.f32 (%r\d+), (%r\d+);`)
 	tables := compareTables()
 	for _, c := range comparePrograms() {
-		if len(others[c.Name]) == 0 || c.Name == "program 256" { // two words, for whatever reason
+		if len(others[c.Name]) == 0 || c.Name == "program 256" { // two words differ; unexplained
 			continue
 		}
 		if w, ok := wrong[c.Name]; ok {
-			x := strings.Fields(w[0])[2] // the operand that is not the xor's
+			x := strings.Fields(w[0])[2] // the operand that the xor does not use
 			if c.Name == "program 480" {
 				x = "%r2,"
 			}
@@ -871,10 +875,10 @@ func TestProgramsAsCompiled(t *testing.T) {
 	}
 }
 
-// unitsApart is by how many units in the last place an approximation may differ from the GPU's.
+// unitsApart returns the maximum difference of an approximation from the GPU's, in units in the last place.
 func unitsApart(name string) int64 {
 	switch {
-	case strings.HasPrefix(name, "sin."), strings.HasPrefix(name, "cos."), strings.HasPrefix(name, "lg2."), // an absolute error
+	case strings.HasPrefix(name, "sin."), strings.HasPrefix(name, "cos."), strings.HasPrefix(name, "lg2."), // absolute
 		strings.HasSuffix(name, ".ftz.f64"): // units of the upper word
 		return math.MaxInt64
 	case strings.HasPrefix(name, "ex2.") && strings.HasSuffix(name, ".f32"):
@@ -885,8 +889,8 @@ func unitsApart(name string) int64 {
 	return 1
 }
 
-// A line of differences has the case's name, a tab, and for each word that the GPU has otherwise how many words further
-// than the last one it lies, and what the GPU has there.
+// readDifferences reads lines with a case's name, a tab, and for each word that differs its distance in words from the
+// previous one and the GPU's value.
 func readDifferences(path string) (map[string]map[int]uint32, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -917,7 +921,7 @@ func readDifferences(path string) (map[string]map[int]uint32, error) {
 	return all, lines.Err()
 }
 
-// TestAgainstGPUDifferences writes, from what run.py has written to $VGPU_GPU, the file of differences there.
+// TestAgainstGPUDifferences writes the file of differences to $VGPU_GPU, from the outputs that run.py wrote there.
 func TestAgainstGPUDifferences(t *testing.T) {
 	dir := os.Getenv("VGPU_GPU")
 	if dir == "" {
@@ -973,7 +977,7 @@ func TestAgainstGPUDifferences(t *testing.T) {
 	}
 }
 
-// difference is the largest one in units of the last place, for values of that type.
+// difference returns the largest difference of values of a type, in units in the last place.
 func difference(typ string, got, want []byte) int64 {
 	size := 4
 	if strings.HasSuffix(typ, "16") || strings.HasSuffix(typ, "16x2") {
@@ -981,7 +985,7 @@ func difference(typ string, got, want []byte) int64 {
 	} else if strings.HasSuffix(typ, "64") {
 		size = 8
 	}
-	number := func(b []byte) int64 { // numbers in order
+	number := func(b []byte) int64 { // integers ordered like the numbers
 		switch size {
 		case 2:
 			v := int64(int16(binary.LittleEndian.Uint16(b)))

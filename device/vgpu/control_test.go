@@ -17,7 +17,7 @@ import (
 	"fisub/device"
 )
 
-// runKernel runs the kernel k of PTX without its head on words of memory, the only parameter.
+// runKernel runs kernel k of PTX without a header. Its only parameter points to the words of memory.
 func runKernel(t *testing.T, text string, l Launch, memory ...uint32) ([]uint32, error) {
 	t.Helper()
 	m := &Machine{Workers: 1, Strict: UnwrittenShared | UnwrittenRegister | OutsideMask}
@@ -43,7 +43,7 @@ func runKernel(t *testing.T, text string, l Launch, memory ...uint32) ([]uint32,
 
 func threads(grid, block int) Launch { return Launch{Grid: [3]int{grid}, Block: [3]int{block}} }
 
-// TestCalls recurs to a depth that differs among the threads.
+// TestCalls recurses to different depths in the threads.
 func TestCalls(t *testing.T) {
 	got, err := runKernel(t, `
 .func (.param .b32 ret) fib(.param .b32 n)
@@ -98,7 +98,7 @@ $small:
 	}
 }
 
-// TestLock has all threads of all blocks take one lock in turn, which a warp that always ran the same lanes could not do.
+// TestLock has all threads of all blocks take one lock. A warp that always ran the same lanes would never finish.
 func TestLock(t *testing.T) {
 	got, err := runKernel(t, `
 .visible .entry k(.param .u64 x)
@@ -124,7 +124,7 @@ $try:
 	}
 }
 
-// TestGridBarrier has each block wait for all the others.
+// TestGridBarrier has each block wait for all others.
 func TestGridBarrier(t *testing.T) {
 	const blocks = 100
 	got, err := runKernel(t, `
@@ -160,7 +160,7 @@ $wait:
 	}
 }
 
-// TestBranchTable takes another way in each lane and meets again for a shuffle.
+// TestBranchTable branches differently in each lane and reconverges for a shuffle.
 func TestBranchTable(t *testing.T) {
 	got, err := runKernel(t, `
 .visible .entry k(.param .u64 x)
@@ -191,7 +191,7 @@ $end:
 	}
 }
 
-// TestMbarrier has one warp copy in bulk what the others wait for, and TestCluster a block read another's memory.
+// TestMbarrier has the threads wait for a bulk copy by one warp; TestCluster has a block read another block's memory.
 func TestMbarrier(t *testing.T) {
 	memory := make([]uint32, 256)
 	for i := range 128 {
@@ -275,7 +275,7 @@ func TestCluster(t *testing.T) {
 	}
 }
 
-// TestAtomics adds up what 96 threads give, and tells what was there before.
+// TestAtomics combines the values of 96 threads and checks the old values returned.
 func TestAtomics(t *testing.T) {
 	const n = 96
 	for _, c := range []struct {
@@ -334,7 +334,7 @@ func TestAtomics(t *testing.T) {
 	}
 }
 
-// TestPrintf has one thread print, to file descriptor 1 as on a GPU.
+// TestPrintf prints from one thread, to file descriptor 1 as on a GPU.
 func TestPrintf(t *testing.T) {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -390,7 +390,7 @@ func TestPrintf(t *testing.T) {
 	}
 }
 
-// TestTakeHazards reads what nothing was written to, where that is no fault.
+// TestTakeHazards reads unwritten memory when that is not a fault.
 func TestTakeHazards(t *testing.T) {
 	m := &Machine{Workers: 1}
 	t.Cleanup(m.drop)
@@ -416,7 +416,7 @@ func TestTakeHazards(t *testing.T) {
 	}
 	want := []device.Hazard{{Kind: "unwritten-memory", Place: "kernel.cu:7:9", Text: "kernel.cu:7:9: kernel k, block (0,0,0), " +
 		"thread (0,0,0): read of shared memory that nothing was written to"}}
-	for range 2 { // told again after each call of TakeHazards
+	for range 2 { // reported again after each call of TakeHazards
 		for range 2 {
 			if err := m.Run(k, Launch{Grid: [3]int{2, 1, 1}, Block: [3]int{1, 1, 1}}); err != nil {
 				t.Error(err)
@@ -431,7 +431,7 @@ func TestTakeHazards(t *testing.T) {
 	}
 }
 
-// TestFaults tells what each says. The strings are parts of the text.
+// TestFaults checks the text of each fault. The strings are parts of it.
 func TestFaults(t *testing.T) {
 	head := `
 .visible .entry k(.param .u64 x)
@@ -503,7 +503,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// TestWaits has kernels that wait for long, but not for ever, or compute for long without a store.
+// TestWaits runs kernels that wait for a long time but not forever, or compute for a long time without a store.
 func TestWaits(t *testing.T) {
 	for name, body := range map[string]string{
 		"a long computation": `
@@ -551,7 +551,7 @@ $wait:
 	}
 }
 
-// TestDeviceMalloc has each thread build a list in memory that it allocates and frees.
+// TestDeviceMalloc has each thread build and free a list.
 func TestDeviceMalloc(t *testing.T) {
 	got, err := runKernel(t, `
 .extern .func (.param .b64 p) malloc (.param .b64 n);
@@ -600,7 +600,8 @@ $less:
 	}
 }
 
-// TestFunctionTable calls through pointers in an initialised variable; the functions are declared first.
+// TestFunctionTable calls through pointers in an initialized variable. The functions are declared before they are
+// defined.
 func TestFunctionTable(t *testing.T) {
 	got, err := runKernel(t, `
 .func (.param .b32 r) double(.param .b32 n);
@@ -650,8 +651,8 @@ func TestFunctionTable(t *testing.T) {
 	}
 }
 
-// TestForms has forms that people write and nvcc does not: functions with parameters and results in registers, vector registers,
-// generic accesses to named variables, variables of a function that all its calls share.
+// TestForms tests PTX that people write but nvcc does not: functions with parameters and results in registers, vector
+// registers, generic accesses to named variables, and a function's variables that all its calls share.
 func TestForms(t *testing.T) {
 	got, err := runKernel(t, `
 .func (.reg .b32 sum, .reg .pred odd) both(.reg .v2 .b32 a, .param .b32 b)
@@ -689,7 +690,7 @@ func TestForms(t *testing.T) {
 	}
 }
 
-// TestPairOfBlocks has both blocks of a pair arrive at the mbarrier of the even one, whose address is made by clearing bit 24.
+// TestPairOfBlocks has both blocks of a pair arrive at the mbarrier of the even one, whose address has bit 24 cleared.
 func TestPairOfBlocks(t *testing.T) {
 	got, err := runKernel(t, `
 .visible .entry k(.param .u64 x)

@@ -14,7 +14,7 @@ import (
 	"fisub/device/vgpu/ptx"
 )
 
-// An inst is vg_inst of exec.h, field by field.
+// An inst has the fields of vg_inst in exec.h.
 type inst struct {
 	op         opcode
 	flags      uint8
@@ -27,10 +27,10 @@ type inst struct {
 	want       int32
 }
 
-// sharedBase is where the shared memory of kernels begins: the bytes below are the system's, as on a GPU.
+// sharedBase is the address of a kernel's shared memory. As on a GPU, the system reserves the bytes below it.
 const sharedBase = 1024
 
-// A function is a decoded one.
+// A function is a decoded function.
 type function struct {
 	src       *ptx.Func
 	code      []inst
@@ -39,34 +39,34 @@ type function struct {
 	frameSize int
 	localSize int
 	calls     bool
-	lacks     map[int]string // by the index of the instruction in src.Body
+	lacks     map[int]string // by instruction index in src.Body
 }
 
-// A program is a kernel with the functions that it can reach, by their index in the module.
+// A program is a kernel and the functions that it can reach, by their index in the module.
 type program struct {
 	entry        int
 	funcs        map[int]*function
 	staticShared int
-	shared       []sharedVar // by offset
-	heap         bool        // malloc or free is called
-	atomics      bool        // or anything else whose order decides results
+	shared       []sharedVar // sorted by offset
+	heap         bool        // calls malloc or free
+	atomics      bool        // has atomics or other operations whose order affects results
 	lacks        []string
 }
 
-// A sharedVar is a variable of shared memory and its address there.
+// A sharedVar is a variable and its address in shared memory.
 type sharedVar struct {
 	name string
 	at   uint32
 	size int
 }
 
-// sharedName names the byte at an address of shared memory.
+// sharedName describes the byte at an address of shared memory.
 func (p *program) sharedName(a uint64) string {
 	text := fmt.Sprintf("byte %d of shared memory", int64(a)-sharedBase)
 	for _, v := range p.shared {
 		if at := uint64(v.at); a >= at && a < at+uint64(v.size) {
 			name := Demangled(v.name)
-			text += " (" + name[strings.LastIndex(name, ":")+1:] // without the function that declares it
+			text += " (" + name[strings.LastIndex(name, ":")+1:] // without the declaring function
 			if a > at {
 				text += fmt.Sprintf("+%d", a-at)
 			}
@@ -80,7 +80,7 @@ type variable struct {
 	offset, size int
 }
 
-// layout gives the memory of a function's parameters and of its local variables, in bytes of a lane.
+// layout returns the location of each parameter and local variable in a lane's local memory, and the total size.
 func layout(f *ptx.Func) (map[string]variable, int) {
 	at := 0
 	m := map[string]variable{}
@@ -114,18 +114,18 @@ func leadingZeros(v uint32) int {
 	return n
 }
 
-// An image is what decoding needs of a loaded module: where its variables lie.
+// An image provides the addresses of a loaded module's variables.
 type image interface {
 	address(name string) (uint64, bool) // of a global or constant variable
 	params(f *ptx.Func) uint64          // of a kernel's parameters
-	undefined() bool                    // registers that are read before they are written are looked for
+	undefined() bool                    // check for reads of unwritten registers
 }
 
-// decodeKernel decodes the entry and all that it calls.
+// decodeKernel decodes the entry and all functions that it calls.
 func decodeKernel(m *ptx.Module, img image, entry *ptx.Func) (*program, error) {
 	index := m.Index()
 	p := &program{entry: index[entry.Name], funcs: map[int]*function{}}
-	// What is reached, and the shared variables of it.
+	// Find the reachable functions and their shared variables.
 	reached, queue := map[int]bool{p.entry: true}, []int{p.entry}
 	used := map[string]bool{}
 	var visit func(o ptx.Operand)
@@ -141,7 +141,7 @@ func decodeKernel(m *ptx.Module, img image, entry *ptx.Func) (*program, error) {
 			visit(e)
 		}
 	}
-	for _, v := range m.Vars { // pointers to functions, which kernels may load
+	for _, v := range m.Vars { // initialized with pointers to functions, which kernels may call
 		for _, r := range v.Refs {
 			visit(ptx.Operand{Kind: ptx.Symbol, Name: r.Name})
 		}
@@ -217,18 +217,18 @@ type decoder struct {
 	constants map[constant]int32
 
 	locals  map[string]variable
-	types   []string      // of the registers
-	shadow  map[int]int32 // of registers that may be undefined
-	pairs   map[int]int   // of a register of 128 bits: the first of the two of 64 that stand for it
+	types   []string      // by register
+	shadow  map[int]int32 // shadow of each register that may be undefined
+	pairs   map[int]int   // first of the two 64-bit registers that represent a 128-bit register
 	regs    []int32
 	frame   int
 	out     function
 	carry   int32
 	phase   int32
 	scratch []int32 // predicates
-	jumps   []int   // in code, whose imm is an index in Body
-	tables  []int   // the same in extra
-	body    int     // index of the instruction that is being decoded
+	jumps   []int   // indexes in code of jumps; their imm is an index in Body
+	tables  []int   // indexes in extra of jump targets, likewise
+	body    int     // index of the current instruction
 	in      *ptx.Inst
 	parts   []string
 	guard   int32
@@ -237,7 +237,7 @@ type decoder struct {
 
 type lacking string
 
-// lack makes the instruction one that the virtual GPU lacks, for the reason what.
+// lack stops decoding of the current instruction, which is reported as unsupported because of what.
 func (d *decoder) lack(what string) { panic(lacking(what)) }
 
 func (d *decoder) decode() (*function, error) {
@@ -259,7 +259,7 @@ func (d *decoder) decode() (*function, error) {
 	for i, r := range d.f.Regs {
 		if r.Type != "pred" {
 			d.regs[i] = d.newReg(ptx.Size(r.Type) == 8)
-			if ptx.Size(r.Type) == 16 { // two registers of its own stand for it
+			if ptx.Size(r.Type) == 16 { // represented by two more registers
 				if d.pairs == nil {
 					d.pairs = map[int]int{}
 				}
@@ -313,7 +313,7 @@ func (d *decoder) decode() (*function, error) {
 	return &out, nil
 }
 
-// instruction decodes one; what is missing becomes an instruction that says so when it is met.
+// instruction decodes the current instruction. If it is unsupported, it reports that when it is executed.
 func (d *decoder) instruction() (err error) {
 	code, extra := len(d.out.code), len(d.out.extra)
 	defer func() {
@@ -321,7 +321,7 @@ func (d *decoder) instruction() (err error) {
 		case nil:
 		case lacking:
 			d.missing(code, extra, string(e))
-		case runtime.Error: // it has other operands than any form that is known
+		case runtime.Error: // unexpected operands
 			d.missing(code, extra, d.in.Op+" with such operands")
 		default:
 			panic(e)
@@ -333,8 +333,8 @@ func (d *decoder) instruction() (err error) {
 	return nil
 }
 
-// missing takes back what was emitted for an instruction from code and extra on, and emits one that says what is
-// lacking.
+// missing discards the output from indexes code and extra on, and emits an instruction that reports what as
+// unsupported.
 func (d *decoder) missing(code, extra int, what string) {
 	d.out.code, d.out.extra = d.out.code[:code], d.out.extra[:extra]
 	for len(d.jumps) > 0 && d.jumps[len(d.jumps)-1] >= code {
@@ -375,14 +375,14 @@ func (d *decoder) emit(in inst) *inst {
 	return &d.out.code[len(d.out.code)-1]
 }
 
-// more adds places to the further operands and returns where they begin.
+// more appends further operands and returns the index of the first.
 func (d *decoder) more(places ...int32) int32 {
 	at := len(d.out.extra)
 	d.out.extra = append(d.out.extra, places...)
 	return int32(at)
 }
 
-// of returns the operation for a type.
+// of returns the opcode for a type.
 func (d *decoder) of(table map[string]opcode, typ string) opcode {
 	op, ok := table[typ]
 	if !ok {
@@ -431,7 +431,7 @@ func (d *decoder) arg(i int) ptx.Operand {
 	return d.in.Args[i]
 }
 
-// typ is the last type in the instruction's name, skip 1 the one before it.
+// typ returns the last type in the instruction's name, with skip 1 the one before it.
 func (d *decoder) typ(skip int) string {
 	for i := len(d.parts) - 1; i > 0; i-- {
 		if ptx.Size(d.parts[i]) > 0 || d.parts[i] == "pred" || d.parts[i] == "tf32" || strings.HasSuffix(d.parts[i], "x2") {
@@ -453,12 +453,12 @@ func width(typ string) int {
 
 func wide(typ string) bool { return width(typ) == 8 || typ == "f32x2" }
 
-// src is the place of a value of that type.
+// src returns the operand for reading o as a value of the given type.
 func (d *decoder) src(o ptx.Operand, typ string) int32 {
 	w := wide(typ)
 	switch o.Kind {
 	case ptx.Register:
-		if o.Int != 0 { // something is added
+		if o.Int != 0 { // with an offset
 			sum := d.newReg(w)
 			d.emit(inst{op: either(w, opAdd64, opAdd32), a: d.regs[o.Reg], b: d.constant(uint64(o.Int), w), d: sum})
 			return sum
@@ -493,7 +493,7 @@ func (d *decoder) src(o ptx.Operand, typ string) int32 {
 	return 0
 }
 
-// address is that of a variable or function, in its own space.
+// address returns the address of a variable or function in its own space.
 func (d *decoder) address(o ptx.Operand) uint64 {
 	if a, ok := d.shared[d.f.Name+"\x00"+o.Name]; ok {
 		return uint64(a) + uint64(o.Int)
@@ -550,7 +550,7 @@ func (d *decoder) special(name string, w bool) (int32, bool) {
 	return op.d, true
 }
 
-// dst is the place of a result; that of _ is one that nobody reads.
+// dst returns the operand for a result; for _ it is a dummy.
 func (d *decoder) dst(o ptx.Operand, typ string) int32 {
 	switch o.Kind {
 	case ptx.Register:
@@ -565,7 +565,7 @@ func (d *decoder) dst(o ptx.Operand, typ string) int32 {
 	return 0
 }
 
-// pred is the place of a predicate that is read, with its negation done.
+// pred returns the operand for reading a predicate. It emits the negation, if any.
 func (d *decoder) pred(o ptx.Operand) int32 {
 	if o.Kind == ptx.Integer {
 		d.emit(inst{op: opPconst, d: d.scratch[5], imm: o.Int})
@@ -581,7 +581,7 @@ func (d *decoder) pred(o ptx.Operand) int32 {
 	return d.regs[o.Reg]
 }
 
-// one, two and three emit instructions on lanes whose operands all have the type typ.
+// one, two and three emit an instruction whose operands all have the given type.
 func (d *decoder) one(op opcode, typ string) {
 	d.emit(inst{op: op, a: d.src(d.arg(1), typ), d: d.dst(d.arg(0), typ)})
 }

@@ -16,7 +16,7 @@ import (
 	"fisub/internal/trace"
 )
 
-// A submission that makes a module of PTX and a tensor map through the driver API.
+// driverUser loads a module of PTX and encodes a tensor map with the driver API.
 const driverUser = `
 #include <cuda.h>
 #include <cuda_profiler_api.h>
@@ -110,7 +110,7 @@ func TestDriver(t *testing.T) {
 	}
 	defer dev.Close()
 	unknown := map[string]string{"the build here lacks the header cutlass/cutlass.h": "#include <cutlass/cutlass.h>", "": "#include <absent.h>"}
-	for header, text := range unknown { // a header that the contest's image has is no COMPILE_ERROR
+	for header, text := range unknown { // a missing header that the contest's image has is not a COMPILE_ERROR
 		_, err := dev.Build(t.Context(), nil, &trace.Solution{Name: "header",
 			Spec:    trace.BuildSpec{Language: trace.CUDA, EntryPoint: "kernel.cu::kernel", DestinationPassingStyle: true},
 			Sources: []trace.SourceFile{{Path: "kernel.cu", Content: text}},

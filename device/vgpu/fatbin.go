@@ -14,14 +14,14 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// fatbinMagic begins a fat binary.
+// fatbinMagic is the first word of a fat binary.
 const fatbinMagic = 0xba55ed50
 
-// A moduleImage is the contents of a fat binary that the virtual GPU uses.
+// A moduleImage is the part of a fat binary that the virtual GPU uses.
 type moduleImage struct {
 	ptx  string
-	arch int // the compute capability that the PTX was compiled for, such as 100
-	// usage is, by kernel, that of the machine code for the same arch; nil without such code.
+	arch int // compute capability of the PTX, such as 100
+	// By kernel, from the machine code for the same arch; nil without such code.
 	usage map[string]usage
 }
 
@@ -36,11 +36,11 @@ const (
 	kindPTX, kindELF    = 1, 2
 	flagLZ4, flagZstd   = 0x2000, 0x8000
 	maxImage            = 1 << 30 // bytes of one entry, decompressed
-	entryHead, sizeHead = 48, 64  // bytes of an entry's header: the least, and that of a compressed entry
+	entryHead, sizeHead = 48, 64  // bytes of an entry's header: the minimum, and if compressed
 )
 
-// readImage reads a fat binary as nvcc writes it: a header, then entries with headers of their own. Of several PTX
-// entries it takes that for the newest arch. read returns the first n bytes; readImage asks for no more bytes than the
+// readImage reads a fat binary as nvcc writes it: a header, then entries with their own headers. If it has several PTX
+// entries, the one for the newest arch is used. read returns the first n bytes; readImage requests no more than the
 // header states.
 func readImage(read func(n int) []byte) (*moduleImage, error) {
 	head := read(16)
@@ -79,7 +79,7 @@ type entry struct {
 	flags        uint64
 	arch         int
 	data         []byte
-	packed, size uint64 // bytes of compressed data, and of the text that it stands for
+	packed, size uint64 // bytes before and after decompression
 }
 
 func choose(all []entry) (*moduleImage, error) {
@@ -125,7 +125,7 @@ func choose(all []entry) (*moduleImage, error) {
 	return m, nil
 }
 
-// open returns the text of an entry.
+// open returns the decompressed data of an entry.
 func (e *entry) open() (text []byte, err error) {
 	switch {
 	case e.flags&flagLZ4 != 0:
@@ -152,7 +152,7 @@ func (e *entry) open() (text []byte, err error) {
 func lz4(in []byte, size int) ([]byte, error) {
 	errCut := errors.New("the block of LZ4 is damaged")
 	out := make([]byte, 0, min(size, 255*len(in)))
-	// length returns n, or, if n is 15, the longer length that the next bytes add up to.
+	// length returns n, or, if n is 15, its sum with the length bytes that follow.
 	length := func(n int) (int, bool) {
 		for last := byte(255); n >= 15 && last == 255; in = in[1:] {
 			if len(in) == 0 {
@@ -172,7 +172,7 @@ func lz4(in []byte, size int) ([]byte, error) {
 		}
 		out, in = append(out, in[:n]...), in[n:]
 		if len(in) == 0 {
-			break // the last sequence is literals only
+			break // the last sequence has only literals
 		}
 		if len(in) < 2 {
 			return nil, errCut
@@ -191,8 +191,8 @@ func lz4(in []byte, size int) ([]byte, error) {
 	return out, nil
 }
 
-// readUsage reads the section .nv.info of a cubin: attributes, each with a format, a number and a value. The values
-// that matter here are a symbol's index and a number.
+// readUsage reads the section .nv.info of a cubin. Each attribute there has a format, a number and a value; the values
+// of interest are a symbol index and a count.
 func readUsage(cubin []byte) (map[string]usage, error) {
 	const sized, registerCount, stackSize = 4, 0x2f, 0x12
 	f, err := elf.NewFile(bytes.NewReader(cubin))
@@ -226,7 +226,7 @@ func readUsage(cubin []byte) (map[string]usage, error) {
 			if at == 0 || uint64(at) > uint64(len(symbols)) {
 				return nil, errors.New(".nv.info names a symbol that there is not")
 			}
-			name := symbols[at-1].Name // debug/elf leaves out the first
+			name := symbols[at-1].Name // debug/elf omits symbol 0
 			u := all[name]
 			if attribute == registerCount {
 				u.registers = value

@@ -20,7 +20,7 @@ import (
 	"fisub/internal/trace"
 )
 
-// TestFaultsOfSources has nvcc compile kernels with a fault each; what is told begins with the line that the fault is on.
+// TestFaultsOfSources compiles kernels with one fault each. The message must begin with the line of the fault.
 func TestFaultsOfSources(t *testing.T) {
 	longtest.Skip(t, "compiles kernels")
 	const outside = `invalid %s of 4 bytes at 0x[0-9a-f]+, %s argument 0 \(data\)$`
@@ -41,7 +41,7 @@ func TestFaultsOfSources(t *testing.T) {
 		{"shared memory past its end", "__shared__ volatile float s[32]; s[threadIdx.x + n * 4096] = n; p[0] = s[0];", "1, 32",
 			`invalid write of 4 bytes of shared memory at [0-9]+, which has 128 bytes$`},
 		{"write to a constant", "const_cast<volatile float*>(table)[n & 1] = 1; p[0] = table[n & 1];", "1, 1",
-			`trap$`}, // nvcc's own
+			`trap$`}, // inserted by nvcc
 		{"a barrier in a loop of unlike turns", "for (unsigned i = 0; i < threadIdx.x % 3; i++) { p[i] = n; __syncthreads(); } " +
 			"if (p[40] == 0) __syncthreads(); p[50] = 1;", "1, 32", `bar(rier)?.*sync.* waits for lanes that never come`},
 		{"a shuffle of half a warp", `if (threadIdx.x < 16) asm volatile("{.reg .b32 a; shfl.sync.bfly.b32 a, 1, 1, 31, -1;}"); ` +
@@ -53,7 +53,7 @@ func TestFaultsOfSources(t *testing.T) {
 		{"hang", "while (clock64() >= 0) {}", "1, 32", "stopped"},
 	}
 	faults := len(cases)
-	// What may come out right all the same: a hazard, and a fault for one of compute-sanitizer's tools.
+	// Hazards, which are faults for one of compute-sanitizer's tools.
 	cases = append(cases, []struct{ name, body, config, text string }{
 		{"initcheck: shared memory", "__shared__ volatile float s[64]; s[2 * threadIdx.x] = 1; p[threadIdx.x] = s[threadIdx.x];", "1, 32",
 			"read of shared memory that nothing was written to$"},
@@ -154,7 +154,7 @@ TVM_FFI_DLL_EXPORT_TYPED_FUNC(run, run);
 		if err := b.Fill(0); err != nil {
 			t.Fatal(err)
 		}
-		if which == 4 { // an address of the host
+		if which == 4 { // an address in host memory
 			if err := b.Write([]byte{0, 0, 0x10, 0, 0, 0x7f}); err != nil {
 				t.Fatal(err)
 			}
@@ -231,7 +231,7 @@ TVM_FFI_DLL_EXPORT_TYPED_FUNC(run, run);
 			t.Errorf("%d: got %v, want %q", which, err, want)
 		}
 	}
-	for which := int64(120); which <= 123; which++ { // a non-blocking stream, one that is waited for twice, one that blocks
+	for which := int64(120); which <= 123; which++ { // a non-blocking stream, one waited for in two ways, a blocking one
 		want := ""
 		if which == 120 {
 			want = "late-write at bounded: kernel bounded may go on when the call has returned: nothing orders its stream, which is " +
@@ -241,7 +241,7 @@ TVM_FFI_DLL_EXPORT_TYPED_FUNC(run, run);
 			t.Errorf("%d: got %q (%v), want %q", which, log, err, want)
 		}
 	}
-	for which := int64(110); which <= 114; which++ { // memory that is read when nothing, or something, was written to it
+	for which := int64(110); which <= 114; which++ { // reads of memory that was not written (110) or was
 		want, told := "^$", `^$`
 		if which == 110 {
 			told = `kernel\.cu:[0-9]+:[0-9]+: kernel first, .*: read of 4 bytes of global memory that nothing was written to, ` +

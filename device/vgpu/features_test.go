@@ -18,11 +18,11 @@ import (
 //go:embed testdata/features.cu
 var featuresSource string
 
-// TestFeatures runs what kernels of the contest are made of, as nvcc compiles it. Elsewhere are: shared memory, warps,
-// atomics, bfloat16, half and fp8, dynamic shared memory, printf (devicetest); a barrier that spins, calls through
-// pointers, recursion (control_test.go); tensor maps (driver_test.go, tensor_test.go); wgmma, tcgen05 and setmaxnreg,
-// which take an arch of their own (compare_test.go, tensor_test.go); headers that are not there (TestDriver); and an
-// instruction that is not there, with its line (TestFaults).
+// TestFeatures runs features that kernels of the contest use, compiled by nvcc. Other tests cover shared memory, warps,
+// atomics, bfloat16, half and fp8, dynamic shared memory and printf (devicetest); spinning barriers, calls through
+// pointers and recursion (control_test.go); tensor maps (driver_test.go, tensor_test.go); wgmma, tcgen05 and
+// setmaxnreg, which need their own arch (compare_test.go, tensor_test.go); missing headers (TestDriver); and
+// unsupported instructions with their line (TestFaults).
 func TestFeatures(t *testing.T) {
 	longtest.Skip(t, "compiles kernels")
 	log := &bytes.Buffer{}

@@ -60,7 +60,7 @@ char *vg_install(const char *path, const char *driver) {
   void *install = dlsym(lib, "fisub_vgpu_install");
   if (install == NULL) return strdup("another CUDA runtime is loaded already");
   ((void (*)(const fisub_vgpu_hooks *))install)(&hooks);
-  unawaited = (int (*)(const char **))dlsym(RTLD_DEFAULT, "fisub_vgpu_unawaited"); // of the library that programs find
+  unawaited = (int (*)(const char **))dlsym(RTLD_DEFAULT, "fisub_vgpu_unawaited"); // of the library in use
   if (dlopen(driver, RTLD_NOW | RTLD_GLOBAL) == NULL) return strdup(dlerror());
   return NULL;
 }

@@ -16,21 +16,20 @@ import (
 //go:embed host/nvcc.sh
 var wrapper string
 
-// Compiler returns the command to which the arguments of nvcc are to be added, for programs that run on the virtual GPU
-// and on a GPU.
+// Compiler returns the command for compiling programs for the virtual GPU as well as a GPU. Append the arguments of
+// nvcc to it.
 func Compiler(t *nvcc.Toolchain) []string {
 	return []string{"/bin/sh", "-c", strings.ReplaceAll(wrapper, "NVCC", t.NVCC), "nvcc"}
 }
 
-// HostName is the runtime library's name in a process that may have NVIDIA's.
+// HostName is the name of the runtime library in a process that may also load NVIDIA's.
 const HostName = "libfisub_cudart.so"
 
-// hostCache is the folder of the cache with what Home makes.
+// hostCache is the folder in the cache for Home.
 const hostCache = "vgpu-python"
 
-// Home is a folder as $CUDA_HOME names one, for programs that compile CUDA by themselves: its nvcc keeps the PTX, and
-// what is linked with its runtime, which this process then has, runs on the virtual GPU: on Host. root is the cache's
-// folder.
+// Home returns a folder for $CUDA_HOME, for programs that compile CUDA themselves, and loads its runtime into this
+// process. Its nvcc keeps the PTX, and objects linked with its runtime run on Host. root is the cache's folder.
 func Home(ctx context.Context, root string) (string, error) {
 	t, err := nvcc.Find(root)
 	if err != nil {
@@ -43,7 +42,7 @@ func Home(ctx context.Context, root string) (string, error) {
 	return dir, install(library)
 }
 
-// PrepareHome builds what Home returns, so that a process that may not write to the cache finds it.
+// PrepareHome builds the folder for Home, so that a process without write access to the cache finds it.
 func PrepareHome(ctx context.Context, root string, t *nvcc.Toolchain) error {
 	_, _, err := home(ctx, root, t)
 	return err
@@ -71,11 +70,11 @@ func home(ctx context.Context, root string, t *nvcc.Toolchain) (dir, library str
 	return dir, library, err
 }
 
-// Host is what the runtime library in this process launches kernels on.
+// Host returns the machine that runs the launches of the runtime library in this process.
 func Host() *Machine { return host.machine }
 
-// Verdict is what kernels of Host have done wrong since the last call, which wraps a *Fault, or that something was
-// lacking.
+// Verdict returns and clears the fault of a kernel of Host, which wraps a *Fault, or the error for an unsupported
+// feature.
 func Verdict() error {
 	err := verdict()
 	host.Lock()

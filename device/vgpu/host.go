@@ -25,23 +25,22 @@ import (
 	"fisub/device/nvcc"
 )
 
-// host is what the runtime library in this process calls: one GPU, whatever opens it, as CUDA has one context for a
-// device.
+// host is the state that the runtime library in this process uses: one GPU, since CUDA has one context per device.
 var host = struct {
 	sync.Mutex
 	machine *Machine
 	modules []*hostModule
-	columns nvcc.Columns // of the sources of what is loaded
+	columns nvcc.Columns // of the sources of the next modules
 	fault   error        // the first fault of a kernel
-	lack    string       // what the virtual GPU has not, and where
+	lack    string       // the first unsupported feature, and its place
 
 	prepared map[uintptr]prepared
 	last     uintptr
 }{machine: &Machine{}, prepared: map[uintptr]prepared{}}
 
-// A hostModule is read when its first kernel is needed.
+// A hostModule is a module of the program. It is decoded when its first kernel is needed.
 type hostModule struct {
-	linked bool // it is of the program, and not one that it has loaded
+	linked bool // part of the program, not loaded by it at run time
 	image  func() (*moduleImage, error)
 	load   func() (*Module, error)
 }
@@ -52,7 +51,7 @@ func newHostModule(data unsafe.Pointer, columns nvcc.Columns) *hostModule {
 		if h.linked {
 			return readImage(func(n int) []byte { return unsafe.Slice((*byte)(data), n) })
 		}
-		return &moduleImage{ptx: C.GoString((*C.char)(data))}, nil // of cuModuleLoadData
+		return &moduleImage{ptx: C.GoString((*C.char)(data))}, nil // from cuModuleLoadData
 	})
 	h.load = sync.OnceValues(func() (*Module, error) {
 		i, err := h.image()
@@ -72,7 +71,7 @@ func newHostModule(data unsafe.Pointer, columns nvcc.Columns) *hostModule {
 	return h
 }
 
-// target is the compute capability that PTX states, such as 100.
+// target returns the compute capability in the PTX's .target directive, such as 100.
 func target(text string) int {
 	_, after, _ := strings.Cut(text, "\n.target sm_")
 	n := 0
@@ -82,8 +81,8 @@ func target(text string) int {
 	return n
 }
 
-// vgCapability is the compute capability of the device, such as 100: the newest that a kernel of the program was
-// compiled for. Kernels that it compiles or loads while it runs do not change it.
+// vgCapability returns the compute capability of the device, such as 100: the newest that a kernel of the program was
+// compiled for. Kernels that the program compiles or loads at run time do not change it.
 //
 //export vgCapability
 func vgCapability() C.int {
@@ -98,8 +97,8 @@ func vgCapability() C.int {
 	return C.int(cmp.Or(newest, 100))
 }
 
-// sourceName is a source's path as the submission has it: builds lie in a folder src of the cache. For a program it is
-// relative to the working folder, if it is below that.
+// sourceName returns the path of a source in the submission, which is built in a folder src of the cache. For a program
+// it is relative to the working folder if it is below it.
 func sourceName(path string) string {
 	path = filepath.ToSlash(path)
 	if attached.folder != "" {
@@ -114,7 +113,7 @@ func sourceName(path string) string {
 	return path
 }
 
-// CUDA's numbers for errors.
+// CUDA's error numbers.
 const (
 	cudaSuccess, cudaInvalidValue, cudaNoFunction       = 0, 1, 98
 	cudaInvalidPTX, cudaNotSupported, cudaLaunchFailure = 218, 801, 719
@@ -146,7 +145,7 @@ func vgModule(fatbin unsafe.Pointer) C.uintptr_t {
 	return C.uintptr_t(len(host.modules))
 }
 
-// A prepared launch is one whose parameters were copied.
+// A prepared launch is a launch whose parameters were copied.
 type prepared struct {
 	kernel *Kernel
 	launch Launch
@@ -222,7 +221,7 @@ func vgLaunch(id C.uintptr_t) C.int {
 		return cudaNotSupported
 	}
 	keepFault(f)
-	return cudaSuccess // as on a GPU, which tells later
+	return cudaSuccess // as on a GPU, which reports the fault later
 }
 
 //export vgAttributes
@@ -231,7 +230,7 @@ func vgAttributes(module C.uintptr_t, kernel *C.char, out *C.fisub_vgpu_attribut
 	if k == nil {
 		return C.int(code)
 	}
-	const unknown = 64 // registers, where ptxas has not told them
+	const unknown = 64 // registers, if ptxas's count is unknown
 	u, _ := k.usage()
 	*out = C.fisub_vgpu_attributes{shared: C.int(k.StaticShared()), local: C.int(k.local()),
 		threads:   C.int(k.MaxThreads()),
@@ -239,7 +238,7 @@ func vgAttributes(module C.uintptr_t, kernel *C.char, out *C.fisub_vgpu_attribut
 	return cudaSuccess
 }
 
-// vgBlocks is how many blocks of a kernel a multiprocessor holds at once; 0 where there is no such kernel.
+// vgBlocks returns how many blocks of a kernel a multiprocessor holds at once, or 0 if the kernel does not exist.
 //
 //export vgBlocks
 func vgBlocks(module C.uintptr_t, kernel *C.char, threads C.int, shared C.size_t) C.int {
@@ -288,8 +287,7 @@ func vgAlloc(size C.size_t, shared C.int) C.uintptr_t {
 //export vgWritten
 func vgWritten(p C.uintptr_t, size C.size_t) { host.machine.written(uintptr(p), int(size)) }
 
-// vgInside tells whether size bytes at p, where the device has memory there, are within it, and keeps the fault that
-// they are not.
+// vgInside keeps a fault if p is in an allocation of the device and p+size is past its end.
 //
 //export vgInside
 func vgInside(function *C.char, p C.uintptr_t, size C.size_t) C.int {
@@ -302,14 +300,14 @@ func vgInside(function *C.char, p C.uintptr_t, size C.size_t) C.int {
 	return cudaInvalidValue
 }
 
-// wrongUse keeps the fault of the submission's host code.
+// wrongUse keeps a fault of the submission's host code.
 func wrongUse(text string) {
 	host.Lock()
 	defer host.Unlock()
 	keepFault(&Fault{Text: text})
 }
 
-// keepFault keeps the first fault; keepLack what the virtual GPU lacks first. Their caller holds the lock.
+// keepFault and keepLack keep the first fault and the first unsupported feature. The caller holds the lock.
 func keepFault(f *Fault) {
 	if host.fault == nil {
 		host.fault = f
@@ -324,7 +322,7 @@ func keepLack(text string) {
 	}
 }
 
-// hostUse keeps the fault that the host code of the library object has used memory of the device, where it has.
+// hostUse keeps a fault if host code has used device memory. It names the function if it belongs to library object.
 func hostUse(object string) {
 	var use C.vg_use
 	if C.vg_used(&use) == 0 {
@@ -343,8 +341,8 @@ func hostUse(object string) {
 		cmp.Or(verb, "uses"), host.machine.where(uint64(uintptr(use.address)))))
 }
 
-// lateWork keeps the hazard that a call has left work on a stream of the submission's own, for which neither the stream
-// of the call nor the host has waited.
+// lateWork keeps a hazard if a call left work on a stream of the submission that neither the call's stream nor the host
+// waited for.
 func lateWork() {
 	var kernel *C.char
 	for C.vg_unawaited(&kernel) != 0 {
@@ -390,8 +388,8 @@ func vgStatus() C.int {
 	return cudaSuccess
 }
 
-// refused keeps a launch that a GPU refuses, as a hazard or a fault: a submission that does not ask for errors never
-// hears of it.
+// refused keeps a fault or hazard for a launch that a GPU refuses. A submission that does not check for errors would
+// not notice it.
 func refused(kernel, why string) {
 	text := fmt.Sprintf("kernel %s was not launched: %s", Demangled(kernel), why)
 	host.Lock()

@@ -14,8 +14,8 @@ import (
 	"unsafe"
 )
 
-// lanes runs body in each of 32 threads, which find their four values in %rd1 to %rd4, %r1 to %r4 and %h1 to %h4, and gives what
-// they leave in result: "%rd9", "%r9" or "%h9", or, of predicates, in %p9.
+// lanes runs body in 32 threads and returns each thread's value of result: "%rd9", "%r9", "%h9" or, for predicates,
+// "%p9". A thread's four inputs are in %rd1 to %rd4, %r1 to %r4 and %h1 to %h4.
 func lanes(t *testing.T, body, result string, in [32][4]uint64) (out [32]uint64) {
 	t.Helper()
 	store := "mov.b64 %rd10, %rd9;"
@@ -79,7 +79,7 @@ func lanes(t *testing.T, body, result string, in [32][4]uint64) (out [32]uint64)
 	return out
 }
 
-// check runs an instruction on values that next gives and compares each lane with want.
+// check runs an instruction on values from next and compares each lane with want.
 func check(t *testing.T, body, result string, next func(r *rand.Rand) [4]uint64, want func(v [4]uint64) uint64) {
 	t.Helper()
 	r := rand.New(rand.NewPCG(uint64(len(body)), 7))
@@ -98,7 +98,7 @@ func check(t *testing.T, body, result string, next func(r *rand.Rand) [4]uint64,
 	}
 }
 
-// integers are numbers of all sizes, and the ends of each.
+// integers returns numbers of all sizes, with an emphasis on limits.
 func integers(r *rand.Rand) (v [4]uint64) {
 	for i := range v {
 		v[i] = r.Uint64() >> r.IntN(64)
@@ -115,7 +115,7 @@ func integers(r *rand.Rand) (v [4]uint64) {
 	return v
 }
 
-// signed and unsigned read the lowest n bits.
+// signed and unsigned convert the lowest n bits.
 func signed(v uint64, n int) *big.Int {
 	x := new(big.Int).SetUint64(v << (64 - n) >> (64 - n))
 	if v>>(n-1)&1 == 1 {
@@ -126,7 +126,7 @@ func signed(v uint64, n int) *big.Int {
 
 func unsigned(v uint64, n int) *big.Int { return new(big.Int).SetUint64(v << (64 - n) >> (64 - n)) }
 
-// low is x modulo 2^n.
+// low returns x modulo 2^n.
 func low(x *big.Int, n int) uint64 {
 	return new(big.Int).And(x, new(big.Int).Sub(new(big.Int).Lsh(big.NewInt(1), uint(n)), big.NewInt(1))).Uint64()
 }
@@ -212,7 +212,7 @@ func TestIntegers(t *testing.T) {
 					return v
 				}
 				check(t, fmt.Sprintf("bfe.%s %s, %s, %%r2, %%r3;", typ, d, a), d, field, func(v [4]uint64) uint64 {
-					// The ISA's own loop.
+					// The loop in the ISA.
 					pos, length, msb := int(v[1]), int(v[2]), n-1
 					sbit := uint64(0)
 					if s == "s" && length > 0 {
@@ -315,7 +315,7 @@ func TestIntegers(t *testing.T) {
 	})
 }
 
-// floats are bits of float32 of all kinds; normal ones stay away from the ends of the range.
+// floats returns the bits of float32 numbers; normal excludes special values and the ends of the range.
 func floats(normal bool) func(r *rand.Rand) [4]uint64 {
 	return func(r *rand.Rand) (v [4]uint64) {
 		for i := range v {
@@ -340,7 +340,7 @@ func floats(normal bool) func(r *rand.Rand) [4]uint64 {
 var roundingModes = map[string]big.RoundingMode{"rn": big.ToNearestEven, "rz": big.ToZero, "rm": big.ToNegativeInf,
 	"rp": big.ToPositiveInf}
 
-// TestFloat32 compares with exact arithmetic, rounded once.
+// TestFloat32 compares with exact results, rounded once.
 func TestFloat32(t *testing.T) {
 	value := func(v uint64) *big.Float {
 		return new(big.Float).SetPrec(2000).SetFloat64(float64(math.Float32frombits(uint32(v))))
@@ -370,7 +370,8 @@ func TestFloat32(t *testing.T) {
 		check(t, fmt.Sprintf("and.b32 %%r1, %%r1, 0x7fffffff; sqrt.%s.f32 %%r9, %%r1;", name), "%r9", floats(true),
 			func(v [4]uint64) uint64 { return round(e().Sqrt(e().Abs(value(v[0])))) })
 	}
-	// With every kind of number, to nearest: Go's own float32, and float64 where one rounding is the same as two.
+	// All kinds of numbers, rounded to nearest: compare with Go's float32, or float64 if rounding twice is the same as
+	// once.
 	canonical := func(f float32) uint64 {
 		if f != f {
 			return 0x7fffffff
@@ -416,7 +417,7 @@ func TestFloat32(t *testing.T) {
 			return uint64(math.Float32bits(float32(math.Max(float64(x), float64(y)))))
 		})
 	}
-	// The documented errors of the approximations: 2^-22 relative and 2 units in the last place, about.
+	// The approximations' documented errors are about 2^-22 relative, or 2 units in the last place.
 	for op, f := range map[string]func(float64) float64{"ex2": math.Exp2, "rcp": func(x float64) float64 { return 1 / x },
 		"sqrt": math.Sqrt, "rsqrt": func(x float64) float64 { return 1 / math.Sqrt(x) }, "lg2": math.Log2} {
 		var in [32][4]uint64
@@ -494,13 +495,13 @@ func TestCompare(t *testing.T) {
 	}
 }
 
-// narrow is a format: mantissa bits, bias, the largest number.
+// A narrow is a floating-point format: its bits, mantissa bits, bias and largest number.
 type narrow struct {
 	bits, mantissa, bias int
 	most                 float64
 }
 
-// encode finds the nearest number by looking at all of them.
+// encode returns the code of the nearest number, found by trying all.
 func (f narrow) encode(x float64, saturate bool) uint64 {
 	if x != x {
 		return uint64(1)<<(f.bits-1) - 1
@@ -567,7 +568,7 @@ func TestConversions(t *testing.T) {
 			return half.encode(n.value(v[0]>>8), false)<<16 | half.encode(n.value(v[0]&255), false)
 		})
 	}
-	bf := func(x uint64) uint64 { // nearest even by its definition: half a unit is 0x8000
+	bf := func(x uint64) uint64 { // nearest even by definition: half a unit is 0x8000
 		if f(x) != f(x) {
 			return 0x7fff
 		}
@@ -581,7 +582,7 @@ func TestConversions(t *testing.T) {
 	check(t, "cvt.rn.bf16x2.f32 %r9, %r1, %r2;", "%r9", floats(false), func(v [4]uint64) uint64 { return bf(v[0])<<16 | bf(v[1]) })
 	check(t, "cvt.rz.bf16.f32 %h9, %r1;", "%h9", floats(true), func(v [4]uint64) uint64 { return v[0] >> 16 })
 	check(t, "cvt.rna.tf32.f32 %r9, %r1;", "%r9", floats(true), func(v [4]uint64) uint64 { return (v[0] + 0x1000) &^ 0x1fff })
-	// To integers: every rounding, clamped, of NaN 0.
+	// To integers: every rounding mode, clamped; NaN becomes 0.
 	for mode, round := range map[string]func(float64) float64{"rni": math.RoundToEven, "rzi": math.Trunc, "rmi": math.Floor,
 		"rpi": math.Ceil} {
 		for _, n := range []int{16, 32, 64} {
@@ -670,13 +671,13 @@ func TestHalf(t *testing.T) {
 		}
 		return v
 	}
-	// Exact values of at most 11 bits have exact sums and products in float64, but not their sums: those are rounded to odd.
+	// Sums and products of 11-bit values are exact in float64. The sum in an fma is not: it is rounded to odd.
 	check(t, "add.f16 %h9, %h1, %h2;", "%h9", next, func(v [4]uint64) uint64 { return half.encode(decode(v[0])+decode(v[1]), false) })
 	check(t, "mul.f16 %h9, %h1, %h2;", "%h9", next, func(v [4]uint64) uint64 { return half.encode(decode(v[0])*decode(v[1]), false) })
 	check(t, "fma.rn.f16 %h9, %h1, %h2, %h3;", "%h9", next, func(v [4]uint64) uint64 {
 		exact := new(big.Float).SetPrec(500).SetFloat64(decode(v[0]) * decode(v[1]))
 		exact.Add(exact, new(big.Float).SetFloat64(decode(v[2])))
-		// nearest by halves of units: the codes are in order of the values
+		// Round to odd in float64, then to nearest.
 		x, accuracy := exact.Float64()
 		if accuracy != big.Exact { // to odd
 			if math.Float64bits(x)&1 == 0 {
@@ -725,7 +726,7 @@ func TestPolicy(t *testing.T) {
 	}
 }
 
-// TestLanes compares what lanes exchange with the ISA's own description of it.
+// TestLanes compares exchanges between lanes with their description in the ISA.
 func TestLanes(t *testing.T) {
 	r := rand.New(rand.NewPCG(9, 9))
 	var in [32][4]uint64
@@ -780,7 +781,7 @@ func TestLanes(t *testing.T) {
 		"match.any.sync.b32 %r9, %r3, -1;":                                                 func(i int) uint64 { return same[in[i][2]] },
 		"redux.sync.add.u32 %r9, %r1, -1;":                                                 func(int) uint64 { return uint64(sum) },
 		"redux.sync.min.u32 %r9, %r1, -1;":                                                 func(int) uint64 { return uint64(least) },
-		// tiles: lanes that execute an instruction together with different member masks
+		// Tiles: lanes execute an instruction together with different member masks.
 		tile + "redux.sync.add.u32 %r9, %r1, %r6;": func(i int) uint64 { return uint64(half[i/16]) },
 		tile + "match.any.sync.b32 %r9, %r3, %r6;": func(i int) uint64 { return same[in[i][2]] & (0xffff << (i / 16 * 16)) },
 		tile + "and.b32 %r5, %r3, 1; setp.ne.u32 %p1, %r5, 0; vote.sync.ballot.b32 %r9, %p1, %r6;": func(i int) uint64 {
@@ -795,7 +796,7 @@ func TestLanes(t *testing.T) {
 		"mov.u32 %r9, %lanemask_lt;":                         func(i int) uint64 { return 1<<i - 1 },
 		"activemask.b32 %r9;":                                func(int) uint64 { return 0xffffffff },
 		"movmatrix.sync.aligned.m8n8.trans.b16 %r9, %r1;": func(i int) uint64 {
-			// element (row, column) is a half of lane row*4 + column/2
+			// element (row, column) is in half of lane row*4 + column/2
 			get := func(row, col int) uint64 { return in[row*4+col/2][0] >> (16 * (col & 1)) & 0xffff }
 			row, col := i/4, i%4*2
 			return get(col, row) | get(col+1, row)<<16
@@ -811,7 +812,7 @@ func TestLanes(t *testing.T) {
 	}
 }
 
-// TestMMA multiplies small integers, whose results are exact, by the ISA's layout of the fragments.
+// TestMMA multiplies small integers, for exact results, with the ISA's layout of the fragments.
 func TestMMA(t *testing.T) {
 	for _, c := range []struct {
 		k          int
@@ -855,9 +856,9 @@ func TestMMA(t *testing.T) {
 			}
 			return uint32(v)
 		}
-		each := 32 / c.bits // elements in a register
+		each := 32 / c.bits // elements per register
 		mask := uint32(1<<c.bits - 1)
-		// The fragments, a register at a time, put in memory for the lanes.
+		// Fragments, register by register, in memory for the lanes.
 		var regs [32][]uint32
 		na, nb := 16*c.k*c.bits/1024, 8*c.k*c.bits/1024
 		for lane := range 32 {

@@ -9,55 +9,55 @@ import (
 	"fisub/device/nvcc"
 )
 
-// Limits of a multiprocessor, and of a launch.
+// Limits of a multiprocessor and of a launch.
 const (
 	processors        = 148 // of the device
 	processorThreads  = 2048
 	processorBlocks   = 32
 	processorShared   = 228 << 10
-	processorRegs     = 64 << 10 // what a block may have, too
+	processorRegs     = 64 << 10 // also the limit for a block
 	blockShared       = 227 << 10
-	reservedShared    = 1 << 10   // bytes of a block's shared memory that the system takes
-	maxLocal          = 512 << 10 // bytes for each thread
-	portableCluster   = 8         // blocks of a cluster that every GPU takes
+	reservedShared    = 1 << 10   // bytes of a block's shared memory that the system reserves
+	maxLocal          = 512 << 10 // bytes per thread
+	portableCluster   = 8         // blocks per cluster that every GPU supports
 	maxCluster        = 16
-	maxThreads        = 1024 // of a block
-	partitions        = 4    // of a multiprocessor, each with registers of its own
-	registerUnit      = 256  // registers are assigned to a warp in units of so many
-	cudaTooManyBlocks = 720  // CUDA's numbers for errors
+	maxThreads        = 1024 // per block
+	partitions        = 4    // of a multiprocessor, each with its own registers
+	registerUnit      = 256  // a warp's registers are rounded up to this
+	cudaTooManyBlocks = 720  // CUDA's error numbers
 	cudaOutOfResource = 701
 	cudaClusterSize   = 912
 )
 
 func roundUp(n, unit int) int { return (n + unit - 1) / unit * unit }
 
-// usage is what ptxas assigned to each thread of k; false if its module has no machine code for the arch of its PTX.
+// usage returns what ptxas assigned to each thread of k, or false without machine code for the arch of the PTX.
 func (k *Kernel) usage() (usage, bool) {
 	u, ok := k.mod.usage[k.src.Name]
 	return u, ok
 }
 
-// warpRegisters returns the registers that a warp of k takes, 0 if ptxas has not told them.
+// warpRegisters returns the number of registers of a warp of k, or 0 if it is unknown.
 func (k *Kernel) warpRegisters() int {
 	u, _ := k.usage()
 	return roundUp(u.registers*32, registerUnit)
 }
 
-// MaxThreads returns the largest block that k can be launched with: its launch bounds, and what its registers allow.
+// MaxThreads returns the size of the largest block that both the launch bounds and the registers of k allow.
 func (k *Kernel) MaxThreads() int {
 	return min(k.bound(), k.registerBound())
 }
 
-// registerBound is the largest block that the registers allow.
+// registerBound returns the size of the largest block that the registers allow.
 func (k *Kernel) registerBound() int {
 	u, _ := k.usage()
 	return nvcc.LargestBlock(u.registers)
 }
 
-// bound is the largest block that the launch bounds allow.
+// bound returns the size of the largest block that the launch bounds allow.
 func (k *Kernel) bound() int { return cmp.Or(k.src.MaxThreads, maxThreads) }
 
-// local returns the bytes of local memory that a thread of k takes.
+// local returns the bytes of local memory per thread of k.
 func (k *Kernel) local() int {
 	if u, ok := k.usage(); ok {
 		return u.local
@@ -65,7 +65,7 @@ func (k *Kernel) local() int {
 	return k.LocalBytes()
 }
 
-// blocks returns how many blocks of so many threads and bytes of dynamic shared memory a multiprocessor holds at once.
+// blocks returns how many blocks with the given threads and bytes of dynamic shared memory fit on a multiprocessor.
 func (k *Kernel) blocks(threads, shared int) int {
 	if threads <= 0 || threads > k.registerBound() || k.StaticShared()+shared > blockShared {
 		return 0
@@ -78,12 +78,12 @@ func (k *Kernel) blocks(threads, shared int) int {
 	return n
 }
 
-// resident returns how many blocks of a launch the device holds at once, at least one for each multiprocessor.
+// resident returns how many blocks of a launch the device holds at once, at least one per multiprocessor.
 func (k *Kernel) resident(l Launch) int {
 	return processors * max(1, k.blocks(l.Block[0]*l.Block[1]*l.Block[2], l.Shared))
 }
 
-// refusal returns why a GPU refuses a launch, and CUDA's error for it; "" if it takes it.
+// refusal returns why a GPU refuses a launch and CUDA's error number, or "" if it does not.
 func (k *Kernel) refusal(l Launch) (why string, code int) {
 	threads, cluster := l.Block[0]*l.Block[1]*l.Block[2], l.Cluster[0]*l.Cluster[1]*l.Cluster[2]
 	for i := range 3 {

@@ -14,7 +14,7 @@ import (
 	"fisub/internal/longtest"
 )
 
-// loaded returns the kernel scale, compiled to so many registers and bytes of local memory.
+// loaded returns kernel scale with the given registers and bytes of local memory.
 func loaded(t *testing.T, text string, u *usage) *Kernel {
 	t.Helper()
 	m := &Machine{}
@@ -32,7 +32,7 @@ func loaded(t *testing.T, text string, u *usage) *Kernel {
 	return k
 }
 
-// The figures are those that an H100 gives for kernels of as many registers: cudaFuncAttributes.maxThreadsPerBlock, and
+// The numbers are from an H100, for kernels with these registers: cudaFuncAttributes.maxThreadsPerBlock, and
 // cudaOccupancyMaxActiveBlocksPerMultiprocessor for 32, 128, 224, 320, 416, 512 and 1024 threads.
 func TestOccupancy(t *testing.T) {
 	for _, tc := range []struct {
@@ -101,7 +101,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// Fat binaries as nvcc writes them: not compressed, with LZ4, with zstd, and with zstd for the machine code too.
+// Fat binaries written by nvcc: uncompressed, with LZ4, with zstd, and with zstd also for machine code.
 func TestFatBinaries(t *testing.T) {
 	longtest.Skip(t, "runs nvcc")
 	root, err := cache.Root()
@@ -144,7 +144,7 @@ __global__ void other(int* x, int n) { int a[300]; for (int i = 0; i < 300; i++)
 		if u := i.usage["_Z5otherPii"]; u.registers == 0 || u.local != 1200 {
 			t.Errorf("%s: other has %+v, want 1200 bytes of local memory", mode, u)
 		}
-		for n := range len(data) / 64 { // what is damaged is an error, or is not seen
+		for n := range len(data) / 64 { // damaged data gives an error or goes unnoticed
 			cut := append([]byte(nil), data...)
 			cut[n*64+n%64] ^= 0x55
 			_, _ = readImage(func(n int) []byte { return cut[:min(n, len(cut))] })
@@ -167,16 +167,16 @@ func TestLZ4(t *testing.T) {
 		ok       bool
 	}{
 		{"\x50hello", "hello", 5, true},
-		{"\x14a\x01\x00\x00", "aaaaaaaaa", 9, true},                    // a match that overlaps itself
-		{"\x1fa\x01\x00\xff\x19\x00", long, 300, true},                 // a length in further bytes: 1 + 4 + 15 + 255 + 25
-		{"\xf0\x00" + long[:15], long[:15], 15, true},                  // of literals, too
-		{"\x50hell", "", 5, false},                                     // cut off
-		{"\x50hello", "", 4, false},                                    // larger than stated
-		{"\x14a\x02\x00\x00", "", 9, false},                            // a match in front of the text
-		{"\x14a\x00\x00\x00", "", 9, false},                            // a match with itself
-		{"\x1fa\x01\x00\xff", "", 300, false},                          // a length that does not end
+		{"\x14a\x01\x00\x00", "aaaaaaaaa", 9, true},                    // a match overlaps itself
+		{"\x1fa\x01\x00\xff\x19\x00", long, 300, true},                 // a length in several bytes: 1 + 4 + 15 + 255 + 25
+		{"\xf0\x00" + long[:15], long[:15], 15, true},                  // the same for literals
+		{"\x50hell", "", 5, false},                                     // truncated
+		{"\x50hello", "", 4, false},                                    // longer than stated
+		{"\x14a\x02\x00\x00", "", 9, false},                            // a match before the start of the text
+		{"\x14a\x00\x00\x00", "", 9, false},                            // a match with distance 0
+		{"\x1fa\x01\x00\xff", "", 300, false},                          // an unterminated length
 		{"\x14a\x01", "", 9, false},                                    // half a distance
-		{"\x1fa\x01\x00\xff\xff\xff\xff\xff\xff\x00", "", 1000, false}, // far more than stated
+		{"\x1fa\x01\x00\xff\xff\xff\xff\xff\xff\x00", "", 1000, false}, // much longer than stated
 		{strings.Repeat("\xf0\xff", 1), "", 10, false},
 	} {
 		got, err := lz4([]byte(tc.in), tc.size)

@@ -1,7 +1,7 @@
 //go:build linux && cgo
 
-// Package vgpu is a GPU that is a program: it executes PTX on the CPU. A Machine holds memory and modules and runs
-// kernels; it times nothing.
+// Package vgpu is a virtual GPU: it executes PTX on the CPU. A Machine holds memory and modules and runs kernels; it
+// measures no times.
 package vgpu
 
 //go:generate go run fisub/scripts/codes
@@ -41,38 +41,38 @@ type Machine struct {
 	mu      sync.Mutex
 	ranges  []allocation // sorted by base
 	nextID  int32
-	Workers int // threads that run blocks; 0: one for each processor
+	Workers int // threads that run blocks; 0: one per processor
 
-	Strict  Hazards             // the hazards that are faults
-	Heard   func(device.Hazard) // is told of each other hazard at once, if it is not nil
-	noticed []device.Hazard     // those that are not faults, of each kind and place the first
+	Strict  Hazards             // hazards to report as faults
+	Heard   func(device.Hazard) // called at once with each hazard that is not a fault; may be nil
+	noticed []device.Hazard     // hazards that are not faults; for each kind and place the first
 
-	// Look are the hazards that are looked for beside those that always are: Races, UnwrittenLocal, UnwrittenGlobal. Races
-	// are looked for until so many instructions of warps were executed in a launch; 0 is no limit.
+	// Look holds the hazards to check for in addition to those that are always checked: Races, UnwrittenLocal,
+	// UnwrittenGlobal. The check for races stops after RacesUntil warp instructions of a launch; 0 means no limit.
 	Look       Hazards
 	RacesUntil uint64
-	// Workload, if it is not 0, is the number of the workload that calls. In all but the first, only small launches are
-	// looked at whose kernel and sizes are new, and those of kernels that had a hazard.
+	// Workload is the number of the current workload, or 0. From the second workload on, checks run only in small
+	// launches of a new kernel or size, and in launches of kernels that had a hazard.
 	Workload int
-	looked   map[any]int // workloads by what they had first: a form, or a *Kernel with a hazard
+	looked   map[any]int // number of the first workload with a form, or with a *Kernel that had a hazard
 
-	heap     *C.vg_heap // of device malloc; nil until a kernel needs it
+	heap     *C.vg_heap // for device malloc; nil until a kernel needs it
 	launch   sync.Mutex
 	running  *C.vg_launch
 	stopped  bool
-	Executed uint64            // instructions of warps so far
-	worked   atomic.Bool       // something was launched, copied or set
-	Counts   map[string]uint64 // of each instruction, where not nil
+	Executed uint64            // warp instructions so far
+	worked   atomic.Bool       // a kernel was launched, or memory copied or set
+	Counts   map[string]uint64 // by instruction; may be nil
 }
 
-// Hazards are what may come out right all the same.
+// Hazards is a set of errors that do not always make the result wrong.
 type Hazards uint32
 
-// UnwrittenShared, UnwrittenLocal and UnwrittenGlobal are reads of memory that nothing was written to, the last of
-// memory that the submission has allocated and of outputs; UnwrittenRegister are those of registers. Races are accesses
-// that nothing orders, Divisions those of integers by zero. Refusals, of launches and copies, are for callers of a
-// Machine. Ended are barriers and warp instructions that wait for threads that have ended, which a GPU permits: they
-// are looked for only if they are faults. OutsideMask are warp instructions of a lane that is not in their member mask.
+// UnwrittenShared, UnwrittenLocal, UnwrittenGlobal and UnwrittenRegister are reads of memory or registers that were
+// never written; UnwrittenGlobal covers outputs and memory allocated by the submission. Races are unordered accesses,
+// Divisions are integer divisions by zero. Refusals are refused launches and copies; the caller of a Machine reports
+// them. Ended are barriers and warp instructions that wait for ended threads; a GPU permits them, so they are checked
+// only if they are faults. OutsideMask are warp instructions executed by a lane outside their member mask.
 const (
 	UnwrittenShared   Hazards = 1 << hazardShared
 	Races             Hazards = 1 << hazardRace
@@ -91,11 +91,11 @@ type allocation struct {
 	id         int32
 	readonly   bool
 	name       string
-	free       func() // nil: the memory is somebody else's
-	shadow     int64  // as in exec.h
+	free       func() // nil: the caller owns the memory
+	shadow     int64  // see exec.h
 }
 
-// Map lets kernels use size bytes at base, which messages call name. The caller keeps the memory.
+// Map lets kernels use size bytes at base, under the given name in messages. The caller keeps ownership of the memory.
 func (m *Machine) Map(base uintptr, size int, name string, readonly bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -116,7 +116,7 @@ func (m *Machine) insert(a allocation) {
 	m.ranges = slices.Insert(m.ranges, i, a)
 }
 
-// Unmap takes back what begins at base; it tells whether anything does.
+// Unmap removes the allocation that begins at base, and reports whether there is one.
 func (m *Machine) Unmap(base uintptr) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -131,8 +131,8 @@ func (m *Machine) Unmap(base uintptr) bool {
 	return true
 }
 
-// Alloc returns the address of size bytes that kernels and the host's code may use; 0 where there is no memory. As many
-// calls in the same order return the same addresses in every process.
+// Alloc returns the address of size bytes that kernels and host code may use, or 0 if memory is exhausted. The same
+// sequence of calls returns the same addresses in every process.
 func (m *Machine) Alloc(size int, name string) uintptr {
 	p := C.vg_map(C.size_t(max(size, 0)), C.VG_OPEN)
 	if p == nil {
@@ -149,7 +149,7 @@ func (m *Machine) own(a allocation) {
 	m.insert(a)
 }
 
-// written keeps that the host has written size bytes at p, in as far as somebody looks for reads of what is unwritten.
+// written marks size bytes at p as written by the host. It has no effect unless Look includes UnwrittenGlobal.
 func (m *Machine) written(p uintptr, size int) {
 	m.worked.Store(true)
 	m.mu.Lock()
@@ -162,7 +162,7 @@ func (m *Machine) written(p uintptr, size int) {
 	}
 }
 
-// watch forgets what is unwritten when nobody looks, since what is written then is not known.
+// watch drops all shadows if UnwrittenGlobal is not checked: later writes are not recorded.
 func (m *Machine) watch() {
 	if m.Look&UnwrittenGlobal == 0 {
 		for i := range m.ranges {
@@ -171,7 +171,7 @@ func (m *Machine) watch() {
 	}
 }
 
-// Find tells the allocation that addr is in.
+// Find returns the allocation that contains addr.
 func (m *Machine) Find(addr uintptr) (base uintptr, size int, name string, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -183,32 +183,32 @@ func (m *Machine) Find(addr uintptr) (base uintptr, size int, name string, ok bo
 	return 0, 0, "", false
 }
 
-// A Module is PTX that a Machine has loaded.
+// A Module is PTX loaded by a Machine.
 type Module struct {
 	m       *Machine
 	ptx     *ptx.Module
 	vars    map[string]uint64
 	sizes   map[string]int
-	args    map[*ptx.Func]uint64 // where a kernel's parameters lie
+	args    map[*ptx.Func]uint64 // addresses of kernels' parameters
 	kernels map[string]*Kernel
 	arch    int              // of the PTX, such as 100
-	usage   map[string]usage // of its kernels, nil where it is not known
+	usage   map[string]usage // by kernel; nil if unknown
 
-	// Undefined has kernels look for registers that are read before they are written. It counts when a kernel is decoded.
+	// Undefined makes kernels check for reads of unwritten registers. It takes effect when a kernel is decoded.
 	Undefined bool
 
-	// Rename, if it is not nil, returns the name by which messages call a source file.
+	// Rename returns the name of a source file in messages. It may be nil.
 	Rename func(path string) string
 
-	// Column, if it is not nil, returns the column that a column of the compiler's is in the source, 0 if that is not
-	// known. file is what Rename returns.
+	// Column converts a column of the compiler's to one of the source, or to 0 if that is unknown. file is a result of
+	// Rename. Column may be nil.
 	Column func(file string, line, col int) int
 }
 
-// paramsSize is the most that a kernel's parameters take.
+// paramsSize is the maximum size in bytes of a kernel's parameters.
 const paramsSize = 32768
 
-// Load parses PTX and lays out its variables.
+// Load parses PTX and allocates its variables.
 func (m *Machine) Load(text string) (*Module, error) {
 	parsed, err := ptx.Parse(text)
 	if err != nil {
@@ -256,7 +256,7 @@ func (m *Machine) Load(text string) (*Module, error) {
 	return mod, nil
 }
 
-// at is the memory at an address that is not Go's. Inlined, it makes Go 1.26's compiler fail on copies of a fixed size.
+// at returns a pointer to non-Go memory. If inlined, it makes Go 1.26's compiler fail on copies of a fixed size.
 //
 //go:noinline
 func at(p uintptr) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&p)) }
@@ -274,12 +274,12 @@ func (mod *Module) params(f *ptx.Func) uint64 {
 	return a
 }
 
-// Symbol is the address and the size of a variable, 0 where there is none.
+// Symbol returns the address and size of a variable, or 0, 0 if it does not exist.
 func (mod *Module) Symbol(name string) (uintptr, int) {
 	return uintptr(mod.vars[name]), mod.sizes[name]
 }
 
-// Names are the kernels of the module.
+// Names returns the names of the module's kernels.
 func (mod *Module) Names() (names []string) {
 	for _, f := range mod.ptx.Funcs {
 		if f.Entry && f.HasBody {
@@ -289,18 +289,18 @@ func (mod *Module) Names() (names []string) {
 	return names
 }
 
-// A Kernel is ready to be launched.
+// A Kernel is a decoded kernel, ready for launches.
 type Kernel struct {
 	mod   *Module
 	src   *ptx.Func
 	prog  *program
-	funcs **C.vg_func // C memory, as all below it
+	funcs **C.vg_func // in C memory, like everything they point to
 	n     int
 	size  int    // of the parameters
-	block [3]int // of the launch
+	block [3]int // of the current launch
 }
 
-// Kernel decodes the kernel of that name.
+// Kernel decodes the kernel with the given name.
 func (mod *Module) Kernel(name string) (*Kernel, error) {
 	if k, ok := mod.kernels[name]; ok {
 		return k, nil
@@ -348,13 +348,13 @@ func copied(p unsafe.Pointer, n int) unsafe.Pointer {
 	return to
 }
 
-// Lacks are the instructions of the kernel that the virtual GPU has not.
+// Lacks returns the instructions of the kernel that the virtual GPU does not support.
 func (k *Kernel) Lacks() []string { return k.prog.lacks }
 
-// StaticShared is the shared memory that the kernel declares, in bytes.
+// StaticShared returns the size in bytes of the shared memory that the kernel declares.
 func (k *Kernel) StaticShared() int { return k.prog.staticShared }
 
-// LocalBytes is what a thread takes of local memory.
+// LocalBytes returns the size of a thread's local memory.
 func (k *Kernel) LocalBytes() (n int) {
 	for _, f := range k.prog.funcs {
 		n += f.localSize
@@ -362,10 +362,10 @@ func (k *Kernel) LocalBytes() (n int) {
 	return n
 }
 
-// Cluster is the cluster that the kernel is compiled for, zero without.
+// Cluster returns the cluster size that the kernel is compiled for, or zeros.
 func (k *Kernel) Cluster() [3]int { return k.src.ClusterDim }
 
-// Params are offset and size of each parameter.
+// Params returns the offset and size of each parameter.
 func (k *Kernel) Params() (all [][2]int) {
 	at := 0
 	for _, p := range k.src.Params {
@@ -376,27 +376,27 @@ func (k *Kernel) Params() (all [][2]int) {
 	return all
 }
 
-// A Launch says what to run.
+// A Launch is the configuration and the parameters of a launch.
 type Launch struct {
 	Grid, Block, Cluster [3]int
-	Shared               int // dynamic, in bytes
+	Shared               int // dynamic shared memory in bytes
 	Params               []byte
-	Cooperative          bool // it has a barrier of the grid
-	anyCluster           bool // its clusters may be larger than every GPU takes
+	Cooperative          bool // the kernel may use a grid-wide barrier
+	anyCluster           bool // clusters may exceed portableCluster
 }
 
-// A form is what launches of one kernel on similar workloads share.
+// A form identifies similar launches: same kernel, same sizes.
 type form struct {
 	kernel               *Kernel
 	grid, block, cluster [3]int
 	shared               int
 }
 
-// laterRacesUntil is RacesUntil of all workloads but the first. There, launches of more than fewBlocks are not looked
-// at: that would take several times as long as the calls.
+// laterRacesUntil replaces RacesUntil from the second workload on. There, launches of more than fewBlocks blocks are
+// not checked, because a check takes several times as long as the calls.
 const laterRacesUntil, fewBlocks = 100_000, 128
 
-// looks returns the hazards that are looked for in a launch.
+// looks returns the hazards to check for in a launch.
 func (m *Machine) looks(k *Kernel, l *Launch) Hazards {
 	if m.Workload == 0 || m.Look == 0 || m.looked[k] > 0 {
 		return m.Look
@@ -418,7 +418,7 @@ func (m *Machine) saw(what any) {
 
 func (l *Launch) blocks() int { return l.Grid[0] * l.Grid[1] * l.Grid[2] }
 
-// A Fault is what a kernel did wrong, or, where Missing is set, what the virtual GPU lacks.
+// A Fault is an error of a kernel or, if Missing is set, a feature that the virtual GPU does not support.
 type Fault struct {
 	Text    string
 	Missing bool
@@ -427,7 +427,7 @@ type Fault struct {
 
 func (f *Fault) Error() string { return f.Text }
 
-// Run runs a kernel to its end. What it did wrong is a *Fault.
+// Run runs a kernel to its end. An error of the kernel is a *Fault.
 func (m *Machine) Run(k *Kernel, l Launch) error {
 	m.worked.Store(true)
 	m.launch.Lock()
@@ -506,7 +506,7 @@ func (m *Machine) Run(k *Kernel, l Launch) error {
 	c.progress = (*C.vg_progress)(C.calloc(C.size_t(workers), C.sizeof_vg_progress))
 	defer C.free(unsafe.Pointer(c.progress))
 	if c.solo != 0 {
-		for i := range workers - 1 { // until then, the first worker waits for none of them
+		for i := range workers - 1 { // counts as ended, so that the first worker does not wait for it yet
 			unsafe.Slice(c.progress, workers)[1+i].waiting = math.MaxUint64
 		}
 	}
@@ -543,10 +543,10 @@ func (m *Machine) Run(k *Kernel, l Launch) error {
 	return nil
 }
 
-// heapBytes is the size of the heap of device malloc: CUDA's default.
+// heapBytes is the size of the heap of device malloc, the same as CUDA's default.
 const heapBytes = 8 << 20
 
-// deviceHeap is the heap that kernels allocate from, for as long as the machine exists.
+// deviceHeap returns the heap for device malloc. It lives as long as the machine.
 func (m *Machine) deviceHeap() *C.vg_heap {
 	if m.heap == nil {
 		m.heap = (*C.vg_heap)(C.calloc(1, C.sizeof_vg_heap))
@@ -555,12 +555,12 @@ func (m *Machine) deviceHeap() *C.vg_heap {
 	return m.heap
 }
 
-// kinds are the kinds of device.Hazard, by the bits of Hazards.
+// kinds maps the bits of Hazards to values of device.Hazard.Kind.
 var kinds = [hazardCount]string{hazardShared: "unwritten-memory", hazardRace: "race", hazardLocal: "unwritten-memory",
 	hazardDivision: "division-by-zero", hazardRefusal: "refused-launch", hazardEnded: "ended-threads",
 	hazardGlobal: "unwritten-memory", hazardRegister: "unwritten-register", hazardOutsideMask: "member-mask"}
 
-// notice keeps a hazard, of each kind the first at each place.
+// notice records a hazard unless one of the same kind and place is known.
 func (m *Machine) notice(kind, place, text string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -572,7 +572,7 @@ func (m *Machine) notice(kind, place, text string) {
 	}
 }
 
-// TakeHazards returns the hazards, those that are faults excepted, that were noticed since the last call.
+// TakeHazards returns the hazards noticed since the last call. Faults are not among them.
 func (m *Machine) TakeHazards() []device.Hazard {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -591,7 +591,7 @@ func (m *Machine) Reset() {
 	m.stopped = false
 }
 
-// Stop ends the launch that is running, and every later one at once.
+// Stop ends the running launch; later ones end at once.
 func (m *Machine) Stop() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -601,19 +601,19 @@ func (m *Machine) Stop() {
 	}
 }
 
-// maxCalls is the number of places that are named of a chain of inlined calls.
+// maxCalls is the maximum number of places printed for a chain of inlined calls.
 const maxCalls = 3
 
-// place returns the place of an instruction in the submission's own code, if that is known, else in the code that it
-// comes from: "kernel.cu:12:3: ". If the code was inlined, the place is that of the call, and the rest of the chain is
-// behind it: "kernel.cu:57:3, in wait at kernel.cu:21:9: ".
+// place returns the place of an instruction in the submission's own code, or in a header if none is known:
+// "kernel.cu:12:3: ". For inlined code it is the place of the call, followed by the rest of the chain:
+// "kernel.cu:57:3, in wait at kernel.cu:21:9: ".
 func (k *Kernel) place(fn, pc int) (string, *ptx.Inst) {
 	f := k.prog.funcs[fn]
 	if f == nil || pc < 0 || pc >= len(f.code) || int(f.code[pc].line) >= len(f.src.Body) {
 		return "", nil
 	}
 	in := &f.src.Body[f.code[pc].line]
-	var chain []*ptx.Loc // from the innermost
+	var chain []*ptx.Loc // innermost first
 	for l := &in.Loc; l != nil; l = l.Via {
 		if name := k.mod.file(l.File); name != "" && !ofToolkit(name) {
 			chain = append(chain, l)
@@ -625,7 +625,7 @@ func (k *Kernel) place(fn, pc int) (string, *ptx.Inst) {
 	if chain[0].Line == 0 {
 		return "", in
 	}
-	if n := len(chain); n > maxCalls { // the kernel's own line, and those next to the instruction
+	if n := len(chain); n > maxCalls { // keep the kernel's own line and the innermost ones
 		chain = append(chain[:maxCalls-1:maxCalls-1], chain[n-1])
 	}
 	text := k.mod.position(chain[len(chain)-1])
@@ -639,7 +639,7 @@ func (k *Kernel) place(fn, pc int) (string, *ptx.Inst) {
 	return text + ": ", in
 }
 
-// position is file:line:column, without the column if that is not known.
+// position returns file:line:column, or file:line if the column is unknown.
 func (mod *Module) position(l *ptx.Loc) string {
 	name, col := mod.file(l.File), l.Col
 	if mod.Column != nil {
@@ -651,12 +651,12 @@ func (mod *Module) position(l *ptx.Loc) string {
 	return fmt.Sprintf("%s:%d:%d", name, l.Line, col)
 }
 
-// ofToolkit reports whether a source is a header that the user has not written.
+// ofToolkit reports whether a source is a header of the toolkit or the system.
 func ofToolkit(path string) bool {
 	return filepath.IsAbs(path) && (strings.Contains(path, "/include/") || strings.HasPrefix(path, "/usr/"))
 }
 
-// file is the name of a source, relative where it is the submission's.
+// file returns the name of a source, relative if it belongs to the submission.
 func (mod *Module) file(n int) string {
 	name := mod.ptx.Files[n]
 	if mod.Rename != nil {
@@ -688,7 +688,7 @@ func (m *Machine) describe(k *Kernel, f *C.vg_fault) *Fault {
 		switch {
 		case f.write == 2:
 			what = fmt.Sprintf("a copy of %d bytes, which is no multiple of %d", uint64(f.address), f.size)
-		case f.limit == 4: // OUTSIDE of all allocations
+		case f.limit == 4: // outside all allocations
 			what += ", " + m.near(uint64(f.address))
 		}
 	case faultShared:
@@ -809,7 +809,7 @@ func (m *Machine) describe(k *Kernel, f *C.vg_fault) *Fault {
 	return &Fault{Text: place + who + what}
 }
 
-// waitsFor names what a thread polls: an mbarrier with its state, or a place in memory with its value.
+// waitsFor describes what a thread polls: an mbarrier and its state, or an address and its value.
 func (k *Kernel) waitsFor(f *C.vg_fault) string {
 	a, v := uint64(f.address), uint64(f.limit)
 	where := ""
@@ -836,7 +836,7 @@ func (k *Kernel) waitsFor(f *C.vg_fault) string {
 	return what
 }
 
-// thread is the name of a thread of a block by its number, or, for -1 and below, of a warp.
+// thread returns the name of thread t of a block, or of warp -1-t if t is negative.
 func (k *Kernel) thread(t int) string {
 	name := func(t int) string {
 		return fmt.Sprintf("(%d,%d,%d)", t%k.block[0], t/k.block[0]%k.block[1], t/k.block[0]/k.block[1])
@@ -856,11 +856,11 @@ func opName(in *ptx.Inst) string {
 	return in.Op
 }
 
-// reach is how far from an allocation an access is taken for one that was meant for it: an offset of 32 bits in
-// elements of 4 bytes and its sign, where the allocations lie as far apart as memory.c can have them.
+// reach is the maximum distance at which an access is attributed to an allocation: the range of a signed 32-bit index
+// of 4-byte elements. Unless memory is scarce, memory.c places allocations more than twice as far apart.
 const reach = 8 << 30
 
-// where says which byte of an allocation an address is, or what is near.
+// where describes an address by the allocation that contains it or the nearest one.
 func (m *Machine) where(a uint64) string {
 	if base, _, name, ok := m.Find(uintptr(a)); ok {
 		return fmt.Sprintf("byte %d of %s", a-uint64(base), name)
@@ -868,7 +868,7 @@ func (m *Machine) where(a uint64) string {
 	return m.near(a)
 }
 
-// near says where an access that is not inside of an allocation begins, by what lies next to it.
+// near describes the address of an access that is not inside an allocation, relative to the nearest one.
 func (m *Machine) near(a uint64) string {
 	if a < 4096 {
 		return "a null pointer"
@@ -888,7 +888,7 @@ func (m *Machine) near(a uint64) string {
 		default:
 			distance, how = r.base-a, "in front of"
 		}
-		// Of what is far away only what the call was given is worth a word.
+		// An allocation beyond reach is named only if it is an argument of the call.
 		if distance < best && (distance <= reach || r.free == nil) {
 			best, text = distance, fmt.Sprintf("%d bytes %s %s", distance, how, r.name)
 		}
@@ -902,7 +902,7 @@ func (m *Machine) near(a uint64) string {
 	return "outside of the device's memory"
 }
 
-// inside names the allocation that holds a.
+// inside names the allocation that contains a.
 func (m *Machine) inside(a uint64) string {
 	if base, _, name, ok := m.Find(uintptr(a)); ok {
 		return fmt.Sprintf("byte %d of %s", a-uint64(base), name)
@@ -925,11 +925,10 @@ func (m *Machine) text(a uint64) string {
 	return "?"
 }
 
-// unnamed matches a namespace that the source has no name for: of its own, or nvcc's of what is static in a file.
+// unnamed matches unnamed namespaces: the source's own, and those that nvcc adds for static functions.
 var unnamed = regexp.MustCompile(`\(anonymous namespace\)::|\b_INTERNAL_\w+::`)
 
-// Demangled returns the name of a function in the source, without parameters, arguments of templates and unnamed
-// namespaces.
+// Demangled returns the source name of a function without parameters, template arguments and unnamed namespaces.
 func Demangled(name string) string {
 	text, err := demangle.ToString(name, demangle.NoParams, demangle.NoTemplateParams, demangle.NoClones)
 	if err != nil {

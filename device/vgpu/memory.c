@@ -11,25 +11,25 @@
 
 #include "glue.h"
 
-// The arena is address space at a place that is the same in every process: no library, heap or stack is there by default, nor what
-// Go's race detector keeps. It has a part for each kind of memory, in which each region is the first that fits with GAP bytes
-// around it, more than an offset of 32 bits spans, or, when there are too many for that, LITTLE_GAP. An address is thus a matter of
-// what the process has allocated before, and of nothing else. Behind the arena lies the shadow of all that is in it.
+// The arena is an address range that is the same in every process: by default no library, heap, stack or data of Go's
+// race detector is there. It has one part for each kind of memory. A region goes to the first place of its part with
+// GAP free bytes on both sides, more than a 32-bit offset spans, or LITTLE_GAP if no such place is left. Its address
+// thus depends only on the earlier allocations of the process. The shadow of the arena follows directly after it.
 //
-// If the place is taken, the arena is elsewhere: addresses then differ from run to run. If there is not as much address space, as
-// with ulimit -v, each region is a mapping of its own between two inaccessible pages, without a shadow.
+// If the range is taken, the arena is elsewhere, and addresses differ from run to run. If there is not enough address
+// space for it (ulimit -v), each region is a separate mapping between two inaccessible pages, without a shadow.
 #define ARENA ((char *)0x400000000000)
 #define ARENA_SIZE (8ull << 40)
 #define GAP (17ull << 30)
 #define LITTLE_GAP (272ull << 20)
 #define PAGE 4096ull
 static const size_t parts[VG_KINDS + 1] = {0, 3ull << 40, 6ull << 40, ARENA_SIZE};
-static char *arena; // NULL: there is none
+static char *arena; // NULL: not enough address space
 
-// Regions are kept for reuse, since the signal's handler walks the list without the lock; their memory is not.
+// Descriptors of regions are never freed, only reused: the signal handler walks the list without the lock.
 typedef struct region {
-  struct region *next; // in the order of addresses
-  char *base;          // NULL: it has ended
+  struct region *next; // sorted by address
+  char *base;          // NULL: unmapped
   size_t size;
   int kind;
 } region;
@@ -68,7 +68,7 @@ static void on_fault(int signal, siginfo_t *info, void *context) {
   size_t size = PAGE;
   for (region *r = regions; r && info->si_code == SEGV_ACCERR; r = r->next)
     if (r->base && at >= r->base && at < r->base + r->size) from = r->base, size = r->size;
-  if (from == NULL && closed && info->si_code == SEGV_ACCERR && inside(at)) from = at - (uintptr_t)at % PAGE; // between two
+  if (from == NULL && closed && info->si_code == SEGV_ACCERR && inside(at)) from = at - (uintptr_t)at % PAGE; // in a gap
   if (from) {
     if (!__sync_lock_test_and_set(&used, 1)) {
       first.address = at;
@@ -84,10 +84,11 @@ static void on_fault(int signal, siginfo_t *info, void *context) {
   if (before.sa_flags & SA_SIGINFO)
     before.sa_sigaction(signal, info, context);
   else
-    sigaction(signal, &before, NULL); // what it did, it does when the instruction is tried again
+    sigaction(signal, &before, NULL); // the earlier handler runs when the instruction is retried
 }
 
-// room finds size bytes with a gap around them, and the region that they come behind, NULL where they are the first.
+// room returns the first address for size bytes with a gap on both sides, or NULL. It sets behind to the region before
+// it, or NULL.
 static char *room(size_t size, int kind, size_t gap, region **behind) {
   char *from = arena + parts[kind] + gap, *end = arena + parts[kind + 1];
   *behind = NULL;
@@ -99,7 +100,7 @@ static char *room(size_t size, int kind, size_t gap, region **behind) {
   return (size_t)(end - from) > size && end - from > 0 ? from : NULL;
 }
 
-// poison fills what is large with copies of one file, which take no memory until they are written to.
+// poison fills memory with VG_POISON. Large memory is mapped from one file and takes no memory until it is written to.
 enum { SHEET = 64 << 20 };
 static void poison(char *p, size_t size) {
   static int fd = -1;
@@ -115,7 +116,7 @@ static void poison(char *p, size_t size) {
 }
 
 void *vg_map(size_t bytes, int kind) {
-  size_t size = (bytes / PAGE + 1) * PAGE; // at least a zero behind it, where texts end
+  size_t size = (bytes / PAGE + 1) * PAGE; // at least one zero byte behind it, to end strings
   region *behind = NULL, *r = NULL;
   pthread_mutex_lock(&lock);
   reserve();
@@ -186,7 +187,7 @@ void vg_host_begins(void) {
   sigaction(SIGSEGV, NULL, &now);
   if (now.sa_sigaction != on_fault) {
     void *frame;
-    backtrace(&frame, 1); // loads what it takes, which a handler could not
+    backtrace(&frame, 1); // loads libgcc now: the handler could not
     before = now;
     memset(&now, 0, sizeof now);
     now.sa_sigaction = on_fault;

@@ -16,7 +16,7 @@ import (
 	"fisub/internal/tensor"
 )
 
-// opened is the virtual GPU without a compiler.
+// opened returns the virtual GPU, opened without a compiler.
 func opened(t *testing.T, sanitize string) *gpu {
 	t.Helper()
 	d, err := Opener().Open(t.Context(), device.Options{CacheDir: t.TempDir(), Prebuilt: t.TempDir(), Sanitize: sanitize})
@@ -30,7 +30,7 @@ func opened(t *testing.T, sanitize string) *gpu {
 	return d.(*gpu)
 }
 
-// drop frees all that the machine has.
+// drop frees all memory of the machine.
 func (m *Machine) drop() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -42,7 +42,8 @@ func (m *Machine) drop() {
 	m.ranges = nil
 }
 
-// tensors allocates tensors of 1 dimension, of elements of size bytes, as a worker does for a call. free gives them back.
+// tensors allocates one-dimensional tensors with elements of size bytes, as a worker does for a call. free releases
+// them.
 func tensors(t *testing.T, g *gpu, size int, elements ...int) (args []device.Arg, free func()) {
 	t.Helper()
 	for _, n := range elements {
@@ -60,7 +61,7 @@ func tensors(t *testing.T, g *gpu, size int, elements ...int) (args []device.Arg
 	}
 }
 
-// given lets kernels use the arguments, as a call of k does, and returns the address of each.
+// given lets kernels use the arguments, as a call of k does, and returns their addresses.
 func given(t *testing.T, k *kernel, args []device.Arg) (addresses []uint64) {
 	t.Helper()
 	all, bases, err := k.convert(args)
@@ -78,7 +79,7 @@ func given(t *testing.T, k *kernel, args []device.Arg) (addresses []uint64) {
 	return addresses
 }
 
-// at64 runs the kernel of that name with one address as its parameter.
+// at64 runs the named kernel with one address as its parameter.
 func at64(t *testing.T, mod *Module, name string, address uint64) error {
 	t.Helper()
 	k, err := mod.Kernel(name)
@@ -91,7 +92,7 @@ func at64(t *testing.T, mod *Module, name string, address uint64) error {
 	return host.machine.Run(k, l)
 }
 
-// accesses are kernels that read and write 2 or 4 bytes at an address.
+// accesses returns kernels that read and write 2 or 4 bytes at an address.
 func accesses(t *testing.T) *Module {
 	t.Helper()
 	text := ".version 9.0\n.target sm_100\n.address_size 64\n.visible .global .align 4 .b8 variable[4];\n"
@@ -121,7 +122,7 @@ func accesses(t *testing.T) *Module {
 	return mod
 }
 
-// TestAddresses has two processes allocate the same. Addresses are the same, and none is near another.
+// TestAddresses makes the same allocations in two processes: the addresses must be the same, and far apart.
 func TestAddresses(t *testing.T) {
 	const asked = "FISUB_TEST_ADDRESSES"
 	if os.Getenv(asked) == "" {
@@ -167,7 +168,7 @@ func TestAddresses(t *testing.T) {
 	fmt.Printf("addresses %#x\n", all)
 }
 
-// TestNextToTensors reads and writes the element before and the one behind each tensor of a decode step.
+// TestNextToTensors reads and writes the elements before and after each tensor of a decode step.
 func TestNextToTensors(t *testing.T) {
 	g := opened(t, "memcheck")
 	mod := accesses(t)
@@ -210,7 +211,7 @@ func TestNextToTensors(t *testing.T) {
 	}
 }
 
-// TestFarAway has a miss that no allocation explains.
+// TestFarAway has invalid accesses that are not near any allocation.
 func TestFarAway(t *testing.T) {
 	g := opened(t, "memcheck")
 	mod := accesses(t)
@@ -232,7 +233,7 @@ func TestFarAway(t *testing.T) {
 // release frees memory of the submission.
 func release(address uint64) { host.machine.Unmap(uintptr(address)) }
 
-// TestSparse uses slots of pools that are larger than this machine's memory.
+// TestSparse uses parts of tensors that are larger than this machine's memory.
 func TestSparse(t *testing.T) {
 	const size, far = 200 << 30, 199<<30 + 4*16385
 	g := opened(t, "")
@@ -270,7 +271,7 @@ func TestSparse(t *testing.T) {
 	}
 }
 
-// resident is how much memory this process takes, in bytes.
+// resident returns the bytes of memory that this process uses.
 func resident(t *testing.T) (pages int) {
 	t.Helper()
 	var all int
@@ -284,7 +285,7 @@ func resident(t *testing.T) (pages int) {
 	return pages * os.Getpagesize()
 }
 
-// TestUnwrittenGlobal reads memory of the submission, %rd1, by each means, after it was written to by each means or not. %r10 is
+// TestUnwrittenGlobal reads memory of the submission (%rd1) by all means, after a write by each means or none. %r10 is
 // shared memory whose first 16 bytes are written.
 func TestUnwrittenGlobal(t *testing.T) {
 	opened(t, "initcheck")
@@ -297,7 +298,7 @@ func TestUnwrittenGlobal(t *testing.T) {
 	cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r10], [%rd1+16], 16, [%r10+256];`
 	for _, c := range []struct {
 		name, body    string
-		bytes, offset int // of the read; 0: nothing is told
+		bytes, offset int // of the read; 0: no hazard
 	}{
 		{"load", load, 4, 16},
 		{"generic load", "ld.u8 %r2, [%rd1+7];", 1, 7},
@@ -360,7 +361,7 @@ func TestUnwrittenGlobal(t *testing.T) {
 	}
 }
 
-// TestWriteFile has buffers that take the pages of a file, and ones that cannot.
+// TestWriteFile writes files to buffers, with and without mapping pages.
 func TestWriteFile(t *testing.T) {
 	const n, at = fewMapped + 100, 4096
 	f, err := os.Create(filepath.Join(t.TempDir(), "x"))
@@ -368,7 +369,7 @@ func TestWriteFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	content := func(n int) []byte { // mostly zeros, which take no space
+	content := func(n int) []byte { // mostly zeros, so that the file is sparse
 		data := make([]byte, n)
 		data[0], data[n/2], data[n-1] = 1, 2, 3
 		return data
@@ -416,7 +417,7 @@ func TestWriteFile(t *testing.T) {
 	}
 }
 
-// TestUnwrittenOutput has an output and an input that are read.
+// TestUnwrittenOutput reads an input and an output.
 func TestUnwrittenOutput(t *testing.T) {
 	g := opened(t, "initcheck")
 	mod := accesses(t)
@@ -445,7 +446,7 @@ func TestUnwrittenOutput(t *testing.T) {
 	if err := call("read32", 1); err == nil || !strings.HasSuffix(err.Error(), "byte 8 of argument 1 (out)") {
 		t.Errorf("got %v of an output", err)
 	}
-	for range 2 { // it stays written, until it is filled once more
+	for range 2 { // it counts as written until the next Fill
 		if err := call("write32", 1); err != nil {
 			t.Error(err)
 		}
@@ -461,7 +462,8 @@ func TestUnwrittenOutput(t *testing.T) {
 	}
 }
 
-// TestFirstFault has block 1 go wrong long before block 0, on another worker: what is told is of block 0, as with one worker.
+// TestFirstFault has an error in block 1 long before one in block 0, on another worker. As with one worker, the report
+// must be about block 0.
 func TestFirstFault(t *testing.T) {
 	for name, body := range map[string]string{"fault": "ld.global.u32 %r2, [%rd1+64];", "hazard": "ld.shared.u32 %r2, [s];"} {
 		t.Run(name, func(t *testing.T) {

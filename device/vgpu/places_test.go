@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// debugString is an entry of .debug_str.
+// debugString returns an entry of .debug_str.
 func debugString(label, text string) string {
 	s := label + ":\n"
 	for _, c := range []byte(text + "\x00") {
@@ -18,7 +18,8 @@ func debugString(label, text string) string {
 	return s
 }
 
-// TestPlaces has instructions that were inlined: the caller comes first, and two calls of a function have places of their own.
+// TestPlaces checks the places of inlined instructions: the caller comes first, and two calls of a function have
+// different places.
 func TestPlaces(t *testing.T) {
 	const load = "\n\t@%p1 ld.global.u32 %r2, [%rd1+4096];\n"
 	for _, c := range []struct{ name, loc, want string }{
@@ -107,7 +108,7 @@ func TestDemangled(t *testing.T) {
 	}
 }
 
-// TestRaceOfWarps is a race of which a side is not one thread: its warp is named.
+// TestRaceOfWarps has races in which one side is not a single thread: the message names its warp.
 func TestRaceOfWarps(t *testing.T) {
 	for _, c := range []struct{ name, body, want string }{
 		{"reads of one word by a warp", `
@@ -143,7 +144,7 @@ $copy:
 	}
 }
 
-// TestMisalignedCopy is cp.async.bulk with an address or a size that is no multiple of 16.
+// TestMisalignedCopy runs cp.async.bulk with an address or size that is not a multiple of 16.
 func TestMisalignedCopy(t *testing.T) {
 	for _, c := range []struct{ name, copy, want string }{
 		{"source", "[%r2], [%rd1+4], 16, [%r3]", "misaligned read: address 0x"},

@@ -16,35 +16,35 @@ import (
 	"fisub/device"
 )
 
-// An Event is something that a program's use of the virtual GPU comes to.
+// An Event is a kind of notification from the virtual GPU to the program's listener.
 type Event byte
 
-// Events of Attach.
+// Events that Attach reports.
 const (
 	Attached Event = 'a' // the program has loaded the virtual GPU
 	Launched Event = 'k' // a kernel was launched
-	Hazard   Event = 'h' // with its text, as the next ones
+	Hazard   Event = 'h' // has a text, like Faulted, Lacking and Stopped
 	Faulted  Event = 'f'
-	Lacking  Event = 'l' // the virtual GPU lacks something that the program needs
+	Lacking  Event = 'l' // the program needs a feature that the virtual GPU does not support
 	Stopped  Event = 's' // the program was ended while no kernel ran
-	// The registers of a launched kernel are not known, so that its launches were not held against their limit.
+	// A kernel's register count is unknown, so its launches are not checked against the limit.
 	Unlimited Event = 'u'
 )
 
-// attached is what Attach was told, for a process that is no submission's.
+// attached holds the arguments of Attach, for a process that runs a program instead of a submission.
 var attached struct {
 	folder string
 	hear   func(Event, string)
 
-	running sync.Mutex // is held while a kernel runs
-	first   bool       // Look counts for the first launch of each kernel only
+	running sync.Mutex // held while a kernel runs
+	first   bool       // check only the first launch of each kernel
 	looked  map[*Kernel]bool
 }
 
-// Attach lets this process, a program with its own main, run on the virtual GPU, by the CUDA runtime at path, which it
-// has loaded. It makes what tools find faults; without tools, the first launch of each kernel is looked at, and hear is
-// told of what it finds. Messages name sources relative to folder. hear is called before the call of the runtime
-// returns that has led to the event; it must not use the virtual GPU.
+// Attach lets this process, a program with its own main, run on the virtual GPU through the CUDA runtime at path, which
+// it has loaded. Hazards that tools check for are faults; without tools, the first launch of each kernel is checked and
+// hear is called with its hazards. Messages name sources relative to folder. hear is called before the runtime call
+// that caused the event returns; it must not use the virtual GPU.
 func Attach(path, folder string, tools []string, hear func(Event, string)) error {
 	m := host.machine
 	m.Strict = hazards(tools)
@@ -61,7 +61,7 @@ func Attach(path, folder string, tools []string, hear func(Event, string)) error
 	return err
 }
 
-// hazards are those that compute-sanitizer's tools of these names look for.
+// hazards returns the hazards that the named tools of compute-sanitizer check for.
 func hazards(tools []string) (all Hazards) {
 	for _, tool := range tools {
 		all |= sanitizers[tool]
@@ -69,14 +69,14 @@ func hazards(tools []string) (all Hazards) {
 	return all
 }
 
-// tell lets the program's listener hear of an event.
+// tell passes an event to the program's listener, if there is one.
 func tell(e Event, text string) {
 	if attached.hear != nil {
 		attached.hear(e, text)
 	}
 }
 
-// launching is called before a launch of k; what it returns, behind the launch.
+// launching must be called before a launch of k, and done after it.
 func launching(k *Kernel) (done func()) {
 	if attached.hear == nil {
 		return func() {}
@@ -96,8 +96,8 @@ func launching(k *Kernel) (done func()) {
 	return attached.running.Unlock
 }
 
-// End stops the kernel that runs, which hear is told of as of a fault, writes what the program has buffered, and ends
-// the process. It waits for at most two seconds.
+// End stops the running kernel, which is reported like a fault, flushes the program's output, and ends the process. It
+// waits at most two seconds.
 func End(status int) {
 	idle := attached.running.TryLock()
 	if idle {

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// hazard runs a kernel of two blocks of 64 threads, which has x in %rd1, s, 512 bytes of shared memory, in %r10, the thread's word
-// of it in %r11, its number in %r1 and that of the block in %r9, and tells what is found.
+// hazard runs body in two blocks of 64 threads and returns the fault, or "". %rd1 is x, %r10 shared memory of 512
+// bytes, %r11 the thread's word in it, %r1 the thread's number, %r9 the block's.
 func hazard(t *testing.T, body string) string {
 	t.Helper()
 	m := &Machine{Strict: Races | UnwrittenShared | UnwrittenLocal | Divisions | Ended, Look: Races | UnwrittenLocal}
@@ -48,7 +48,7 @@ func hazard(t *testing.T, body string) string {
 	return err.Error()
 }
 
-// In workloads after the first, only small launches that are new, and kernels that had a hazard, are looked at.
+// After the first workload, only new small launches and kernels with an earlier hazard are checked.
 func TestLooks(t *testing.T) {
 	m := &Machine{Look: Races, Workload: 1}
 	k, bad := &Kernel{}, &Kernel{}
@@ -70,7 +70,7 @@ func TestLooks(t *testing.T) {
 	}
 }
 
-// TestLookAlone has kernels that go on with all workers after the look for races, or wait for ever during it.
+// TestLookAlone has kernels that continue on all workers after the check for races, or wait forever during it.
 func TestLookAlone(t *testing.T) {
 	const head = `.version 9.0
 .target sm_100
@@ -125,7 +125,7 @@ $again:
 	}
 }
 
-// TestHazards has kernels with a race or a read of what nothing was written to, and for each a kernel that is like it and right.
+// TestHazards has kernels with a race or a read of unwritten memory, and for each a similar kernel without.
 func TestHazards(t *testing.T) {
 	const race = `race on shared memory: nothing orders this `
 	const mbarrier = `

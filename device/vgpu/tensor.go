@@ -10,14 +10,14 @@ import (
 	"fisub/device/vgpu/ptx"
 )
 
-// mmaTypes are the element types of matrix products, integerTypes those of mma of integers.
+// mmaTypes holds the element types of matrix products, integerTypes the element types of integer mma.
 var (
 	mmaTypes = map[string]uint8{"f16": mmaF16, "bf16": mmaBf16, "tf32": mmaTf32, "e4m3": mmaE4m3, "e5m2": mmaE5m2,
 		"s8": mmaS8, "u8": mmaU8}
 	integerTypes = map[string]uint8{"s8": mmaS8, "u8": mmaU8, "s4": mmaS4, "u4": mmaU4, "b1": mmaB1}
 )
 
-// shape is the number behind each letter of a part such as m64n128k16.
+// shape returns the numbers in a modifier such as m64n128k16.
 func (d *decoder) shape() (m, n, k int) {
 	for _, p := range d.parts {
 		rest, ok := strings.CutPrefix(p, "m")
@@ -32,7 +32,7 @@ func (d *decoder) shape() (m, n, k int) {
 	return m, n, k
 }
 
-// multiplyF64 is mma of float64: imm has rows, depth << 8.
+// multiplyF64 decodes mma of float64; imm is rows | depth << 8.
 func (d *decoder) multiplyF64() {
 	m, n, k := d.shape()
 	if n != 8 || d.has("sp") {
@@ -52,7 +52,7 @@ func (d *decoder) multiplyF64() {
 }
 
 func (d *decoder) wgmma() {
-	if !d.has("mma_async") { // fence, commit_group, wait_group: a product is done when it is executed
+	if !d.has("mma_async") { // fence, commit_group, wait_group: products are synchronous here
 		d.emit(inst{op: opNop})
 		return
 	}
@@ -86,7 +86,7 @@ func (d *decoder) wgmma() {
 	}
 	in.b = d.src(args[2], "b64")
 	in.c = d.pred(args[3])
-	if rest := args[4:]; len(rest) >= 2 { // of integers there is none of these
+	if rest := args[4:]; len(rest) >= 2 { // absent for integers
 		for i, r := range rest[:2] {
 			if r.Int == -1 {
 				in.imm |= 1 << (28 + i)
@@ -105,7 +105,7 @@ func (d *decoder) wgmma() {
 	d.emit(in)
 }
 
-// Shapes of loads and stores of tensor memory, and kinds of products.
+// Shapes of tensor memory loads and stores, and kinds of products.
 var (
 	tensorShapes = map[string]uint8{"32x32b": tc32x32, "16x64b": tc16x64, "16x128b": tc16x128, "16x256b": tc16x256,
 		"16x32bx2": tc16x32x2}
@@ -225,7 +225,7 @@ func (d *decoder) tcgen05() {
 	}
 }
 
-// tensorAddress is an address in tensor memory: in.a, and in.c what is added to it.
+// tensorAddress sets an address in tensor memory: register in.a plus in.c.
 func (d *decoder) tensorAddress(in *inst, o ptx.Operand) {
 	if o.Kind != ptx.Memory || len(o.Elems) != 1 || o.Elems[0].Kind == ptx.Symbol {
 		d.lack(d.in.Op)
@@ -233,14 +233,14 @@ func (d *decoder) tensorAddress(in *inst, o ptx.Operand) {
 	in.a, in.c = d.src(o.Elems[0], "b32"), int32(o.Int)
 }
 
-// A sharedPlace is an address of shared memory: where it stands, what is added, whether it has 32 bits.
+// sharedPlace returns a shared-memory address: operand, offset, and whether the operand has 32 bits.
 func (d *decoder) sharedPlace(o ptx.Operand) (place, offset int32, narrow bool) {
 	var in inst
 	d.addressed(&in, o)
 	return in.a, int32(in.imm), in.c&mAddr32 != 0
 }
 
-// typeCode returns the code of a type of memory.
+// typeCode returns the code of an element type.
 func typeCode(t string) int32 {
 	if code, ok := types[strings.TrimSuffix(t, "x2")]; ok {
 		return int32(code)
@@ -305,9 +305,9 @@ func (d *decoder) copyTensor() {
 	d.emit(in)
 }
 
-// ofPair reports whether an address of shared memory is that of the even block of a pair of blocks. Such an address is
-// made by clearing bit 24, the lowest bit of the block's rank, which addresses of a block's own shared memory do not
-// have here.
+// ofPair reports whether a shared-memory address is in the even block of a pair of blocks. Programs form such an
+// address by clearing bit 24, on a GPU the lowest bit of the block's rank. Here the addresses of a block's own shared
+// memory do not contain the rank.
 func (d *decoder) ofPair(o ptx.Operand) bool {
 	if len(o.Elems) == 0 || o.Elems[0].Kind != ptx.Register {
 		return false
@@ -361,7 +361,7 @@ func (d *decoder) copyBulk() {
 	d.emit(in)
 }
 
-// storeAsync is st.async and red.async.
+// storeAsync decodes st.async and red.async.
 func (d *decoder) storeAsync() {
 	args := d.in.Args
 	if !d.hasPrefix("shared") || !d.hasPrefix("mbarrier") {

@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// tensorKernel runs body in a block of 128 threads; %rd1 and %rd2 are in and out, %r1 the thread, %r2 32 KiB of shared memory
-// whose address is a multiple of 1024, %r3 an mbarrier.
+// tensorKernel runs body in a block of 128 threads. %rd1 and %rd2 are in and out, %r1 is the thread, %r2 the address of
+// 32 KiB of shared memory aligned to 1024, %r3 an mbarrier.
 func tensorKernel(t *testing.T, body string, in []uint32, out int) ([]uint32, error) {
 	t.Helper()
 	m := &Machine{Workers: 1, Strict: UnwrittenShared}
@@ -59,7 +59,7 @@ func tensorKernel(t *testing.T, body string, in []uint32, out int) ([]uint32, er
 	return result, err
 }
 
-// What is copied asynchronously may be read when something has waited for it, and not before.
+// Asynchronously copied data may be read only after waiting for the copy.
 func TestCopiesUnderWay(t *testing.T) {
 	in := make([]uint32, 1024)
 	for i := range in {
@@ -129,7 +129,7 @@ func Test128Bits(t *testing.T) {
 	}
 }
 
-// A product of 128 x 64 x 32 in two steps, of bfloat16 with 128 bytes swizzled.
+// A product of 128 x 64 x 32 in two steps, of bfloat16 with the 128-byte swizzle.
 func TestTensorMemory(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
 	values := make([]float32, 192*32) // rows of a, then of b
@@ -138,7 +138,7 @@ func TestTensorMemory(t *testing.T) {
 		values[i] = float32(r.IntN(17)-8) / 4
 		in[i/2] |= math.Float32bits(values[i]) >> 16 << (16 * (i % 2))
 	}
-	// rows of 64 bytes go to rows of 128, with the units of 16 bytes swizzled
+	// 64-byte rows go to 128-byte rows, with swizzled units of 16 bytes.
 	fill := `
 	mov.u32 %r10, %r1;
 $fill:
@@ -225,7 +225,7 @@ $multiplied:
 	}
 }
 
-// A copy whose first coordinate is no multiple of 16 bytes is an illegal instruction on a GPU.
+// A copy whose first coordinate is not a multiple of 16 bytes is an illegal instruction on a GPU.
 func TestTensorCopyAlignment(t *testing.T) {
 	table := make([]byte, 1<<18)
 	for _, c := range compareTensor() {
@@ -242,7 +242,7 @@ func TestTensorCopyAlignment(t *testing.T) {
 	}
 }
 
-// The runtime library encodes tensor maps that the virtual GPU has no copies for.
+// The runtime library encodes some tensor maps that the virtual GPU cannot copy with.
 func TestTensorCopyLacking(t *testing.T) {
 	table := make([]byte, 1<<18)
 	for _, c := range compareTensor() {

@@ -14,7 +14,7 @@ import (
 var roundings = map[string]int{"rn": roundRn, "rz": roundRz, "rm": roundRm, "rp": roundRp, "rna": roundRna,
 	"rni": roundRn | flagInteger, "rzi": roundRz | flagInteger, "rmi": roundRm | flagInteger, "rpi": roundRp | flagInteger}
 
-// modes returns the rounding and the other modifiers of arithmetic as flags.
+// modes returns the rounding and other modifiers of arithmetic as flags.
 func (d *decoder) modes() (flags int) {
 	for _, p := range d.parts[1:] {
 		flags |= roundings[p]
@@ -40,11 +40,11 @@ var comparisons = map[string]uint8{"eq": cmpEq, "ne": cmpNe, "lt": cmpLt, "le": 
 	"lo": cmpLt, "ls": cmpLe, "hi": cmpGt, "hs": cmpGe, "equ": cmpEqu, "neu": cmpNeu, "ltu": cmpLtu, "leu": cmpLeu,
 	"gtu": cmpGtu, "geu": cmpGeu, "num": cmpNum, "nan": cmpNan}
 
-// A laneForm is an instruction whose modifiers are its types, and whose operands are values of these types.
+// A laneForm describes an instruction whose only modifiers are its types.
 type laneForm struct {
 	ops    map[string]opcode // by the instruction's type
-	args   []string          // types of the operands behind the result; "": the instruction's
-	result string            // "": the instruction's
+	args   []string          // types of the source operands; "": the instruction's type
+	result string            // type of the result; "": the instruction's type
 }
 
 var forms = map[string]laneForm{
@@ -60,7 +60,7 @@ var forms = map[string]laneForm{
 	"shr":      {shrOf, []string{"", "u32"}, ""},
 }
 
-// handlers decode the instructions that have other modifiers or operands, by the first part of the name.
+// handlers maps the first part of the name of every other instruction to its decoder.
 var handlers = func() map[string]func(*decoder) {
 	m := map[string]func(*decoder){}
 	for names, h := range map[string]func(*decoder){
@@ -136,7 +136,7 @@ func (d *decoder) form(f laneForm) {
 	d.emit(in)
 }
 
-// modifier returns the code of the part of the instruction's name that is in a table.
+// modifier returns the code in table for one of the instruction's modifiers.
 func (d *decoder) modifier(table map[string]uint8) (code uint8, ok bool) {
 	for _, p := range d.parts[1:] {
 		if code, ok = table[p]; ok {
@@ -146,7 +146,7 @@ func (d *decoder) modifier(table map[string]uint8) (code uint8, ok bool) {
 	return 0, false
 }
 
-// required is modifier of an instruction that must have one.
+// required is like modifier but reports the instruction as unsupported if no modifier is in table.
 func (d *decoder) required(table map[string]uint8) uint8 {
 	code, ok := d.modifier(table)
 	if !ok {
@@ -155,7 +155,7 @@ func (d *decoder) required(table map[string]uint8) uint8 {
 	return code
 }
 
-// logicOps are and, or and xor of predicates and of values.
+// logicOps holds the opcodes of and, or and xor.
 var logicOps = map[string]struct {
 	predicates opcode
 	values     map[string]opcode
@@ -289,7 +289,7 @@ func (d *decoder) testp() {
 func (d *decoder) isspacep() {
 	kind, ok := map[string]uint8{"global": spaceGlobal, "shared": spaceShared, "local": spaceLocal,
 		"shared::cta": spaceShared, "shared::cluster": spaceShared}[d.parts[1]]
-	if !ok { // const and param: no generic address is in them
+	if !ok { // const and param: they contain no generic addresses
 		kind = spaceOutside
 	}
 	d.emit(inst{op: opIsspacep, kind: kind, a: d.src(d.arg(1), "u64"), d: d.dst(d.arg(0), "pred")})
@@ -335,7 +335,7 @@ func (d *decoder) nanosleep() { d.emit(inst{op: opNanosleep, a: d.src(d.arg(0), 
 
 func (d *decoder) activemask() { d.emit(inst{op: opActivemask, d: d.dst(d.arg(0), "b32")}) }
 
-// halves are the two registers of 64 bits of a value of 128.
+// halves returns the two 64-bit registers of a 128-bit value.
 func (d *decoder) halves(o ptx.Operand) []ptx.Operand {
 	if o.Kind == ptx.Vector && len(o.Elems) == 2 {
 		return o.Elems
@@ -347,7 +347,7 @@ func (d *decoder) halves(o ptx.Operand) []ptx.Operand {
 	return []ptx.Operand{{Kind: ptx.Register, Reg: first}, {Kind: ptx.Register, Reg: first + 1}}
 }
 
-// widened is b32 for types of 16 bits, whose bitwise instructions are those of 32.
+// widened returns b32 for 16-bit types, which use the 32-bit bitwise instructions, and t otherwise.
 func widened(t string) string {
 	if width(t) < 4 {
 		return "b32"
@@ -381,7 +381,7 @@ func (d *decoder) mov() {
 			d.lack(d.in.Op)
 		}
 		op := either(wide(t), opMov64, opMov32)
-		var between []int32 // a register may be on both sides
+		var between []int32 // temporaries: a register may be on both sides
 		for _, v := range values {
 			between = append(between, d.newReg(wide(t)))
 			d.emit(inst{op: op, a: d.src(v, t), d: between[len(between)-1]})
@@ -426,12 +426,12 @@ func (d *decoder) mov() {
 			if e.Kind == ptx.None {
 				continue
 			}
-			if len(parts) == 4 && i == 2 { // the low half of the upper word
+			if len(parts) == 4 && i == 2 { // low half of the upper word
 				d.emit(inst{op: opHi32, a: a, d: d.dst(e, "b32")})
 				d.emit(inst{op: opLo16, a: d.dst(e, "b32"), d: d.dst(e, "b32")})
 				continue
 			}
-			// a register that is taken apart may be among those that get the parts
+			// The source may also be one of the results.
 			d.emit(inst{op: parts[i], a: a, d: d.dst(e, "b32")})
 		}
 	case from.Kind == ptx.Symbol:
@@ -546,11 +546,11 @@ func (d *decoder) arith() {
 	}
 }
 
-// integerOps are the operations on integers that have a type.
+// integerOps holds the opcodes of integer arithmetic by type.
 var integerOps = map[string]map[string]opcode{"add": addOf, "sub": subOf, "neg": negOf, "abs": absOf, "min": minOf,
 	"max": maxOf, "div": divOf, "rem": remOf}
 
-// pairs16 decodes operations on pairs of integers of 16 bits, and min and max with relu.
+// pairs16 decodes arithmetic on pairs of 16-bit integers, and min and max with relu.
 func (d *decoder) pairs16(name, t string) {
 	kind, ok := map[string]uint8{"add": pairAdd, "min": pairMin, "max": pairMax}[name]
 	if !ok {
@@ -570,7 +570,7 @@ func (d *decoder) pairs16(name, t string) {
 	d.emit(inst{op: opPair16, kind: kind, imm: int64(flags), a: a, b: b, d: d.dst(d.arg(0), "b32")})
 }
 
-// withCarry decodes add.cc, addc and the like. Products are made first.
+// withCarry decodes add.cc, addc and similar instructions. For mad it emits the product first.
 func (d *decoder) withCarry() {
 	name, t := d.parts[0], d.typ(0)
 	var kind uint8
@@ -659,13 +659,13 @@ func (d *decoder) arithF32(name string) {
 	d.general(opFArith, name, "f32", flags)
 }
 
-// floatOps are the operations on floating-point numbers that have a type.
+// floatOps holds the opcodes of floating-point arithmetic by type.
 var floatOps = map[string]map[string]opcode{"add": addOf, "sub": subOf, "mul": mulOf, "div": divOf, "fma": fmaOf,
 	"mad": fmaOf, "min": minOf, "max": maxOf, "min.nan": minNanOf, "max.nan": maxNanOf, "neg": negOf, "abs": absOf,
 	"rcp": rcpOf, "sqrt": sqrtOf, "rsqrt": rsqrtOf, "ex2": ex2Of, "lg2": lg2Of, "rcp.ftz": rcpFtzOf, "sqrt.ftz": sqrtFtzOf,
 	"rsqrt.ftz": rsqrtFtzOf, "ex2.ftz": ex2FtzOf, "lg2.ftz": lg2FtzOf, "sin": sinOf, "cos": cosOf, "tanh": tanhOf}
 
-// general emits the slow form of arithmetic, which knows every modifier.
+// general emits the slow form of arithmetic, which supports every modifier.
 func (d *decoder) general(op opcode, name, t string, flags int) {
 	kind, ok := arithmetic[name]
 	if !ok {
@@ -683,8 +683,8 @@ func (d *decoder) general(op opcode, name, t string, flags int) {
 		d: d.dst(d.arg(0), t)})
 }
 
-// xorsign emits min or max of two numbers' absolute values, with the sign of their product: op of abs of each; xor
-// makes the sign of the product, and sign gives it to the result.
+// xorsign emits min or max of two absolute values with the sign of their product. op is applied to the results of abs;
+// xor computes the sign, and sign applies it.
 func (d *decoder) xorsign(name string, op, abs, xor, sign opcode, flags int) {
 	if d.has("NaN") {
 		name += ".nan"
@@ -791,7 +791,7 @@ func (d *decoder) compare() {
 		in.op, in.a, in.b = d.of(setpOf, t), d.src(d.arg(1), t), d.src(d.arg(2), t)
 		if t == "f32" && d.has("ftz") {
 			a, b := d.newReg(false), d.newReg(false)
-			for _, p := range [][2]int32{{in.a, a}, {in.b, b}} { // |x| + 0 with subnormals flushed
+			for _, p := range [][2]int32{{in.a, a}, {in.b, b}} { // abs with subnormals flushed, then the sign of x
 				d.emit(inst{op: opFArith, kind: arithAbs, imm: flagFtz, a: p[0], b: p[0], c: p[0], d: p[1]})
 				d.emit(inst{op: opCopysign32, a: p[0], b: p[1], d: p[1]})
 			}
@@ -831,8 +831,8 @@ func (d *decoder) compare() {
 		d: d.dst(d.arg(0), "b32")})
 }
 
-// truth returns the result of a set whose comparison holds: 1 of a floating-point type, all bits of an integer type. A
-// pair has it in each half.
+// truth returns the result of a set instruction whose comparison holds: 1 for a floating-point type, all ones for an
+// integer type. For a pair it is the value of one half.
 func (d *decoder) truth() uint64 {
 	switch d.typ(1) {
 	case "f32":
@@ -845,7 +845,7 @@ func (d *decoder) truth() uint64 {
 	return 0xffffffff
 }
 
-// setPair decodes set of pairs of halves: 1 or all bits of each half of the result.
+// setPair decodes set on pairs: each half of the result is truth or 0.
 func (d *decoder) setPair(in inst, t string) {
 	if len(d.in.Args) > 3 {
 		d.lack(d.in.Op)
@@ -867,7 +867,7 @@ func (d *decoder) setPair(in inst, t string) {
 var types = map[string]int{"u8": typeU8, "u16": typeU16, "u32": typeU32, "u64": typeU64, "s8": typeS8, "s16": typeS16,
 	"s32": typeS32, "s64": typeS64, "f16": typeF16, "bf16": typeBf16, "f32": typeF32, "f64": typeF64, "tf32": typeTf32}
 
-// fastCvt are conversions without modifiers that have an operation of their own, from places of 32 bits.
+// fastCvt holds the specialized opcodes for conversions without modifiers from 32-bit operands.
 var fastCvt = map[[2]string]opcode{{"f32", "s32"}: opCvtF32S32, {"f32", "u32"}: opCvtF32U32,
 	{"f32", "bf16"}: opCvtF32Bf16, {"f32", "f16"}: opCvtF32F16, {"bf16", "f32"}: opCvtBf16F32, {"f16", "f32"}: opCvtF16F32,
 	{"f64", "f32"}: opCvtF64F32, {"f64", "s32"}: opCvtF64S32, {"f64", "u32"}: opCvtF64U32}
@@ -989,7 +989,7 @@ func (d *decoder) packSaturated() {
 	d.emit(inst{op: opCvtSatPack, kind: uint8(kind), a: a, b: b, c: c, d: d.dst(d.arg(0), "b32")})
 }
 
-// videoOps are the scalar video instructions.
+// videoOps holds the operations of the scalar video instructions.
 var videoOps = map[string]uint8{"vadd": videoAdd, "vsub": videoSub, "vabsdiff": videoAbsdiff, "vmin": videoMin,
 	"vmax": videoMax, "vshl": videoShl, "vshr": videoShr, "vset": videoSet}
 
@@ -1065,15 +1065,14 @@ func (d *decoder) isWideSource(o ptx.Operand, typ string) bool {
 
 func isInteger(typ string) bool { return typ[0] == 'u' || typ[0] == 's' }
 
-// Conversions of integers that extend their lowest bits: to places of 32 bits, and from these to 64.
+// Integer conversions that extend the low bits, to 32-bit operands and from 32 to 64 bits.
 var (
 	extend32 = map[string]opcode{"u8": opCvtU8_32, "s8": opCvtS8_32, "u16": opCvtU16_32, "s16": opCvtS16_32}
 	extend64 = map[string]opcode{"u8": opCvtU8_64, "s8": opCvtS8_64, "u16": opCvtU16_64, "s16": opCvtS16_64,
 		"u32": opCvtU32_64, "s32": opCvtS32_64}
 )
 
-// integerCvt returns the operation for a conversion between integers without saturation; it is not ok if only the
-// general one does it.
+// integerCvt returns the specialized opcode for an integer conversion without saturation, if there is one.
 func integerCvt(dst, src string, toWide, fromWide, to16 bool) (op opcode, ok bool) {
 	dw, sw := width(dst), width(src)
 	switch {
@@ -1088,7 +1087,7 @@ func integerCvt(dst, src string, toWide, fromWide, to16 bool) (op opcode, ok boo
 	case toWide && dw == 8:
 		op, ok = extend64[src]
 	case toWide:
-	// Both are in places of 32 bits: the narrower of the two types decides.
+	// Both operands have 32 bits: the narrower type decides.
 	case to16 && (dw == 2 && src == "u8" || dst == "u8"):
 		return opCvtU8_32, true
 	case to16 && dw == 2 && sw >= 2:
@@ -1122,7 +1121,7 @@ func (d *decoder) cvta() {
 	}
 	op, ok := table[space]
 	if !ok {
-		op = opMov64 // an address of that space is a generic one as it is
+		op = opMov64 // addresses of this space are generic ones
 	}
 	from := d.arg(1)
 	if v, ok := d.locals[from.Name]; ok && from.Kind == ptx.Symbol {
@@ -1134,11 +1133,11 @@ func (d *decoder) cvta() {
 	d.one(op, "b64")
 }
 
-// policy decodes createpolicy with the encoding of libcu++'s access_property_encoding.h: the virtual GPU has no L2, but
-// programs compare policies.
+// policy decodes createpolicy with the encoding in libcu++'s access_property_encoding.h. The virtual GPU has no L2
+// cache, but programs compare policies.
 func (d *decoder) policy() {
 	in := inst{op: opPolicy, d: d.dst(d.arg(0), "b64")}
-	shift := 57 // of the primary hint; the secondary one has a single bit below it
+	shift := 57 // of the primary hint; the secondary hint is one bit below it
 	for _, p := range d.parts[2:] {
 		if hint, ok := strings.CutPrefix(p, "L2::evict_"); ok {
 			code := slices.Index([]string{"unchanged", "first", "last", "normal"}, hint)
@@ -1169,7 +1168,7 @@ func (d *decoder) policy() {
 	d.emit(in)
 }
 
-// addressed gives an instruction the address in o: place, offset, and whether the place has 32 bits.
+// addressed sets in.a and in.imm to the address in o, and mAddr32 if the register has 32 bits.
 func (d *decoder) addressed(in *inst, o ptx.Operand) {
 	if o.Kind != ptx.Memory || len(o.Elems) != 1 {
 		d.lack(d.in.Op)
@@ -1196,7 +1195,7 @@ func (d *decoder) addressed(in *inst, o ptx.Operand) {
 	}
 }
 
-// space is that of a memory instruction by its name; -1 is the parameters'.
+// space returns the address space in a memory instruction's name; -1 is the parameter space.
 func (d *decoder) space() int {
 	for _, p := range d.parts[1:] {
 		name, _, _ := strings.Cut(p, "::")
@@ -1214,7 +1213,7 @@ func (d *decoder) space() int {
 	return spaceGeneric
 }
 
-// spaceOf is the space of a memory instruction with that address: a generic address that names a variable is in the
+// spaceOf returns the address space of a memory instruction. A generic address that names a variable belongs to the
 // variable's space.
 func (d *decoder) spaceOf(address ptx.Operand) int {
 	space := d.space()
@@ -1235,7 +1234,7 @@ func (d *decoder) spaceOf(address ptx.Operand) int {
 	return space
 }
 
-// loadOps and storeOps are the operations by the space of the address.
+// loadOps and storeOps hold the opcodes by address space.
 var (
 	loadOps = [...]opcode{spaceGeneric: opLdGeneric, spaceGlobal: opLdGlobal, spaceShared: opLdShared,
 		spaceLocal: opLdLocal}
@@ -1257,7 +1256,7 @@ func (d *decoder) memory() {
 		value, address = address, value
 	}
 	elems := elements(value)
-	if t == "b128" { // as pairs
+	if t == "b128" { // as pairs of 64-bit registers
 		t = "b64"
 		elems = nil
 		for _, e := range elements(value) {
@@ -1321,7 +1320,7 @@ func (d *decoder) memory() {
 	d.emit(in)
 }
 
-// atomics are the operations of atom and red.
+// atomics holds the operations of atom and red.
 var atomics = map[string]uint8{"add": atomicAdd, "min": atomicMin, "max": atomicMax, "and": atomicAnd, "or": atomicOr,
 	"xor": atomicXor, "exch": atomicExch, "cas": atomicCas, "inc": atomicInc, "dec": atomicDec}
 
@@ -1351,7 +1350,7 @@ func (d *decoder) atom() {
 	}
 	var base inst
 	d.addressed(&base, args[0])
-	// Of a vector each element is added by itself, as on a GPU.
+	// The elements of a vector are separate atomics, as on a GPU.
 	for i, v := range values {
 		in := inst{op: opAtom, kind: kind | uint8(code)<<4, d: -1, a: base.a, c: int32(width(t)) | base.c,
 			imm: base.imm + int64(i*width(t)), b: d.src(v, t)}
@@ -1366,7 +1365,7 @@ func (d *decoder) atom() {
 	}
 }
 
-// elements are those of a vector, or the operand alone.
+// elements returns the elements of a vector, or the operand itself.
 func elements(o ptx.Operand) []ptx.Operand {
 	if o.Kind == ptx.Vector {
 		return o.Elems
@@ -1430,7 +1429,7 @@ func (d *decoder) call() {
 		}
 		in.imm, callee = int64(i), d.m.Funcs[i]
 	}
-	// Of a prototype the places are those that any function of it has: parameters come first, then results.
+	// Lay out parameters, then results, by position. The layout is the same for all functions with a given prototype.
 	unnamed := *callee
 	unnamed.Vars = nil
 	for i, v := range slices.Concat(callee.Params, callee.Returns) {
@@ -1449,7 +1448,7 @@ func (d *decoder) call() {
 	if len(params) > len(callee.Params) || len(results) > len(callee.Returns) {
 		d.lack(d.in.Op + " with more operands than the function has")
 	}
-	// What is in registers goes through local memory of this function.
+	// Copy operands in registers through local memory of the calling function.
 	var from, to []variable
 	for i, p := range params {
 		v, ok := d.locals[p.Name]
@@ -1489,7 +1488,7 @@ func (d *decoder) call() {
 	}
 }
 
-// callValue is the place of an argument of a call that is no variable.
+// callValue returns the operand for a call's argument that is not a variable.
 func (d *decoder) callValue(o ptx.Operand, typ string) int32 {
 	if typ == "pred" {
 		return d.pred(o)
@@ -1497,20 +1496,20 @@ func (d *decoder) callValue(o ptx.Operand, typ string) int32 {
 	return d.src(o, typ)
 }
 
-// part is the place of element i of a vector of that type.
+// part returns the location of element i of a vector with elements of the given type.
 func (v variable) part(i int, typ string) variable {
 	size := max(width(typ), 1)
 	return variable{v.offset + i*size, size}
 }
 
-// temporary is a place of n bytes in the function's local memory.
+// temporary reserves n bytes in the function's local memory.
 func (d *decoder) temporary(n int) variable {
 	v := variable{d.out.localSize, n}
 	d.out.localSize += (n + 15) / 16 * 16
 	return v
 }
 
-// local is the instruction that loads or stores a value of that type in a place of local memory.
+// local emits a load or store between a register and v in local memory.
 func (d *decoder) local(op opcode, v variable, reg int32, typ string) {
 	in := inst{op: op, n: 1, c: int32(max(width(typ), 1)), a: d.newReg(true)}
 	d.emit(inst{op: opLocalAddress, kind: 1, imm: int64(v.offset), d: in.a})
@@ -1521,7 +1520,7 @@ func (d *decoder) local(op opcode, v variable, reg int32, typ string) {
 	d.emit(in)
 }
 
-// keep stores the value in a register in local memory; fetch loads it. Predicates become words.
+// keep stores a register in local memory; fetch loads it back. Predicates are stored as words.
 func (d *decoder) keep(v variable, reg int32, typ string) {
 	if typ == "pred" {
 		word := d.newReg(false)
@@ -1541,7 +1540,7 @@ func (d *decoder) fetch(reg int32, v variable, typ string) {
 	d.local(opLdLocal, v, reg, typ)
 }
 
-// receive loads the parameters of a function that are in registers, giveResults stores such results.
+// receive loads the parameters that the function has in registers; giveResults stores such results.
 func (d *decoder) receive() {
 	for _, v := range d.f.Params {
 		for i, r := range d.registersOf(v) {
@@ -1558,7 +1557,7 @@ func (d *decoder) giveResults() {
 	}
 }
 
-// registersOf finds the registers that a parameter or result of a function is in: none if it is in memory.
+// registersOf returns the registers of a function's parameter or result, or nil if it is in memory.
 func (d *decoder) registersOf(v *ptx.Var) (all []int) {
 	if v.Space != "reg" {
 		return nil
@@ -1571,8 +1570,8 @@ func (d *decoder) registersOf(v *ptx.Var) (all []int) {
 	return all
 }
 
-// launchControl decodes clusterlaunchcontrol. A request to cancel the launch of another cluster always fails, which the
-// PTX ISA permits: the response is 16 zero bytes.
+// launchControl decodes clusterlaunchcontrol. A request to cancel another cluster's launch always fails, which the PTX
+// ISA permits: the response is 16 zero bytes.
 func (d *decoder) launchControl() {
 	switch {
 	case d.has("try_cancel"):

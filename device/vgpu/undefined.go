@@ -10,15 +10,15 @@ import (
 	"fisub/device/vgpu/ptx"
 )
 
-// Registers that may be read before they are written get a shadow: for each lane 0 if the value is defined, unread if
-// nothing was written, else one more than the index of the instruction that first read such a value. Shadows follow the
-// values through arithmetic. A store, an address, a branch or anything else that others may notice is where an
-// undefined value counts, since compilers compute some values that nobody uses.
+// Each register that may be read before it is written has a shadow. For each lane it holds 0 if the value is defined,
+// unread if the register was never written, else 1 + the index of the instruction that first read such a value.
+// Arithmetic propagates shadows. An undefined value is an error only in a store, address, branch or other visible
+// effect, because compilers compute some values that are never used.
 
-// unread is the shadow of a register that nothing was written to.
+// unread is the shadow of a register that was never written.
 const unread = 0xffffffff
 
-// laneOps are instructions whose first operand is a function of the others, lane by lane.
+// laneOps holds the instructions that compute their first operand from the others, lane by lane.
 var laneOps = func() map[string]bool {
 	m := map[string]bool{}
 	for _, n := range strings.Fields(`mov add sub mul mul24 mad mad24 fma div rem min max abs neg rcp sqrt rsqrt sin cos
@@ -29,7 +29,7 @@ var laneOps = func() map[string]bool {
 	return m
 }()
 
-// withoutResult are instructions whose first operand may be a register that is read.
+// withoutResult holds the instructions whose first operand is read, not written.
 var withoutResult = func() map[string]bool {
 	m := map[string]bool{}
 	for _, n := range strings.Fields(`st red bra brx ret exit trap bar barrier nanosleep discard applypriority prefetch
@@ -53,7 +53,7 @@ func addRegisters(all []int, o ptx.Operand) []int {
 	return all
 }
 
-// registers returns what an instruction reads and writes, without its guard.
+// registers returns the registers that an instruction reads and writes, except its guard.
 func registers(in *ptx.Inst) (reads, writes []int) {
 	name, _, _ := strings.Cut(in.Op, ".")
 	args := in.Args
@@ -72,9 +72,9 @@ func registers(in *ptx.Inst) (reads, writes []int) {
 
 // flow is the control flow of a function's body.
 type flow struct {
-	block []int   // of each instruction
-	first []int   // instruction of each block, and the end
-	preds [][]int // of each block that can be reached
+	block []int   // by instruction
+	first []int   // first instruction of each block, then len(Body)
+	preds [][]int // predecessors of each reachable block
 }
 
 func flowOf(f *ptx.Func) flow {
@@ -145,15 +145,15 @@ func flowOf(f *ptx.Func) flow {
 	return w
 }
 
-// undefined returns the registers of a function whose value may be undefined when something reads it, in order.
+// undefined returns, sorted, the registers whose value may be undefined when it is read.
 func undefined(f *ptx.Func) []int {
 	w := flowOf(f)
 	blocks := len(w.preds)
 	type use struct{ reg, block int }
-	var exposed []use                       // a register is read in a block before it is written there
-	written := make([]map[int]bool, blocks) // registers that a block writes
-	from := map[int][]int{}                 // of a register: those that are computed from it
-	last := make([]int, len(f.Regs))        // block where the register was last seen to be written or exposed, + 1
+	var exposed []use                       // the block reads the register before writing it
+	written := make([]map[int]bool, blocks) // registers written by each block
+	from := map[int][]int{}                 // registers computed from each register
+	last := make([]int, len(f.Regs))        // 1 + last block that writes the register or exposes it
 	for i := range f.Body {
 		in := &f.Body[i]
 		b := w.block[i]
@@ -174,7 +174,7 @@ func undefined(f *ptx.Func) []int {
 			}
 		}
 		if in.Guard >= 0 {
-			continue // it may write nothing
+			continue // the write may not happen
 		}
 		for _, r := range writes {
 			if r < len(last) {
@@ -188,7 +188,7 @@ func undefined(f *ptx.Func) []int {
 			}
 		}
 	}
-	for _, p := range f.Params { // parameters in registers have values
+	for _, p := range f.Params { // parameters in registers are defined
 		if p.Space == "reg" && len(f.Body) > 0 {
 			for i, r := range f.Regs {
 				if name, _, _ := strings.Cut(r.Name, "."); name == p.Name {
@@ -233,7 +233,7 @@ func undefined(f *ptx.Func) []int {
 	return slices.Sorted(maps.Keys(found))
 }
 
-// shadows gives each register that may be undefined a shadow and a value that shows.
+// shadows gives each register that may be undefined a shadow and a conspicuous initial value.
 func (d *decoder) shadows() {
 	for _, r := range undefined(d.f) {
 		if d.shadow == nil {
@@ -252,7 +252,7 @@ func (d *decoder) shadows() {
 	}
 }
 
-// used emits the checks of what an instruction reads, if others may notice its effect.
+// used emits the checks for the registers that an instruction reads, if its effect is visible.
 func (d *decoder) used() {
 	if d.shadow == nil {
 		return
@@ -274,7 +274,7 @@ func (d *decoder) used() {
 	}
 }
 
-// computed emits the shadows of what an instruction writes.
+// computed emits the updates of the shadows for the registers that an instruction writes.
 func (d *decoder) computed() {
 	if d.shadow == nil {
 		return
@@ -296,7 +296,7 @@ func (d *decoder) computed() {
 			d.emit(inst{op: opMov32, a: d.constant(0, false), d: to})
 		case d.parts[0] == "mov" && len(reads) == 1:
 			d.emit(inst{op: opMov32, a: shadow(reads[0]), d: to})
-		case d.parts[0] == "mov": // of several registers, one of which may be left out
+		case d.parts[0] == "mov": // packs registers: undefined only if both are
 			d.emit(inst{op: opMinU32, a: shadow(reads[0]), b: shadow(reads[1]), d: to})
 		case d.parts[0] == "selp" && len(d.in.Args) == 4 && d.in.Args[3].Kind == ptx.Register:
 			side := func(o ptx.Operand) int32 {

@@ -49,32 +49,32 @@ var driverSource string
 //go:embed host/hooks.h
 var hooksSource string
 
-// Arch is what submissions are compiled for where nothing else is asked for: a B200, as PTX.
+// Arch is the default arch for submissions: PTX for a B200.
 const Arch = "compute_100"
 
-// Opener opens the virtual GPU. A process has one, whose kernels stay loaded.
+// Opener returns the opener of the virtual GPU. A process has only one virtual GPU, and its kernels stay loaded.
 func Opener() device.Opener { return device.Opener{Kind: "emu", Open: open} }
 
-// sanitizers are the hazards that compute-sanitizer's tools look for; others than these are always faults.
+// sanitizers maps the tools of compute-sanitizer to their hazards. Other errors are always faults.
 var sanitizers = map[string]Hazards{"memcheck": Refusals | Divisions, "racecheck": Races,
 	"initcheck": UnwrittenShared | UnwrittenLocal | UnwrittenGlobal | UnwrittenRegister, "synccheck": Ended | OutsideMask}
 
-// LookUntil ends the look for races in a launch of a first call, which takes about a microsecond for each
-// instruction.
+// LookUntil is the number of warp instructions after which the check for races in a launch of a first call stops. The
+// check takes about a microsecond per instruction.
 const LookUntil = 2_000_000
 
 type gpu struct {
 	opts  device.Options
 	root  string
 	arch  string
-	tools *nvcc.Toolchain // nil where kernels are prebuilt
+	tools *nvcc.Toolchain // nil if kernels are prebuilt
 	lib   *tvmffi.Library
 	work  chan func()
-	lost  error // the host's code has not come back
+	lost  error // set once a call was cancelled; later calls return it
 	done  bool
-	look  Hazards // in each call
-	first Hazards // in the first call of a workload too
-	next  Hazards // in the next call too
+	look  Hazards // checked in every call
+	first Hazards // also checked in the first call of a workload
+	next  Hazards // also checked in the next call
 	log   io.Writer
 }
 
@@ -106,7 +106,7 @@ func open(ctx context.Context, opts device.Options) (device.Device, error) {
 	host.fault, host.lack = nil, ""
 	host.machine.Strict = hazards(strings.Split(opts.Sanitize, ","))
 	g.look, host.machine.RacesUntil, host.machine.Workload = host.machine.Strict, 0, 0
-	if opts.Sanitize == "" { // the first call
+	if opts.Sanitize == "" { // checks in the first call only
 		g.first, host.machine.RacesUntil = Races|UnwrittenLocal|UnwrittenGlobal, LookUntil
 	}
 	g.next = g.first
@@ -117,7 +117,7 @@ func open(ctx context.Context, opts device.Options) (device.Device, error) {
 	host.machine.TakeHazards()
 	host.machine.Reset()
 	go func() {
-		runtime.LockOSThread() // tvm-ffi keeps stream and allocator for each thread
+		runtime.LockOSThread() // tvm-ffi keeps stream and allocator per thread
 		for f := range g.work {
 			f()
 		}
@@ -159,7 +159,7 @@ func (g *gpu) Close() error {
 	return nil
 }
 
-// do runs f on the device's thread. Where ctx ends first, the kernel that runs is stopped.
+// do runs f on the device's thread. If ctx ends first, it stops the running kernel and the device becomes unusable.
 func (g *gpu) do(ctx context.Context, f func() error) error {
 	if g.lost != nil {
 		return g.lost
@@ -186,20 +186,20 @@ func (g *gpu) do(ctx context.Context, f func() error) error {
 	return ctx.Err()
 }
 
-// driverName is the file that programs load as CUDA's driver.
+// driverName is the file name under which programs load the CUDA driver.
 const driverName = "libcuda.so.1"
 
-// packed is the folder of the runtime in a folder of prebuilt kernels, and in the cache.
+// packed is the name of the runtime's folder, both in a folder of prebuilt kernels and in the cache.
 const packed = "vgpu"
 
-// Pack names the files that kernels for Arch take beside nvcc.Pack's, as that does.
+// Pack returns the files that kernels for Arch need besides those of nvcc.Pack, in the same form.
 func Pack(ctx context.Context, root string, t *nvcc.Toolchain) (map[string]string, error) {
 	library, err := Runtime(ctx, root, t)
 	return map[string]string{packed + "/" + filepath.Base(library): library,
 		packed + "/" + driverName: filepath.Join(filepath.Dir(library), driverName)}, err
 }
 
-// object is what is loaded of sol, and the CUDA runtime that it finds.
+// object returns the library built from sol and the path of the CUDA runtime to load with it.
 func (g *gpu) object(ctx context.Context, sol *trace.Solution) (o *nvcc.Object, library string, err error) {
 	if g.tools == nil {
 		found, _ := filepath.Glob(filepath.Join(g.opts.Prebuilt, packed, "libcudart.so*"))
@@ -215,13 +215,14 @@ func (g *gpu) object(ctx context.Context, sol *trace.Solution) (o *nvcc.Object, 
 	return o, library, err
 }
 
-// Runtime returns the file of the CUDA runtime of the virtual GPU, named as t's own is, with the driver beside it. It
-// builds them in the cache below root, if they are not there.
+// Runtime returns the path of the virtual GPU's CUDA runtime, which has the file name of t's own runtime. The driver is
+// in the same folder. Runtime builds both in the cache below root if they are missing.
 func Runtime(ctx context.Context, root string, t *nvcc.Toolchain) (string, error) {
 	return runtimeLibrary(ctx, root, packed, t, filepath.Base(t.CUDART))
 }
 
-// runtimeLibrary builds the CUDA runtime of the virtual GPU under that name, or finds it in that folder of the cache.
+// runtimeLibrary returns the virtual GPU's CUDA runtime with the given file name. It builds it in folder kind of the
+// cache if it is missing.
 func runtimeLibrary(ctx context.Context, root, kind string, t *nvcc.Toolchain, name string) (string, error) {
 	key := cache.Key("vgpu 8", runtimeSource, driverSource, hooksSource, t.CXXVersion, t.CUDAVersion, name)
 	dir, _, err := cache.Folder(ctx, root, kind, key, func(dir string) error {
@@ -261,7 +262,8 @@ func runtimeLibrary(ctx context.Context, root, kind string, t *nvcc.Toolchain, n
 	return filepath.Join(dir, name), err
 }
 
-// stubs are definitions of all that the real runtime exports, for what the virtual one has not: each tells its name.
+// stubs returns C definitions for all functions that the real runtime exports. A stub reports its name as unsupported;
+// the virtual GPU's own functions replace it.
 func stubs(library string) (string, error) {
 	f, err := elf.Open(library)
 	if err != nil {
@@ -284,7 +286,7 @@ func stubs(library string) (string, error) {
 
 var driverFunction = regexp.MustCompile(`(?m)^CUresult CUDAAPI\s+(cu\w+)\(`)
 
-// driverStubs are those of the functions that cuda.h declares.
+// driverStubs returns stubs for the functions that cuda.h declares.
 func driverStubs(header string) string {
 	var names []string
 	for _, m := range driverFunction.FindAllStringSubmatch(header, -1) {
@@ -303,10 +305,10 @@ func stubText(names []string) string {
 	return text.String()
 }
 
-// foreign is a function of NVIDIA's libraries, which a GPU's machine has.
+// foreign matches the error for a missing function of NVIDIA's libraries, which exists on a machine with a GPU.
 var foreign = regexp.MustCompile(`undefined symbol: ((?:cu[A-Z]|cuda[A-Z]|nvrtc|nvJitLink|cublas|cudnn)\w+)`)
 
-// install loads the runtime library and the driver beside it.
+// install loads the runtime library and the driver next to it.
 func install(library string) error {
 	path := C.CString(library)
 	defer C.free(unsafe.Pointer(path))
@@ -373,12 +375,12 @@ func (g *gpu) Build(ctx context.Context, def *trace.Definition, sol *trace.Solut
 	return k, nil
 }
 
-// A buffer is memory of this process; kernels may use the parts that a call is given.
+// A buffer is memory of this process. Kernels may use the part that belongs to an argument of the call.
 type buffer struct {
-	memory []byte // not Go's
+	memory []byte // not Go memory
 	base   *buffer
 	n      int
-	shadow int64 // as in exec.h
+	shadow int64 // see exec.h
 }
 
 func (g *gpu) Alloc(n int) (device.Buffer, error) {
@@ -412,7 +414,7 @@ func (b *buffer) data(n int) ([]byte, error) {
 	return b.memory[:n], nil
 }
 
-// fits tells why n bytes cannot be written to: a buffer takes no memory before.
+// fits returns an error if the machine cannot hold n bytes: a buffer takes no memory until it is written to.
 func fits(n int) error {
 	var machine unix.Sysinfo_t
 	if n > 1<<30 && unix.Sysinfo(&machine) == nil &&
@@ -432,10 +434,10 @@ func (b *buffer) Write(p []byte) error {
 	return nil
 }
 
-// fewMapped is the size in bytes from which a buffer maps a file; copying less is as fast.
+// fewMapped is the size in bytes from which WriteFile maps the file. Below it, copying is as fast.
 const fewMapped = 64 << 20
 
-// WriteFile is Write of n bytes of a file, of which it maps what it can.
+// WriteFile writes n bytes of a file to the buffer, and maps whole pages if it can.
 func (b *buffer) WriteFile(f *os.File, offset int64, n int) error {
 	d, err := b.data(n)
 	if err != nil {
@@ -459,7 +461,7 @@ func (b *buffer) Read(p []byte) error {
 	return err
 }
 
-// Fill with poison, as outputs are before a call, leaves the buffer unwritten.
+// Fill sets all bytes to c. If c is the poison for outputs, the buffer counts as unwritten afterwards.
 func (b *buffer) Fill(c byte) error {
 	d, err := b.data(b.n)
 	if err = cmp.Or(err, fits(len(d))); err != nil {
@@ -498,13 +500,13 @@ func (b *buffer) Close() error {
 type kernel struct {
 	gpu    *gpu
 	fn     *tvmffi.Func
-	object string // the library that fn is in
+	object string // path of the library that contains fn
 	names  []string
 
 	cached bool
 }
 
-// Cached tells whether nothing was compiled.
+// Cached reports whether the build came from the cache.
 func (k *kernel) Cached() bool { return k.cached }
 
 func (k *kernel) Close() error { return nil }
@@ -516,12 +518,12 @@ func (k *kernel) Sync(context.Context) error {
 	return verdict()
 }
 
-// A fault is a *device.CallError after which, as on a GPU, no kernel runs.
+// A fault is a *device.CallError after which no kernel runs any more, as on a GPU.
 type fault struct{ device.CallError }
 
 func (f *fault) Unwrap() []error { return []error{&f.CallError, device.ErrFault} }
 
-// verdict is the fault of a kernel, or the error that there is no verdict, for want of something.
+// verdict returns the fault of a kernel, an error if the virtual GPU lacks a feature, or nil.
 func verdict() error {
 	host.Lock()
 	defer host.Unlock()
@@ -534,7 +536,8 @@ func verdict() error {
 	return nil
 }
 
-// Probe has nothing to look for: what a call has launched has ended when Call returns.
+// Probe fills the outputs, calls the entry point and reads them. All work has ended when Call returns, so no work can
+// be late.
 func (k *kernel) Probe(ctx context.Context, args []device.Arg, fill byte, into [][]byte, kept ...device.Kept) error {
 	outputs := args[len(args)-len(into):]
 	for _, out := range outputs {
@@ -585,7 +588,7 @@ func (k *kernel) Call(ctx context.Context, args []device.Arg) error {
 		host.machine.Worked()
 		C.vg_host_begins()
 		err = k.fn.Call(list)
-		C.fflush(nil) // what its host code has printed
+		C.fflush(nil) // flush what the host code printed
 		C.vg_host_ends()
 		hostUse(k.object)
 		lateWork()
@@ -593,7 +596,7 @@ func (k *kernel) Call(ctx context.Context, args []device.Arg) error {
 	})
 }
 
-// convert makes tvm-ffi's arguments, and lets kernels use the tensors' memory.
+// convert returns the arguments for tvm-ffi. It lets kernels use the memory of the tensors; the caller unmaps it.
 func (k *kernel) convert(args []device.Arg) (all []tvmffi.Arg, mapped []uintptr, err error) {
 	type part struct {
 		from, to uintptr
@@ -630,7 +633,7 @@ func (k *kernel) convert(args []device.Arg) (all []tvmffi.Arg, mapped []uintptr,
 		all = append(all, tvmffi.Arg{Tensor: &tvmffi.Tensor{Data: data, Device: tvmffi.CUDA(0), DType: a.Tensor.DType,
 			Shape: a.Tensor.Shape}})
 	}
-	// Arguments that share memory are one range.
+	// Merge arguments that share memory into one range.
 	slices.SortFunc(parts, func(a, b part) int { return cmp.Compare(a.from, b.from) })
 	for i := 0; i < len(parts); i++ {
 		p := parts[i]

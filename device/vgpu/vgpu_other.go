@@ -1,6 +1,6 @@
 //go:build !(linux && cgo)
 
-// Package vgpu is a GPU that is a program; it runs on Linux, in a build with cgo.
+// Package vgpu is a virtual GPU. It needs Linux and a build with cgo.
 package vgpu
 
 import (
@@ -10,7 +10,7 @@ import (
 	"fisub/device"
 )
 
-// Opener opens the virtual GPU, which this build has not.
+// Opener returns an opener that always fails: this build does not include the virtual GPU.
 func Opener() device.Opener {
 	return device.Opener{Kind: "emu", Open: func(context.Context, device.Options) (device.Device, error) {
 		return nil, errors.New("emu: the virtual GPU runs on Linux only")

@@ -10,7 +10,7 @@ import (
 	"unsafe"
 )
 
-// TestFiles decodes PTX files of $VGPU_PTX and tells what is lacking.
+// TestFiles decodes the PTX files in $VGPU_PTX and logs unsupported instructions.
 func TestFiles(t *testing.T) {
 	for _, path := range filepathGlob(t) {
 		text, err := os.ReadFile(path)
@@ -62,7 +62,7 @@ func filepathGlob(t *testing.T) []string {
 	return all
 }
 
-// words is device memory of n words of 32 bits.
+// words allocates device memory and fills it with values.
 func words(m *Machine, name string, values ...uint32) (uintptr, []uint32) {
 	p := m.Alloc(4*len(values), name)
 	s := unsafe.Slice((*uint32)(at(p)), len(values))

@@ -63,7 +63,7 @@ func (d *decoder) lanes() {
 		in := inst{}
 		if d.has("sync") {
 			in.want = d.src(d.arg(2), "b32")
-		} // else of the lanes that execute it, as in old versions of PTX
+		} // without .sync: all executing lanes, as in old versions of PTX
 		if p.Kind == ptx.Integer {
 			in.a = d.pred(p)
 		} else {
@@ -213,7 +213,7 @@ func (d *decoder) matrix() {
 	}
 }
 
-// multiplyIntegers decodes mma of integers; imm is as for multiply_integers.
+// multiplyIntegers decodes mma of integers; imm is described at multiply_integers.
 func (d *decoder) multiplyIntegers(places func(o ptx.Operand, result bool) []int32) {
 	m, n, k := d.shape()
 	var kinds []uint8
@@ -304,7 +304,7 @@ func (d *decoder) mbarrier() {
 	d.addressed(&in, args[0])
 	if d.space() == spaceGeneric {
 		in.c |= mSigned
-	} else if in.c&mAddr32 != 0 && d.ofPair(args[0]) { // as the address of that block
+	} else if in.c&mAddr32 != 0 && d.ofPair(args[0]) { // convert it to an address of the even block
 		even, there := d.newReg(false), d.newReg(false)
 		rank := int32(srCctarank*256<<2 | inWarp)
 		d.emit(inst{op: opAnd32, a: rank, b: d.constant(0xfffffffe, false), d: even})

@@ -6,16 +6,17 @@ import (
 	"fisub/device/vgpu/ptx"
 )
 
-// How wmma's fragments lie in registers is not documented. Here they are those of mma m16n8k16 (or k8, of tf32): an
-// element's row and column are one of lane/4 and lane%4*step, plus a constant.
+// PTX does not document the layout of wmma's fragments. Here it is the layout for mma m16n8k16 (tf32: m16n8k8): row and
+// column of an element are lane/4 and lane%4*step, in either order, plus a constant.
 
-// An element is a place in a matrix: rows by group where byGroup, else by lane in the group; the column by the other.
+// An element is a position in a fragment. If byGroup, the row depends on lane/4 and the column on lane%4, else vice
+// versa.
 type element struct {
 	byGroup  bool
-	row, col int // constants
+	row, col int // constants to add
 }
 
-// fragment gives the elements of register r of matrix a, b, c or d.
+// fragment returns the elements in register r of matrix a, b, c or d.
 func fragment(matrix string, shape, typ string, r int) []element {
 	each := 4 / width(typ)
 	wideM, wideN := shape == "m32n8k16", shape == "m8n32k16"
@@ -50,16 +51,16 @@ func fragment(matrix string, shape, typ string, r int) []element {
 		}
 		return all
 	}
-	na, nb := 4, 2 // registers of a and b for one mma
+	na, nb := 4, 2 // registers of a and b per mma
 	if each == 4 {
 		na, nb = 2, 1
 	}
-	block := 4 // registers of c and d for one mma
+	block := 4 // registers of c and d per mma
 	if matrix != "a" && matrix != "b" && width(typ) == 2 {
 		block = 2
 	}
 	switch {
-	case matrix == "a" && wideN: // the transposed product: a is on the right
+	case matrix == "a" && wideN: // compute the transposed product: a is the right operand
 		return turned(right(r % nb))
 	case matrix == "b" && wideN:
 		return turned(moved(left(r%na), r/na*16, 0))
@@ -148,7 +149,7 @@ func (d *decoder) wmmaMove(matrix, shape string, regs, address ptx.Operand, stri
 	group, inGroup := d.newReg(false), d.newReg(false)
 	d.emit(inst{op: opShrU32, a: lane, b: d.constant(2, false), d: group})
 	d.emit(inst{op: opAnd32, a: lane, b: d.constant(3, false), d: inGroup})
-	step := 4 / size // elements of a register lie side by side in the direction of a group's lanes
+	step := 4 / size // adjacent elements per lane
 	if matrix == "c" || matrix == "d" {
 		step = 2
 	}
@@ -158,7 +159,7 @@ func (d *decoder) wmmaMove(matrix, shape string, regs, address ptx.Operand, stri
 	space, stores := d.space(), d.parts[1] == "store"
 	op := either(stores, storeOps[space], loadOps[space])
 	row, col, index := d.newReg(false), d.newReg(false), d.newReg(false)
-	// access loads or stores n elements of size bytes at an element's place.
+	// access loads or stores bytes at the position of element e.
 	access := func(e element, place int32, bytes int) {
 		r, c := inGroup, group
 		if e.byGroup {
@@ -194,7 +195,7 @@ func (d *decoder) wmmaMove(matrix, shape string, regs, address ptx.Operand, stri
 			access(elems[0], place, 4)
 			continue
 		}
-		if len(elems) == 4 { // bytes of a or b, which are only loaded
+		if len(elems) == 4 { // bytes of a or b, which are never stored
 			d.emit(inst{op: opMov32, a: d.constant(0, false), d: place})
 			byte, at := d.newReg(false), d.newReg(false)
 			for i, e := range elems {
@@ -217,7 +218,7 @@ func (d *decoder) wmmaMove(matrix, shape string, regs, address ptx.Operand, stri
 	}
 }
 
-// wmmaMultiply makes two mma of one wmma.
+// wmmaMultiply emits two mma for one wmma.
 func (d *decoder) wmmaMultiply(shape string) {
 	var kinds []string
 	for _, p := range d.parts[2:] {
@@ -268,10 +269,10 @@ func (d *decoder) wmmaMultiply(shape string) {
 	case "m8n32k16":
 		wantA, wantB = nb, 2*na
 	}
-	if len(to) != 2*block || len(c) != 2*block || len(a) < wantA || len(b) < wantB { // halves may come twice
+	if len(to) != 2*block || len(c) != 2*block || len(a) < wantA || len(b) < wantB { // a and b may have each half twice
 		d.lack(d.in.Op)
 	}
-	// d may be among a, b and c: results go to places of their own first
+	// Use temporaries: d may share registers with a, b and c.
 	var results []int32
 	for half := range 2 {
 		var left, right []int32
@@ -298,7 +299,7 @@ func (d *decoder) wmmaMultiply(shape string) {
 	}
 }
 
-// wmmaF64 decodes wmma m8n8k4 of float64, whose fragments are those of mma m8n8k4.
+// wmmaF64 decodes wmma m8n8k4 of float64, with the fragments of mma m8n8k4.
 func (d *decoder) wmmaF64() {
 	if d.parts[1] == "mma" {
 		d.multiplyF64()
@@ -328,7 +329,7 @@ func (d *decoder) wmmaF64() {
 		row, col = inGroup, group
 	}
 	for i, o := range elements(regs) {
-		if matrix == "c" || matrix == "d" { // two columns a lane
+		if matrix == "c" || matrix == "d" { // two columns per lane
 			col = d.newReg(false)
 			d.emit(inst{op: opMadlo32, a: inGroup, b: d.constant(2, false), c: d.constant(uint64(i), false), d: col})
 		}

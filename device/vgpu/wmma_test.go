@@ -73,7 +73,7 @@ func TestWMMA(t *testing.T) {
 				return x
 			}
 			A, B, C := matrix(c.m, c.k), matrix(c.k, c.n), matrix(c.m, c.n)
-			const stride = 40 // elements: more than any of the matrices has
+			const stride = 40 // elements; larger than any dimension of the matrices
 			memory := make([]byte, 4*stride*32*4)
 			at1 := func(which, row, col int, layout, typ string) []byte {
 				i := row*stride + col

@@ -1,4 +1,4 @@
-// Arithmetic of one lane. Floats travel as their bits; every NaN that PTX makes is the canonical one.
+// Arithmetic of one lane. Floats are passed as their bits. NaN results are canonical, as in PTX.
 #pragma once
 #include <fenv.h>
 #include <math.h>
@@ -16,7 +16,7 @@ typedef int64_t s64;
 typedef float f32;
 typedef double f64;
 
-// mixed is the shadow of a value that is computed from two others: see undefined.go.
+// mixed returns the shadow of a value computed from two others; see undefined.go.
 static inline u32 mixed(u32 a, u32 b, u32 at) {
   if (a && a != ~0u) return a;
   if (b && b != ~0u) return b;
@@ -28,7 +28,7 @@ static inline u32 f32_bits(f32 f) { u32 b; memcpy(&b, &f, 4); return b; }
 static inline f64 bits_f64(u64 b) { f64 f; memcpy(&f, &b, 8); return f; }
 static inline u64 bits64(f64 f) { u64 b; memcpy(&b, &f, 8); return b; }
 static inline u32 nan32(f32 f) { return f != f ? 0x7fffffffu : f32_bits(f); }
-// What NaN an operation on float64 gives: the first operand that is one, else the processor's own.
+// The NaN result of a float64 operation is its first NaN operand, else the processor's default NaN.
 static inline int is_nan64(u64 b) { return (b & 0x7fffffffffffffffull) > 0x7ff0000000000000ull; }
 static inline u64 quiet64(u64 b) { return is_nan64(b) ? b | 0x0008000000000000ull : b; }
 static inline u64 nan_of(f64 r, f64 a, f64 b, f64 c) {
@@ -42,16 +42,16 @@ static inline u32 ftz(u32 b) { return (b & 0x7f800000u) == 0 ? b & 0x80000000u :
 #define FMA64(a, b, c) __builtin_fma(a, b, c)
 
 static inline f64 ftz64(f64 a) { return fabs(a) < 0x1p-1022 ? copysign(0, a) : a; }
-static inline u64 gross64(f64 r, f64 a) { // the high word only
+static inline u64 gross64(f64 r, f64 a) { // keeps only the high word
   if (r != r) return 0x7fffffff00000000ull;
   (void)a;
   return bits64(ftz64(r)) & ~0xffffffffull;
 }
 static inline u32 half_sign(u32 h, u32 inf, int neg) { return (h & 0x7fff) > inf ? 0x7fff : neg ? (h ^ 0x8000) & 0xffff : h & 0x7fff; }
-static inline u32 signed2(u32 a, u32 s, u32 inf) { // the sign of both halves, but of a NaN
+static inline u32 signed2(u32 a, u32 s, u32 inf) { // applies s to the signs of both halves, except NaN
   return a | (s & ((a & 0x7fff) > inf ? 0 : 0x8000u)) | (s & ((a >> 16 & 0x7fff) > inf ? 0 : 0x80000000u));
 }
-// As the hardware: the angle becomes a part of a turn in float32 first.
+// As in hardware, the angle is first converted to turns in float32.
 static inline f32 turn_part(f32 a) { f32 t = a * 0.15915494f; return t - rintf(t); }
 static inline f32 sin_approx(f32 a) { return isinf(a) ? NAN : (f32)sin(6.283185307179586 * (f64)turn_part(a)); }
 static inline f32 cos_approx(f32 a) { return isinf(a) ? NAN : (f32)cos(6.283185307179586 * (f64)turn_part(a)); }
@@ -116,8 +116,8 @@ static inline u32 fns(u32 mask, u32 base, s32 n) {
     if (mask >> i & 1 && --left == 0) return (u32)i;
   return ~0u;
 }
-// sat_pack converts a and b to narrow integers with saturation, a in front, and puts them below c. kind: bits of the
-// result's type, and PACK_*.
+// sat_pack converts a and b to narrow integers with saturation and appends a, then b, to c shifted left. kind: bits of
+// the result type, and PACK_*.
 static inline u32 sat_pack(s32 a, s32 b, u32 c, int kind) {
   int bits = kind & 31;
   s64 lo = kind & PACK_SIGNED ? -(1ll << (bits - 1)) : 0, hi = kind & PACK_SIGNED ? (1ll << (bits - 1)) - 1 : (1ll << bits) - 1;
@@ -127,7 +127,8 @@ static inline u32 sat_pack(s32 a, s32 b, u32 c, int kind) {
   u32 both = ((u32)x & mask) << bits | ((u32)y & mask);
   return bits == 16 ? both : c << 2 * bits | both;
 }
-// pair16 is an operation on pairs of integers of 16 bits, or relu of one of 32. kind: PAIR_ADD, PAIR_MIN, PAIR_MAX; flags: the others.
+// pair16 operates on pairs of 16-bit integers, or on 32-bit integers with relu. kind: PAIR_ADD, PAIR_MIN, PAIR_MAX;
+// flags: the other PAIR_*.
 static inline u32 pair16(u32 a, u32 b, int kind, int flags) {
   u32 r = 0;
   if (flags & PAIR_WORD) {
@@ -143,15 +144,15 @@ static inline u32 pair16(u32 a, u32 b, int kind, int flags) {
   return r;
 }
 
-// Scalar video instructions. A selector is 0 to 3 a byte, 4 and 5 a half, 7 the word; plus 8 if it is signed.
+// Scalar video instructions. A selector is 0 to 3 for a byte, 4 and 5 for a half, 7 for the word; +8 if it is signed.
 static inline s64 video_part(u32 v, u32 sel) {
   u32 part = sel & 7;
   if (part < 4) return sel & 8 ? (s8)(v >> 8 * part) : (u8)(v >> 8 * part);
   if (part < 6) return sel & 8 ? (s16)(v >> 16 * (part - 4)) : (u16)(v >> 16 * (part - 4));
   return sel & 8 ? (s64)(s32)v : (s64)v;
 }
-// imm: selector of a, of b << 4, of the result << 8 (7: none), signed result << 12, saturated << 13, wrapping shift << 14,
-// second operation << 16 (0 merge, 1 add, 2 min, 3 max; c is its other operand, or what the result is merged into), comparison << 20.
+// imm: selector of a, of b << 4, of the result << 8 (7: none), signed result << 12, saturate << 13,
+// wrapping shift << 14, second operation << 16 (0: merge into c, 1 to 3: add, min, max with c), comparison << 20.
 static u32 video(u32 a, u32 b, u32 c, int op, u32 imm) {
   s64 x = video_part(a, imm & 15), y = video_part(b, imm >> 4 & 15), t = 0;
   int is_signed = imm >> 12 & 1;
@@ -222,7 +223,7 @@ static inline u32 lop3(u32 a, u32 b, u32 c, int lut) {
   if (lut & 128) r |= a & b & c;
   return r;
 }
-// kind: bit 0 a is signed, bit 1 b is signed, bit 2 the high half of b
+// kind: DOT_SIGNED_A, DOT_SIGNED_B, DOT_HIGH (dp2a uses the high half of b).
 static inline u32 dp4a(u32 a, u32 b, u32 c, int kind) {
   for (int i = 0; i < 32; i += 8) {
     s32 x = kind & DOT_SIGNED_A ? (s8)(a >> i) : (u8)(a >> i), y = kind & DOT_SIGNED_B ? (s8)(b >> i) : (u8)(b >> i);
@@ -238,7 +239,7 @@ static inline u32 dp2a(u32 a, u32 b, u32 c, int kind) {
   }
   return c;
 }
-// -0 is below +0; of a NaN and a number it is the number.
+// -0 is below +0. If one operand is NaN, the result is the other.
 static inline u32 min_f(u32 a, u32 b) {
   if (is_nan(a)) return is_nan(b) ? 0x7fffffffu : b;
   if (is_nan(b)) return a;
@@ -255,12 +256,12 @@ static inline u32 ex2(u32 a) { return nan32(exp2f(bits_f32(a))); }
 static inline u32 lg2(u32 a) { return nan32(log2f(bits_f32(a))); }
 static inline u32 rsqrt(u32 a) { return nan32((f32)(1.0 / sqrt((f64)bits_f32(a)))); }
 
-// Narrow formats: a number of p bits with the leading one, least exponent emin, largest finite value max.
+// Narrow formats: bits of precision p including the leading one, minimum exponent emin, largest finite value max.
 typedef struct { int p, emin; f64 max; } format;
 static const format FORMAT_F16 = {11, -14, 65504}, FORMAT_BF16 = {8, -126, 0x1.fep127}, FORMAT_F32 = {24, -126, 0x1.fffffep127},
                     FORMAT_TF32 = {11, -126, 0x1.ffcp127}, FORMAT_E4M3 = {4, -6, 448}, FORMAT_E5M2 = {3, -14, 57344};
 
-// round_to rounds a finite or infinite x to the format; beyond max it gives infinity or, where the rounding stays, max.
+// round_to rounds x to a format. Beyond max it returns infinity, or max if the mode rounds toward zero there.
 static inline f64 round_to(f64 x, const format *f, int mode) {
   if (x == 0 || x != x || isinf(x)) return x;
   int e;
@@ -282,7 +283,7 @@ static inline f64 round_to(f64 x, const format *f, int mode) {
   }
   return r;
 }
-static inline u32 f16_code(f64 x) { // x is a float16
+static inline u32 f16_code(f64 x) { // x is a float16 value
   if (x != x) return 0x7fff;
   u32 sign = signbit(x) ? 0x8000 : 0;
   x = fabs(x);
@@ -303,14 +304,14 @@ static inline u32 f16_of(u32 a) {
   if (m > 0x7f800000u) return 0x7fff;
   if (m >= 0x477ff000u) return sign | 0x7c00;       // 65520 and above
   if (m < 0x38800000u) {                            // below 2^-14
-    f32 x = bits_f32(m) + 0.5f;                     // the sum's unit is 2^-24
+    f32 x = bits_f32(m) + 0.5f;                     // the sum has units of 2^-24
     return sign | (f32_bits(x) - 0x3f000000u);
   }
   return sign | ((m - 0x38000000u + 0xfff + (m >> 13 & 1)) >> 13);
 }
 static inline u32 bf16_of(u32 a) { return is_nan(a) ? 0x7fff : (a + 0x7fff + (a >> 16 & 1)) >> 16; }
 
-static inline u32 fp8_of(f64 x, int e5m2) { // to nearest even, saturating
+static inline u32 fp8_of(f64 x, int e5m2) { // rounds to nearest even, saturates
   const format *f = e5m2 ? &FORMAT_E5M2 : &FORMAT_E4M3;
   int p = f->p - 1, bias = 1 - f->emin;
   if (x != x) return 0x7f;
@@ -338,7 +339,7 @@ static inline f32 fp8_f32(u8 v, int e5m2) {
   return v & 0x80 ? -x : x;
 }
 
-// odd_sum is x + y, where it is inexact rounded to odd, so that a further rounding gives what one rounding would.
+// odd_sum returns x + y, rounded to odd if inexact, so that rounding the sum again does not round twice.
 static inline f64 odd_sum(f64 x, f64 y) {
   f64 s = x + y;
   if (s != s || isinf(s)) return s;
@@ -348,7 +349,7 @@ static inline f64 odd_sum(f64 x, f64 y) {
 }
 
 static inline f64 half_value(u32 h, int bf16) { return bf16 ? bits_f32(h << 16) : f16_f32((u16)h); }
-// half_choice is the lesser or the greater of two numbers; -0 is below +0.
+// half_choice returns the smaller or larger of two numbers; -0 is below +0.
 static inline __attribute__((always_inline)) u32 half_choice(u32 a, u32 b, int op, int flags) {
   if (flags & A_FTZ && !(flags & A_BF16)) a = a & 0x7c00 ? a : a & 0x8000, b = b & 0x7c00 ? b : b & 0x8000;
   u32 inf = flags & A_BF16 ? 0x7f80 : 0x7c00, none_a = (a & 0x7fff) > inf, none_b = (b & 0x7fff) > inf;
@@ -491,12 +492,12 @@ static __attribute__((noinline)) u64 cvt1(u64 v, int dst, int src, int flags) {
       fesetround(old);
       return v;
     }
-    f64 x = src >= T_S8 ? (f64)(s64)v : (f64)v; // float16 and bfloat16 overflow or round long before float64 does
+    f64 x = src >= T_S8 ? (f64)(s64)v : (f64)v; // overflows or rounds in 16 bits long before it does in float64
     if (dst == T_F16) return f16_code(round_to(x, &FORMAT_F16, mode));
     return f32_bits((f32)round_to(x, &FORMAT_BF16, mode)) >> 16;
   }
   f64 x;
-  if (src == T_F64 && is_nan64(v)) { // a payload of float64 goes along
+  if (src == T_F64 && is_nan64(v)) { // keep the float64 payload
     u32 sign = (u32)(v >> 63);
     if (dst == T_F64) return quiet64(v);
     if (dst == T_F32) return sign << 31 | 0x7fc00000u | (u32)(v >> 29 & 0x3fffff);

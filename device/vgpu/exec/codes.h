@@ -1,8 +1,9 @@
-// The codes that the executor shares with Go, which has them from codes.go: `go generate ./device/vgpu` makes that of this file and
-// of ops.h. A name behind an enum, "// Go: space", is the prefix of its constants there; without it the names are used as they are.
+// The codes that the executor shares with Go. `go generate ./device/vgpu` generates codes.go from this file and ops.h.
+// In "// Go: space" after an enum, "space" is the prefix of its constants in Go; without it the names are converted
+// unchanged.
 #pragma once
 
-// An operand is a place: offset << 2 | base, where the base is one of these.
+// An operand is encoded as offset << 2 | base, where base is one of these.
 enum { IN_FRAME, IN_POOL, IN_WARP };
 
 enum { FLAG_LEADER = 1, FLAG_NEGATED = 2 }; // a branch may end here; the guard is negated
@@ -14,45 +15,45 @@ enum {
   FAULT_ENDED, FAULT_UNINITIALISED_GLOBAL, FAULT_OUTSIDE_MASK, FAULT_REGISTER, FAULT_SPIN, FAULT_COUNT, FAULT_HEAP
 };
 
-// Hazards: bit numbers in vg_launch.strict, which makes faults of them; otherwise the first of each kind is kept. Ended threads are
-// looked for only if they are faults. The executor raises no refusals.
+// Hazards, as bit numbers in vg_launch.strict. A hazard in strict is a fault; of others the first of each kind is
+// recorded. Ended threads are checked only if they are faults. The executor does not produce refusals.
 enum {
   HAZARD_SHARED, HAZARD_RACE, HAZARD_LOCAL, HAZARD_DIVISION, HAZARD_REFUSAL, HAZARD_ENDED, HAZARD_GLOBAL, HAZARD_REGISTER,
   HAZARD_OUTSIDE_MASK, HAZARD_COUNT
 };
 
-// Windows of generic addresses.
+// Windows in the generic address space.
 #define VG_SHARED_WINDOW 0x4000000000000000ull
 #define VG_LOCAL_WINDOW 0x4100000000000000ull
 #define VG_CODE_WINDOW 0x4200000000000000ull
 
-// Spaces of addresses. OUTSIDE has none that an access may use.
+// Address spaces. An access to OUTSIDE is always invalid.
 enum { GENERIC, GLOBAL, SHARED, LOCAL, OUTSIDE }; // Go: space
 
-// Description of a load or store, in c: size of an element in the lowest 5 bits.
+// Flags of a load or store, in c. The lowest 5 bits are the size of an element.
 enum { M_SIGNED = 32, M_64 = 64, M_16 = 128, M_ADDR32 = 256, M_STRONG = 512, M_RELEASE = 1024 };
 
 // Types of conversions and atomics.
 enum { T_U8, T_U16, T_U32, T_U64, T_S8, T_S16, T_S32, T_S64, T_F16, T_BF16, T_F32, T_F64, T_TF32 }; // Go: type
 
-// Arithmetic in its general form: what is done, and flags, with the rounding in the lowest three bits.
+// General arithmetic: operation, then flags with the rounding in the lowest three bits.
 enum { A_ADD, A_SUB, A_MUL, A_FMA, A_DIV, A_RCP, A_SQRT, A_MIN, A_MAX, A_MIN_NAN, A_MAX_NAN, A_EX2, A_TANH, A_RSQRT, A_NEG, A_ABS }; // Go: arith
 enum { RN, RZ, RM, RP, RNA }; // Go: round
 enum { A_FTZ = 8, A_SAT = 16, A_RELU = 32, A_BF16 = 64, A_X2 = 128 }; // Go: flag
 enum { C_INTEGER = 64 }; // of cvt besides FTZ, SAT and RELU: it rounds to an integer; Go: flag
 
-// Comparisons. CMP_EQU to CMP_GEU and CMP_NAN hold if an operand is NaN.
+// Comparisons. CMP_EQU to CMP_GEU and CMP_NAN are true if an operand is NaN.
 enum {
   CMP_EQ, CMP_NE, CMP_LT, CMP_LE, CMP_GT, CMP_GE, CMP_EQU, CMP_NEU, CMP_LTU, CMP_LEU, CMP_GTU, CMP_GEU, CMP_NUM, CMP_NAN
 };
 
-// testp.
+// Tests of testp.
 enum { TEST_FINITE, TEST_INFINITE, TEST_NUMBER, TEST_NOTANUMBER, TEST_NORMAL, TEST_SUBNORMAL };
 
-// Additions with a carry.
+// Flags of additions with carry.
 enum { CARRY_SUBTRACTS = 1, CARRY_TAKES = 2, CARRY_GIVES = 4, CARRY_64 = 8 };
 
-// prmt, dp4a and dp2a, szext, operations on pairs of 16 bits, cvt.pack (the size in bits is in the lowest five).
+// prmt, dp4a and dp2a, szext, arithmetic on 16-bit pairs, cvt.pack (the lowest five bits are the size in bits).
 enum { PRMT_PLAIN, PRMT_F4E, PRMT_B4E, PRMT_RC8, PRMT_ECL, PRMT_ECR, PRMT_RC16 };
 enum { DOT_SIGNED_A = 1, DOT_SIGNED_B = 2, DOT_HIGH = 4 };
 enum { SZEXT_SIGNED = 1, SZEXT_WRAPS = 2 };
@@ -66,13 +67,13 @@ enum { V_ADD, V_SUB, V_ABSDIFF, V_MIN, V_MAX, V_SHL, V_SHR, V_SET }; // Go: vide
 // Atomics and reductions.
 enum { AT_ADD, AT_MIN, AT_MAX, AT_AND, AT_OR, AT_XOR, AT_EXCH, AT_CAS, AT_INC, AT_DEC }; // Go: atomic
 
-// st.async: to the block, or to all blocks of the cluster; else an AT_*.
+// Target of st.async: one block, or all blocks of the cluster; other values are an AT_*.
 enum { STORE_TO_ALL = 254, STORE_TO_ONE = 255 };
 
-// mbarrier.
+// Operations on an mbarrier.
 enum { MB_INIT, MB_INVAL, MB_ARRIVE, MB_ARRIVE_TX, MB_DROP, MB_EXPECT_TX, MB_COMPLETE_TX, MB_TEST, MB_TRY, MB_TEST_PARITY, MB_TRY_PARITY,
        MB_PENDING };
-// Bytes in flight of an mbarrier are counted from this.
+// Offset of an mbarrier's count of bytes in flight.
 #define MB_TX_ZERO (1ull << 22)
 
 // Exchanges between lanes, and barriers.
@@ -81,7 +82,7 @@ enum { VOTE_ALL, VOTE_ANY, VOTE_UNI };
 enum { BAR_SYNC, BAR_POPC, BAR_AND, BAR_OR, BAR_ARRIVE };
 enum { CLUSTER_ARRIVE, CLUSTER_WAIT };
 
-// Bulk copies: what they read and write. Tensor copies are the first two.
+// Direction of a bulk copy. Tensor copies use the first two.
 enum { COPY_TO_SHARED, COPY_TO_GLOBAL, COPY_TO_CLUSTER };
 
 // Element types of matrix products.
@@ -92,7 +93,7 @@ enum { TC_ALLOC, TC_DEALLOC, TC_LD, TC_ST, TC_MMA, TC_COMMIT, TC_CP };
 enum { TC_32X32, TC_16X64, TC_16X128, TC_16X256, TC_16X32X2 };
 enum { TCK_F16, TCK_TF32, TCK_F8, TCK_I8 };
 
-// Special registers: places of IN_WARP in units of 256 bytes, and their names in PTX.
+// Special registers and their names in PTX. Their index is the offset from IN_WARP in units of 256 bytes.
 #define SPECIALS(X)                                                                                                       \
   X(TID_X, tid.x) X(TID_Y, tid.y) X(TID_Z, tid.z) X(NTID_X, ntid.x) X(NTID_Y, ntid.y) X(NTID_Z, ntid.z)                    \
   X(CTAID_X, ctaid.x) X(CTAID_Y, ctaid.y) X(CTAID_Z, ctaid.z) X(NCTAID_X, nctaid.x) X(NCTAID_Y, nctaid.y)                  \

@@ -1,6 +1,6 @@
 //go:build linux && cgo
 
-// Two builds of the executor: for any processor, and for those with AVX2, FMA and F16C.
+// The executor is built twice: for any processor, and for processors with AVX2, FMA and F16C.
 #include "exec.h"
 
 void vg_work_plain(vg_launch *l);

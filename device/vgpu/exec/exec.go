@@ -1,7 +1,7 @@
 //go:build linux && cgo
 
-// Package exec is the executor of package vgpu: C code that runs decoded PTX over warps of 32 lanes. exec.h has its
-// form.
+// Package exec is the executor of package vgpu: C code that runs decoded PTX on warps of 32 lanes. exec.h declares the
+// data structures.
 package exec
 
 /*
@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/cpu"
 )
 
-// wide tells that the processor has what the faster build needs; one with AVX2 has F16C too.
+// wide is 1 if the processor supports the faster build. A processor with AVX2 also has F16C.
 var wide = func() C.int {
 	if cpu.X86.HasAVX2 && cpu.X86.HasFMA && cpu.X86.HasBMI1 && cpu.X86.HasBMI2 {
 		return 1
@@ -25,5 +25,5 @@ var wide = func() C.int {
 	return 0
 }()
 
-// Work runs blocks of a vg_launch until none is left or one has faulted; several threads may do so at once.
+// Work runs blocks of a vg_launch until none is left or one faults. Several threads may call it at once.
 func Work(launch unsafe.Pointer) { C.vg_work((*C.vg_launch)(launch), wide) }

@@ -1,6 +1,7 @@
-// The executor, from the top. A worker runs blocks, one after another while they end soon; one that does not end shares its time with the
-// next, so that blocks that wait for each other go on. A warp's lanes are in groups with a place in the code each; the group
-// that is furthest behind runs, until it meets another, and each group gets its turn however long another one loops.
+// The main loop of the executor. A worker runs its blocks one after another. A block that does not end soon shares its
+// time with the next, so that blocks that wait for each other make progress. The lanes of a warp form groups, each with
+// its own position in the code. The group that is furthest behind runs until it meets another. Every group gets its
+// turn, even if another one loops.
 #include "run.h"
 
 static void set_special(vg_launch *l, block *b, warp *w) {
@@ -68,7 +69,7 @@ static int uses_local(vg_launch *l) {
   return 0;
 }
 
-// start makes the blocks of cluster number n; reuse is a task that has ended, or NULL.
+// start creates the blocks of cluster n. reuse is an ended task whose memory is reused, or NULL.
 static task *start(worker *k, u64 n, task *reuse) {
   vg_launch *l = k->l;
   vg_func *f = l->funcs[l->entry];
@@ -88,7 +89,7 @@ static task *start(worker *k, u64 n, task *reuse) {
     size_t clocks = (size_t)clock_rows(t) * t->nclocks;
     if (!t->clocks && (t->clocks = malloc(clocks * sizeof(u32))) == NULL) abort();
     memset(t->clocks, 0, clocks * sizeof(u32));
-    for (u32 i = 0; i < t->nclocks; i++) clock_row(t, i)[i] = 1; // no one has heard of what comes now
+    for (u32 i = 0; i < t->nclocks; i++) clock_row(t, i)[i] = 1; // other warps have seen nothing yet
   } else {
     free(t->clocks);
     t->clocks = NULL;
@@ -151,7 +152,7 @@ static task *start(worker *k, u64 n, task *reuse) {
   return t;
 }
 
-// stuck tells why no thread of a task can go on.
+// stuck reports a fault for a task in which no thread can run.
 static void stuck(worker *k, task *t) {
   warp *where = NULL;
   group *which = NULL;
@@ -183,11 +184,11 @@ static void stuck(worker *k, task *t) {
       }
 }
 
-// A snapshot is what a warp's threads depend on, apart from memory.
+// A snapshot is the state of a warp's threads, except memory.
 typedef struct {
   group g[32];
   int ng;
-  u8 *regs; // of all frames of all groups
+  u8 *regs; // all frames of all groups
   size_t size;
 } snapshot;
 
@@ -201,8 +202,8 @@ static size_t frames_of(const warp *w, u8 *to) {
   return n;
 }
 
-// recurs reports whether a warp is where it was, with the same values in its registers, and each of its groups has gone around a
-// loop since.
+// recurs reports whether a warp is in the state of a snapshot again, registers included, and each running group has
+// branched backward since.
 static int recurs(const warp *w, const snapshot *s, u8 *buffer) {
   if (w->ng != s->ng) return 0;
   for (int i = 0; i < w->ng; i++) {
@@ -215,8 +216,8 @@ static int recurs(const warp *w, const snapshot *s, u8 *buffer) {
   return memcmp(buffer, s->regs, s->size) == 0;
 }
 
-// waits_for_ever proves that no thread of a warp can go on unless some memory changes: it runs the warp until its state recurs
-// without any effect. It returns 0 if that is not so, or takes too long to see.
+// waits_for_ever reports whether no thread of a warp can continue unless memory changes: it runs the warp until its
+// state recurs without any effect. It gives up, and returns 0, after MOST_STEPS.
 static int waits_for_ever(worker *k, warp *w) {
   enum { MOST_STEPS = 20000 };
   int runnable = 0;
@@ -244,8 +245,8 @@ static u64 effects_of_all(const vg_launch *l) {
   return n;
 }
 
-// spins reports whether all threads of the launch wait for ever, and makes that a fault. It is called when a worker has run its
-// tasks for a while without any effect, and no further block can start. *patience grows if that was in vain.
+// spins raises a fault and returns 1 if all threads of the launch wait forever. Call it when a worker's tasks ran for a
+// while without any effect and no further block can start. It increases *patience if some warp does not wait.
 static int spins(worker *k, task **active, int n, u64 *patience) {
   vg_launch *l = k->l;
   u64 all = effects_of_all(l);
@@ -281,7 +282,7 @@ static int spins(worker *k, task **active, int n, u64 *patience) {
         if (waits_for_ever(k, w) && k->poll.kind) where = w;
         k->watch = 0;
       }
-  if (where == NULL) return 0; // its threads wait at barriers only for those of other warps, which stuck tells
+  if (where == NULL) return 0; // all wait at barriers for other warps: stuck reports that
   group g = where->g[0];
   fault(k, where, &g, FAULT_SPIN, k->poll.lane, k->poll.address, k->poll.limit, k->poll.size, k->poll.write);
   vg_fault *f = &l->fault;
@@ -289,7 +290,7 @@ static int spins(worker *k, task **active, int n, u64 *patience) {
   return 1;
 }
 
-// advance runs a task for a while: 1 it has ended, 0 it goes on, -1 it faulted.
+// advance runs a task for a while. It returns 1 if the task has ended, -1 if it faulted or was stopped, else 0.
 static int advance(worker *k, task *t) {
   u64 begin = k->executed;
   for (int still = 0; still < MAX_STILL && !k->l->stop;) {
@@ -308,7 +309,7 @@ static int advance(worker *k, task *t) {
     }
     if (ended == t->nb) return 1;
     if (!ran) {
-      // a barrier may have been passed by the last warp that ran
+      // The last warp that ran may have released a barrier.
       int runnable = 0;
       for (int i = 0; i < t->nb; i++)
         for (int j = 0; j < t->b[i].nw; j++)
@@ -320,7 +321,7 @@ static int advance(worker *k, task *t) {
     }
     if (k->executed > k->l->races_until) k->l->races = 0;
     if (k->executed - begin > BLOCK_SLICE) return 0;
-    // All warps may only poll: others get their turn.
+    // If all warps only poll, give other tasks a turn.
     int polls = k->mine->effects == effects && k->executed - pass < 32 * (u64)(t->nb * t->b[0].nw);
     still = polls ? still + 1 : 0;
   }
@@ -329,7 +330,8 @@ static int advance(worker *k, task *t) {
 
 void VG_WORK(vg_launch *l) {
   int index = __atomic_fetch_add(&l->joined, 1, __ATOMIC_SEQ_CST);
-  worker k = {.l = l, .mine = &l->progress[index], .first = index < MAX_WORKERS ? &l->first[index] : NULL}; // 0: any may come
+  // *first is 0 at the start: the worker may get any cluster.
+  worker k = {.l = l, .mine = &l->progress[index], .first = index < MAX_WORKERS ? &l->first[index] : NULL};
   task **active = calloc(MAX_BLOCKS, sizeof *active), *spare = NULL;
   if (active == NULL) abort();
   if (index > 0) {
@@ -364,7 +366,7 @@ void VG_WORK(vg_launch *l) {
       }
     }
     if (n == 0) break;
-    // the newest first; once all that may be there are, each in turn
+    // A newly started task runs at once. Otherwise all tasks take turns.
     int i = fresh ? n - 1 : turn_++ % n;
     int r = advance(&k, active[i]);
     if (r == 1) {
@@ -383,7 +385,7 @@ void VG_WORK(vg_launch *l) {
   }
   k.mine->waiting = UINT64_MAX;
   if (index == 0) __atomic_store_n(&l->solo, 0, __ATOMIC_SEQ_CST);
-  for (int i = 0; i < n && l->stop == STOP_ASKED; i++) // where threads are that have not ended
+  for (int i = 0; i < n && l->stop == STOP_ASKED; i++) // report the place of unfinished threads
     for (int j = 0; j < active[i]->nb * active[i]->b[0].nw && l->stop == STOP_ASKED; j++) {
       warp *w = &active[i]->b[j / active[i]->b[0].nw].w[j % active[i]->b[0].nw];
       int at_ = w->ng ? pick(w) : -1;

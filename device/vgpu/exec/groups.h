@@ -1,4 +1,4 @@
-// The groups of a warp's lanes: call frames, barriers, who runs next, and who waits for whom.
+// Groups of a warp's lanes: call frames, barriers, scheduling and waiting.
 #pragma once
 #include "races.h"
 
@@ -25,7 +25,7 @@ static void drop_frame(frame *fr) {
   }
 }
 
-// settle joins groups at the same place. Those that wait there for different lanes stay apart.
+// settle merges groups at the same place, unless they wait there for different lanes.
 static void settle(warp *w) {
   for (int i = 0; i < w->ng; i++)
     for (int j = i + 1; j < w->ng;) {
@@ -33,7 +33,7 @@ static void settle(warp *w) {
       int apart = a->state == WAIT_LANES && b->state == WAIT_LANES && a->need != b->need;
       if (a->pc == b->pc && a->fr == b->fr && a->state != WAIT_BARRIER && b->state != WAIT_BARRIER && !apart) {
         a->mask |= b->mask;
-        a->state = RUN; // an instruction that waits for lanes looks again
+        a->state = RUN; // an instruction that waits for lanes tries again
         a->forced = 0;
         a->back = 0;
         b->fr->refs--;
@@ -44,7 +44,7 @@ static void settle(warp *w) {
     }
 }
 
-// wake looks for lanes that wait for others at __syncwarp, which may stand in several places.
+// wake resumes lanes whose __syncwarp is complete; lanes of one mask may wait at different calls.
 static int wake(warp *w) {
   for (int i = 0; i < w->ng; i++) {
     group *g = &w->g[i];
@@ -60,7 +60,7 @@ static int wake(warp *w) {
       }
       here |= o->mask;
     }
-    if ((g->need & w->live & ~g->mask) == 0) { // lanes that were missing have ended
+    if ((g->need & w->live & ~g->mask) == 0) { // the missing lanes have ended
       g->state = RUN;
       return 1;
     }
@@ -90,7 +90,7 @@ static int pick(warp *w) {
   return best;
 }
 
-// turn gives another group than i the next turn.
+// turn passes the turn from group i to another.
 static void turn(warp *w, int i) {
   w->g[i].forced = 0;
   w->g[i].back = 0;
@@ -143,7 +143,7 @@ static void lanes_ended(worker *k, block *b) {
   }
 }
 
-// cluster_arrived ends a phase of barrier.cluster if all threads of the cluster that have not ended have arrived.
+// cluster_arrived ends a phase of barrier.cluster once all live threads of the cluster have arrived.
 static void cluster_arrived(task *t) {
   u32 all = 0;
   for (int i = 0; i < t->nb; i++) all += t->b[i].live;
@@ -163,7 +163,7 @@ static void end_lanes(worker *k, warp *w, int gi) {
   cluster_arrived(w->b->t);
 }
 
-// split makes the lanes who of a group a group of their own at pc.
+// split moves the lanes who of a group to a new group at pc.
 static group *split(warp *w, group *g, u32 who, int pc) {
   group *n = &w->g[w->ng++];
   *n = *g;
@@ -175,9 +175,10 @@ static group *split(warp *w, group *g, u32 who, int pc) {
   return n;
 }
 
-// gathered finds lanes of *m that can execute an instruction with a member mask together: all lanes of a mask, but those that
-// have ended. It leaves them in *m and their mask in *need, and lets lanes with other masks, which may be ready too, come next.
-// If no mask is complete it returns 0: lanes with the same mask wait as a group, and those that the guard excludes go on.
+// gathered looks for lanes of *m that can execute an instruction with a member mask together: all live lanes of one
+// mask. It leaves them in *m and their mask in *need, and splits off lanes with other masks, which may be ready, too.
+// If no mask is complete, it returns 0: lanes with the same mask wait as a group, and lanes excluded by the guard
+// continue.
 static int gathered(worker *k, warp *w, int gi, const vg_inst *in, u8 *const *base, u32 *m, u32 *need) {
   group *g = &w->g[gi];
   u32 left = *m, waiting[32], wanted[32];

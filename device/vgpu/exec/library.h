@@ -1,8 +1,8 @@
-// What device code calls: malloc, free and printf.
+// Library functions for device code: malloc, free and printf.
 #pragma once
 #include "memory.h"
 
-/* Device malloc: blocks of a power of two, whose class is in the 16 bytes in front of them */
+/* Device malloc: block sizes are powers of two; the size class is in the 16 bytes before the block */
 
 enum { HEAP_MARK = 0x5afe0000 };
 
@@ -23,7 +23,7 @@ static u64 allocate(vg_heap *h, u64 n) {
   return p;
 }
 
-// release_memory frees what allocate has returned, or NULL. It returns 0 for anything else.
+// release_memory frees a result of allocate, or NULL. It returns 0 for other addresses.
 static int release_memory(vg_heap *h, u64 p) {
   u64 base = (u64)(uintptr_t)h->base;
   if (p == 0) return 1;
@@ -38,7 +38,7 @@ static int release_memory(vg_heap *h, u64 p) {
   return 1;
 }
 
-// print_formatted returns the number of arguments that it has printed, as CUDA's printf does.
+// print_formatted returns the number of arguments that it printed, as CUDA's printf does.
 static s32 print_formatted(worker *k, warp *w, group *g, int lane, u64 format, u64 args) {
   effect(k);
   if (!find(k, format, 1)) {

@@ -1,4 +1,4 @@
-// Products of matrices whose operands are in registers, and loads and stores of their fragments.
+// Matrix products with operands in registers, and loads and stores of their fragments.
 #pragma once
 #include "memory.h"
 
@@ -6,7 +6,7 @@ static inline void transpose16(u16 (*v)[8], u16 (*t)[8]) {
 #if VG_WIDE
   __m128i x[8], y[8];
   for (int i = 0; i < 8; i++) x[i] = _mm_loadu_si128((const __m128i *)v[i]);
-  for (int turns = 0; turns < 3; turns++) { // each turns the bits of row and column by one
+  for (int turns = 0; turns < 3; turns++) { // each rotates the index (row, column) by one bit
     for (int i = 0; i < 4; i++) {
       y[2 * i] = _mm_unpacklo_epi16(x[i], x[i + 4]);
       y[2 * i + 1] = _mm_unpackhi_epi16(x[i], x[i + 4]);
@@ -41,7 +41,7 @@ static int ldmatrix(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *
   return 1;
 }
 
-static inline void widen16(const u32 *r, f32 *out, int bf16) { // 32 registers' halves in order
+static inline void widen16(const u32 *r, f32 *out, int bf16) { // converts both halves of 32 registers, in order
   if (bf16) {
     for (int l = 0; l < 32; l++) out[2 * l] = bits_f32(r[l] << 16), out[2 * l + 1] = bits_f32(r[l] & 0xffff0000u);
     return;
@@ -54,17 +54,17 @@ static inline void widen16(const u32 *r, f32 *out, int bf16) { // 32 registers' 
 #endif
 }
 
-// Of mma, kind is the element type of a and b; imm has m, n, k and whether c and d are float16.
+// In mma, kind has the element types of a and b; imm has the depth, and bit 8 if c and d are float16.
 
-// exponent is that of a number as ilogbf tells it, without a call for most.
+// exponent returns ilogbf(x), mostly without a call.
 static inline int exponent(f32 x) {
   int e = (int)(f32_bits(x) >> 23 & 255);
   return e ? e - 127 : ilogbf(x);
 }
 
-// block_sum is c plus the products a[i] * b[i * stride] as the tensor cores of Hopper add them (found by comparison with an H200):
-// all terms are cut to `keep` bits behind the highest exponent of a term, that of a product being the sum of its factors', and the
-// sum is cut to `final` bits behind its own.
+// block_sum returns c plus the products a[i] * b[i * stride], added as Hopper's tensor cores do (found by comparison
+// with an H200). Each term is truncated to `keep` bits below the largest exponent of a term; a product's exponent is
+// the sum of its factors'. The sum is truncated to `final` bits below its own exponent.
 static f32 block_sum(const f32 *a, const f32 *b, int stride, int n, f32 c, int keep, int final) {
   f64 plain = c;
   int top = c == 0 ? -10000 : exponent(c);
@@ -77,7 +77,7 @@ static f32 block_sum(const f32 *a, const f32 *b, int stride, int n, f32 c, int k
   }
   if (plain != plain || isinf(plain)) return (f32)plain;
   if (top == -10000) return (f32)plain;
-  f64 scale = ldexp(1, keep - top); // what it multiplies stays a normal number
+  f64 scale = ldexp(1, keep - top); // all scaled terms are normal numbers
   s64 sum = (s64)(c * scale);
   for (int i = 0; i < n; i++) sum += (s64)((f64)a[i] * b[i * stride] * scale);
   if (sum == 0) return 0;
@@ -88,15 +88,15 @@ static f32 block_sum(const f32 *a, const f32 *b, int stride, int n, f32 c, int k
   return fabs(r) > FORMAT_F32.max ? (f32)copysign(INFINITY, r) : (f32)r;
 }
 
-// A factor of a product of matrices: rows of a, depth numbers each, or panels of b, which are depth rows of eight columns. The depth
-// is even.
+// A factor of a matrix product: rows of a with depth numbers each, or panels of b, each depth rows of eight columns.
+// depth is even.
 typedef struct {
   const f32 *v;
-  const s16 *e; // exponents, of a in order, of b those of two rows side by side; their sum is that of a product
-  int plain;    // no number is infinite, none, or subnormal
+  const s16 *e; // exponents, for b with each two rows interleaved; a product's exponent is the sum of two
+  int plain;    // no infinity, NaN or subnormal
 } factor;
 
-enum { EXPONENT_OF_0 = -0x2000, ONLY_ZEROS = -0x1000 }; // sums below ONLY_ZEROS are of products that are 0
+enum { EXPONENT_OF_0 = -0x2000, ONLY_ZEROS = -0x1000 }; // exponents below ONLY_ZEROS belong to products that are 0
 
 #if VG_WIDE
 static inline __m256i exponents8(const f32 *v, int bias, __m256i *odd) {
@@ -125,7 +125,8 @@ static factor factor_b(const f32 *v, s16 *e, u32 n) {
   return (factor){v, e, _mm256_testz_si256(odd, odd)};
 }
 
-// block_sum8 is block_sum for eight columns of b. It returns the columns that must take the slow way, whose c it leaves.
+// block_sum8 is block_sum for eight columns of b. It returns the columns that need block_sum, and does not change their
+// c.
 static inline __attribute__((always_inline)) u32 block_sum8(const f32 *a, const s16 *ea, const f32 *b, const s16 *eb, int n, f32 *c, int keep,
                                                             int final) {
   __m256 sum = _mm256_loadu_ps(c);
@@ -136,7 +137,7 @@ static inline __attribute__((always_inline)) u32 block_sum8(const f32 *a, const 
     top = _mm256_max_epi16(top, _mm256_add_epi16(_mm256_set1_epi32(two), _mm256_loadu_si256((const __m256i *)(eb + 8 * q))));
   }
   top = _mm256_max_epi32(_mm256_srai_epi32(top, 16), _mm256_srai_epi32(_mm256_slli_epi32(top, 16), 16));
-  // If all products and c are 0, any exponent is right.
+  // If all products and c are 0, any exponent will do.
   __m256i zero = _mm256_and_si256(_mm256_cmpgt_epi32(_mm256_set1_epi32(ONLY_ZEROS), top), _mm256_cmpeq_epi32(bits, _mm256_setzero_si256()));
   top = _mm256_max_epi32(top, _mm256_and_si256(_mm256_srli_epi32(bits, 23), _mm256_set1_epi32(255)));
   top = _mm256_blendv_epi8(top, _mm256_set1_epi32(127), zero);
@@ -149,7 +150,7 @@ static inline __attribute__((always_inline)) u32 block_sum8(const f32 *a, const 
 #pragma unroll
   for (int q = 0; q < n; q += 8) {
 #pragma unroll
-    for (int o = q; o < (n < q + 8 ? n : q + 8); o++) // eight terms of at most 27 bits, and c
+    for (int o = q; o < (n < q + 8 ? n : q + 8); o++) // eight terms of at most 27 bits, and c, fit
       part = _mm256_add_epi32(part, _mm256_cvttps_epi32(_mm256_mul_ps(_mm256_mul_ps(_mm256_broadcast_ss(a + o), _mm256_loadu_ps(b + 8 * o)), scale)));
     lo = _mm256_add_pd(lo, _mm256_cvtepi32_pd(_mm256_castsi256_si128(part)));
     hi = _mm256_add_pd(hi, _mm256_cvtepi32_pd(_mm256_extracti128_si256(part, 1)));
@@ -170,13 +171,13 @@ static factor factor_a(const f32 *v, s16 *e, u32 n) {
 #define factor_b factor_a
 #endif
 
-// block_rows adds the products of rows of a and a panel of b, which begin at numbers i and j of theirs and are n deep, to c.
+// block_rows adds to c the products, n deep, of rows of a from index i on and a panel of b from index j on.
 static void block_rows(const factor *a, u32 i, int rows, const factor *b, u32 j, int n, f32 (*c)[8], int keep, int final) {
   for (int r = 0; r < rows; r++, i += (u32)n) {
     u32 slow = 255;
 #if VG_WIDE
     const f32 *x = a->v + i, *y = b->v + j;
-    if (a->plain && b->plain) // the constant unrolls the loops for the usual depth
+    if (a->plain && b->plain) // the constant lets the compiler unroll the loops for the usual depth
       slow = n == 16 ? block_sum8(x, a->e + i, y, b->e + j, 16, c[r], keep, final) : block_sum8(x, a->e + i, y, b->e + j, n, c[r], keep, final);
 #endif
     EACH(slow) c[r][l] = block_sum(a->v + i, b->v + j + l, 8, n, c[r][l], keep, final);
@@ -188,7 +189,8 @@ static inline __m256 widen8(__m128i x, int bf16) {
   return bf16 ? _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(x), 16)) : _mm256_cvtph_ps(x);
 }
 
-// unpack16_b makes eight rows of a panel of a register of b: lane l has column l / 4 of rows 2 * (l % 4) and the next.
+// unpack16_b unpacks a register of b to eight rows of a panel: lane l has column l / 4 of rows 2 * (l % 4) and the
+// next.
 static inline void unpack16_b(const u32 *r, f32 *out, int bf16) {
   __m256i y[4], t[4], u[4];
   for (int i = 0; i < 4; i++) y[i] = _mm256_loadu_si256((const __m256i *)r + i);
@@ -210,10 +212,10 @@ static inline void unpack16_b(const u32 *r, f32 *out, int bf16) {
 }
 #endif
 
-// half_of puts the first two of each four elements in front: the order in which numbers of 8 bits are multiplied.
+// half_of returns the position of element i in the order of 8-bit products: the first two of every four elements first.
 static int half_of(int i) { return (i & 2) * 8 + (i >> 2) * 2 + (i & 1); }
 
-// An integer of a packed operand, of a type from MMA_S8 on.
+// packed returns integer i of a packed operand; type is MMA_S8 or a later one.
 static s32 packed(u32 v, int i, int type) {
   switch (type) {
   case MMA_S8: return (s8)(v >> 8 * i);
@@ -224,8 +226,8 @@ static s32 packed(u32 v, int i, int type) {
   return v >> i & 1;
 }
 
-// multiply_integers is mma of integers. imm has the depth in bits 0 to 11, 8 rows in bit 12, saturation in 13, and of bits and in
-// 14, else xor.
+// multiply_integers is mma of integers. imm: depth in bits 0 to 11, 8 rows in bit 12, saturation in bit 13, bitwise and
+// (for bits, instead of xor) in bit 14.
 static void multiply_integers(const vg_inst *in, u8 *const *base, const int32_t *extra) {
   int K = (int)(in->imm & 0xfff), M = in->imm >> 12 & 1 ? 8 : 16, ta = in->kind & 15, tb = in->kind >> 4;
   int E = ta <= MMA_U8 ? 4 : ta <= MMA_U4 ? 8 : 32, na = M * K / 32 / E, nb = 8 * K / 32 / E, nd = M / 4;
@@ -258,7 +260,7 @@ static void multiply_integers(const vg_inst *in, u8 *const *base, const int32_t 
     for (int l = 0; l < 32; l++) U32(pd[r])[l] = (u32)D[(l >> 2) + 8 * (r >> 1)][(l & 3) * 2 + (r & 1)];
 }
 
-// side_by_side puts together what lies in the registers of a result's even and odd columns; apart is the reverse.
+// side_by_side interleaves the registers of a result's even and odd columns; apart separates them.
 static void side_by_side(const f32 *even, const f32 *odd, f32 *v) {
 #if VG_WIDE
   for (int l = 0; l < 32; l += 4) {
@@ -330,7 +332,7 @@ static void mma(const vg_inst *in, u8 *const *base, const int32_t *extra) {
   }
   factor a = factor_a(A, EA, (u32)(16 * K)), b = factor_b(B[0], EB, (u32)(8 * K));
   if (at_ < MMA_E4M3) block_rows(&a, 0, 16, &b, 0, K, D, 25, 23);
-  for (u32 i = 0; i < 16 && at_ >= MMA_E4M3; i++) { // two products of depth 16, and the sum by itself
+  for (u32 i = 0; i < 16 && at_ >= MMA_E4M3; i++) { // two steps of depth 16; their sum is added to D
     f32 both[1][8] = {{0}};
     block_rows(&a, i * 32, 1, &b, 0, 16, both, 25, 23);
     block_rows(&a, i * 32 + 16, 1, &b, 128, 16, both, 25, 23);
@@ -347,7 +349,7 @@ static void mma(const vg_inst *in, u8 *const *base, const int32_t *extra) {
   }
 }
 
-// mma_f64: a has m/8 x k/4 registers, b k/4, c and d m/8 x 2.
+// Registers of mma_f64: a has m/8 * k/4, b k/4, c and d m/8 * 2.
 static void mma_f64(const vg_inst *in, u8 *const *base, const int32_t *extra) {
   int M = (int)in->imm & 255, K = (int)in->imm >> 8, nd = M / 4, na = M / 8 * (K / 4);
   const int32_t *pd = extra + in->x, *pa = pd + nd, *pb = pa + na, *pc = pb + K / 4;

@@ -1,8 +1,9 @@
-// mbarriers, and the asynchronous copies that they, or commit groups of a lane, wait for.
+// mbarriers, and the asynchronous copies that complete on an mbarrier or in a lane's commit group.
 #pragma once
 #include "memory.h"
 
-// An mbarrier: pending arrivals in bits 0-19, expected ones in 20-39, bytes in flight in 40-62 with an offset, phase in 63.
+// An mbarrier: pending arrivals in bits 0-19, expected arrivals in 20-39, bytes in flight + MB_TX_ZERO in 40-62, phase
+// in 63.
 static u64 mb_make(u64 pending, u64 expected, u64 tx, u64 phase) { return pending | expected << 20 | tx << 40 | phase << 63; }
 static u64 mb_settle(u64 v) {
   if ((v & 0xfffff) == 0 && (v >> 40 & 0x7fffff) == MB_TX_ZERO) {
@@ -16,17 +17,17 @@ static u64 mb_tx(u64 v, s64 bytes) {
   return (v & ~(0x7fffffull << 40)) | (tx & 0x7fffff) << 40;
 }
 
-// What writes shared memory behind the code's back (cp.async, bulk copies) marks the bytes until somebody has waited for it.
+// Asynchronous copies (cp.async, bulk) mark the bytes that they write as in flight until a thread has waited for them.
 enum { UNWRITTEN, WRITTEN, IN_FLIGHT };
 
-typedef struct copy { // of cp.async: by a lane of a warp; of a bulk copy: by an mbarrier
+typedef struct copy { // by a lane (cp.async) or on an mbarrier (bulk copy)
   block *to;
   u32 at, size;
-  u32 lane, group; // the lane's commit group
-  u32 bar, phase;  // shared address of the mbarrier
+  u32 lane, group; // lane and its commit group
+  u32 bar, phase;  // shared address and phase of the mbarrier
 } copy;
 
-// raced looks for a race of a copy or a matrix product, of which no lane is told apart. It is false after a fault.
+// raced checks a copy or matrix product for races, for which the lane is unknown. It returns 0 after a fault.
 static int raced(worker *k, warp *w, group *g, u8 *p, u32 n, int how) {
   if (k->l->races) touch(k, w, g, ANY_LANE, p, n, how, 0);
   return !k->l->stop;
@@ -46,7 +47,7 @@ static void landed(const copy *c) {
     if (i < c->to->shared_size && c->to->shadow[i] == IN_FLIGHT) c->to->shadow[i] = WRITTEN;
 }
 
-// wait_copies is cp.async.wait_group n, for the lanes m; commit groups of a lane are counted from 0.
+// wait_copies executes cp.async.wait_group n for lanes m. A lane's commit groups are numbered from 0.
 static void wait_copies(warp *w, u32 m, u32 n) {
   int left = 0;
   for (int i = 0; i < w->copies.n; i++) {
@@ -57,7 +58,7 @@ static void wait_copies(warp *w, u32 m, u32 n) {
   w->copies.n = left;
 }
 
-// passed is a wait for phase of the mbarrier at bar that has ended.
+// passed lands the copies of a phase of the mbarrier at bar, after a successful wait.
 static void passed(block *b, u32 bar, u32 phase) {
   int left = 0;
   for (int i = 0; i < b->copies.n; i++) {
@@ -68,7 +69,7 @@ static void passed(block *b, u32 bar, u32 phase) {
   b->copies.n = left;
 }
 
-// in_flight marks size bytes at a shared address, which the mbarrier at bar will tell of.
+// in_flight marks size bytes at a shared address as in flight until the mbarrier at bar completes.
 static void in_flight(warp *w, u64 a, u32 size, u64 bar, u64 state) {
   block *to = shared_of(w, &a), *of = shared_of(w, &bar);
   for (u32 i = 0; i < size && a + i < to->shared_size; i++)
@@ -76,7 +77,8 @@ static void in_flight(warp *w, u64 a, u32 size, u64 bar, u64 state) {
   add_copy(&of->copies, (copy){.to = to, .at = (u32)a, .size = size, .bar = (u32)bar, .phase = (u32)(state >> 63)});
 }
 
-// complete counts n bytes that have come at the mbarrier at a shared address. It is NULL after a fault, else the state before.
+// complete counts n arrived bytes on the mbarrier at a shared address. It returns NULL after a fault, and sets before
+// to the old state.
 static u64 *complete(worker *k, warp *w, group *g, u32 lane, u64 bar, u64 n, u64 *before) {
   u64 *p = (u64 *)at(k, w, g, SHARED, (int)lane, bar, 8, 0);
   if (p == NULL) return NULL;
@@ -94,7 +96,7 @@ static int mbarrier(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *
       continue;
     }
     u64 a = in->c & M_ADDR32 ? U32(in->a)[l] + (u32)in->imm : U64(in->a)[l] + (u64)in->imm;
-    int space = in->c & M_SIGNED ? GENERIC : SHARED; // the bit tells a generic address
+    int space = in->c & M_SIGNED ? GENERIC : SHARED; // here the flag marks a generic address
     if (in->kind < MB_TEST) effect(k);
     if (in->kind == MB_INIT) {
       u64 *p = (u64 *)at(k, w, g, space, (int)l, a, 8, 1);

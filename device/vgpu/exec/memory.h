@@ -1,8 +1,8 @@
-// Memory of all spaces: where an address lies and whether it may be used, loads, stores and atomics.
+// Memory of all spaces: validity and location of addresses, loads, stores and atomics.
 #pragma once
 #include "races.h"
 
-static block *shared_of(warp *w, u64 *a) { // takes the rank off a shared address
+static block *shared_of(warp *w, u64 *a) { // removes the rank from a shared address
   u32 rank = (u32)(*a >> 24) & 0xff;
   *a &= 0xffffff;
   if (rank == 0) return w->b;
@@ -10,7 +10,7 @@ static block *shared_of(warp *w, u64 *a) { // takes the rank off a shared addres
   return &w->b->t->b[rank - 1];
 }
 
-// written_to keeps that global memory of a range was written to, or looks whether a read is of what was.
+// written_to records a write to global memory, or checks that a read is of written memory.
 static void written_to(worker *k, warp *w, group *g, const vg_range *r, int lane, u64 a, u64 size, int write) {
   u8 *s = (u8 *)(a + (u64)r->shadow);
   if (r->shadow == 0) return;
@@ -36,7 +36,7 @@ static inline int all_written(const u8 *s, int n) {
   return ok != 0;
 }
 
-// at returns where size bytes at address a of a lane lie, NULL after a fault.
+// at returns a pointer to size bytes at a lane's address a, or NULL after a fault.
 static u8 *at(worker *k, warp *w, group *g, int space, int lane, u64 a, int size, int write) {
   if (space == GENERIC) {
     switch (a >> 56) {
@@ -77,7 +77,7 @@ static u8 *at(worker *k, warp *w, group *g, int space, int lane, u64 a, int size
     return w->local + (u64)lane * LOCAL_BYTES + a;
   }
   vg_range *r = find(k, a, (u64)size);
-  if (a & (u64)(size - 1)) { // a GPU looks at this first
+  if (a & (u64)(size - 1)) { // a GPU checks this first
     fault(k, w, g, FAULT_MISALIGNED, lane, a, r ? GLOBAL : OUTSIDE, size, write);
     return NULL;
   }
@@ -102,10 +102,10 @@ static inline u64 load_element(const u8 *p, int size, int c) {
   }
 }
 
-// How the lanes' places lie, if all take part: anyhow, at one place, one behind the other.
+// Layout of the lanes' addresses, if all lanes take part: no pattern, all the same, consecutive.
 enum { FAULTS, APART, ONE, IN_ORDER };
 
-// places fills p with the addresses of n bytes for each lane of m. It returns how they lie, or FAULTS, which is 0.
+// places sets p to the addresses of n bytes for each lane of m. It returns their layout, or FAULTS, which is 0.
 static inline int places(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base, int space, u32 m, int bytes, int write,
                          u8 **p) {
   u64 a[32], differ = 0, gaps = 0;
@@ -194,7 +194,7 @@ static inline int places(worker *k, warp *w, group *g, const vg_inst *in, u8 *co
   return APART;
 }
 
-// written keeps which local memory was written to; unwritten looks whether none of n bytes was.
+// written records a write to local memory; unwritten reports whether none of n bytes was written.
 static u8 *local_shadow(warp *w, const u8 *p) {
   return w->local_shadow && p >= w->local && p < w->local + 32ull * LOCAL_BYTES ? w->local_shadow + (p - w->local) : NULL;
 }
@@ -218,7 +218,7 @@ static int load(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base
     watch(k, g, space, lane, a, load_element(p[lane], size, 0), size, -1);
   }
   if (k->l->races && space != LOCAL) {
-    EACH(lie == ONE && !(in->c & M_STRONG) ? 3 : m) { // of lanes that read the same, it matters that they are several
+    EACH(lie == ONE && !(in->c & M_STRONG) ? 3 : m) { // if lanes read the same word, two are enough
       if (in->c & M_STRONG) before_strong(k, w, p[l]);
       touch(k, w, g, l, p[l], (u32)(size * n), in->c & M_STRONG ? A_STRONG : 0, 0);
     }
@@ -261,7 +261,7 @@ static int store(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *bas
   if (!places(k, w, g, in, base, space, m, size * n, 1, p)) return 0;
   effect(k);
   if (w->local_shadow && (space == LOCAL || space == GENERIC)) EACH(m) written(w, p[l], (size_t)(size * n));
-  if (k->l->races && space != LOCAL) { // a lane after the other, since they may write the same
+  if (k->l->races && space != LOCAL) { // one lane after another: they may write to the same address
     EACH(m) {
       u8 v[32];
       for (int i = 0; i < n; i++) {
@@ -343,7 +343,7 @@ static int atomic(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *ba
     }
     int32_t second = extra[in->x + 1];
     u64 v = wide ? U64(in->b)[l] : U32(in->b)[l], v2 = second < 0 ? 0 : wide ? U64(second)[l] : U32(second)[l], old, value;
-    for (;;) { // the host's code may look at the same memory
+    for (;;) { // host code may access the same memory
       old = size == 8 ? *(volatile u64 *)p : size == 4 ? *(volatile u32 *)p : *(volatile u16 *)p;
       if (t == T_F32 && op == AT_ADD && p == (u8 *)a) value = ftz((u32)atomic_value(op, t, ftz((u32)old), ftz((u32)v), 0)); // global
       else value = atomic_value(op, t, old, v, v2);

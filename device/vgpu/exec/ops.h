@@ -1,5 +1,4 @@
-// The instructions that work on each lane by itself: name, type of the result, types of the operands, value. Values of 16 bits
-// stand in places of 32.
+// Instructions on each lane separately: name, result type, operand types, value. 16-bit values have 32-bit operands.
 #define OPS1(X)                                       \
   X(mov_64, u64, u64, a)                              \
   X(mov_32_64, u64, u32, a)                           \
@@ -234,12 +233,12 @@
   X(f_arith, u32, u32, u32, u32, f_arith(a, b, c, in->kind, (int)in->imm)) \
   X(d_arith, u64, u64, u64, u64, d_arith(a, b, c, in->kind, (int)in->imm))
 
-// Comparisons: name, type as compared.
+// Comparisons: name, type compared, type of the bits.
 #define OPSCMP(X) \
   X(setp_s32, s32, u32) X(setp_u32, u32, u32) X(setp_s64, s64, u64) X(setp_u64, u64, u64) X(setp_f32, f32, u32) \
   X(setp_f64, f64, u64) X(setp_s16, s16, u32) X(setp_u16, u16, u32)
 
-// What works on more than a lane, memory or control.
+// Instructions that need more than one lane, memory or control flow.
 #define OPSX(X) \
   X(mov_32) X(nop) X(bra) X(brx) X(call) X(calli) X(ret) X(exit) X(trap) X(brkpt) X(missing) X(selp_32) X(selp_64) X(pand) X(por) X(pxor) \
   X(pnot) X(pmov) X(pconst) X(setp_h) X(setp_h2) X(testp_f32) X(testp_f64) X(set_of_pred) X(ldparam) X(ld_global) X(ld_shared) \

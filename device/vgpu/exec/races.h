@@ -1,27 +1,28 @@
-// Races: two accesses to the same bytes, one of them a write, that nothing orders. A warp has a clock, which ticks wherever its
-// lanes wait for each other or tell other warps something, and knows how far it has heard of the clocks of the others of its
-// cluster: what barriers, mbarriers and atomics tell. Between clusters, of which there are many, it is only known when one has
-// last told all others something, or has listened. Where that leaves a doubt, accesses count as ordered.
+// Race detection. Two accesses to the same bytes race if at least one is a write and nothing orders them. Each warp has
+// a vector clock: its own clock ticks when its lanes wait for each other or publish something, and it holds the latest
+// clock of each other warp of the cluster known from barriers, mbarriers and atomics. Between the many clusters only
+// two times are kept: when a cluster last published something to all others, and when it last listened. In case of
+// doubt, accesses count as ordered.
 #pragma once
 #include "state.h"
 
-// An access is the last of its kind to a word of 4 bytes. It is none of this task's, or of none, by its number.
+// An access is the latest access of its kind to a 4-byte word, by any task.
 typedef struct access {
-  u32 task, tick, time, place; // task: its number from 1; place: pc and function << 20
-  u16 warp;                    // of the task
-  u8 lane, how;                // how: bits 0 to 3 the bytes, then A_WRITE and on
+  u32 task, tick, time, place; // task: its number, which starts at 1; 0: no access; place: pc | function << 20
+  u16 warp;                    // number in the task
+  u8 lane, how;                // how: accessed bytes in bits 0 to 3, then A_* flags
 } access;
 
 enum { A_WRITE = 16, A_ATOMIC = 32, A_STRONG = 64 };       // strong: volatile, relaxed, acquire, release
 enum { MORALLY_STRONG = A_ATOMIC | A_STRONG };             // two such accesses do not race
-enum { MANY_LANES = 254, ANY_LANE = 255 };                 // lanes that have read the same; lanes that are not told apart
-typedef struct word { access w[2], r[2]; } word; // w[1] is by another warp than w[0], which is the later one
+enum { MANY_LANES = 254, ANY_LANE = 255 };                 // several lanes read the same; the lane is unknown
+typedef struct word { access w[2], r[2]; } word; // w[0] is the last write, w[1] the last one before it by another warp
 
 enum { PAGE = 4096, BUCKETS = 64 };
 typedef struct page { u64 number; word *words; } page;
 
-// Rows of t->clocks: one for each warp, 16 barriers of each block, keyed ones, one of barrier.cluster, one of fences, and for each
-// warp its clock at its last fence.
+// Rows of t->clocks: one per warp, 16 barriers per block, BUCKETS for addresses, one for barrier.cluster, one for
+// fences, and one per warp for its clock at its last fence.
 static u32 *clock_row(task *t, u32 row) { return t->clocks + (size_t)row * t->nclocks; }
 static u32 clock_rows(const task *t) { return 2 * t->nclocks + 16 * (u32)t->nb + BUCKETS + 2; }
 static u32 row_bar(const task *t, u32 rank, u32 id) { return t->nclocks + 16 * rank + id; }
@@ -35,11 +36,11 @@ static u32 *tick_of(warp *w) { return &clock_row(w->b->t, warp_of(w))[warp_of(w)
 static void join(u32 *to, const u32 *from, u32 n) {
   for (u32 i = 0; i < n; i++) to[i] = to[i] > from[i] ? to[i] : from[i];
 }
-// ticks orders the lanes of a warp.
+// ticks orders later accesses of the warp's lanes after earlier ones.
 static void ticks(warp *w) {
   if (w->b->t->clocks) ++*tick_of(w);
 }
-// tells lets those who hear the row know of all that the warp has done; hears is the other side.
+// tells publishes in a row everything that the warp has done; hears orders the warp after everything published there.
 static void tells(warp *w, u32 row) {
   task *t = w->b->t;
   if (t->clocks == NULL) return;
@@ -52,11 +53,11 @@ static void hears(warp *w, u32 row) {
   join(clock_row(t, warp_of(w)), clock_row(t, row), t->nclocks);
   ticks(w);
 }
-// mbarriers are known by their place in this process's memory.
+// For mbarriers the row depends on the address.
 static void tells_at(warp *w, const void *p) { tells(w, row_key(w->b->t, (u64)(uintptr_t)p)); }
 static void hears_at(warp *w, const void *p) { hears(w, row_key(w->b->t, (u64)(uintptr_t)p)); }
 
-// published and listened are what a block does with the other clusters.
+// published and listened record communication of a cluster with all others.
 static void published(worker *k, task *t) { if (k->l->told) k->l->told[t->number - 1] = ++k->time; }
 static void listened(worker *k, task *t) { t->heard = ++k->time; }
 
@@ -102,7 +103,7 @@ static void drop_pages(pages *all) {
   free(all->all);
 }
 
-// ordered tells whether access a is over when the warp does what it does now.
+// ordered reports whether access a happened before the current instruction of the warp.
 static int ordered(worker *k, warp *w, const access *a, u32 lane, int global) {
   task *t = w->b->t;
   if (a->task != t->number)
@@ -112,7 +113,7 @@ static int ordered(worker *k, warp *w, const access *a, u32 lane, int global) {
   return a->tick < mine[a->warp] || lane == ANY_LANE || a->lane == ANY_LANE || a->lane == lane;
 }
 
-// conflict faults where access a and one of how bytes race.
+// conflict reports whether accesses a and now race. If so, it raises a fault.
 static int conflict(worker *k, warp *w, group *g, const access *a, const access *now, const u8 *p, u32 lane, int global) {
   if (!(a->how & now->how & 15) || ((a->how & MORALLY_STRONG) && (now->how & MORALLY_STRONG))) return 0;
   if (ordered(k, w, a, lane, global)) return 0;
@@ -124,7 +125,7 @@ static int conflict(worker *k, warp *w, group *g, const access *a, const access 
   s32 other = (s32)(a->warp % (u32)w->b->nw);
   f->other_thread = a->lane < 32 ? 32 * other + a->lane : -1 - other;
   if (lane >= 32) f->lane = -1;
-  k->l->races = 0; // one is told, and what follows may come of it
+  k->l->races = 0; // report only one race: others may be consequences
   return 1;
 }
 
@@ -139,13 +140,14 @@ static void keep(access *at, const access *now) {
   *at = *now;
 }
 
-// keep_write keeps the last write, and the last one by another warp before it.
+// keep_write records a write. w[1] remains the last write by another warp than w[0].
 static void keep_write(word *s, const access *now) {
   if (s->w[0].task && (s->w[0].task != now->task || s->w[0].warp != now->warp)) s->w[1] = s->w[0];
   keep(&s->w[0], now);
 }
 
-// touch looks at an access to n bytes at p. same: a write of what is there already, which does no harm to those who write it too.
+// touch records an access to n bytes at p and checks it. same: the write does not change the value, and so does not
+// race with writes of the same value.
 static void touch(worker *k, warp *w, group *g, u32 lane, u8 *p, u32 n, int how, int same) {
   u64 begin = (u64)(uintptr_t)p, global;
   word *s = NULL;
@@ -170,7 +172,8 @@ static void touch(worker *k, warp *w, group *g, u32 lane, u8 *p, u32 n, int how,
       else s->w[0].task = s->w[1].task = 0;
       continue;
     }
-    // Whoever has taken part in the atomics on a word may write to it: the last block of a grid resets the counter of blocks.
+    // A cluster that took part in the atomics on a word may write to it: the last block of a grid resets the block
+    // counter.
     int takes_part = s->w[0].task == now.task && s->w[0].how & s->w[1].how & A_ATOMIC;
     if (conflict(k, w, g, &s->w[0], &now, p, lane, (int)global) ||
         (!takes_part && conflict(k, w, g, &s->w[1], &now, p, lane, (int)global)) || conflict(k, w, g, &s->r[0], &now, p, lane, (int)global) ||
@@ -180,8 +183,9 @@ static void touch(worker *k, warp *w, group *g, u32 lane, u8 *p, u32 n, int how,
   }
 }
 
-// before_strong and after_strong are the clocks of a strong access or an atomic one, before and after it. A relaxed one tells of
-// what its warp had done before its last fence, one that releases tells of all. Whoever reads the word is taken to have acquired it.
+// before_strong and after_strong update the clocks around a strong or atomic access. A relaxed access publishes what
+// its warp did before its last fence, a releasing one publishes everything. Every reader of the word is assumed to
+// acquire.
 static void before_strong(worker *k, warp *w, const u8 *p) {
   hears_at(w, p);
   hears(w, row_fence(w->b->t));
@@ -197,7 +201,7 @@ static void after_strong(worker *k, warp *w, const u8 *p, int releases) {
     ticks(w);
   }
 }
-// fenced is a fence of a warp.
+// fenced updates the clocks for a fence.
 static void fenced(worker *k, warp *w) {
   task *t = w->b->t;
   if (t->clocks) memcpy(clock_row(t, row_fenced(t, warp_of(w))), clock_row(t, warp_of(w)), t->nclocks * sizeof(u32));

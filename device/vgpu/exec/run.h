@@ -1,8 +1,8 @@
-// run executes the instructions of a warp, as a switch over their codes. Its cases are in run_*.h, and may use:
+// run executes a warp's instructions in a switch over their codes. Its cases are in run_*.h. They may use:
 //   in       the instruction           m     the lanes of the group that pass its guard
-//   base     for P, U32, U64, PRED     mask  the lanes of the group g, which is number gi of the warp w
-//   extra    its further operands      pc    its index, which g->pc gets when the group stops
-// A case ends by break (the next instruction follows), continue (pc is set), FAULTED, or goto again (pick a group).
+//   base     for P, U32, U64, PRED     mask  the lanes of group g, number gi of warp w
+//   extra    its further operands      pc    its index; g->pc is set when the group stops
+// A case ends with break (next instruction), continue (pc is set), FAULTED, or goto again (pick a group).
 #pragma once
 #include "groups.h"
 #include "library.h"
@@ -29,7 +29,7 @@ static void shuffle(const vg_inst *in, u8 *const *base, u32 m, const int32_t *ex
   if (p >= 0) PRED(p) = (PRED(p) & ~m) | (inside & m);
 }
 
-// run executes up to budget instructions of a warp; it returns 0 if all groups wait.
+// run executes up to budget instructions of a warp. It returns 0 if all groups wait.
 static int run(worker *k, warp *w, int budget) {
   vg_launch *launch = k->l;
   int gi, start_budget = budget;
@@ -82,8 +82,8 @@ again:
     if (launch->counts) __atomic_fetch_add(&launch->counts[in->op], 1, __ATOMIC_RELAXED);
 
 #define FAULTED { g->pc = pc; k->executed += (u64)(start_budget - budget); return 0; }
-// MISSING_LANES leaves in m the lanes that are ready to execute a warp instruction together, and in need_ the lanes that take part:
-// all lanes of one member mask, which have arrived. The other lanes become groups of their own.
+// MISSING_LANES sets m to the lanes that are ready to execute a warp instruction together, and need_ to the lanes that
+// take part: all lanes of one member mask, once they have arrived. The other lanes become separate groups.
 #define MISSING_LANES(required)                                 \
   g->pc = pc;                                                   \
   u32 need_ = required;                                         \

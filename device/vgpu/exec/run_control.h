@@ -1,4 +1,5 @@
-// Part of the switch of run.h: branches, calls and the end of lanes. They set g->pc, or pc, themselves, and most pick the next group (goto again).
+// Part of the switch of run.h: branches, calls and the end of lanes. The cases set g->pc or pc themselves; most end
+// with goto again.
     case E_nanosleep: {
       u32 longest = 0;
       EACH(m) longest = U32(in->a)[l] > longest ? U32(in->a)[l] : longest;
@@ -93,12 +94,12 @@
         fault(k, w, g, FAULT_MISSING, __builtin_ctz(m), 0, 0, 0, 0);
         FAULTED
       }
-      if (who != mask) { // the others go on, or call next
+      if (who != mask) { // the others continue, or call later
         group *n = &w->g[w->ng++];
         *n = *g;
         n->mask = mask & ~who;
         n->pc = in->guard >= 0 && !(m & ~who) ? pc + 1 : pc;
-        if (in->guard >= 0 && (m & ~who) && (mask & ~m)) { // three ways: let the guard decide again
+        if (in->guard >= 0 && (m & ~who) && (mask & ~m)) { // three ways: evaluate the guard again
           n->pc = pc;
         }
         n->forced = 0;
@@ -114,7 +115,7 @@
         fault(k, w, g, FAULT_STACK, __builtin_ctz(who), fr->local, LOCAL_BYTES, 0, 0);
         FAULTED
       }
-      const int32_t *x = extra + in->x; // arguments: from, to, size; then results the same
+      const int32_t *x = extra + in->x; // from, to and size of arguments, then of results
       int nargs = *x++;
       for (int i = 0; i < nargs; i++, x += 3)
         EACH(who) {

@@ -1,11 +1,11 @@
-// Part of the switch of run.h: clocks, cache policies and the device functions of library.h.
+// Part of the switch of run.h: clocks, cache policies and the functions of library.h.
     case E_clock: {
       u64 v = k->executed + k->slept + (u64)(start_budget - budget);
       if (in->kind) STORE(u64, d[l] = v)
       else STORE(u32, d[l] = (u32)v)
       break;
     }
-    case E_policy: // of the L2: imm has its hints; of a range: b and c, the bytes of its first part and of all
+    case E_policy: // L2 policy. imm: the hints; b, c: bytes of a range's primary part and of the whole range
       EACH(m) {
         u64 v = (u64)in->imm;
         if (in->kind) {
@@ -33,7 +33,7 @@
         written(w, lane + extra[in->x + 2], 4);
       }
       break;
-    case E_malloc: case E_free: // extra: the places of the result and of the argument, or of the argument
+    case E_malloc: case E_free: // extra: local offsets of the result (malloc only) and the argument
       g->pc = pc;
       effect(k);
       EACH(m) {
@@ -42,7 +42,7 @@
         memcpy(&v, lane + extra[in->x + (in->op == E_malloc)], 8);
         if (in->op == E_malloc) {
           v = allocate(launch->heap, v);
-          before_strong(k, w, (u8 *)v); // what was done with the block before it was freed is over
+          before_strong(k, w, (u8 *)v); // uses of the block before it was freed are over
           memcpy(lane + extra[in->x], &v, 8);
           written(w, lane + extra[in->x], 8);
         } else if (after_strong(k, w, (u8 *)v, 1), !release_memory(launch->heap, v)) {

@@ -1,4 +1,4 @@
-// Part of the switch of run.h: products of matrices. All lanes of the warp take part (MISSING_LANES), except in tcgen05.mma.
+// Part of the switch of run.h: matrix products. All lanes of the warp take part (MISSING_LANES), except in tcgen05.mma.
     case E_wgmma: {
       MISSING_LANES(~0u)
       g->pc = pc;
@@ -30,7 +30,7 @@
       MISSING_LANES(~0u)
       u32 s[32], *d = U32(in->d);
       memcpy(s, U32(in->a), sizeof s);
-      for (int l = 0; l < 32; l++) { // lane l has row l / 4, columns 2 * (l % 4) and the next
+      for (int l = 0; l < 32; l++) { // lane l holds row l / 4, columns 2 * (l % 4) and the next
         int r = l >> 2, c = (l & 3) * 2;
         d[l] = (s[c * 4 + r / 2] >> 16 * (r & 1) & 0xffff) | (s[(c + 1) * 4 + r / 2] >> 16 * (r & 1)) << 16;
       }

@@ -1,4 +1,5 @@
-// Part of the switch of run.h: loads, stores, atomics, asynchronous copies and mbarriers. g->pc is set before anything that may fault.
+// Part of the switch of run.h: loads, stores, atomics, asynchronous copies and mbarriers. g->pc is set before any
+// fault.
     case E_fence:
       if (launch->races) fenced(k, w);
       break;
@@ -12,7 +13,7 @@
     case E_st_generic: g->pc = pc; if (!store(k, w, g, in, base, GENERIC, m, extra)) FAULTED break;
     case E_atom: g->pc = pc; if (!atomic(k, w, g, in, base, m, extra)) FAULTED break;
     case E_mbar: g->pc = pc; if (!mbarrier(k, w, g, in, base, m)) FAULTED break;
-    case E_cp_async: { // a: to, b: from; n bytes; x: bytes of the source, or -1; kind 1: a predicate that says to ignore it
+    case E_cp_async: { // a: to, b: from; n: bytes; x: bytes of the source, or -1, or (kind 1) a predicate to ignore it
       g->pc = pc;
       effect(k);
       int32_t src = extra[in->x];
@@ -44,11 +45,11 @@
     case E_cp_async_commit:
       EACH(m) w->committed[l]++;
       break;
-    case E_cp_async_wait: // imm: groups that may be under way, -1: no copy may
+    case E_cp_async_wait: // imm: groups that may be pending, -1: none
       if (in->imm < 0) EACH(m) w->committed[l]++;
       if (w->copies.n) wait_copies(w, m, in->imm < 0 ? 0 : (u32)in->imm);
       break;
-    case E_cp_async_arrive: { // of mbarrier: when the lane's copies are done, which is at once
+    case E_cp_async_arrive: { // arrive on an mbarrier when the lane's copies are done, which is at once
       g->pc = pc;
       effect(k);
       EACH(m) w->committed[l]++;

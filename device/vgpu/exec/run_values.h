@@ -1,11 +1,12 @@
-// Part of the switch of run.h: what works on registers but not on each lane by itself, as ops.h has it: predicates, carries, conversions.
+// Part of the switch of run.h: register operations that are not lane by lane as in ops.h: predicates, carries,
+// conversions.
     case E_nop:
       break;
     case E_mov_32:
       if (m == ~0u) memmove(U32(in->d), U32(in->a), 128);
       else blend32(U32(in->d), U32(in->a), m);
       break;
-    case E_nonzero: // a: the divisor, n: it has 64 bits
+    case E_nonzero: // a: the divisor; n: 1 if it has 64 bits
       EACH(m)
         if ((in->n ? U64(in->a)[l] : U32(in->a)[l]) == 0) {
           g->pc = pc;
@@ -114,7 +115,7 @@
       STORE(u64, d[l] = bfi(a_[l], b_[l], c_[l], e_[l], 64))
       break;
     }
-    case E_addc: { // kind: CARRY_*; c is the carry
+    case E_addc: { // kind: CARRY_*; c: the carry
       u32 *cc = U32(in->c);
       EACH(m) {
         u64 carry = in->kind & CARRY_TAKES ? cc[l] & 1 : (in->kind & CARRY_SUBTRACTS);
@@ -134,7 +135,7 @@
       }
       break;
     }
-    case E_cvt: { // imm: type of the result, of the source, flags; n: the result is wide, the source is wide
+    case E_cvt: { // imm: result type, source type, flags; n: 1 wide result, 2 wide source, 4 16-bit result
       int dst = (int)in->imm & 255, src = (int)(in->imm >> 8) & 255, flags = (int)(in->imm >> 16), bits = 8 << (dst & 3);
       EACH(m) {
         u64 v = cvt1(in->n & 2 ? U64(in->a)[l] : U32(in->a)[l], dst, src, flags);
@@ -143,7 +144,7 @@
       }
       break;
     }
-    case E_cvt_fp8x2: // kind 1: e5m2; n 1: from a pair of float16; imm 1: relu
+    case E_cvt_fp8x2: // kind 1: e5m2; n 1: from a pair of float16; imm: relu flag
       EACH(m) {
         f64 hi, lo;
         if (in->n) hi = f16_f32((u16)(U32(in->a)[l] >> 16)), lo = f16_f32((u16)U32(in->a)[l]);
@@ -162,7 +163,7 @@
         U32(in->d)[l] = f16_of(nan32(hi)) << 16 | f16_of(nan32(lo));
       }
       break;
-    case E_cvt_pack: { // two results of cvt in one register: imm as for cvt, b is the lower one
+    case E_cvt_pack: { // two results of cvt in one register; imm as for cvt; b is the lower half
       int dst = (int)in->imm & 255, src = (int)(in->imm >> 8) & 255, flags = (int)(in->imm >> 16);
       EACH(m) {
         u64 hi = cvt1(U32(in->a)[l], dst, src, flags), lo = cvt1(U32(in->b)[l], dst, src, flags);
@@ -191,7 +192,7 @@
       for (int i = 0; i < in->n; i++) {
         u64 v = 0;
         if ((u64)in->imm + (u64)(size * (i + 1)) <= launch->params_size) {
-          u64 raw; // the parameters of a launch need not be aligned
+          u64 raw; // launch parameters may be unaligned
           memcpy(&raw, p + size * i, (size_t)size);
           v = load_element((const u8 *)&raw, size, in->c);
         }

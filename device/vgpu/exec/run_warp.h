@@ -1,10 +1,11 @@
-// Part of the switch of run.h: exchanges between lanes, and barriers. MISSING_LANES waits for those of the member mask.
+// Part of the switch of run.h: exchanges between lanes, and barriers. MISSING_LANES waits for the lanes of the member
+// mask.
     case E_shfl: {
       MISSING_LANES(m)
       shuffle(in, base, m, extra);
       break;
     }
-    case E_vote: { // kind: VOTE_*; n: the predicate is negated
+    case E_vote: { // kind: VOTE_*; n: negate the predicate
       MISSING_LANES(m)
       u32 p = (in->n ? ~PRED(in->a) : PRED(in->a)) & need_;
       int v = in->kind == VOTE_ALL ? p == need_ : in->kind == VOTE_ANY ? p != 0 : p == 0 || p == need_;
@@ -17,7 +18,7 @@
       STORE(u32, d[l] = p)
       break;
     }
-    case E_match_any: case E_match_all: { // n: of 64 bits; x: predicate of match.all
+    case E_match_any: case E_match_all: { // n: 1 for 64 bits; x: predicate of match.all
       MISSING_LANES(m)
       u32 r[32];
       int all = 1;
@@ -36,7 +37,7 @@
       blend32(U32(in->d), r, m);
       break;
     }
-    case E_redux: { // kind as of atom; n: the type
+    case E_redux: { // kind as for atom; n: the type
       MISSING_LANES(m)
       u64 v = 0;
       int first = 1;
@@ -66,7 +67,7 @@
       MISSING_LANES(m)
       break;
     }
-    case E_bar: { // a: number, b: threads or -1; kind: BAR_*; c: predicate; n: it is negated
+    case E_bar: { // a: number; b: threads or -1; kind: BAR_*; c: predicate; n: it is negated
       if (in->imm) { MISSING_LANES(w->live) }
       const u32 *ids = U32(in->a), *counts = in->b >= 0 ? U32(in->b) : NULL;
       u32 lane = (u32)__builtin_ctz(m), id = ids[lane] & 15, expected = counts ? counts[lane] : 0, same = 0;

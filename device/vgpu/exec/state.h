@@ -1,4 +1,5 @@
-// The state of a worker: its tasks, which are clusters of blocks of warps of groups of lanes, and what faults it meets.
+// The state of a worker: its tasks, which are clusters of blocks of warps of groups of lanes, and how it reports
+// faults.
 #pragma once
 #include <math.h>
 #include <stdio.h>
@@ -30,8 +31,8 @@ typedef struct frame {
   struct frame *up;
   vg_func *f;
   int32_t return_pc, refs;
-  u32 local; // offset of the function's local memory in that of a lane
-  const int32_t *out; // of the call: where results go
+  u32 local; // offset of the function's local memory in a lane's
+  const int32_t *out; // copies of the call's results
   int32_t nout;
   u8 *regs;
 } frame;
@@ -64,7 +65,7 @@ typedef struct {
 typedef struct {
   u32 arrived, expected, popc;
   u32 all, any;
-  s32 by_func, by_pc; // the first arrival
+  s32 by_func, by_pc; // place of the first arrival
 } barrier;
 
 typedef struct block {
@@ -74,21 +75,21 @@ typedef struct block {
   int nw, done;
   u32 threads, live;
   u8 *shared, *shadow;
-  struct word *words; // of shared memory, where races are looked for
+  struct word *words; // records of accesses to shared memory, if races are checked
   u32 shared_size;
   barrier bars[16];
   struct task *t;
   u32 rank;
   copies copies;
-  u32 *tmem, columns; // tensor memory, and a bit for each 32 columns that are allocated
+  u32 *tmem, columns; // tensor memory; columns has a bit for every 32 allocated columns
 } block;
 
-// A task is what is started together: a cluster.
+// A task is the unit of scheduling: a cluster.
 typedef struct task {
   block *b;
   int nb, done;
   u32 arrived, phase;
-  u32 number, nclocks, *clocks; // see races.h; NULL where no races are looked for
+  u32 number, nclocks, *clocks; // see races.h; clocks is NULL if races are not checked
   u64 heard;
 } task;
 
@@ -101,18 +102,18 @@ typedef struct {
   vg_launch *l;
   vg_range *last;
   u64 executed;
-  u64 slept; // nanoseconds: clocks count these and one for each instruction of a warp
+  u64 slept; // nanoseconds; the device's clocks count these and one per warp instruction
   task *free_task;
   int yield;
-  u64 time; // of what clusters tell each other
+  u64 time; // logical time of communication between clusters
   pages pages;
   vg_progress *mine;
-  int watch;     // what is read is kept in poll, to say what a thread waits for
+  int watch;     // record reads in poll, to report what a thread waits for
   vg_fault poll;
-  volatile u32 *first; // as in vg_launch, NULL: it is not told
+  volatile u32 *first; // entry in vg_launch, or NULL
 } worker;
 
-// effect counts what other threads may notice.
+// effect counts an action that other threads may notice.
 static inline void effect(worker *k) { k->mine->effects++; }
 
 static int hazard_of(int kind) {
@@ -128,8 +129,8 @@ static int hazard_of(int kind) {
   return -1;
 }
 
-// earlier waits until no other worker can fault in an earlier cluster than number. A worker that waits for this one holds it up
-// for two seconds.
+// earlier waits until no other worker can fault in a cluster before number, but at most two seconds: such a worker may
+// wait for this one.
 static void earlier(worker *k, u32 number) {
   vg_launch *l = k->l;
   if (k->first) *k->first = number;
@@ -160,12 +161,12 @@ static void fault(worker *k, warp *w, group *g, int kind, int lane, u64 address,
     told(k, w->b->t->number, &f, &k->l->hazards[hazard], &k->l->hazard[hazard], &k->l->hazard_task[hazard]);
     return;
   }
-  if (kind != FAULT_SPIN) earlier(k, w->b->t->number); // of a spin all workers have taken part in the proof
+  if (kind != FAULT_SPIN) earlier(k, w->b->t->number); // all workers took part in the proof of a spin
   told(k, w->b->t->number, &f, &k->l->fault, &k->l->faulted, &k->l->fault_task);
   k->l->stop = 1;
 }
 
-// find returns the allocation that holds size bytes at a, NULL where there is none.
+// find returns the allocation that contains size bytes at a, or NULL.
 static vg_range *find(worker *k, u64 a, u64 size) {
   vg_range *r = k->last;
   if (r && a - r->base < r->size && r->size - (a - r->base) >= size) return r;
@@ -181,14 +182,14 @@ static vg_range *find(worker *k, u64 a, u64 size) {
   return k->last = r;
 }
 
-// watch keeps what a lane reads, while it is looked at what threads wait for. waits: for this phase of an mbarrier, or -1.
+// watch records a lane's read if k->watch is set. waits is the phase of an mbarrier that the lane waits for, or -1.
 static inline void watch(worker *k, group *g, int space, int lane, u64 address, u64 value, int size, int waits) {
   if (!k->watch) return;
   k->poll = (vg_fault){.kind = FAULT_SPIN, .write = waits, .size = size, .lane = lane, .func = g->fr->f->id, .pc = g->pc,
                        .address = address, .limit = value, .other_write = space};
 }
 
-// The place of an operand, and the values there.
+// Address of an operand, and its values.
 #define P(x) (base[(x) & 3] + ((x) >> 2))
 #define U32(x) ((u32 *)P(x))
 #define U64(x) ((u64 *)P(x))

@@ -1,9 +1,9 @@
-// Tensor maps, tensor memory, and matrix products whose operands lie in shared memory: cp.async.bulk.tensor, tcgen05, wgmma.
+// Tensor maps, tensor memory, and matrix products with operands in shared memory: cp.async.bulk.tensor, tcgen05, wgmma.
 #pragma once
 #include "matrix.h"
 #include "mbarrier.h"
 
-// An operand that is an address of shared memory, in a register of 32 bits or 64; generic ones are taken too.
+// shared_address returns a shared-memory address from a 32-bit (narrow) or 64-bit operand, which may be generic.
 static u64 shared_address(u8 *const *base, int32_t place, int narrow, int32_t offset, u32 lane) {
   u64 a = narrow ? U32(place)[lane] : U64(place)[lane];
   if (a >> 56 == 0x40) a &= 0xffffffffffffffull;
@@ -23,9 +23,10 @@ static u64 swizzled(u64 a, int mode) {
   return a;
 }
 
-// tensor_copy is cp.async.bulk.tensor and cp.reduce.async.bulk.tensor. kind: COPY_*; a: shared address,
-// b: address of the map; n: coordinates, +16 four rows are gathered, +32 the mbarrier is that of the even block of the pair; extra: coordinates, then mbarrier, its offset, CTA mask,
-// offsets of a and b, operation of a reduction or -1. c: the shared address, the mbarrier's are narrow (M_ADDR32, M_16).
+// tensor_copy executes cp.async.bulk.tensor and cp.reduce.async.bulk.tensor. kind: COPY_*; a: shared address; b:
+// address of the map; n: number of coordinates, +16 to gather four rows, +32 for the mbarrier of the pair's even block;
+// extra: coordinates, mbarrier, its offset, CTA mask, offsets of a and b, reduction or -1; c: M_ADDR32 if the shared
+// address has 32 bits, M_16 if the mbarrier's has.
 static int tensor_copy(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base, u32 m, const int32_t *extra) {
   static const u8 sizes[16] = {1, 2, 4, 4, 8, 8, 2, 4, 8, 2, 4, 4, 4};
   static const u8 kinds[16] = {T_U8, T_U16, T_U32, T_S32, T_U64, T_S64, T_F16, T_F32, T_F64, T_BF16, T_F32, T_F32, T_F32};
@@ -58,7 +59,7 @@ static int tensor_copy(worker *k, warp *w, group *g, const vg_inst *in, u8 *cons
     }
     if (gather) count[1] = 4;
     for (int d = 1; d < rank; d++) total *= count[d];
-    // Rows lie a width of the swizzling apart, however short they are (seen on an H200).
+    // The pitch is the swizzle width even if rows are shorter (observed on an H200).
     u32 row_bytes = count[0] * es, pitch = t.swizzle == 0 ? row_bytes : t.swizzle >= 3 ? 128 : 16u << t.swizzle, mask = more[2] >= 0 ? U32(more[2])[l] & 0xffff : 0;
     int op = more[5];
     for (u32 r = 0; r < total; r++) {
@@ -73,7 +74,7 @@ static int tensor_copy(worker *k, warp *w, group *g, const vg_inst *in, u8 *cons
         address += (u64)c * t.strides[d - 1];
       }
       s64 c0 = (s32)U32(x[0])[l];
-      if (c0 * es & 15) { // an H200 faults with an illegal instruction
+      if (c0 * es & 15) { // an illegal instruction on an H200
         fault(k, w, g, FAULT_MISALIGNED, (int)l, (u64)(c0 * es), GLOBAL, 16, in->kind);
         return 0;
       }
@@ -90,7 +91,7 @@ static int tensor_copy(worker *k, warp *w, group *g, const vg_inst *in, u8 *cons
       if (valid && in->kind) written_to(k, w, g, range, (int)l, first, valid, 1);
       for (u32 j = 0; j < row_bytes; j += 16) {
         u8 data[16];
-        s64 from = lo * es - (s64)j, to = hi * es - (s64)j; // the valid bytes of these 16
+        s64 from = lo * es - (s64)j, to = hi * es - (s64)j; // valid bytes of these 16
         if (from < 0) from = 0;
         if (to > 16) to = 16;
         u8 *global = (u8 *)(address + (u64)(c0 * es) + j);
@@ -144,7 +145,8 @@ static int tensor_copy(worker *k, warp *w, group *g, const vg_inst *in, u8 *cons
   return 1;
 }
 
-// bulk_copy is cp.async.bulk and cp.reduce.async.bulk. a: to, b: from; kind: COPY_*; extra: bytes, mbarrier or -1, its offset, b's, CTA mask or -1, operation of a reduction or -1, its type.
+// bulk_copy executes cp.async.bulk and cp.reduce.async.bulk. a: destination; b: source; kind: COPY_*; extra: bytes,
+// mbarrier or -1, its offset, b's offset, CTA mask or -1, reduction or -1, its type.
 static int bulk_copy(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base, u32 m, const int32_t *extra) {
   const int32_t *x = extra + in->x;
   EACH(m) {
@@ -192,8 +194,8 @@ static int bulk_copy(worker *k, warp *w, group *g, const vg_inst *in, u8 *const 
   return 1;
 }
 
-// store_async is st.async if kind is STORE_TO_ONE, to all blocks of the cluster if it is STORE_TO_ALL, else red.async. a: to, n: values
-// of in->c & 31 bytes, extra: values, mbarrier, its offset, type of the reduction.
+// store_async executes st.async (STORE_TO_ONE), a store to all blocks of the cluster (STORE_TO_ALL), or red.async. a:
+// destination; n: number of values of in->c & 31 bytes; extra: values, mbarrier, its offset, type of the reduction.
 static int store_async(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base, u32 m, const int32_t *extra) {
   const int32_t *x = extra + in->x;
   int size = in->c & 31;
@@ -218,7 +220,7 @@ static int store_async(worker *k, warp *w, group *g, const vg_inst *in, u8 *cons
   return 1;
 }
 
-// Matrices of matrix products. How an element type is read, by the codes of mma.
+// element converts an element of a matrix; types are coded as for mma.
 static inline f32 element(u32 v, int type) {
   switch (type) {
   case MMA_F16: return f16_f32((u16)v);
@@ -233,12 +235,12 @@ static inline f32 element(u32 v, int type) {
 
 static int element_size(int type) { return type <= MMA_BF16 ? 2 : type == MMA_TF32 ? 4 : 1; }
 
-// A descriptor of a matrix in shared memory, of wgmma or tcgen05.
+// A matrix is a decoded descriptor of a matrix in shared memory, for wgmma or tcgen05.
 typedef struct {
   u64 start;
   u32 leading, stride;
-  int swizzle; // of swizzled()
-  u32 atoms;   // units of 16 bytes in a row of the pattern
+  int swizzle; // mode for swizzled()
+  u32 atoms;   // 16-byte units in a row of the swizzle pattern
 } matrix;
 
 static matrix described(u64 d, int blackwell) {
@@ -249,7 +251,7 @@ static matrix described(u64 d, int blackwell) {
   return r;
 }
 
-// offset is where element (row, k) of size bytes lies, k being contiguous or, where across, the rows.
+// offset returns the address of element (row, kk). Elements are contiguous along kk, or along rows if across is set.
 static u64 offset(const matrix *d, u32 row, u32 kk, u32 size, int across) {
   u64 o;
   if (!across) {
@@ -263,12 +265,13 @@ static u64 offset(const matrix *d, u32 row, u32 kk, u32 size, int across) {
   return swizzled(d->start + o, d->swizzle);
 }
 
-// fetch reads rows x depth elements into out, a row having depth numbers, or, in panels, depth rows having eight; codes are as in mma.
+// fetch reads rows x depth elements into out: row by row, or in panels of depth rows of eight. Types are coded as for
+// mma.
 static int fetch(worker *k, warp *w, group *g, u32 lane, const matrix *d, u32 first, u32 rows, u32 depth, int type, int across, int rank,
                  int panels, f32 *out) {
   u32 size = (u32)element_size(type), each = 16 / size, high = across ? each : 1, wide = across ? 1 : each;
   for (u32 r = 0; r < rows; r += high)
-    for (u32 q = 0; q < depth; q += wide) { // what lies side by side in 16 bytes
+    for (u32 q = 0; q < depth; q += wide) { // elements contiguous in 16 bytes
       u32 n = across && rows - r < each ? rows - r : each;
       u64 a = offset(d, first + r, q, size, across);
       if (rank >= 0) a = with_rank(a, rank);
@@ -283,15 +286,15 @@ static int fetch(worker *k, warp *w, group *g, u32 lane, const matrix *d, u32 fi
   return 1;
 }
 
-// wgmma_cell is where element (i, j) of the warp's part of the result is.
+// wgmma_cell returns the register with element (i, j) of the warp's part of the result.
 static inline u32 *wgmma_cell(u8 *const *base, const int32_t *pd, u32 half, u32 i, u32 j) {
   u32 hi = i >> 3;
   return U32(pd[half ? (j >> 3) * 2 + hi : (j >> 3) * 4 + 2 * hi + (j & 1)]) + (i & 7) * 4 + (j & 7) / 2;
 }
 
-// wgmma: the warp's 16 rows of the warpgroup's 64. kind: types of a and b; imm: n, depth << 16, f16 result << 24, a is in
-// registers << 25, across of a << 26, of b << 27, negated a << 28, b << 29; a, b: descriptors; c: the predicate; x: results,
-// then a's registers.
+// wgmma computes the warp's 16 rows of the warpgroup's 64. kind: types of a and b; imm: n, depth << 16, f16 result <<
+// 24, a in registers << 25, across for a << 26 and b << 27, negate a << 28 and b << 29; a, b: descriptors; c:
+// predicate; extra: results, then registers of a.
 static int wgmma(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base, const int32_t *extra) {
   u32 n = in->imm & 0xffff, depth = in->imm >> 16 & 0xff, half = in->imm >> 24 & 1;
   int ta = in->kind & 15, tb = in->kind >> 4, nd = (int)(half ? n / 4 : n / 2);
@@ -344,14 +347,14 @@ static int wgmma(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *bas
   return ok;
 }
 
-/* Tensor memory: 128 lanes of 512 columns of 32 bits a block */
+/* Tensor memory: 128 lanes x 512 columns of 32 bits per block */
 
 static u32 *tmem(block *b) {
   if (b->tmem == NULL && (b->tmem = malloc(128 * 512 * 4)) == NULL) abort();
   return b->tmem;
 }
 
-// allocated tells whether columns [column, column + n) are all allocated.
+// allocated reports whether columns [column, column + n) are all allocated.
 static int allocated(const block *b, u32 column, u32 n) {
   if (column + n > 512) return 0;
   for (u32 i = column; i < column + n; i++)
@@ -359,7 +362,7 @@ static int allocated(const block *b, u32 column, u32 n) {
   return 1;
 }
 
-// cell is the row and column of register i (half h of it, where pack) of lane l in a load or store of that shape.
+// cell sets row and col for register i (half h if pack) of lane l in a load or store of the given shape.
 static void cell(int shape, int pack, u32 i, u32 l, u32 h, u32 split, u32 *row, u32 *col) {
   switch (shape) {
   case TC_32X32: *row = l, *col = i; break;
@@ -371,7 +374,7 @@ static void cell(int shape, int pack, u32 i, u32 l, u32 h, u32 split, u32 *row, 
   if (pack) *col = 2 * *col + h - (shape == TC_16X32X2 ? (l >> 4) * split : 0);
 }
 
-// tcgen05.ld and st. n: registers; imm: shape, packed << 8, split << 16; a: address, c: its offset.
+// tc_move executes tcgen05.ld and st. n: registers; imm: shape, pack << 8, split << 16; a: address; c: its offset.
 static int tc_move(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base, const int32_t *extra) {
   int shape = (int)in->imm & 255, pack = (int)in->imm >> 8 & 1;
   u32 split = (u32)(in->imm >> 16), address = U32(in->a)[0] + (u32)in->c, lane0 = address >> 16, column = address & 0xffff;
@@ -395,8 +398,9 @@ static int tc_move(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *b
   return 1;
 }
 
-// tcgen05.mma of one thread. kind: f16, tf32, f8f6f4, i8; a: d's address, b: a's descriptor or address, c: b's descriptor; n: CTAs;
-// extra: instruction descriptor, predicate, whether a is in tensor memory, scale, number of disabling masks, those; offsets of d, a.
+// tc_multiply executes tcgen05.mma for one thread. kind: TCK_*; a: address of d; b: descriptor or address of a; c:
+// descriptor of b; n: CTAs; extra: instruction descriptor, predicate, whether a is in tensor memory, scale or -1,
+// number of disable masks, offsets of d and a, disable masks.
 static int tc_multiply(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base, u32 lane, const int32_t *extra) {
   const int32_t *x = extra + in->x;
   u32 id = U32(x[0])[lane], M = (id >> 24 & 31) << 4, N = (id >> 17 & 63) << 3, two = in->n == 2;
@@ -478,11 +482,11 @@ static int tc_multiply(worker *k, warp *w, group *g, const vg_inst *in, u8 *cons
   return ok;
 }
 
-// The other instructions of tcgen05.
+// tcgen05 executes the other instructions of tcgen05.
 static int tcgen05(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base, u32 m, const int32_t *extra) {
   block *b = w->b;
   switch (in->kind) {
-  case TC_ALLOC: { // a: where the address goes, c: narrow, imm: its offset; b: columns
+  case TC_ALLOC: { // a: where to store the address; c: flags of a; imm: offset of a; b: columns
     u32 n = U32(in->b)[0], units = n / 32, at_ = 0;
     if (n < 32 || n > 512 || n & (n - 1)) {
       fault(k, w, g, FAULT_TMEM, 0, 0, 0, (int)n, 2);
@@ -509,7 +513,7 @@ static int tcgen05(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *b
     b->columns &= ~((n == 512 ? 0xffffu : (1u << n / 32) - 1) << a / 32);
     return 1;
   }
-  case TC_COMMIT: // a: the mbarrier; b: CTA mask or -1
+  case TC_COMMIT: // a: mbarrier; b: CTA mask or -1
     EACH(m) {
       u64 bar = shared_address(base, in->a, in->c & M_ADDR32, (int32_t)in->imm, l);
       u32 mask = in->b >= 0 ? U32(in->b)[l] & 0xffff : 0;
@@ -526,7 +530,7 @@ static int tcgen05(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *b
       }
     }
     return 1;
-  case TC_CP: // a: address, b: descriptor; n: CTAs; imm: rows, bytes << 16, how often << 32 (2: 02_13, 3: 01_23)
+  case TC_CP: // a: address; b: descriptor; n: CTAs; imm: rows, bytes << 16, variant << 32 (2: 02_13, 3: 01_23)
     EACH(m) {
       u32 to = U32(in->a)[l] + (u32)in->c, rows = in->imm & 0xffff, bytes = in->imm >> 16 & 0xffff, how = (u32)(in->imm >> 32);
       matrix d = described(U64(in->b)[l], 1);

@@ -1,4 +1,5 @@
-// The part of CUDA's driver API that submissions use, over the runtime library of runtime.c: a CUfunction is a function of it.
+// The part of CUDA's driver API that submissions use, based on runtime.c. A CUfunction is a host function of the
+// runtime.
 #define _GNU_SOURCE
 #include <cuda.h>
 #include <cuda_runtime_api.h>
@@ -14,7 +15,7 @@ void **__cudaRegisterFatBinary(void *);
 void __cudaRegisterFunction(void **, const char *, char *, const char *, int, void *, void *, void *, void *, int *);
 const fisub_vgpu_hooks *fisub_vgpu_hooks_now(void);
 
-// A result is the runtime's error, which has the same number.
+// Runtime and driver errors have the same numbers.
 #define R(call) ((CUresult)(call))
 
 CUresult cuInit(unsigned f) { return f ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS; }
@@ -65,7 +66,7 @@ CUresult cuModuleLoadData(CUmodule *m, const void *image) {
     return CUDA_ERROR_NOT_SUPPORTED;
   }
   size_t n = *(const uint32_t *)b == 0xba55ed50 ? *(const uint16_t *)(b + 6) + *(const uint64_t *)(b + 8) : strlen(image) + 1;
-  void *copy = malloc(n); // the caller may free the image
+  void *copy = malloc(n); // the caller may free image
   memcpy(copy, image, n);
   void **handle = calloc(1, sizeof *handle);
   *handle = h->module(copy);
@@ -100,7 +101,7 @@ CUresult cuLibraryGetKernel(CUkernel *k, CUlibrary l, const char *name) { return
 CUresult cuLibraryGetModule(CUmodule *m, CUlibrary l) { *m = (CUmodule)l; return CUDA_SUCCESS; }
 CUresult cuKernelGetFunction(CUfunction *f, CUkernel k) { *f = (CUfunction)k; return CUDA_SUCCESS; }
 
-// arguments takes apart what CU_LAUNCH_PARAM_BUFFER_POINTER gives; kernels are launched with pointers only.
+// arguments reports CU_LAUNCH_PARAM_BUFFER_POINTER as unsupported: kernels are launched with pointers to arguments.
 static CUresult arguments(void **args, void **extra) {
   if (args || extra == NULL) return CUDA_SUCCESS;
   fisub_vgpu_hooks_now()->lacks("cuLaunchKernel with its parameters in one buffer");
@@ -163,7 +164,7 @@ CUresult cuPointerGetAttribute(void *v, CUpointer_attribute a, CUdeviceptr p) {
   return CUDA_SUCCESS;
 }
 
-// As vg_tensor_map of exec.h.
+// The same as vg_tensor_map in exec.h.
 typedef struct {
   uint64_t magic, address, strides[4];
   uint32_t dims[5];
@@ -174,14 +175,14 @@ typedef struct {
 CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t rank, void *address, const cuuint64_t *dims,
                                 const cuuint64_t *strides, const cuuint32_t *box, const cuuint32_t *steps, CUtensorMapInterleave interleave,
                                 CUtensorMapSwizzle swizzle, CUtensorMapL2promotion l2, CUtensorMapFloatOOBfill fill) {
-  static const uint8_t sizes[] = {1, 2, 4, 4, 8, 8, 2, 4, 8, 2, 4, 4, 4, 0, 1, 1}; // 16U4_ALIGN8B: half
+  static const uint8_t sizes[] = {1, 2, 4, 4, 8, 8, 2, 4, 8, 2, 4, 4, 4, 0, 1, 1}; // 16U4_ALIGN8B: half a byte
   static const uint16_t spans[] = {256, 32, 64, 128, 128, 128, 128};
   (void)l2;
   if ((unsigned)type >= sizeof sizes || (unsigned)swizzle > 6) {
     fisub_vgpu_hooks_now()->lacks("cuTensorMapEncodeTiled with such a type or swizzle");
     return CUDA_ERROR_NOT_SUPPORTED;
   }
-  // A copy with an interleaved map, or of packed values, is reported as missing (tensor.h).
+  // Maps that are interleaved or of packed values are reported when a copy uses them (tensor.h).
   unsigned unit = interleave == CU_TENSOR_MAP_INTERLEAVE_32B ? 31 : 15;
   if ((unsigned)interleave > 2 || (interleave && rank < 3) || (unit == 31 && swizzle != CU_TENSOR_MAP_SWIZZLE_32B)) return CUDA_ERROR_INVALID_VALUE;
   if (rank < 1 || rank > 5 || (uintptr_t)map & 63 || address == NULL || (uintptr_t)address & unit) return CUDA_ERROR_INVALID_VALUE;
@@ -208,7 +209,7 @@ CUresult cuTensorMapReplaceAddress(CUtensorMap *map, void *address) {
   return CUDA_SUCCESS;
 }
 
-// The first function of NVIDIA's driver that a program with NVIDIA's runtime in it calls.
+// The first driver function called by a program that is linked with NVIDIA's runtime.
 CUresult cuGetExportTable(const void **table, const CUuuid *id) {
   (void)table, (void)id;
   fisub_vgpu_hooks_now()->lacks("cuGetExportTable, which NVIDIA's runtime inside of the program calls: link with -cudart shared, or use "
@@ -216,7 +217,7 @@ CUresult cuGetExportTable(const void **table, const CUuuid *id) {
   return CUDA_ERROR_NOT_SUPPORTED;
 }
 
-// As CUDA does it, success for a name that there is not. A name of cuda.h that is not here has a stub, which tells of its call.
+// As in CUDA, the result is success even for unknown names. Other names of cuda.h have stubs, which report the call.
 CUresult cuGetProcAddress_v2(const char *name, void **f, int version, cuuint64_t flags, CUdriverProcAddressQueryResult *status) {
   char newer[128];
   (void)version, (void)flags;

@@ -1,6 +1,6 @@
 #!/bin/sh
-# nvcc for the virtual GPU: of the archs that it is asked for the last counts, and PTX with its lines is kept of it. What it
-# says when it fails is added to the file $FISUB_COMPILER_LOG.
+# nvcc for the virtual GPU: compiles for the last arch given, and keeps PTX with line numbers. If it fails, its messages
+# are appended to the file $FISUB_COMPILER_LOG.
 arch=100 value=
 for arg; do
   shift

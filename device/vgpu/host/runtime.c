@@ -1,6 +1,6 @@
-// A CUDA runtime library for code whose kernels run on the virtual GPU. It keeps what belongs to the host (streams, events,
-// launch configurations, the last error) and leaves modules, memory and launches to the program that has loaded it, by the
-// functions of fisub_vgpu_install. All work is done when a call returns, so streams and events have nothing to wait for.
+// A CUDA runtime library for code whose kernels run on the virtual GPU. It keeps the state of the host (streams,
+// events, launch configurations, the last error). The program that loads it provides modules, memory and launches
+// through fisub_vgpu_install. All work is done when a call returns, so nothing ever waits for streams or events.
 #define _GNU_SOURCE
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
@@ -17,13 +17,13 @@
 static fisub_vgpu_hooks hooks;
 static __thread cudaError_t last_error;
 
-// Modules and functions that were registered before the hooks came, or since.
+// Registered functions and variables. Registration may come before fisub_vgpu_install.
 typedef struct function {
   struct function *next;
   const void *host;
   char *name;
   void **module;
-  int max_dynamic, any_cluster; // any_cluster: of more than 8 blocks too
+  int max_dynamic, any_cluster; // any_cluster: more than 8 blocks are allowed
 } function;
 typedef struct variable {
   struct variable *next;
@@ -41,10 +41,11 @@ void fisub_vgpu_install(const fisub_vgpu_hooks *h) { hooks = *h; }
 const fisub_vgpu_hooks *fisub_vgpu_hooks_now(void) { return &hooks; }
 
 static void ending(void) {
-  if (hooks.status) hooks.status(); // tells what the host code did last
+  if (hooks.status) hooks.status(); // reports the last actions of the host code
 }
 
-// A program that fisub emu runs loads the virtual GPU with its runtime, before its own constructors register kernels.
+// A program run by fisub emu loads the virtual GPU along with this library, before its own constructors register
+// kernels.
 __attribute__((constructor)) static void attach(void) {
   const char *path = getenv("FISUB_EMU");
   if (path == NULL) return;
@@ -73,7 +74,7 @@ static int capability(void) { return hooks.capability ? hooks.capability() : 100
 
 cudaError_t fisub_vgpu_missing(const char *name) { return lacks(name); }
 
-// What every call that may tell an earlier fault returns.
+// status returns an earlier fault, if any, for calls that may report one.
 static cudaError_t status(void) { return fail(hooks.status ? (cudaError_t)hooks.status() : cudaSuccess); }
 
 /* Registration */
@@ -141,58 +142,58 @@ static function *find_function(const void *host) {
   return f;
 }
 
-/* Graphs. A capture keeps what goes to its streams as nodes in that order; nodes that are added by hand have dependencies. */
+/* Graphs. A capture records the work of its streams as a sequence of nodes; nodes added otherwise have dependencies. */
 
 enum { NODE_LAUNCH, NODE_COPY, NODE_SET, NODE_CALL, NODE_EMPTY, NODE_GRAPH };
 typedef struct node {
   struct node *next;
   int kind;
-  void *launch; // of hooks.prepare
+  void *launch; // from hooks.prepare
   char *to;
   const char *from;
-  size_t size, rows, slices; // of a copy in bytes, of a set in elements of width bytes
+  size_t size, rows, slices; // in bytes for a copy, in elements of width bytes for a set
   size_t to_pitch, to_slice, from_pitch, from_slice;
   unsigned value, width;
   cudaHostFn_t call;
   struct graph *child;
-  struct node **after; // what it depends on
+  struct node **after; // its dependencies
   size_t n_after;
-  unsigned long round; // in which it ran last
+  unsigned long round; // last round in which it ran
 } node;
 typedef struct graph {
   node *first, **end;
   size_t n;
   int users;
   unsigned long round;
-  struct graph *source; // of a clone: it has the launches
-  // Of a capture:
+  struct graph *source; // of a clone: the owner of the launches
+  // For a capture:
   struct graph *next;
   unsigned long id;
   pthread_t thread;
   enum cudaStreamCaptureMode mode;
-  int blocking;        // the legacy stream waits for its stream
-  cudaError_t invalid; // an illegal call has ended it
+  int blocking;        // its stream is not a non-blocking one
+  cudaError_t invalid; // set once an illegal call has invalidated it
 } graph;
 typedef struct stream {
-  unsigned long capture; // id, 0 outside of one
+  unsigned long capture; // id, 0 if not captured
   unsigned flags;
-  // Of streams that the legacy stream does not wait for: work so far, and how much of it something has waited for.
+  // For non-blocking streams: amount of work so far, and of work that something has waited for.
   unsigned long work, awaited;
-  const char *kernel; // the last one, NULL if it was a copy
+  const char *kernel; // of the last launch, NULL after a copy
   struct stream *next;
   int destroyed;
 } stream;
 typedef struct {
   unsigned long capture;
   double ms;
-  stream *of; // where it was recorded, behind so much work
+  stream *of; // stream of the last record, and its work then
   unsigned long work;
 } event;
 
-static graph *captures; // that have not ended
+static graph *captures; // not yet ended
 static unsigned long last_capture;
 static stream per_thread;
-static stream *own_streams; // that the legacy stream does not wait for
+static stream *own_streams; // non-blocking streams
 
 // stream_of returns NULL for the legacy stream.
 static stream *stream_of(void *s) { return s == cudaStreamPerThread ? &per_thread : s > (void *)cudaStreamLegacy ? s : NULL; }
@@ -208,7 +209,7 @@ static graph *captured(void *s) {
   return st ? capture(st->capture) : NULL;
 }
 
-// A call that is not allowed during a capture fails, and so does the end of the capture. All follow an H100.
+// A call that is not allowed during a capture fails, and so does the end of the capture. The errors are as on an H100.
 static cudaError_t invalidate(graph *g, cudaError_t e) {
   g->invalid = cudaErrorStreamCaptureInvalidated;
   return e;
@@ -223,7 +224,7 @@ static cudaError_t unsafe(void) {
   pthread_mutex_unlock(&lock);
   return fail(e);
 }
-// legacy returns the error of a use of s if that is the legacy stream, which would have to wait for a captured one.
+// legacy returns an error if s is the legacy stream and would have to wait for a captured stream.
 static cudaError_t legacy(void *s) {
   cudaError_t e = cudaSuccess;
   if (stream_of(s)) return e;
@@ -233,7 +234,7 @@ static cudaError_t legacy(void *s) {
   pthread_mutex_unlock(&lock);
   return fail(e);
 }
-// worked counts work on s, outside of a capture. kernel is NULL for a copy.
+// worked counts work on s outside a capture. kernel is NULL for a copy.
 static void worked(void *s, const char *kernel) {
   stream *st = stream_of(s);
   if (st && st->flags & cudaStreamNonBlocking) st->work++, st->kernel = kernel;
@@ -246,8 +247,8 @@ static void all_awaited(void) {
   for (stream *st = own_streams; st; st = st->next) st->awaited = st->work;
   pthread_mutex_unlock(&lock);
 }
-// fisub_vgpu_unawaited returns 1 if a stream has work that no stream and no host code has waited for, once for each such
-// stream. *kernel becomes the name of the stream's last kernel.
+// fisub_vgpu_unawaited returns 1 if some stream has work that no stream and no host code has waited for, once per
+// stream. *kernel is set to the stream's last kernel.
 int fisub_vgpu_unawaited(const char **kernel) {
   int found = 0;
   pthread_mutex_lock(&lock);
@@ -256,14 +257,14 @@ int fisub_vgpu_unawaited(const char **kernel) {
     found = st->awaited < st->work;
     if (found) *kernel = st->kernel;
     st->awaited = st->work;
-    if (st->destroyed) *at = st->next; // events may still refer to it, so it is not freed
+    if (st->destroyed) *at = st->next; // not freed: events may still refer to it
     else at = &st->next;
   }
   pthread_mutex_unlock(&lock);
   return found;
 }
 
-// wait_for returns the error of a wait for s.
+// wait_for returns the error of waiting for s.
 static cudaError_t wait_for(void *s) {
   if (stream_of(s)) awaited(stream_of(s), stream_of(s)->work);
   graph *g = captured(s);
@@ -346,7 +347,7 @@ static cudaError_t play_node(node *n) {
     }
   return e;
 }
-// play runs the nodes of g, each behind those that it depends on. It fails if dependencies form a cycle.
+// play runs the nodes of g in the order of their dependencies. It fails if they form a cycle.
 static cudaError_t play(graph *g, int run) {
   cudaError_t e = cudaSuccess;
   unsigned long round = ++g->round;
@@ -406,7 +407,8 @@ __attribute__((format(printf, 3, 4))) static cudaError_t refuse(const function *
   return fail(e);
 }
 
-// prepare takes the cluster's three sizes and whether the launch is cooperative, or NULL. *ready becomes what hooks.prepare made.
+// prepare sets *ready to the result of hooks.prepare. more is NULL, or the three cluster sizes and whether the launch
+// is cooperative.
 static cudaError_t prepare(const void *host, dim3 grid, dim3 block, const unsigned *more, void **args, size_t shared, void **ready) {
   function *f = find_function(host);
   if (f == NULL) return fail(cudaErrorInvalidDeviceFunction);
@@ -712,7 +714,7 @@ cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *a, const void
   return cudaSuccess;
 }
 
-/* Streams and events: addresses that are told apart */
+/* Streams and events */
 
 static cudaError_t new_handle(void **p) {
   *p = calloc(1, sizeof(event) > sizeof(stream) ? sizeof(event) : sizeof(stream));
@@ -741,7 +743,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t s) {
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t s) { return wait_for(s); }
 cudaError_t cudaStreamQuery(cudaStream_t s) { return wait_for(s); }
-cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned f) { // a stream joins the capture of what it waits for
+cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned f) { // s joins the capture of e, if any
   (void)f;
   if (e && ((event *)e)->of != stream_of(s)) awaited(((event *)e)->of, ((event *)e)->work);
   if (e && capture(((event *)e)->capture) && stream_of(s) && captured(s) == NULL) stream_of(s)->capture = ((event *)e)->capture;
@@ -757,7 +759,7 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t s, enum cudaStreamCaptureStatus *
   for (graph *blocking = stream_of(s) ? NULL : captures; blocking; blocking = blocking->next)
     if (blocking->blocking) {
       pthread_mutex_unlock(&lock);
-      return fail(cudaErrorStreamCaptureImplicit); // and the capture goes on
+      return fail(cudaErrorStreamCaptureImplicit); // the capture remains valid
     }
   pthread_mutex_unlock(&lock);
   *c = !g ? cudaStreamCaptureStatusNone : g->invalid ? cudaStreamCaptureStatusInvalidated : cudaStreamCaptureStatusActive;
@@ -939,7 +941,7 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t a, cudaEvent_t b) { *ms 
 cudaError_t cudaDeviceSynchronize(void) {
   cudaError_t e = cudaSuccess;
   pthread_mutex_lock(&lock);
-  for (graph *g = captures; g; g = g->next) e = invalidate(g, cudaErrorStreamCaptureUnsupported); // relaxed ones too
+  for (graph *g = captures; g; g = g->next) e = invalidate(g, cudaErrorStreamCaptureUnsupported); // even relaxed ones
   pthread_mutex_unlock(&lock);
   all_awaited();
   return e ? fail(e) : status();

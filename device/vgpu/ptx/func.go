@@ -116,7 +116,7 @@ func (p *parser) declareReg(name, typ string) {
 	p.f.Regs = append(p.f.Regs, Reg{name, typ})
 }
 
-// body reads up to the closing brace of the function.
+// body reads the function's body and its closing brace.
 func (p *parser) body() {
 	depth := 1
 	for depth > 0 {
@@ -149,7 +149,7 @@ func (p *parser) body() {
 			p.next()
 			for _, v := range p.variable(t[1:], false) {
 				name := v.Name
-				if v.Space == "global" || v.Space == "const" { // one for all calls
+				if v.Space == "global" || v.Space == "const" { // one instance for all calls
 					p.unique++
 					v.Name = fmt.Sprintf("%s$%s$%d", p.f.Name, name, p.unique)
 					p.scope().names[name] = v.Name
@@ -216,7 +216,7 @@ func (p *parser) registers() {
 	p.expect(";")
 }
 
-// declareVector declares a vector register, whose elements are registers named x, y, z, w or r, g, b, a.
+// declareVector declares a vector register. Its elements are registers with suffix .x to .w, or .r to .a.
 func (p *parser) declareVector(name, typ string, lanes int) {
 	var all []int
 	for i := range lanes {
@@ -262,7 +262,8 @@ func (p *parser) register(name string) (int, bool) {
 	return 0, false
 }
 
-// labels gives the labels of the block that begins here, up to its end, unique names, since a branch may come first.
+// labels assigns unique names to the labels of the block that begins here. It scans ahead, since a branch may precede
+// its label.
 func (p *parser) labels() {
 	if len(p.scopes) < 2 {
 		return
@@ -362,7 +363,7 @@ func (p *parser) statement() {
 	p.f.Body = append(p.f.Body, in)
 }
 
-// operands reads what stands up to the closing bracket.
+// operands reads operands up to the closing bracket.
 func (p *parser) operands(kind Kind, closing string) Operand {
 	o := Operand{Kind: kind}
 	for !p.accept(closing) {
@@ -453,7 +454,7 @@ func (p *parser) operand() Operand {
 	return o
 }
 
-// number reads a literal.
+// number parses a literal.
 func number(t string) (Operand, bool) {
 	if t == "" || t[0] < '0' || t[0] > '9' {
 		return Operand{}, false

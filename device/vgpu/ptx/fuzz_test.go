@@ -2,7 +2,7 @@ package ptx
 
 import "testing"
 
-// Any text is read without a panic, and what is read points at what there is.
+// Parsing must not panic, and indexes in the result must be valid.
 func FuzzParse(f *testing.F) {
 	f.Add(`.version 9.0
 .target sm_100a

@@ -1,5 +1,5 @@
-// Package ptx reads PTX, the text that CUDA's compilers make of kernels: variables, functions, instructions, and the
-// lines of the source that they came from. It knows the syntax and no instruction; package vgpu executes what is read.
+// Package ptx parses PTX, the assembly text that CUDA compilers generate for kernels: variables, functions,
+// instructions and their source lines. It knows the syntax but not the instructions; package vgpu executes them.
 package ptx
 
 import (
@@ -8,17 +8,17 @@ import (
 	"strings"
 )
 
-// A Module is one PTX text.
+// A Module is a parsed PTX text.
 type Module struct {
 	Version, Target string // "9.0", "sm_100"
 	Files           map[int]string
-	Strings         map[string]string // of .debug_str, by their labels
-	Vars            []*Var            // of module scope
+	Strings         map[string]string // contents of .debug_str by label
+	Vars            []*Var            // at module scope
 	Funcs           []*Func
 	index           map[string]int
 }
 
-// Index returns the index in Funcs of each function by its name: of its definition, if it has one.
+// Index returns the index in Funcs of each function by name. A definition takes precedence over declarations.
 func (m *Module) Index() map[string]int {
 	if m.index == nil {
 		m.index = map[string]int{}
@@ -31,21 +31,21 @@ func (m *Module) Index() map[string]int {
 	return m.index
 }
 
-// A Var is a variable in memory. Size is in bytes; that of an extern array of no length is 0.
+// A Var is a variable in memory, or a parameter. Size is in bytes; it is 0 for an extern array without a length.
 type Var struct {
 	Name   string
 	Space  string // "global", "const", "shared", "local", "param"
-	Type   string // of an element: "b8", "f32"
+	Type   string // of an element, such as "b8" or "f32"
 	Align  int
 	Size   int
-	Lanes  int // of a vector in registers, as Space "reg" has it; else 0
+	Lanes  int // number of elements if Space is "reg" (parameter in registers), else 0
 	Extern bool
 	Init   []byte // nil: zeros; may be shorter than Size
-	Refs   []Ref  // addresses in Init
+	Refs   []Ref  // addresses to insert in Init
 	Line   int    // of the PTX
 }
 
-// A Ref is the address of another variable or function, in an initialiser.
+// A Ref is the address of a variable or function in an initializer.
 type Ref struct {
 	Offset, Size int
 	Name         string
@@ -58,58 +58,58 @@ type Func struct {
 	Name            string
 	Entry           bool
 	Params, Returns []*Var
-	Vars            []*Var // declared in the body: shared, local, param; names are unique in the function
+	Vars            []*Var // shared, local and param variables of the body; names are unique in the function
 	Regs            []Reg
 	Body            []Inst
 	Labels          map[string]int      // name -> index in Body
 	Tables          map[string][]string // .branchtargets
 	Protos          map[string]*Func    // .callprototype
 	HasBody         bool
-	MaxThreads      int // of .maxntid; 0 where there is none
+	MaxThreads      int // from .maxntid or .reqntid; 0: not given
 	RequiredThreads [3]int
 	ClusterDim      [3]int
 	Line            int
 }
 
-// A Reg is a register. Type is "pred", "b16", "b32", "b64", "b128", as declared, "f32" and so on included.
+// A Reg is a register. Type is the declared type, such as "pred", "b32", "b128" or "f32".
 type Reg struct {
 	Name string
 	Type string
 }
 
-// An Inst is one instruction. Op is its whole name with modifiers.
+// An Inst is an instruction. Op is its full name with modifiers.
 type Inst struct {
 	Op      string
-	Guard   int // index in Regs of the predicate, -1 where there is none
+	Guard   int // index in Regs of the predicate, -1: none
 	Negated bool
 	Args    []Operand
 	Line    int // of the PTX
 	Loc     Loc
 }
 
-// Loc is a place in the source. If it is in an inlined function, Via is the call, and Func the label of the function's
-// name in Module.Strings.
+// Loc is a source location. For inlined code Via is the location of the call, and Func the label of the function's name
+// in Module.Strings.
 type Loc struct {
 	File, Line, Col int
 	Via             *Loc
 	Func            string
 }
 
-// A Kind tells what an operand is.
+// A Kind is the kind of an operand.
 type Kind uint8
 
 const (
 	None Kind = iota // _
 	Register
 	Integer // Int
-	Float   // Int holds the bits of a float64, or of a float32 where Single
-	Symbol  // Name: a variable, function, label or special register; Int is added to it
-	Memory  // Elems[0] is the base (Register, Symbol or Integer), Int the offset; Elems[1:] coordinates of a tensor
+	Float   // Int holds the bits of a float64, or of a float32 if Single
+	Symbol  // Name: a variable, function, label or special register; Int: an offset
+	Memory  // Elems[0]: base (Register, Symbol or Integer); Int: offset; Elems[1:]: tensor coordinates
 	Vector  // Elems
-	List    // Elems: of a call
+	List    // Elems, of a call
 )
 
-// An Operand is one operand.
+// An Operand is an operand of an instruction.
 type Operand struct {
 	Kind    Kind
 	Reg     int // index in Regs
@@ -119,10 +119,10 @@ type Operand struct {
 	Name    string
 	Elems   []Operand
 	Pair    *Operand // d|p
-	Select  string   // of video instructions: b0 to b3, h0, h1
+	Select  string   // part of a register in video instructions: b0 to b3, h0, h1
 }
 
-// Parse reads PTX. The error names the line.
+// Parse parses PTX. Errors contain the line number.
 func Parse(text string) (m *Module, err error) {
 	p := &parser{text: text, line: 1, m: &Module{Files: map[int]string{}, Strings: map[string]string{}}}
 	defer func() {
@@ -130,7 +130,7 @@ func Parse(text string) (m *Module, err error) {
 		case nil:
 		case syntaxError:
 			m, err = nil, fmt.Errorf("PTX line %d: %s", p.line, string(e))
-		case runtime.Error: // the text ends, or has other operands, where none was expected
+		case runtime.Error: // unexpected end or operand
 			m, err = nil, fmt.Errorf("PTX line %d: not understood near %q", p.line, p.tok)
 		default:
 			panic(e)
@@ -147,7 +147,7 @@ type parser struct {
 	text string
 	at   int
 	line int
-	tok  string // "" at the end
+	tok  string // "" at the end of the text
 	m    *Module
 
 	f      *Func
@@ -156,12 +156,12 @@ type parser struct {
 	loc    Loc
 }
 
-// scope is what one pair of braces declares.
+// A scope holds the declarations of one pair of braces.
 type scope struct {
-	regs   map[string]int    // exact names
-	groups map[string][2]int // prefix -> first register, count
-	vector map[string][]int  // vector registers
-	names  map[string]string // variables and labels -> their unique names
+	regs   map[string]int    // by full name
+	groups map[string][2]int // by prefix: first register and count
+	vector map[string][]int  // by name of the vector register
+	names  map[string]string // unique names of variables and labels
 }
 
 func (p *parser) fail(format string, args ...any) { panic(syntaxError(fmt.Sprintf(format, args...))) }
@@ -170,8 +170,8 @@ func letter(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_' || c == '$' || c == '%'
 }
 
-// next reads a token: a name with its dots, a directive or a type with one dot, a number, a string with its quotes, or
-// one character.
+// next reads a token: a name including its dots, a directive or type with its leading dot, a number, a quoted string,
+// or a single character.
 func (p *parser) next() {
 	t := p.text
 	for p.at < len(t) {
@@ -341,7 +341,7 @@ func (p *parser) skipSection(t string) {
 	}
 }
 
-// strings reads .debug_str behind its brace: labels, and bytes that end with a zero.
+// strings reads .debug_str after its opening brace: labels and zero-terminated bytes.
 func (p *parser) strings() {
 	label, text := "", []byte(nil)
 	for !p.accept("}") {
@@ -370,7 +370,7 @@ func (p *parser) file() {
 	}
 }
 
-// location reads .loc: file line column, and where the code was inlined.
+// location reads .loc: file, line, column and, for inlined code, function name and call.
 func (p *parser) location() {
 	l := Loc{File: int(p.number()), Line: int(p.number()), Col: int(p.number())}
 	for p.accept(",") {
@@ -378,7 +378,7 @@ func (p *parser) location() {
 		case "function_name":
 			l.Func = p.take()
 			if p.accept("+") && p.number() != 0 {
-				l.Func = "" // in the middle of a string
+				l.Func = "" // not the start of a string
 			}
 		case "inlined_at":
 			via := Loc{File: int(p.number()), Line: int(p.number()), Col: int(p.number())}
@@ -387,7 +387,7 @@ func (p *parser) location() {
 			p.fail("unknown part %q of .loc", t)
 		}
 	}
-	if l.Via != nil { // the call may have been inlined itself
+	if l.Via != nil { // the call may be inlined, too
 		for at := &p.loc; at != nil; at = at.Via {
 			if at.File == l.Via.File && at.Line == l.Via.Line && at.Col == l.Via.Col {
 				l.Via = &Loc{at.File, at.Line, at.Col, at.Via, at.Func}
@@ -404,10 +404,10 @@ var typeSizes = map[string]int{
 	"samplerref": 8, "surfref": 8,
 }
 
-// Size is the size of a type in bytes, 0 for an unknown one.
+// Size returns the size of a type in bytes, or 0 if the type is unknown.
 func Size(typ string) int { return typeSizes[typ] }
 
-// bounded is the product of two numbers; one that is below 0, or more than a GPU's memory, is a fault.
+// bounded returns a*b. It fails if b is negative or the product exceeds a GPU's memory.
 func (p *parser) bounded(a, b int64) int {
 	if b < 0 || b > 1<<40/max(a, 1) {
 		p.fail("a size of %d times %d", a, b)
@@ -415,7 +415,7 @@ func (p *parser) bounded(a, b int64) int {
 	return int(a * b)
 }
 
-// variable reads the rest of a declaration behind its space, which may declare several.
+// variable reads a declaration after its space. It may declare several variables.
 func (p *parser) variable(space string, extern bool) []*Var {
 	v := Var{Space: space, Extern: extern, Line: p.line}
 	lanes := 1
@@ -455,7 +455,7 @@ func (p *parser) variable(space string, extern bool) []*Var {
 		if w.Align == 0 {
 			w.Align = w.Size
 		}
-		if p.accept("<") { // %r<5> of .param is not written by any compiler
+		if p.accept("<") { // no compiler writes %r<5> for .param
 			p.fail("a numbered variable")
 		}
 		for p.accept("[") {

@@ -1,7 +1,7 @@
 //go:build linux && cgo
 
-// Command shared is the virtual GPU as a C library, for processes that are not fisub's: go build -buildmode=c-shared.
-// Texts that it returns are the caller's, who frees them with fisub_free.
+// Command shared is the virtual GPU as a C library for other processes (go build -buildmode=c-shared). The caller frees
+// returned texts with fisub_free.
 package main
 
 /*
@@ -35,11 +35,12 @@ var (
 
 func main() {}
 
-// folder is that of a Python solution's sources, which other runs had elsewhere: Triton keeps what it has compiled.
+// folder matches the folder of a Python solution's sources. It differs between runs, but Triton's cache keeps old
+// paths.
 var folder = regexp.MustCompile(`^.*/python/[0-9a-f]{32}/[^/]+/`)
 
-// fisub_load loads the one kernel of a PTX text. *kernel becomes its number, and *params how many parameters it has.
-// The result is an error's text, or NULL.
+// fisub_load loads a PTX text with one kernel. *kernel is set to its number, *params to its number of parameters. The
+// result is an error text or NULL.
 //
 //export fisub_load
 func fisub_load(text *C.char, kernel, params *C.int) *C.char {
@@ -63,7 +64,7 @@ func fisub_load(text *C.char, kernel, params *C.int) *C.char {
 	return nil
 }
 
-// fisub_home finds what vgpu.Home does: *home becomes the folder. The result is an error's text, or NULL.
+// fisub_home calls vgpu.Home and sets *home to the folder. The result is an error text or NULL.
 //
 //export fisub_home
 func fisub_home(root *C.char, home **C.char) *C.char {
@@ -75,7 +76,7 @@ func fisub_home(root *C.char, home **C.char) *C.char {
 	return nil
 }
 
-// fisub_map lets kernels of the CUDA runtime use memory, until fisub_unmap.
+// fisub_map lets kernels of the CUDA runtime use memory until fisub_unmap.
 //
 //export fisub_map
 func fisub_map(base, size C.uint64_t, name *C.char) {
@@ -85,7 +86,7 @@ func fisub_map(base, size C.uint64_t, name *C.char) {
 //export fisub_unmap
 func fisub_unmap(base C.uint64_t) { machine.Unmap(uintptr(base)) }
 
-// fisub_verdict is what kernels of the CUDA runtime have done since the last call, as fisub_launch tells it.
+// fisub_verdict returns the outcome of the kernels of the CUDA runtime since the last call, like fisub_launch.
 //
 //export fisub_verdict
 func fisub_verdict(text **C.char) C.int {
@@ -106,11 +107,11 @@ func fisub_verdict(text **C.char) C.int {
 const (
 	done = iota
 	faulted
-	lacks // the virtual GPU has not what the kernel needs
+	lacks // the kernel needs a feature that the virtual GPU does not support
 )
 
-// fisub_launch runs a kernel to its end. Each of its parameters is in a value, in the first of its bytes. It may use
-// the n ranges of memory, which do not overlap. *text becomes what went wrong.
+// fisub_launch runs a kernel to its end. The first bytes of each value hold a parameter. The kernel may use the n
+// ranges of memory, which must not overlap. *text is set to the error message, if any.
 //
 //export fisub_launch
 func fisub_launch(kernel C.int, grid *C.int, threads, shared C.int, values *C.uint64_t, n C.int, bases,
@@ -134,7 +135,7 @@ func fisub_launch(kernel C.int, grid *C.int, threads, shared C.int, values *C.ui
 		defer machine.Unmap(uintptr(base))
 	}
 	look := machine.Look
-	// Every warp of a Triton kernel loads what is the same for all warps, and only the first one stores it.
+	// In a Triton kernel every warp loads the data common to all warps, and only the first one stores it: no race.
 	machine.Look &^= vgpu.Races
 	err := machine.Run(k, l)
 	machine.Look = look
@@ -149,8 +150,8 @@ func fisub_launch(kernel C.int, grid *C.int, threads, shared C.int, values *C.ui
 	return faulted
 }
 
-// fisub_look begins a call, the first of a workload if it is to be examined closely: the kernels of CUDA for races, all
-// for reads of local memory that nothing wrote.
+// fisub_look begins a call. If closely is set, the call is the first of a workload: CUDA kernels are checked for races,
+// all kernels for reads of unwritten local memory.
 //
 //export fisub_look
 func fisub_look(closely C.int) {
@@ -161,18 +162,18 @@ func fisub_look(closely C.int) {
 	}
 }
 
-// fisub_hazards returns the hazards since the last call, as a list of device.Hazard in JSON.
+// fisub_hazards returns the hazards since the last call as a JSON list of device.Hazard.
 //
 //export fisub_hazards
 func fisub_hazards() *C.char {
 	list, err := json.Marshal(machine.TakeHazards())
 	if err != nil {
-		panic(err) // it has no value that JSON lacks
+		panic(err) // all values can be encoded
 	}
 	return C.CString(string(list))
 }
 
-// fisub_worked is Machine.Worked.
+// fisub_worked returns 1 if Machine.Worked does, else 0.
 //
 //export fisub_worked
 func fisub_worked() C.int {
@@ -182,9 +183,10 @@ func fisub_worked() C.int {
 	return 0
 }
 
-// fisub_emu lets this process run on the virtual GPU, as `fisub emu` tells it in the environment. The CUDA runtime
-// calls it when it is loaded. Everything that is found is told on stderr at once, and its kind is added to the report.
-// SIGINT and SIGTERM end the process with the place of the kernel that runs. The result is an error's text, or NULL.
+// fisub_emu lets this process run on the virtual GPU, configured by environment variables that `fisub emu` sets. The
+// CUDA runtime calls it when it is loaded. Events with a text are printed on stderr at once, and the kind of every
+// event is appended to the report. SIGINT and SIGTERM end the process after printing the place of the running kernel.
+// The result is an error text or NULL.
 //
 //export fisub_emu
 func fisub_emu() *C.char {

@@ -1,4 +1,4 @@
-// Package vgputest gives tests of Python the virtual GPU, which scripts/build puts into the program, and go test does
+// Package vgputest provides the virtual GPU to Python tests. Release builds contain it (scripts/build), go test does
 // not.
 package vgputest
 
@@ -11,7 +11,8 @@ import (
 	"sync"
 )
 
-// Library builds the virtual GPU as a library, once, and names it in the environment for bench/pyworker. It takes Go.
+// Library builds the virtual GPU's library once and sets FISUB_VGPU_LIBRARY for bench/pyworker. It needs the go
+// command.
 var Library = sync.OnceValue(func() error {
 	mod, err := exec.Command("go", "env", "GOMOD").Output()
 	if err != nil {
@@ -21,7 +22,7 @@ var Library = sync.OnceValue(func() error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	// Several packages' tests may build it at once.
+	// Tests of several packages may build it at once.
 	temp, name := filepath.Join(dir, fmt.Sprintf("vgpu.%d.so", os.Getpid())), filepath.Join(dir, "vgpu.so")
 	build := exec.Command("go", "build", "-buildmode=c-shared", "-o", temp, "fisub/device/vgpu/shared")
 	if out, err := build.CombinedOutput(); err != nil {
