@@ -1,6 +1,5 @@
-// Package stamp reads, through NVML, the state of a GPU while something is timed on it, in whatever process, and says
-// why the timings may be in doubt. It needs the build tag cuda, else Open fails; NVML is loaded when it is first
-// needed.
+// Package stamp reads the state of a GPU through NVML while any process times code on it, and reports reasons to doubt
+// the timings. It needs the build tag cuda, otherwise Open fails. NVML is loaded when it is first needed.
 package stamp
 
 import (
@@ -12,7 +11,7 @@ import (
 	"fisub/device"
 )
 
-// A GPU is one that NVML lists.
+// A GPU is a GPU in NVML's list.
 type GPU struct {
 	UUID      string // "GPU-..."
 	Name      string // "NVIDIA B200"
@@ -20,7 +19,7 @@ type GPU struct {
 }
 
 // reasons name the bits of NVML's clocks event reasons that mean that the GPU ran slower than it could. Idleness (1),
-// the user's clock settings (2) and the display's (256) are none.
+// the user's clock settings (2) and the display's (256) do not count.
 var reasons = []struct {
 	bit  uint64
 	name string
@@ -42,7 +41,7 @@ func throttles(bits uint64) (names []string) {
 	return names
 }
 
-// sumUp gives the least, the middle and the greatest of each field.
+// sumUp returns the minimum, median and maximum of each field.
 func sumUp(readings []device.Reading) device.During {
 	d := device.During{N: len(readings)}
 	if len(readings) == 0 {
@@ -67,10 +66,11 @@ func sumUp(readings []device.Reading) device.During {
 	return d
 }
 
-// clockSpread is the part of its greatest value that the SM clock may lose without a doubt.
+// clockSpread is the largest harmless variation of the SM clock, as a fraction of its maximum.
 const clockSpread = 0.02
 
-// disturbed says why timings with stamp s are in doubt. eccNew are the uncorrected errors since the timing began.
+// disturbed returns reasons to doubt timings with stamp s. eccNew is the number of uncorrected errors during the
+// timing.
 func disturbed(s *device.Stamp, eccNew int64) (why []string) {
 	if len(s.ThrottleReasons) > 0 {
 		why = append(why, "the GPU was throttled: "+strings.Join(s.ThrottleReasons, ", "))
@@ -96,9 +96,9 @@ func disturbed(s *device.Stamp, eccNew int64) (why []string) {
 	return why
 }
 
-// without returns the processes other than own. The driver counts PIDs in its own namespace: where none of own is
-// among them, as many of the busiest, and of those as busy the last, are taken for them, and names, which are of this
-// namespace, are dropped.
+// without returns the processes other than own. The driver may count PIDs in another namespace, so that none of own is
+// among the processes. Then without drops as many of the busiest (the last ones of those equally busy), and the names
+// of the others, because names are looked up in this namespace.
 func without(processes []device.GPUProcess, own []int) []device.GPUProcess {
 	mine := func(p device.GPUProcess) bool { return slices.Contains(own, p.PID) }
 	others := slices.Clone(processes)
@@ -119,7 +119,7 @@ func without(processes []device.GPUProcess, own []int) []device.GPUProcess {
 	return others
 }
 
-// noteOf makes the note of a stamp of what could not be read: from what to why.
+// noteOf returns a stamp's note about values that could not be read; missing maps each to the reason.
 func noteOf(missing map[string]string) string {
 	if len(missing) == 0 {
 		return ""
