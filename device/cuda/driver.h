@@ -8,7 +8,7 @@
 #include <stddef.h>
 
 // fisub_driver_open loads libcuda.so.1 and binds cu's entry points to it. It returns NULL, or dlopen's message, which
-// the caller frees. It is called once. Until then, and if there is no driver, every entry point except cuInit returns
+// the caller frees. It is called once. Until it has succeeded, every entry point except cuInit returns
 // CUDA_ERROR_NO_DEVICE.
 char *fisub_driver_open(void);
 
@@ -26,8 +26,8 @@ const char *fisub_driver_error(int code, const char **description);
 // fisub_driver_symbol returns the address of a driver entry point, or NULL if the driver does not have it.
 void *fisub_driver_symbol(const char *name);
 
-// fisub_runtime_error takes this thread's pending CUDA runtime error: 0 if there is no error or no runtime, or a
-// cudaError_t with its name and description.
+// fisub_runtime_error takes this thread's pending CUDA runtime error: a cudaError_t with its name and description. It
+// returns 0 if no error is pending or the runtime is not loaded.
 int fisub_runtime_error(const char **name, const char **description);
 
 #endif
