@@ -170,8 +170,8 @@ func (r *Diagnosis) state(name string) (found, usable bool) {
 	return found, usable
 }
 
-// Require returns the names of missing things. The name cuda stands for the needs of a run on a GPU. An unknown name
-// is an error.
+// Require returns those of names that are missing. The name cuda stands for the needs of a run on a GPU. An unknown
+// name is an error.
 func (r *Diagnosis) Require(names []string) (missing []string, err error) {
 	for _, name := range names {
 		all := []string{name}
