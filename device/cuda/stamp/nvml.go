@@ -55,8 +55,8 @@ func load() error {
 	return failure("starting", ret)
 }
 
-// Open finds the GPU with the UUID ("GPU-..."; for a MIG device the digits of its own UUID). The error says why NVML
-// or the GPU is not available.
+// Open finds the GPU with the UUID ("GPU-..."), or the MIG device with the same digits after "MIG-". The error says
+// why NVML or the GPU is not available.
 func Open(uuid string) (*Meter, error) {
 	if err := load(); err != nil {
 		return nil, err
