@@ -212,8 +212,8 @@ func (k *kernel) release() {
 	}
 }
 
-// stallTimes and stallBytes are the number and size of memsets before a Probe's call. They take some hundred
-// microseconds, so that work of the solution on an unordered stream finishes, or at least starts, before them.
+// stallTimes and stallBytes are the number and size of the memsets before a Probe's call. They take some hundred
+// microseconds, in which work of the solution on an unordered stream finishes, or at least gets far, before the fill.
 const stallTimes, stallBytes = 16, 64 << 20
 
 func (k *kernel) Probe(ctx context.Context, args []device.Arg, fill byte, into [][]byte, kept ...device.Kept) error {
