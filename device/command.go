@@ -11,7 +11,7 @@ import (
 	"fisub/internal/sandbox"
 )
 
-// machineFault matches compiler messages about the machine instead of the sources.
+// machineFault matches compiler messages about the machine, not the sources.
 var machineFault = regexp.MustCompile(`(?im)^.*(no space left on device|disk quota exceeded|read-only file system|` +
 	`cannot allocate memory|virtual memory exhausted|out of memory allocating|too many open files|killed signal|` +
 	`unsupported gpu architecture|failed to find c compiler|cannot find compiler|host compiler targets unsupported|` +
@@ -20,8 +20,8 @@ var machineFault = regexp.MustCompile(`(?im)^.*(no space left on device|disk quo
 // MachineFault returns the line of a compiler's output that is about the machine, or "".
 func MachineFault(log string) string { return strings.TrimSpace(machineFault.FindString(log)) }
 
-// Command is exec.CommandContext for a program that starts others, such as a compiler: when ctx is done, the whole
-// process group is killed. sandbox.Own sets up the process, which is not sandboxed.
+// Command is exec.CommandContext for a program that starts others, such as a compiler: when ctx is done, its whole
+// process group is killed. It is not sandboxed.
 func Command(ctx context.Context, name string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, name, args...)
 	sandbox.Own(cmd)

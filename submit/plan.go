@@ -136,8 +136,8 @@ type TagPlan struct {
 	Hash       string `json:"content_hash"`
 	Steps      []Step `json:"steps"`
 	Commit     string `json:"commit,omitempty"`
-	Tag        string `json:"tag,omitempty"`    // of the tag on this commit for this content, once it exists
-	Object     string `json:"object,omitempty"` // of an existing tag on this commit for this content
+	Tag        string `json:"tag,omitempty"`    // name; "" if it cannot be determined
+	Object     string `json:"object,omitempty"` // of the tag on this commit for this content, once it exists
 	Note       Note   `json:"note"`
 	Pushed     bool   `json:"pushed"` // the remote has the tag
 }

@@ -11,14 +11,14 @@ import (
 	"strings"
 )
 
-// nvcc's columns count the characters of a preprocessed line: macros such as __shared__ are expanded, comments and
-// extra spaces removed. These functions map them back to the user's line.
+// nvcc's columns refer to the preprocessed line, with macros such as __shared__ expanded and comments and spaces
+// removed. These functions map them to the user's line.
 
-// Columns maps file and line to pairs of columns, one pair for each token: the compiler's, and the source's or 0 if
-// unknown. Lines that preprocessing does not change are left out.
+// Columns maps file and line to pairs of columns, one per token: the compiler's, and the source's (0 if unknown).
+// Lines unchanged by preprocessing are left out.
 type Columns map[string]map[int][][2]int
 
-// Of returns the source column for a compiler's column, or 0 if it is unknown.
+// Of returns the source column for a compiler's column, 0 if unknown.
 func (c Columns) Of(file string, line, col int) int {
 	tokens, ok := c[file][line]
 	if !ok {
@@ -34,7 +34,7 @@ func (c Columns) Of(file string, line, col int) int {
 	return tokens[i][1]
 }
 
-// token matches the parts of a line: tokens, and the comments and spaces between them.
+// token matches tokens, and the comments and spaces between them.
 var token = regexp.MustCompile(`[A-Za-z_$][\w$]*|\.?\d(?:[eEpP][+-]|[\w.'])*|"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|` +
 	`//.*|/\*.*?(?:\*/|$)|\s+|[^\s]`)
 
@@ -49,19 +49,19 @@ func tokens(line string) (all [][2]int) {
 	return all
 }
 
-// maxTokens is the number of tokens beyond which lines are not compared.
+// maxTokens is the length in tokens beyond which lines are not compared.
 const maxTokens = 300
 
-// aligned returns the source column of each token of expanded, the preprocessed form of source (see Columns).
-// Unchanged tokens are matched by a longest common subsequence. Other tokens get the column of the macro between their
-// neighbours, if there is exactly one.
+// aligned returns the source column of each token of the preprocessed line expanded (see Columns). Unchanged tokens
+// are matched by a longest common subsequence; the others get the column of the macro between their neighbours, if
+// there is exactly one.
 func aligned(expanded, source string) [][2]int {
 	e, s := tokens(expanded), tokens(source)
 	if len(e) > maxTokens || len(s) > maxTokens {
 		return [][2]int{{1, 0}}
 	}
 	same := func(i, j int) bool { return expanded[e[i][0]:e[i][1]] == source[s[j][0]:s[j][1]] }
-	longest := make([][]int, len(e)+1) // longest common subsequence of e[i:] and s[j:]
+	longest := make([][]int, len(e)+1) // of e[i:] and s[j:]
 	for i := len(e); i >= 0; i-- {
 		longest[i] = make([]int, len(s)+1)
 		for j := len(s) - 1; i < len(e) && j >= 0; j-- {
@@ -107,10 +107,9 @@ func aligned(expanded, source string) [][2]int {
 	return all
 }
 
-// lineMarker matches the preprocessor's line markers.
 var lineMarker = regexp.MustCompile(`^# (\d+) "([^"]*)"`)
 
-// columns reads the device-side preprocessed files that nvcc kept in dir.
+// columns reads the files that nvcc kept in dir, preprocessed for the device.
 func columns(dir string, files map[string][]string) Columns {
 	all := Columns{}
 	names, _ := filepath.Glob(filepath.Join(dir, "*.cpp1.ii"))
@@ -144,7 +143,6 @@ func columns(dir string, files map[string][]string) Columns {
 	return all
 }
 
-// lines returns the lines of each source.
 func (s *sources) lines() map[string][]string {
 	all := map[string][]string{}
 	for _, f := range s.files {

@@ -22,16 +22,16 @@ import (
 //go:embed disassembler.txt
 var pinnedDisassembler string
 
-// A Listing is the PTX or machine code of one .cu file, with the source lines as comments.
+// A Listing is the PTX or machine code of one .cu file, with source lines as comments.
 type Listing struct {
 	File string `json:"file"` // the source
 	Text string `json:"text"`
 }
 
-// Emit compiles sol for arch as Build does, with line information, and lists its PTX, or its machine code if sass is
-// set. Each kernel's head shows its resources. For machine code it also shows where most registers are live, and the
-// places of loads and stores of local memory, such as spills. nvdisasm comes from the toolkit or PATH; otherwise it is
-// fetched below root, and fetching is called first.
+// Emit compiles sol for arch like Build, with line information, and lists its PTX, or its machine code if sass is set.
+// Each kernel's head shows its resources; for machine code also where most registers are live, and the loads and
+// stores of local memory, such as spills. nvdisasm comes from the toolkit or PATH, or else is fetched below root after
+// a call of fetching.
 func Emit(ctx context.Context, root string, sol *trace.Solution, arch string, sass bool, fetching func()) (
 	o *Object, all []Listing, err error) {
 	t, err := Find(root)
@@ -79,7 +79,7 @@ func Emit(ctx context.Context, root string, sol *trace.Solution, arch string, sa
 	return o, all, nil
 }
 
-// emitted returns the name, without extension, of the kept PTX and machine code of the .cu file i.
+// emitted returns the name, without extension, of the files kept for the .cu file i.
 func emitted(i int) string { return fmt.Sprintf("emit_%d", i) }
 
 // keep moves PTX and machine code of the .cu file i from nvcc's folder to dir.
@@ -116,10 +116,10 @@ func (t *Toolchain) disassembler(ctx context.Context, root string, fetching func
 // A lister adds source lines to a listing.
 type lister struct {
 	*sources
-	heads map[string][]string // lines at the head of each kernel, by symbol
+	heads map[string][]string // head of each kernel, by symbol
 }
 
-// at returns a place in a file, with the text of the line if the file is a source. The compiler ran in a folder "src".
+// at returns a place in a file, with its text if the file is a source. The compiler ran in a folder "src".
 func (l *lister) at(file, line string) string {
 	i := slices.IndexFunc(l.files, func(f trace.SourceFile) bool { return strings.HasSuffix(file, "/src/"+f.Path) })
 	if i < 0 {
@@ -143,7 +143,7 @@ var (
 	listedLoc  = regexp.MustCompile(`^\s*\.loc\s+(\d+) (\d+) \d+`)
 )
 
-// ptx only adds comments, so that the result can be assembled.
+// ptx adds only comments: the result can be assembled.
 func (l *lister) ptx(text string) string {
 	files := map[string]string{}
 	for line := range strings.Lines(text) {
@@ -185,7 +185,7 @@ func (l *lister) sass(ctx context.Context, tool, cubin string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	counts, err := run("-c", "-plr", "-lrm", "count") // this output cannot also show lines
+	counts, err := run("-c", "-plr", "-lrm", "count") // excludes lines
 	if err != nil {
 		return "", err
 	}
@@ -261,5 +261,5 @@ func (l *lister) sass(ctx context.Context, tool, cubin string) (string, error) {
 	return out.String(), nil
 }
 
-// heading marks the position of a kernel's head, which is filled in at the end.
+// heading marks where a kernel's head is inserted at the end.
 const heading = "\x00"

@@ -23,7 +23,7 @@ func probe(dir string) error {
 	return os.WriteFile(filepath.Join(folder, "function.h"), parametersHeader, 0o644)
 }
 
-// parameters reads the parameters of the exported function from an object compiled with probe's header.
+// parameters reads the parameters of the exported function, compiled with probe's header.
 func parameters(f *elf.File, symbols []elf.Symbol, symbol string) *string {
 	for _, s := range symbols {
 		if s.Name != "__fisub_parameters_"+strings.TrimPrefix(symbol, symbolPrefix) || s.Size == 0 ||
@@ -53,9 +53,9 @@ var (
 var nvccPlace = regexp.MustCompile(`^([^\s(:][^(:\n]*)\((\d+)\)` +
 	`(: (?:(?:catastrophic |fatal )?error|warning|remark)\b.*)$`)
 
-// withColumns rewrites nvcc's messages in the form of other compilers, "kernel.cu:12:5: error: ...". nvcc marks the
-// column below the preprocessed line, indented by two characters. Both lines are replaced by the source's in files. If
-// the source column is unknown, it is left out.
+// withColumns rewrites nvcc's messages as "kernel.cu:12:5: error: ...", like other compilers. nvcc marks the column
+// below the preprocessed line, indented by two characters; both lines are replaced by the source's in files. An
+// unknown column is left out.
 func withColumns(log string, files map[string][]string) string {
 	lines := strings.Split(log, "\n")
 	for i := range max(0, len(lines)-2) {
@@ -82,8 +82,8 @@ func withColumns(log string, files map[string][]string) string {
 	return strings.Join(lines, "\n")
 }
 
-// readable rewrites ptxas's messages about the PTX in the folder kept, which has line information, in the form of the
-// compiler's own: source lines below src, demangled names, decimal numbers.
+// readable rewrites ptxas's messages about the PTX in the folder kept, which has line information, like the compiler's
+// own: with source lines below src, demangled names, decimal numbers.
 func readable(log, kept, src string) string {
 	if real, err := filepath.EvalSymlinks(src); err == nil { // the compiler uses the real path
 		src = real
@@ -119,7 +119,7 @@ func readable(log, kept, src string) string {
 	return strings.Join(lines, "\n")
 }
 
-// ptxSource returns the source place "kernel.cu(12)", relative to src, of a line of PTX, or "" if it is unknown.
+// ptxSource returns the source place, "kernel.cu(12)" relative to src, of a line of PTX, or "".
 func ptxSource(ptx string, line int, src string) string {
 	if st, err := os.Stat(ptx); err != nil || st.Size() > maxPTX {
 		return ""
@@ -149,7 +149,7 @@ func ptxSource(ptx string, line int, src string) string {
 	return ""
 }
 
-// entrySource returns the place of a kernel, or "" if it is unknown.
+// entrySource returns the place of a kernel, or "".
 func entrySource(kept, symbol, src string) string {
 	all, _ := filepath.Glob(filepath.Join(kept, "*.ptx"))
 	for _, ptx := range all {

@@ -1,6 +1,6 @@
 // Package nvcc finds or installs the tools that build a submission (nvcc, the CUDA headers and runtime, tvm-ffi, a C++
-// compiler) and builds one shared object with them, as the contest's builder does (spec section 4.2). It needs no GPU
-// and no driver, and never loads or runs the object.
+// compiler) and builds a shared object as the contest's builder does (spec section 4.2). It needs no GPU or driver,
+// and never loads or runs the object.
 package nvcc
 
 import (
@@ -21,13 +21,13 @@ import (
 
 // A Toolchain is a complete set of tools. All paths are absolute.
 type Toolchain struct {
-	NVCC          string   // the compiler's path
+	NVCC          string
 	Version       string   // of nvcc, such as "13.0.88"
-	CUDAVersion   string   // of the runtime that kernels are linked with, such as "13.0"
+	CUDAVersion   string   // of the runtime that kernels link with, such as "13.0"
 	CXX           []string // host compiler and linker: $CXX, else c++ or g++, with its arguments
 	CXXVersion    string   // first line of its --version
 	CUDAInclude   string   // folder of cuda.h and cuda_runtime.h
-	LibDirs       []string // folders of libcudart.so and its neighbours, for linking and loading
+	LibDirs       []string // folders of libcudart.so and related libraries
 	CUDART        string   // the runtime library to load, by its SONAME
 	TVMFFI        string   // folder with include/tvm/ffi and lib/libtvm_ffi.so
 	TVMFFIVersion string   // such as "0.1.15"
@@ -38,7 +38,7 @@ func (t *Toolchain) String() string {
 	return fmt.Sprintf("nvcc %s, tvm-ffi %s", t.Version, t.TVMFFIVersion)
 }
 
-// A MissingError lists the parts that Find did not find.
+// A MissingError lists the parts missing from the toolchain.
 type MissingError struct{ Missing []string }
 
 func (e *MissingError) Error() string { return "toolchain: missing " + strings.Join(e.Missing, ", ") }
@@ -51,18 +51,18 @@ func (e *MissingError) Advice() string {
 	return "fisub toolchain install fetches what is missing"
 }
 
-// NoCXX reports whether the C++ compiler, which Install does not fetch, is among the missing parts.
+// NoCXX reports whether the C++ compiler is missing, which Install does not fetch.
 func (e *MissingError) NoCXX() bool {
 	return slices.ContainsFunc(e.Missing, func(m string) bool { return strings.HasPrefix(m, noCXX) })
 }
 
 const noCXX = "a C++ compiler"
 
-// Find returns the first complete toolchain. It looks for nvcc in $CUDA_HOME, in $CUDA_PATH, on PATH, in
-// /usr/local/cuda, and in the cache below root (see Install), each with its own headers and runtime library, and for
-// tvm-ffi in $TVM_FFI_HOME, among python3's packages, and in the cache. If root has no toolchain, the user's own cache
-// is used instead. If a part is missing, the error is a *MissingError. The result is reused in this process while the
-// environment is unchanged and the compiler exists.
+// Find returns the first complete toolchain. nvcc is searched in $CUDA_HOME, in $CUDA_PATH, on PATH, in
+// /usr/local/cuda, and in the cache below root (see Install), each with its own headers and runtime library; tvm-ffi
+// in $TVM_FFI_HOME, among python3's packages, and in the cache. If root has no toolchain, the user's own cache is
+// used. Missing parts are a *MissingError. The process reuses the result while the environment is unchanged and the
+// compiler exists.
 func Find(root string) (*Toolchain, error) {
 	key := root
 	for _, name := range []string{"CUDA_HOME", "CUDA_PATH", "PATH", "TVM_FFI_HOME", "CXX", "FISUB_CACHE"} {
@@ -109,8 +109,8 @@ func find(root string) (*Toolchain, error) {
 	return t, nil
 }
 
-// findCUDA fills in the CUDA part from the first complete place. Otherwise it returns the parts missing at the first
-// place that has nvcc.
+// findCUDA fills in the CUDA part from the first complete place, or returns the parts missing at the first place with
+// nvcc.
 func (t *Toolchain) findCUDA(installed string) []string {
 	var compilers []string
 	for _, env := range []string{"CUDA_HOME", "CUDA_PATH"} {
@@ -181,7 +181,7 @@ func (t *Toolchain) tryNVCC(nvcc string) (lacks []string) {
 	return nil
 }
 
-// runtimeLibrary returns the file in dir to load for its libcudart.so. The file is named by the library's SONAME.
+// runtimeLibrary returns the file in dir to load for its libcudart.so, named by SONAME.
 func runtimeLibrary(dir string) (string, bool) {
 	link := filepath.Join(dir, "libcudart.so")
 	f, err := elf.Open(link)
@@ -223,7 +223,7 @@ print(s.submodule_search_locations[0] if s and s.submodule_search_locations else
 	return false
 }
 
-// tvmFFIVersion reads the version of the package, or of the headers if they have no package.
+// tvmFFIVersion returns the version of the package, or else of the headers.
 func tvmFFIVersion(home string) (string, bool) {
 	header, err := os.ReadFile(home + "/include/tvm/ffi/c_api.h")
 	if err != nil {
@@ -267,13 +267,13 @@ func (t *Toolchain) findCXX() bool {
 	return false
 }
 
-// Major returns the CUDA major release, such as 13, that the driver must support.
+// Major returns the CUDA major release that the driver must support, such as 13.
 func (t *Toolchain) Major() int {
 	n, _ := strconv.Atoi(t.CUDAVersion[:strings.IndexByte(t.CUDAVersion+".", '.')])
 	return n
 }
 
-// folder returns the folder in which Install puts the pinned components.
+// folder returns the folder of the installed components.
 func folder(root string) string {
 	return filepath.Join(root, "toolchain", toolchainKey())
 }

@@ -16,16 +16,16 @@ import (
 	"fisub/internal/trace"
 )
 
-// PackedLib is the folder of libcupti in a folder of packed objects.
+// PackedLib is libcupti's folder among packed objects.
 const PackedLib = "lib"
 
-// A MismatchError means that a folder of packed objects has no object of a solution for an arch.
+// A MismatchError means that packed objects lack a solution for an arch.
 type MismatchError struct {
 	Solution, Arch string
-	Have           []string // archs of the objects in the folder, each once
+	Have           []string // archs of the objects, each once
 }
 
-// OtherSolutions reports whether the folder has kernels of other solutions for the arch.
+// OtherSolutions reports whether there are kernels of other solutions for the arch.
 func (e *MismatchError) OtherSolutions() bool { return slices.Contains(e.Have, e.Arch) }
 
 func (e *MismatchError) Error() string {
@@ -47,8 +47,8 @@ func (e *MismatchError) Advice() string {
 	return device.ArchHint
 }
 
-// Pack returns the files that a machine without a toolchain needs to run o, built by Build from sol for arch. It maps
-// their names in a folder for Prebuilt to their paths here. Files of several solutions may share a folder.
+// Pack returns the files that a machine without a toolchain needs to run o, built from sol for arch: their names in a
+// folder for Prebuilt, mapped to their paths here. Solutions may share a folder.
 func Pack(root string, o *Object, sol *trace.Solution, arch string) (map[string]string, error) {
 	s, err := newSources(sol, arch)
 	if err != nil {
@@ -77,7 +77,7 @@ func Pack(root string, o *Object, sol *trace.Solution, arch string) (map[string]
 	return files, nil
 }
 
-// PackTimer returns, like Pack, the files needed to time with CUPTI; none if t has no libcupti.
+// PackTimer returns, like Pack, the files for timing with CUPTI; none if t has no libcupti.
 func (t *Toolchain) PackTimer() map[string]string {
 	files := map[string]string{}
 	toolkit := filepath.Join(filepath.Dir(filepath.Dir(t.NVCC)), "extras", "CUPTI", "lib64")
@@ -91,8 +91,7 @@ func (t *Toolchain) PackTimer() map[string]string {
 	return files
 }
 
-// Prebuilt returns the object of sol for arch from dir, a folder of files named by Pack, or a *MismatchError if dir
-// has no such object.
+// Prebuilt returns the object of sol for arch in dir, a folder of Pack's files, or a *MismatchError.
 func Prebuilt(dir string, sol *trace.Solution, arch string) (*Object, error) {
 	s, err := newSources(sol, arch)
 	if err != nil {
@@ -111,8 +110,7 @@ func Prebuilt(dir string, sol *trace.Solution, arch string) (*Object, error) {
 	return o, err
 }
 
-// Packed returns the toolchain that built the objects in dir and the CUDA release of their runtime, or "" if dir has
-// no objects.
+// Packed returns the toolchain and the CUDA release of the objects in dir, or "" if dir has no objects.
 func Packed(dir string) (toolchain, cuda string) {
 	for _, m := range manifests(dir) {
 		toolchain, cuda = m.Toolchain, m.CUDAVersion
@@ -133,9 +131,9 @@ func manifests(dir string) (all []manifest) {
 
 var archParts = regexp.MustCompile(`^sm_(\d+)(\d)([af]?)$`)
 
-// Serves reports whether a GPU of arch gpu ("sm_103") runs code compiled for arch kernel. Machine code runs on the
-// same major version, from its own minor version on. Code with the suffix "a" runs on exactly its arch, code with "f"
-// on its family, here taken to be the major version.
+// Serves reports whether a GPU of arch gpu ("sm_103") runs code for arch kernel. Machine code runs on its own and
+// later minor versions of the same major version; with the suffix "a" on exactly its arch, with "f" on its family,
+// here taken to be the major version.
 func Serves(kernel, gpu string) bool {
 	k, g := archParts.FindStringSubmatch(kernel), archParts.FindStringSubmatch(gpu)
 	if k == nil || g == nil || k[1] != g[1] {

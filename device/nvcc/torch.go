@@ -12,10 +12,10 @@ import (
 	"fisub/internal/trace"
 )
 
-// torch holds the settings for compiling with the torch binding, as in torch.utils.cpp_extension.
+// torch holds settings for the torch binding, as in torch.utils.cpp_extension.
 type torch struct {
 	version  string
-	standard string // flag for the C++ standard that torch's headers need
+	standard string // flag for the C++ standard of torch's headers
 	include  []string
 }
 
@@ -31,7 +31,7 @@ func (t *torch) flags() []string {
 		"-D__CUDA_NO_HALF2_OPERATORS__"}
 }
 
-// instead returns flags with the C++ standard that torch needs, or flags unchanged if t is nil.
+// instead returns flags with torch's C++ standard; unchanged if t is nil.
 func (t *torch) instead(flags []string) []string {
 	if t == nil {
 		return flags
@@ -59,13 +59,13 @@ print(json.dumps([version, standard, home + "/include", sysconfig.get_paths()["i
 `
 
 // BuildTorch is Build for the torch binding, with the torch headers of the interpreter python. The result is not
-// loaded, so symbols missing from torch's libraries are not detected.
+// loaded, so missing symbols of torch's libraries go undetected.
 func BuildTorch(ctx context.Context, root, python string, sol *trace.Solution, arch string) (*Object, error) {
 	t, err := Find(root)
 	if err != nil {
 		return nil, err
 	}
-	// Version, C++ standard, torch's headers, Python's headers, headers of the CUDA libraries installed with torch.
+	// Version, C++ standard, torch's headers, Python's headers, those of the CUDA libraries installed with torch.
 	var facts []string
 	out, err := exec.CommandContext(ctx, python, "-c", torchFacts).Output()
 	if err != nil || json.Unmarshal(out, &facts) != nil || len(facts) < 4 || !isFile(facts[2]+"/torch/extension.h") {
@@ -97,8 +97,8 @@ func BuildTorch(ctx context.Context, root, python string, sol *trace.Solution, a
 	return o, err
 }
 
-// Names returns the exported names among symbols, without the binding's prefix. mangled reports whether one of the
-// symbols is the entry point's with C++ mangling.
+// Names returns the exported names among symbols, without the binding's prefix; mangled reports whether the entry
+// point has C++ mangling.
 func Names(symbols []string, entry string) (names []string, mangled bool) {
 	for _, s := range symbols {
 		name, plain := strings.CutPrefix(s, symbolPrefix)
