@@ -1,6 +1,6 @@
-// Package activity computes the duration of calls from CUPTI's activity records, by the rule of the official harness:
-// a call lasts from the start of the first to the end of the last kernel, copy or memset that a CUDA call inside its
-// window launched. It does not collect the records: device/cuda/cupti and the Python worker do.
+// Package activity computes the duration of calls from CUPTI's activity records, by the official harness's rule: from
+// the start of the first to the end of the last kernel, copy or memset launched by a CUDA call inside the call's
+// window. device/cuda/cupti and the Python worker collect the records.
 package activity
 
 import (
@@ -14,13 +14,13 @@ import (
 	"fisub/device"
 )
 
-// A Window is one timed call: CUPTI's clock in ns before and after it.
+// A Window is a timed call: CUPTI's clock in ns before and after it.
 type Window struct{ Begin, End uint64 }
 
 // A Launch is a call of the CUDA runtime or driver.
 type Launch struct {
 	Start       uint64 // on CUPTI's clock
-	Correlation uint32 // shared by the activities that the call launched
+	Correlation uint32 // shared with the launched activities
 }
 
 // An Activity is work on the GPU.
@@ -33,7 +33,7 @@ type Activity struct {
 	Value       int // of a memset
 }
 
-// key identifies an activity within a call, in the format of the official harness.
+// key identifies an activity within a call, in the official harness's format.
 func (a *Activity) key() string {
 	name, kind := a.Symbol, 10
 	switch a.Kind {
@@ -45,14 +45,14 @@ func (a *Activity) key() string {
 	return fmt.Sprintf("%s_%d_%d_%d_%d", name, a.CopyKind, a.Bytes, a.Value, kind)
 }
 
-// Records are the records of one CUPTI session.
+// Records are the records of a CUPTI session.
 type Records struct {
 	launches   []Launch // by Start
 	activities map[uint32][]Activity
 }
 
-// New takes the records in any order, from CUPTI of the given version; it keeps and sorts launches. lost is the number
-// of lost records. The error is an Unavailable: records are incomplete or not plausible.
+// New takes records in any order, from the given version of CUPTI; it keeps and sorts launches. lost counts lost
+// records. Incomplete or implausible records are an Unavailable.
 func New(launches []Launch, activities []Activity, version, lost int) (*Records, error) {
 	if lost > 0 {
 		return nil, Unavailable(fmt.Sprintf("%d records were lost", lost))
@@ -74,13 +74,13 @@ const (
 	newest = 130399 // newest with known layouts
 )
 
-// known reports whether the record layouts of a CUPTI version are known. Newer versions get additional checks.
+// known reports whether a version's record layouts are known; others get additional checks.
 func known(version int) bool { return version <= 28 || version >= 130000 && version <= newest }
 
-// Match returns the duration of each window, and the activities of the first in order of their start, each with its
-// median time over the windows that have the same activities in the same order. Windows must not overlap. If a window
-// has no activities, or others than the first, that is the solution's fault: a *device.CallError with the official
-// harness's text. Overlapping windows, or windows without a time, are an Unavailable.
+// Match returns the duration of each window, and the first window's activities in order of their start, each with its
+// median time over the windows with the same activities in the same order. A window without activities, or with others
+// than the first, is the solution's fault: a *device.CallError with the official harness's text. Windows that overlap
+// or have no time are an Unavailable.
 func (r *Records) Match(windows []Window) (times []time.Duration, kernels []device.Activity, err error) {
 	var first map[string]bool
 	var order []string
@@ -127,10 +127,10 @@ func (r *Records) Match(windows []Window) (times []time.Duration, kernels []devi
 	return times, kernels, nil
 }
 
-// within returns the activities launched by CUDA calls that start in w.
+// within returns the activities of CUDA calls that start in w.
 func (r *Records) within(w Window) (found []Activity) {
 	i, _ := slices.BinarySearchFunc(r.launches, w.Begin, func(l Launch, t uint64) int { return cmp.Compare(l.Start, t) })
-	seen := map[uint32]bool{} // a runtime call and its driver call may share a correlation number
+	seen := map[uint32]bool{} // a runtime call and its driver call may share a number
 	for ; i < len(r.launches) && r.launches[i].Start <= w.End; i++ {
 		if c := r.launches[i].Correlation; !seen[c] {
 			seen[c] = true
@@ -148,14 +148,13 @@ func callError(format string, args ...any) error {
 	return &device.CallError{Kind: "ValueError", Text: fmt.Sprintf(format, args...)}
 }
 
-// An Unavailable is the reason why CUPTI cannot be used or trusted. It wraps device.ErrTimer.
+// An Unavailable is the reason why CUPTI cannot be used or trusted; it wraps device.ErrTimer.
 type Unavailable string
 
 func (u Unavailable) Error() string { return "cupti: " + string(u) }
 func (u Unavailable) Unwrap() error { return device.ErrTimer }
 
-// check looks for signs that the records were misread. Unless known is set, each activity must also belong to a
-// recorded call.
+// check looks for signs of misread records. Unless known is set, each activity must belong to a recorded call.
 func check(launches []Launch, activities []Activity, known bool) error {
 	calls := map[uint32]bool{}
 	for _, l := range launches {

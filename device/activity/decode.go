@@ -7,7 +7,7 @@ import (
 	"fisub/device"
 )
 
-// CUPTI's numbers for the kinds of records that Decode knows.
+// CUPTI's numbers for the kinds of records read by Decode.
 const (
 	kindMemcpy  = 1
 	kindMemset  = 2
@@ -19,16 +19,16 @@ const (
 // MaxNames is the maximum number of kernel names.
 const MaxNames = 1 << 14
 
-// maxName is the maximum length of a kernel's name in bytes.
+// maxName is the maximum length of a name in bytes.
 const maxName = 1 << 16
 
-// A Name is a kernel's name: mangled, and demangled if possible.
+// A Name is a kernel's name, mangled and (if possible) demangled.
 type Name struct{ Symbol, Plain string }
 
-// Decode reads concatenated records. Each is in CUPTI's layout, truncated after the last field that is used (36 bytes
-// of an API call, 48 of a copy or memset, 104 of a kernel); a kernel's record is followed by the index of its name, in
-// 4 bytes. Within these lengths all versions since CUDA 12.0 agree; see device/cuda/cupti/records.h. The data come
-// from another process: invalid data are an Unavailable.
+// Decode reads concatenated records in CUPTI's layout, truncated after the last field used (36 bytes of an API call,
+// 48 of a copy or memset, 104 of a kernel). A kernel's record is followed by the index of its name, in 4 bytes. All
+// versions since CUDA 12.0 agree within these lengths; see device/cuda/cupti/records.h. The data come from another
+// process: invalid data are an Unavailable.
 func Decode(data []byte, names []Name) ([]Launch, []Activity, error) {
 	if len(names) > MaxNames {
 		return nil, nil, Unavailable(fmt.Sprintf("%d names of kernels", len(names)))

@@ -13,14 +13,14 @@ enum { NO_DEVICE = 100 };
 static int no_device(void) { return NO_DEVICE; }
 
 // cu's package initialisation calls cuInit and ends the process if that fails, so this one always succeeds;
-// fisub_driver_init calls the driver's own. Commands that need no GPU thus also avoid the cost of initialising it.
+// fisub_driver_init calls the driver's. Commands without a GPU thus also avoid its cost.
 __attribute__((visibility("hidden"))) int cuInit(unsigned int flags) {
   (void)flags;
   return 0;
 }
 
-// Every entry point is a jump through a slot, which passes on any arguments unchanged. The names are hidden: a
-// solution that is loaded later gets the driver's own.
+// Every entry point jumps through a slot, which leaves the arguments unchanged. The names are hidden, so that
+// solutions loaded later get the driver's own.
 #if defined(__x86_64__)
 #define JUMP(name) "jmp *fisub_slot_" name "(%rip)\n"
 #elif defined(__aarch64__)

@@ -34,12 +34,12 @@ import (
 // Built reports whether this program can use a GPU.
 const Built = true
 
-// Opener opens NVIDIA GPUs. Output of kernels and of a solution's host code goes to the process's own standard output,
-// whatever Options say: the CUDA runtime writes to file descriptor 1.
+// Opener opens NVIDIA GPUs. Output of solutions goes to the process's standard output, whatever Options say: the CUDA
+// runtime writes to file descriptor 1.
 func Opener() device.Opener { return device.Opener{Kind: "cuda", Open: open} }
 
-// A gpu is one GPU. One goroutine, locked to its thread, makes every CUDA and tvm-ffi call: the current context,
-// tvm-ffi's stream and its allocator belong to that thread.
+// A gpu is one GPU. One goroutine, locked to its thread, makes every CUDA and tvm-ffi call, because the current
+// context, tvm-ffi's stream and its allocator belong to the thread.
 type gpu struct {
 	opts  device.Options
 	root  string // cache folder
@@ -52,9 +52,9 @@ type gpu struct {
 	strm  cu.Stream
 	mark  cu.Event // event for wait
 	work  chan func()
-	inner bool  // Measure is running, so the current code is on the device's goroutine
+	inner bool  // in Measure, so the current code is on the device's goroutine
 	fault error // set by the first device fault, never cleared
-	done  bool  // closed
+	done  bool
 }
 
 // startDriver loads and initialises the driver, once per process.
@@ -92,7 +92,7 @@ func open(ctx context.Context, opts device.Options) (device.Device, error) {
 	C.fisub_default_signals()
 	d := &gpu{opts: opts, root: root, work: make(chan func())}
 	go func() {
-		runtime.LockOSThread() // never unlocked: the thread and its CUDA state end with the goroutine
+		runtime.LockOSThread() // never unlocked: thread and CUDA state end with the goroutine
 		for f := range d.work {
 			f()
 		}
@@ -118,7 +118,7 @@ func open(ctx context.Context, opts device.Options) (device.Device, error) {
 	return d, nil
 }
 
-// start makes the GPU's primary context current, because the CUDA runtime inside a solution uses it too.
+// start makes the GPU's primary context current, which a solution's CUDA runtime uses too.
 func (d *gpu) start() error {
 	n, err := cu.NumDevices()
 	if err != nil {
@@ -148,8 +148,7 @@ func (d *gpu) start() error {
 	}
 	err = cu.SetCurrentContext(d.ctx)
 	if err == nil {
-		// This stream is ordered with the legacy default stream, so that work that a solution launches there is timed
-		// and waited for.
+		// This stream is ordered with the legacy default stream, so work launched there is timed and waited for.
 		d.strm, err = cu.MakeStream(cu.DefaultStream)
 	}
 	if err == nil {
@@ -188,8 +187,7 @@ func (d *gpu) describe() error {
 
 var kernelModule = regexp.MustCompile(`Kernel Module.*?\s(\d+\.\d[\d.]*)\s`)
 
-// driverVersion returns the driver's own version, or the CUDA release it supports if the kernel module's version is
-// unknown.
+// driverVersion returns the driver's version, or the CUDA release it supports if the version is unknown.
 func driverVersion() string {
 	text, _ := os.ReadFile("/proc/driver/nvidia/version")
 	if m := kernelModule.FindSubmatch(text); m != nil {
@@ -203,8 +201,8 @@ func driverVersion() string {
 
 func driverCUDA() string { return fmt.Sprintf("%d.%d", cu.Version()/1000, cu.Version()%1000/10) }
 
-// checkDriver checks that the driver supports the CUDA release of a runtime, such as "13.0": any driver supports all
-// runtimes of its major release.
+// checkDriver checks the driver against a runtime's CUDA release, such as "13.0". A driver supports all runtimes of
+// its major release.
 func (d *gpu) checkDriver(release string) error {
 	var major, minor int
 	if _, err := fmt.Sscanf(release, "%d.%d", &major, &minor); err != nil {
@@ -239,12 +237,12 @@ func (d *gpu) do(f func() error) error {
 	return err
 }
 
-// sticky are the results after which the context, and thus the process, can no longer use the GPU.
+// sticky are the errors after which the process can no longer use the GPU.
 var sticky = []error{cu.EccUncorrectable, cu.NvlinkUncorrectable, cu.IllegalAddress, cu.LaunchTimeout,
 	cu.ContextIsDestroyed, cu.Assert, cu.HardwareStackError, cu.IllegalInstruction, cu.MisalignedAddress,
 	cu.InvalidAddressSpace, cu.InvalidPc, cu.LaunchFailed, cu.Unknown}
 
-// check adds CUDA's name and description to an error of cu, and records a fault.
+// check adds CUDA's name and description to an error of cu, and records faults.
 func (d *gpu) check(doing string, err error) error {
 	if err == nil {
 		return nil
@@ -277,7 +275,7 @@ func errorText(code int) string {
 // wait waits for all work on the device, on any stream. If ctx ends first, the work continues and the device is
 // unusable.
 func (d *gpu) wait(ctx context.Context) error {
-	// An event on the legacy default stream follows all work launched on it and on ordinary streams.
+	// An event on the legacy default stream follows all work on it and on ordinary streams.
 	if err := d.mark.Record(cu.NoStream); err != nil {
 		return d.check("recording an event", err)
 	}
@@ -287,7 +285,7 @@ func (d *gpu) wait(ctx context.Context) error {
 	return d.check("synchronizing", cu.Synchronize())
 }
 
-// waitFor polls ev, at first without a pause, so that ctx can end the wait for a hanging kernel.
+// waitFor polls ev, at first without pauses, so that ctx can end the wait for a hanging kernel.
 func (d *gpu) waitFor(ctx context.Context, ev cu.Event) error {
 	start := time.Now()
 	for {
@@ -308,8 +306,8 @@ func (d *gpu) waitFor(ctx context.Context, ev cu.Event) error {
 	}
 }
 
-// Close frees the device. After a fault it only ends the device's goroutine. The primary context is kept until the
-// process ends: it holds the kernels of loaded solutions, which stay loaded.
+// Close frees the device, or after a fault only ends its goroutine. The primary context is kept: it holds the kernels
+// of loaded solutions.
 func (d *gpu) Close() error {
 	if d.done {
 		return nil
@@ -318,7 +316,7 @@ func (d *gpu) Close() error {
 	if d.fault == nil {
 		err = d.do(func() error {
 			if d.lib != nil {
-				// Clear the stream: this thread ends, and later threads start without one.
+				// Later threads start without a stream.
 				_ = d.lib.SetStream(tvmffi.CUDA(d.opts.Ordinal), nil)
 				tvmffi.Trim()
 			}
@@ -335,7 +333,7 @@ type buffer struct {
 	gpu   *gpu
 	ptr   cu.DevicePtr // 0 if n is 0
 	n     int
-	slice bool // part of another buffer, which frees it
+	slice bool // frees nothing on Close
 }
 
 func (d *gpu) Alloc(n int) (device.Buffer, error) {
@@ -400,7 +398,7 @@ func (b *buffer) Fill(v byte) error {
 	return b.copy("filling", b.n, func() error { return cu.MemsetD8Async(b.ptr, v, int64(b.n), b.gpu.strm) })
 }
 
-// copy runs f, which starts a transfer of n bytes on the device's stream, and waits for it.
+// copy runs f, which starts a transfer of n bytes on the device's stream, and waits.
 func (b *buffer) copy(doing string, n int, f func() error) error {
 	if n > b.n {
 		return fmt.Errorf("cuda: %s %d bytes of a buffer of %d", doing, n, b.n)

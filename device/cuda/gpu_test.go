@@ -96,8 +96,8 @@ func integer(n int64) device.Arg {
 	return device.Arg{Scalar: &trace.Scalar{Kind: trace.IntScalar, Int: n}}
 }
 
-// The tests below whose names begin with TestFake run in a child process, with testdata/fakecuda.c as libcuda.so.1 and
-// testdata/fakecupti.c as libcupti.
+// The TestFake tests below run in a child process, with testdata/fakecuda.c as libcuda.so.1 and testdata/fakecupti.c
+// as libcupti.
 func TestWithFakeDriver(t *testing.T) {
 	longtest.Skip(t, "compiles a driver")
 	cc, err := exec.LookPath("cc")
@@ -120,7 +120,7 @@ func TestWithFakeDriver(t *testing.T) {
 		{"TestFakeDevice", ""}, {"TestFakeFault", ""}, {"TestFakeHang", ""},
 		{"TestFakeNoGPU", "FAKE_CUDA_INIT=100"}, {"TestFakeBroken", "FAKE_CUDA_INIT=803"},
 		{"TestFakeOld", "FAKE_CUDA_VERSION=12040"},
-		// CUPTI of CUDA 13.0, 12.0 and 12.9, and a version newer than all known ones.
+		// CUPTI of CUDA 13.0, 12.0, 12.9, and a version newer than all known.
 		{"TestFakeCUPTI", "FAKE_CUPTI_VERSION=130001"}, {"TestFakeCUPTI", "FAKE_CUPTI_VERSION=19"},
 		{"TestFakeCUPTI", "FAKE_CUPTI_VERSION=28"},
 		{"TestFakeCUPTI", "FAKE_CUPTI_VERSION=140000"},
@@ -221,7 +221,7 @@ func TestFakeDevice(t *testing.T) {
 		t.Fatal(err)
 	}
 	want(t, y, 1.5, 2.5, 3.5)
-	// If one value differs from the last call's, the arguments are converted again.
+	// One different value in the arguments makes them be converted again.
 	z := floats(t, d, 0, 0, 0)
 	args := []device.Arg{x, float(0.5), integer(0), none, z}
 	for _, step := range []struct {
@@ -478,8 +478,8 @@ func TestGPU(t *testing.T) {
 		// Read waits for the kernel, on any stream.
 		want(t, y, 1+float32(s), 2+float32(s), 3+float32(s))
 	}
-	// Probe sees only work ordered with the device's stream: on another stream, a kernel of 3 ms finishes too late,
-	// and a very short one before the fill.
+	// Probe sees only work ordered with the device's stream: on another stream, a kernel of 3 ms finishes too late, a
+	// very short one before the fill.
 	for _, tt := range []struct {
 		mode, ns  int64
 		in, after []float32
@@ -529,7 +529,7 @@ func TestGPU(t *testing.T) {
 	}
 }
 
-// CUPTI's times are the kernels' times: the kernels of each mode run for a known time.
+// CUPTI's times are the kernels' known times.
 func TestGPUCUPTI(t *testing.T) {
 	d := gpuFor(t)
 	k := build(t, d, solution(t, "gpu.cu"))
@@ -637,7 +637,7 @@ func TestGPUStamp(t *testing.T) {
 	}
 }
 
-// A fault ends the process's use of the GPU, so this test runs in its own process.
+// A fault ends the process's use of the GPU: run in another process.
 func TestGPUFault(t *testing.T) {
 	if os.Getenv("FISUB_GPU_FAULT") == "" {
 		_ = gpuFor(t)

@@ -25,7 +25,7 @@ import (
 type kernel struct {
 	gpu  *gpu
 	fn   *tvmffi.Func
-	args *tvmffi.Args // of the last call, reused if the next call has the same
+	args *tvmffi.Args // of the last call, for reuse
 	last []argument
 
 	cached bool
@@ -34,7 +34,7 @@ type kernel struct {
 // Cached reports whether the kernel came from the build cache.
 func (k *kernel) Cached() bool { return k.cached }
 
-// An argument describes the Arg from which an argument was converted.
+// An argument describes the Arg of a converted argument.
 type argument struct {
 	none   bool
 	tensor bool
@@ -88,7 +88,7 @@ func (d *gpu) Build(ctx context.Context, _ *trace.Definition, sol *trace.Solutio
 	return k, nil
 }
 
-// loadFFI loads tvm-ffi and sets the stream and the allocator for the device's thread.
+// loadFFI loads tvm-ffi and sets its stream and allocator for the device's thread.
 func (d *gpu) loadFFI(libs []string) error {
 	lib, err := tvmffi.Load(libs...)
 	if err != nil {
@@ -128,7 +128,7 @@ func (k *kernel) call(ctx context.Context, args []device.Arg) error {
 		}
 	}
 	err := k.fn.Call(k.args)
-	// A launch error that the solution did not query is this call's fault.
+	// A launch error that the solution ignored is this call's error.
 	var name, description *C.char
 	code := C.fisub_runtime_error(&name, &description)
 	if err == nil {
@@ -143,7 +143,7 @@ func (k *kernel) call(ctx context.Context, args []device.Arg) error {
 	return err
 }
 
-// same reports whether args are equal to the last call's, as they are in timed calls. Then nothing is converted again.
+// same reports whether args equal the last call's, as in timed calls, and need no conversion.
 func (k *kernel) same(args []device.Arg) bool {
 	if k.args == nil || len(args) != len(k.last) {
 		return false
@@ -212,8 +212,8 @@ func (k *kernel) release() {
 	}
 }
 
-// stallTimes and stallBytes are the number and size of the memsets before a Probe's call. They take some hundred
-// microseconds, in which work of the solution on an unordered stream finishes, or at least gets far, before the fill.
+// stallTimes memsets of stallBytes precede a Probe's call. They take some hundred microseconds, in which the
+// solution's work on an unordered stream finishes, or at least gets far, before the fill.
 const stallTimes, stallBytes = 16, 64 << 20
 
 func (k *kernel) Probe(ctx context.Context, args []device.Arg, fill byte, into [][]byte, kept ...device.Kept) error {

@@ -16,8 +16,7 @@ import (
 	"fisub/device/cuda/cupti"
 )
 
-// estimates is the number of calls that the official harness makes before the warm-up calls, to estimate the time of
-// one.
+// estimates is the number of calls with which the official harness estimates the time of one, before the warm-up.
 const estimates = 5
 
 // Measure times call as the official harness does (spec section 6). A trial is one call, five more, the warm-up calls,
@@ -129,7 +128,7 @@ func (d *gpu) withEvents(ctx context.Context, call func() error, plan device.Pla
 		if err := d.waitFor(ctx, end); err != nil {
 			return 0, err
 		}
-		// The receiver of cu's Elapsed is the earlier event.
+		// The receiver of Elapsed is the earlier event.
 		ms, err := start.Elapsed(end)
 		return time.Duration(ms * float64(time.Millisecond)), d.check("reading a timing", err)
 	})
@@ -137,7 +136,7 @@ func (d *gpu) withEvents(ctx context.Context, call func() error, plan device.Pla
 }
 
 // trials makes the calls of plan. timed makes one timed call, after the fill, and returns its sample. trials sets
-// s.Truncated if the time ran out.
+// s.Truncated if time ran out.
 func trials[T any](ctx context.Context, d *gpu, call func() error, plan device.Plan, s *device.Samples,
 	timed func() (T, error)) (rows [][]T, err error) {
 	renew := func() error {

@@ -1,5 +1,4 @@
-// Package devicetest checks that a device satisfies the contract of package device. Each implementation's test calls
-// Run.
+// Package devicetest checks a device against the contract of package device. Each implementation's test calls Run.
 package devicetest
 
 import (
@@ -30,8 +29,8 @@ import (
 //go:embed testdata
 var sources embed.FS
 
-// Cache returns the folder for the tests' builds: $FISUB_DEVICETEST_CACHE, or a folder that later test runs reuse,
-// because compiling a kernel takes many seconds. The user's own cache is not used.
+// Cache returns the folder for the tests' builds: $FISUB_DEVICETEST_CACHE, or one reused by later test runs, because
+// compiling a kernel takes many seconds. It is not the user's cache.
 func Cache(t testing.TB) string {
 	t.Helper()
 	dir := os.Getenv("FISUB_DEVICETEST_CACHE")
@@ -48,7 +47,7 @@ func Cache(t testing.TB) string {
 	return dir
 }
 
-// Share lets root, the cache of a program under test, use the user's toolchain and the builds in Cache.
+// Share lets root, the cache of a program under test, use the user's toolchain and Cache's builds.
 func Share(t testing.TB, root string) {
 	t.Helper()
 	dir := Cache(t)
@@ -64,10 +63,10 @@ func Share(t testing.TB, root string) {
 	}
 }
 
-// child is the variable that names the test for which a process was started; see isolated.
+// child is the variable naming the test of a child process; see isolated.
 const child = "FISUB_DEVICETEST_CHILD"
 
-// Run runs the suite on the device opened by opener. All builds share the cache folder Cache.
+// Run runs the suite on the device of opener, with builds in Cache.
 func Run(t *testing.T, opener device.Opener) {
 	s := &suite{opener: opener, opts: device.Options{CacheDir: Cache(t)}}
 	for _, c := range []struct {
@@ -104,7 +103,7 @@ type suite struct {
 	opts   device.Options
 }
 
-// A session is an open device and the test that uses it.
+// A session is an open device and its test.
 type session struct {
 	*testing.T
 	dev device.Device
@@ -279,7 +278,7 @@ func testMemory(t *testing.T, s *suite) {
 	}
 }
 
-// testSlices makes calls on slices of one buffer; the bytes around them must not change.
+// testSlices makes calls on slices of a buffer; the bytes around them must not change.
 func testSlices(t *testing.T, s *suite) {
 	d := s.open(t)
 	all := upload(d, tensor.Int8, slices.Repeat([]int8{7}, 4*512)).Tensor.Buffer
@@ -759,7 +758,7 @@ func testNarrow(t *testing.T, s *suite) {
 	random := rand.New(rand.NewPCG(5, 6))
 	var x, y, z []float32
 	add := func(a, b, c float64) { x, y, z = append(x, float32(a)), append(y, float32(b)), append(z, float32(c)) }
-	// Every float16, the midpoints to the next, and their float32 neighbours: all rounding decisions.
+	// Every float16, the midpoints to the next, and the neighbours of those: all rounding decisions.
 	for u := range uint16(0x7c00) {
 		lo, hi := float16.decode(u), float16.decode(u+1)
 		if u+1 == 0x7c00 {
@@ -809,8 +808,8 @@ func testNarrow(t *testing.T, s *suite) {
 	}
 }
 
-// encodeSum rounds p + c once. p and c have at most 22 bits each, so their float64 sum is either exact or off by less
-// than half a unit; the sign of the remainder gives the direction.
+// encodeSum rounds p + c once. p and c have at most 22 bits, so their float64 sum is exact or off by less than half a
+// unit; the remainder's sign gives the direction.
 func (f format) encodeSum(p, c float64) uint16 {
 	sum := p + c
 	if math.IsNaN(sum) || math.IsInf(sum, 0) {
@@ -858,7 +857,7 @@ func testMeasure(t *testing.T, s *suite) {
 			}
 		}
 	}
-	// The time of Before is not part of the sample. Each call doubles its input in place; Before restores it.
+	// Before is not timed. Each call doubles its input in place; Before restores it.
 	ones := upload(d, tensor.Float32, slices.Repeat([]float32{1}, 1<<16)).Tensor.Buffer
 	calls, before := 0, 0
 	plan.Before = func() error {
@@ -889,7 +888,7 @@ func testMeasure(t *testing.T, s *suite) {
 	}
 }
 
-// isolated runs f in its own process, because a device fault leaves a GPU's context unusable.
+// isolated runs f in its own process, because a fault leaves a GPU's context unusable.
 func isolated(t *testing.T, s *suite, f func(t *testing.T)) {
 	if os.Getenv(child) == t.Name() {
 		f(t)

@@ -1,5 +1,5 @@
-// The fields of CUPTI's activity records that are used, for little-endian machines with 64-bit pointers. Each struct
-// is the beginning of a CUPTI record that newer versions extend only at the end:
+// The used fields of CUPTI's activity records, for little-endian machines with 64-bit pointers. Each struct is the
+// beginning of a record that newer versions extend only at the end:
 //
 //     CUPTI of CUDA    12.0 to 12.7   12.8, 12.9   13.0, 13.1   13.2   13.3
 //     kernel           Kernel9        Kernel9      Kernel10     11     12
@@ -7,7 +7,7 @@
 //     memset           Memset4
 //     API call         API
 //
-// TestLayouts compares them with CUPTI's own header.
+// TestLayouts compares them with CUPTI's header.
 #ifndef FISUB_CUPTI_RECORDS_H
 #define FISUB_CUPTI_RECORDS_H
 

@@ -70,7 +70,7 @@ char *fisub_cupti_open(const char *path, uint32_t *version) {
   return message;
 }
 
-// Makes room for size more bytes; returns 0 if that is impossible.
+// Makes room for size more bytes, or returns 0.
 static int grow(size_t size) {
   if (got.size + size <= room) return 1;
   size_t next = room == 0 ? 1 << 20 : 2 * room;
@@ -80,7 +80,7 @@ static int grow(size_t size) {
   return 1;
 }
 
-// Stores the index of a copy of name in *index: CUPTI's own string may be freed with the kernel's module.
+// Sets *index to a copy of name, because CUPTI's may be freed with the kernel's module.
 static int intern(const char *name, uint32_t *index) {
   if (name == NULL) name = "";
   if (last_name < got.n_names && strcmp(got.names[last_name], name) == 0) return *index = last_name, 1;
@@ -183,7 +183,7 @@ int fisub_cupti_begin(const char **step) {
 }
 
 int fisub_cupti_end(fisub_records *r, const char **step) {
-  // The first flush keeps a buffer that has an unfinished record; the forced flush then finds only finished ones.
+  // The first flush keeps buffers with unfinished records; the forced one then finds only finished records.
   *step = "cuptiActivityFlushAll";
   int result = api.cuptiActivityFlushAll(0);
   if (result == 0) result = api.cuptiActivityFlushAll(FLUSH_FORCED);

@@ -1,7 +1,7 @@
 //go:build cuda && linux && cgo
 
-// Package cupti collects CUPTI's activity records in this process, for package activity. It loads libcupti when it is
-// first needed, and does not link it. It needs the build tag cuda.
+// Package cupti collects CUPTI's activity records in this process, for package activity. It needs the build tag cuda,
+// and loads libcupti at the first use.
 package cupti
 
 /*
@@ -21,21 +21,20 @@ import (
 	"fisub/device/activity"
 )
 
-// A Library is the loaded libcupti; a process has one. It is used from one goroutine at a time.
+// A Library is the process's libcupti. It is used from one goroutine at a time.
 type Library struct {
 	Path    string // a file, or a name for the loader
 	Version int    // as in package activity
 }
 
-// opened holds the process's library.
 var opened struct {
 	sync.Mutex
 	lib *Library
 	err error
 }
 
-// Open loads libcupti for a driver of the CUDA major release, such as 13: the first in dirs, else the loader's, else
-// the same for the previous release. The error wraps device.ErrTimer. Later calls return the result of the first.
+// Open loads libcupti for a driver of a CUDA major release such as 13: the first in dirs, else the loader's, else the
+// same for the previous release. The error wraps device.ErrTimer. Later calls return the first result.
 func Open(dirs []string, major int) (*Library, error) {
 	opened.Lock()
 	defer opened.Unlock()
@@ -60,7 +59,7 @@ func open(dirs []string, major int) (*Library, error) {
 			if message == "" {
 				return lib, nil
 			}
-			// A missing file is the normal case: report any other message first.
+			// A missing file is normal: prefer any other message.
 			if first == "" && !strings.Contains(message, "No such file or directory") {
 				first = message
 			}
@@ -89,9 +88,9 @@ func load(path string) (*Library, string) {
 	return &Library{Path: path, Version: int(version)}, ""
 }
 
-// Begin starts recording on all devices of the process. The error wraps device.ErrTimer and contains CUPTI's reason:
-// CUPTI fails while another profiler is active, on some virtual GPUs, and if the driver restricts profiling to root.
-// After a success, End must follow.
+// Begin starts recording on all devices of the process; after a success, End must follow. The error wraps
+// device.ErrTimer: CUPTI fails while another profiler is active, on some virtual GPUs, and if the driver lets only
+// root profile.
 func (l *Library) Begin() error {
 	var step *C.char
 	return result(C.fisub_cupti_begin(&step), step)
@@ -100,8 +99,8 @@ func (l *Library) Begin() error {
 // Now returns CUPTI's clock in ns, or 0 on failure.
 func (l *Library) Now() uint64 { return uint64(C.fisub_cupti_now()) }
 
-// End stops recording and returns the records. All work on the devices must be done. The error wraps device.ErrTimer:
-// records were lost or are not plausible.
+// End stops recording and returns the records. The devices' work must be done. The error wraps device.ErrTimer:
+// records were lost or are implausible.
 func (l *Library) End() (*activity.Records, error) {
 	var step *C.char
 	var r C.fisub_records

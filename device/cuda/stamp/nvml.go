@@ -21,24 +21,24 @@ import (
 	"fisub/device"
 )
 
-// ticks returns a channel that triggers the readings. A reading takes the driver well under a millisecond.
+// ticks triggers the readings. A reading takes the driver well under a millisecond.
 var ticks = func() (c <-chan time.Time, stop func()) {
 	t := time.NewTicker(50 * time.Millisecond)
 	return t.C, t.Stop
 }
 
-// utilizationPeriod is the longest sampling period of the driver for the processes' use of the GPU.
+// utilizationPeriod is the driver's longest sampling period for the processes' use of the GPU.
 const utilizationPeriod = time.Second
 
 // A Meter reads one GPU.
 type Meter struct {
 	dev     C.nvml_device
 	mig     bool
-	missing map[string]string // reasons by values that could not be read
+	missing map[string]string // reasons, by unreadable values
 	mu      sync.Mutex        // guards missing
 }
 
-// failure returns an error for NVML's result ret while doing something, or nil for success.
+// failure returns an error for NVML's result ret, or nil for success.
 func failure(doing string, ret C.int) error {
 	if ret == C.NVML_SUCCESS {
 		return nil
@@ -72,7 +72,7 @@ func Open(uuid string) (*Meter, error) {
 // Close shuts NVML down.
 func (m *Meter) Close() { C.fisub_nvmlShutdown() }
 
-// GPUs lists the GPUs of this machine in the order of their PCI bus ids, each with the processes computing on it.
+// GPUs lists this machine's GPUs in the order of their PCI bus ids, with the processes computing on them.
 func GPUs() ([]GPU, error) {
 	if err := load(); err != nil {
 		return nil, err
@@ -97,7 +97,7 @@ func GPUs() ([]GPU, error) {
 			return nil, err
 		}
 		gpus[i] = GPU{UUID: C.GoString(&uuid[0]), Name: C.GoString(&name[0])}
-		gpus[i].Processes, _ = running(dev) // may be empty in containers even if there are some
+		gpus[i].Processes, _ = running(dev) // may be empty in containers although there are some
 	}
 	return gpus, nil
 }
@@ -149,7 +149,7 @@ func (m *Meter) find(uuid string) error {
 	return nil
 }
 
-// known reports whether NVML succeeded; if not, it records the reason for the missing value.
+// known reports whether NVML succeeded, and records a failure as the reason for a missing value.
 func (m *Meter) known(what string, ret C.int) bool {
 	if ret == C.NVML_SUCCESS {
 		return true
@@ -200,12 +200,12 @@ func (m *Meter) eccErrors() int64 {
 }
 
 // processes lists all processes that hold memory on the GPU, with their use of it since the given time. It returns nil
-// if their number is at most own, the number of the caller's processes.
+// if there are at most own, the number of the caller's processes.
 func (m *Meter) processes(since time.Time, own int) []device.GPUProcess {
 	all, ret := running(m.dev)
 	m.known("processes", ret)
 	if len(all) <= own {
-		return nil // their PIDs may differ, so only count them
+		return nil // only count: their PIDs may differ
 	}
 	var n C.uint
 	var samples []C.nvml_utilization
@@ -245,10 +245,9 @@ type watch struct {
 	bits     uint64
 }
 
-// Begin takes a reading before the timing and then, in the background, one every 50 ms, the first immediately. own are
-// the PIDs of the timed processes that hold memory on the GPU; all others are listed in the stamp. end stops the
-// readings and returns the stamp and the reasons to doubt the timing. It must be called once, and before the next
-// Begin.
+// Begin takes a reading before the timing, and then one every 50 ms in the background, the first immediately. own are
+// the PIDs of the timed processes that hold GPU memory; all others are listed in the stamp. end stops the readings and
+// returns the stamp and reasons to doubt the timing. Call it once, before the next Begin.
 func (m *Meter) Begin(own []int) (end func() (*device.Stamp, []string)) {
 	m.missing = map[string]string{}
 	w := &watch{meter: m, stamp: &device.Stamp{MIG: m.mig}, begun: time.Now(), own: own,

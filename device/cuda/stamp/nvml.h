@@ -1,7 +1,7 @@
 //go:build cuda && linux && cgo
 
-// The part of NVML that is used, loaded at run time: NVML comes with the driver, and a binary must start without one.
-// Names, values and layouts are as in NVIDIA's nvml.h.
+// The used part of NVML, loaded at run time: NVML comes with the driver, and binaries start without one. Names, values
+// and layouts are as in NVIDIA's nvml.h.
 #ifndef FISUB_STAMP_NVML_H
 #define FISUB_STAMP_NVML_H
 
@@ -32,8 +32,8 @@ typedef struct {
   unsigned sm, memory, encoder, decoder;
 } nvml_utilization;
 
-// Each function in this list is callable as fisub_NAME. It returns NVML_FUNCTION_NOT_FOUND before fisub_nvml_load, and
-// if the driver does not have it.
+// Each of these functions is callable as fisub_NAME. It returns NVML_FUNCTION_NOT_FOUND before fisub_nvml_load, and if
+// the driver does not have it.
 #define NVML_FUNCTIONS                                                                                                 \
   X(nvmlInit_v2, (void), ())                                                                                           \
   X(nvmlShutdown, (void), ())                                                                                          \
@@ -59,11 +59,11 @@ typedef struct {
 NVML_FUNCTIONS
 #undef X
 
-// fisub_nvml_load loads libnvidia-ml.so.1 and initialises it, or returns NVML_LIBRARY_NOT_FOUND. Each successful load
-// needs one fisub_nvmlShutdown.
+// fisub_nvml_load loads and initialises libnvidia-ml.so.1, or returns NVML_LIBRARY_NOT_FOUND. Each success needs one
+// fisub_nvmlShutdown.
 int fisub_nvml_load(void);
 
-// fisub_nvml_error returns the text of a result, a static string.
+// fisub_nvml_error returns a result's text, a static string.
 const char *fisub_nvml_error(int result);
 
 #endif

@@ -1,5 +1,5 @@
-// Package stamp reads the state of a GPU through NVML while any process times code on it, and reports reasons to doubt
-// the timings. It needs the build tag cuda, otherwise Open fails. NVML is loaded when it is first needed.
+// Package stamp reads the state of a GPU through NVML while a process is timed on it, and reports reasons to doubt the
+// timings. It needs the build tag cuda, else Open fails. NVML is loaded at the first use.
 package stamp
 
 import (
@@ -11,15 +11,15 @@ import (
 	"fisub/device"
 )
 
-// A GPU is a GPU in NVML's list.
+// A GPU is an entry of NVML's list.
 type GPU struct {
 	UUID      string // "GPU-..."
 	Name      string // "NVIDIA B200"
 	Processes []device.GPUProcess
 }
 
-// reasons name the bits of NVML's clocks event reasons that mean that the GPU ran slower than it could. Idleness (1),
-// the user's clock settings (2) and the display's (256) do not count.
+// reasons are the bits of NVML's clocks event reasons for which the GPU was slower than possible, so not idleness (1),
+// the user's clock settings (2) or the display's (256).
 var reasons = []struct {
 	bit  uint64
 	name string
@@ -41,7 +41,7 @@ func throttles(bits uint64) (names []string) {
 	return names
 }
 
-// sumUp returns the minimum, median and maximum of each field.
+// sumUp returns minimum, median and maximum of each field.
 func sumUp(readings []device.Reading) device.During {
 	d := device.During{N: len(readings)}
 	if len(readings) == 0 {
@@ -69,8 +69,7 @@ func sumUp(readings []device.Reading) device.During {
 // clockSpread is the largest harmless variation of the SM clock, as a fraction of its maximum.
 const clockSpread = 0.02
 
-// disturbed returns reasons to doubt timings with stamp s. eccNew is the number of uncorrected errors during the
-// timing.
+// disturbed returns reasons to doubt timings with stamp s; eccNew counts the uncorrected errors during them.
 func disturbed(s *device.Stamp, eccNew int64) (why []string) {
 	if len(s.ThrottleReasons) > 0 {
 		why = append(why, "the GPU was throttled: "+strings.Join(s.ThrottleReasons, ", "))
@@ -96,9 +95,8 @@ func disturbed(s *device.Stamp, eccNew int64) (why []string) {
 	return why
 }
 
-// without returns the processes other than own. The driver may count PIDs in another namespace, so that none of own is
-// among the processes. Then without drops as many of the busiest (the last ones of those equally busy), and the names
-// of the others, because names are looked up in this namespace.
+// without returns the processes other than own. If the driver counts PIDs in another namespace, none of own is found.
+// Then it drops as many of the busiest (the last of equals), and the others' names, which belong to this namespace.
 func without(processes []device.GPUProcess, own []int) []device.GPUProcess {
 	mine := func(p device.GPUProcess) bool { return slices.Contains(own, p.PID) }
 	others := slices.Clone(processes)
@@ -119,7 +117,7 @@ func without(processes []device.GPUProcess, own []int) []device.GPUProcess {
 	return others
 }
 
-// noteOf returns a stamp's note about values that could not be read; missing maps each to the reason.
+// noteOf returns a stamp's note; missing maps unreadable values to reasons.
 func noteOf(missing map[string]string) string {
 	if len(missing) == 0 {
 		return ""

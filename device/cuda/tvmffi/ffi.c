@@ -56,8 +56,7 @@ static int raised(const fisub_ffi *f, int rc, fisub_error **error) {
   return rc;
 }
 
-// new_managed allocates a managed tensor with shape and contiguous strides in one block, or returns NULL if out of
-// memory.
+// new_managed allocates a managed tensor with shape and contiguous strides in one block, or returns NULL.
 static fisub_dl_managed *new_managed(fisub_dl_device device, fisub_dl_dtype dtype, int32_t ndim, const int64_t *shape) {
   fisub_dl_managed *m = calloc(1, sizeof *m + 2 * (size_t)ndim * sizeof(int64_t));
   if (m == NULL) return NULL;
@@ -117,7 +116,7 @@ static struct {
   int (*alloc)(uint64_t *address, size_t size);
   int (*release)(uint64_t address);
   block *unused;
-  size_t used; // bytes in blocks that are in use
+  size_t used; // bytes in use
 } heap = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
 static int heap_alloc(uint64_t *address, size_t size) {
@@ -152,7 +151,7 @@ size_t fisub_trim(void) {
   return used;
 }
 
-// take returns a block of exactly size bytes, or NULL with *code set if the device is out of memory.
+// take returns a block of exactly size bytes, or NULL with *code set.
 static block *take(size_t size, int *code) {
   block *b = NULL;
   pthread_mutex_lock(&heap.mutex);
@@ -188,7 +187,7 @@ static void give(block *b) {
     b->next = heap.unused;
     heap.unused = b;
   } else {
-    heap_release(b); // its device has been closed in the meantime
+    heap_release(b); // its device has been closed
   }
   pthread_mutex_unlock(&heap.mutex);
 }
