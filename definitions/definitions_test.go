@@ -55,8 +55,8 @@ func TestNamesAndPaths(t *testing.T) {
 	}
 }
 
-// If the contest's dataset has a definition, ours must have exactly the same interface; only descriptions, tags and
-// the text of the reference may differ.
+// Definitions of the contest's dataset must have exactly the same interface here; only descriptions, tags and the text
+// of the reference may differ.
 func TestSameInterfaceAsTheContest(t *testing.T) {
 	compared := 0
 	for file, def := range all(t) {

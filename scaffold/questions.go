@@ -55,7 +55,7 @@ func (q *Questioner) Language() (l trace.Language, err error) {
 	return l, err
 }
 
-// Text asks for a text accepted by CheckText.
+// Text asks for a text that passes CheckText.
 func (q *Questioner) Text(what, fallback string) (text string, err error) {
 	err = q.Ask(what, fallback, func(answer string) error {
 		text = answer
@@ -64,7 +64,7 @@ func (q *Questioner) Text(what, fallback string) (text string, err error) {
 	return text, err
 }
 
-// WithKernel returns the names of the definitions with a template kernel.
+// WithKernel returns the names with a template kernel.
 func WithKernel(names []string) []string {
 	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !Known(name) })
 }

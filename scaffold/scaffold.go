@@ -1,5 +1,5 @@
-// Package scaffold creates the files of a new submission: config, kernel, .gitignore and a CI workflow. It has
-// correct, simple kernels for fisub's own definitions only. It asks no questions and runs no programs.
+// Package scaffold creates the files of a new submission: config, kernel, .gitignore and a CI workflow. It has simple,
+// correct kernels for fisub's own definitions only. It asks no questions and runs no programs.
 package scaffold
 
 import (
@@ -47,7 +47,7 @@ type Options struct {
 	Language   trace.Language // one of Languages
 	Name       string         // of the solution
 	Author     string
-	Set        string // workload set named in the config's comments; "" is "contest"
+	Set        string // named in the config's comments; "" is "contest"
 	Edge       bool   // the definition has a set of hard inputs
 	Version    string // fisub's commit or tag, for the workflow
 }
@@ -64,8 +64,8 @@ type Project struct {
 	sources string // folder of the sources
 }
 
-// New creates the project described by opts. The same options produce the same files. All errors are about the
-// options; ErrNoKernel is returned if Known does not know the definition.
+// New creates the project described by opts; the same options produce the same files. All errors are about the
+// options: ErrNoKernel if the definition is not Known.
 func New(opts Options) (*Project, error) {
 	var faults []error
 	for _, text := range []struct{ what, value string }{{"name", opts.Name}, {"author", opts.Author},
@@ -118,8 +118,8 @@ func New(opts Options) (*Project, error) {
 	return p, nil
 }
 
-// CheckText returns an error if a text is unusable as a solution's name, author or definition. The contest's tools use
-// authors and names in paths when they save results.
+// CheckText returns an error if a text is unusable as a solution's name, author or definition: the contest's tools use
+// them in paths.
 func CheckText(text string) error {
 	switch {
 	case strings.TrimSpace(text) == "":
@@ -164,13 +164,12 @@ func folder(definition string) string {
 	return "families/decode"
 }
 
-// signature returns the signature of a kernel for def: "kernel(x float32 [n, 4], scale float32) -> (y float32 [n])".
+// signature returns a kernel's signature: "kernel(x float32 [n, 4], scale float32) -> (y float32 [n])".
 func signature(def *trace.Definition) string {
 	list := func(specs *trace.Map[trace.TensorSpec]) string { return "(" + strings.Join(tensors(specs), ", ") + ")" }
 	return "kernel" + list(&def.Inputs) + " -> " + list(&def.Outputs)
 }
 
-// tensors describes each tensor: name, dtype and axes.
 func tensors(specs *trace.Map[trace.TensorSpec]) (all []string) {
 	for name, spec := range specs.All() {
 		text := name + " " + spec.DType.String()
@@ -185,7 +184,6 @@ func tensors(specs *trace.Map[trace.TensorSpec]) (all []string) {
 	return all
 }
 
-// axes lists the axes with their sizes.
 func axes(def *trace.Definition) string {
 	var all []string
 	for name, axis := range def.Axes.All() {
@@ -211,7 +209,7 @@ func embeddedFile(name string) []byte {
 	return data
 }
 
-// filled returns an embedded file with its [[actions]] filled in from values and def.
+// filled returns an embedded file with its [[actions]] filled in.
 func filled(name string, def *trace.Definition, values map[string]any) []byte {
 	spec := func(name string) trace.TensorSpec {
 		in, _ := def.Inputs.Get(name)
@@ -264,14 +262,14 @@ const (
 	Unchanged = "unchanged" // the file already had this content
 )
 
-// A ConflictError lists files in the folder that prevent writing the project.
+// A ConflictError lists files that prevent writing the project.
 type ConflictError struct{ Lines []string } // one for each file
 
 func (e *ConflictError) Error() string { return strings.Join(e.Lines, "\n") }
 
-// Write writes the files below dir, which is created if necessary, and returns the result for each, in order. If files
-// exist with other content, or the folder of the sources has other files, it writes nothing and returns a
-// *ConflictError; with force it replaces the former and keeps the latter.
+// Write writes the files below dir, created if necessary, and returns the result for each, in order. If files exist
+// with other content, or the folder of the sources has other files, it writes nothing and returns a *ConflictError;
+// with force it replaces the former and keeps the latter.
 func (p *Project) Write(dir string, force bool) (done []string, err error) {
 	var conflicts []string
 	for _, f := range p.Files {
@@ -316,8 +314,7 @@ func (p *Project) Write(dir string, force bool) (done []string, err error) {
 	return done, nil
 }
 
-// read reads a file that Write may replace. It must be a regular file; the content of one too large for Write is not
-// read.
+// read reads a regular file that Write may replace. Files too large for Write are not read.
 func read(name string) ([]byte, error) {
 	st, err := os.Stat(name)
 	if err != nil {

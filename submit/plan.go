@@ -1,7 +1,6 @@
 // Package submit turns a commit into a submission to the contest: a git tag. It compares the working tree with the
-// contest collector's view of a clean checkout, lists the reasons for and against a tag, and creates and pushes it. It
-// never commits, moves a tag or forces a push. It runs git; formats, packing and runs are left to trace, pack and
-// bench/runs.
+// contest collector's view of a clean checkout, lists reasons for and against a tag, creates it and pushes it. It
+// never commits, moves a tag or forces a push. Formats, packing and runs are left to trace, pack and bench/runs.
 package submit
 
 import (
@@ -28,8 +27,8 @@ type StepState string
 const (
 	OK      StepState = "ok"
 	Warning StepState = "warning" // the result should be read with it
-	Todo    StepState = "to do"   // the user has to do something before the tag can be created
-	Fault   StepState = "fault"   // the contest would get a different submission than the tested one, or none
+	Todo    StepState = "to do"   // the user has something to do before the tag can be created
+	Fault   StepState = "fault"   // the contest would get another submission than the tested one, or none
 )
 
 // A Step is the result of one check.
@@ -40,23 +39,23 @@ type Step struct {
 	Hint  string    `json:"hint,omitempty"`
 }
 
-// A Survey holds the facts about a repository that all its submissions share.
+// A Survey holds the facts that all submissions of a repository share.
 type Survey struct {
-	Top       string          // root of the working tree; without git the folder given to NewSurvey
+	Top       string          // root of the working tree; without git NewSurvey's dir
 	Repo      *git.Repository // nil if Missing is set
 	Missing   error           // git.ErrMissing or git.ErrNoRepository
 	Head      git.Head
-	Here      *pack.Collection // submissions in the working tree, or in the folder without git
-	Committed *pack.Collection // submissions in a clean checkout of HEAD; nil if nothing is committed
-	Changes   []git.Change     // differences from HEAD in files that the collector reads
+	Here      *pack.Collection // in the working tree, or in the folder without git
+	Committed *pack.Collection // in a clean checkout of HEAD; nil if nothing is committed
+	Changes   []git.Change     // from HEAD, in files that the collector reads
 	Tags      []Tag
 	Remote    *git.Remote // nil if the repository has no remote
 	Refs      git.Refs    // nil if the remote was not asked or did not answer
 	Offline   error       // why it did not answer; wraps git.ErrOffline
 }
 
-// NewSurvey examines the repository that contains the folder dir. remote is the name of the remote; "" means the
-// branch's remote, origin, or the only one. Without a repository, the fields that need one are empty.
+// NewSurvey examines the repository that contains the folder dir. remote is a remote's name; "" means the branch's,
+// origin, or the only one. Without a repository, the fields that need one are empty.
 func NewSurvey(ctx context.Context, dir, remote string) (*Survey, error) {
 	repo, err := git.Open(ctx, dir)
 	if git.IsMissing(err) {
@@ -96,8 +95,7 @@ func NewSurvey(ctx context.Context, dir, remote string) (*Survey, error) {
 	return v, err
 }
 
-// changes lists the differences between HEAD and the working tree in files that the collector reads here or in the
-// commit.
+// changes lists differences from HEAD in files that the collector reads, here or in the commit.
 func (v *Survey) changes(ctx context.Context) ([]git.Change, error) {
 	reads, paths := map[string]bool{pack.Packed: true}, map[string]bool{pack.Packed: true}
 	for _, c := range slices.Concat(v.Here.Taken(), v.Committed.Taken()) {
@@ -121,13 +119,13 @@ type Options struct {
 	Proof     *Proof
 	Untested  bool   // require no passed run, but refuse failed ones
 	Findings  bool   // accept findings of runs
-	Checked   []Step // results of the pre-flight checks
+	Checked   []Step // of the pre-flight checks
 	Version   string // of fisub
 	WillPush  bool
-	AskedName string // the remote requested by the user, or ""
+	AskedName string // the remote named by the user, or ""
 }
 
-// A TagPlan lists the steps to a tag of one submission, and their results.
+// A TagPlan lists the steps to a tag, and their results.
 type TagPlan struct {
 	Config     string `json:"config"` // as in Options
 	Definition string `json:"definition"`
@@ -142,7 +140,7 @@ type TagPlan struct {
 	Pushed     bool   `json:"pushed"` // the remote has the tag
 }
 
-// Refused reports whether the tag cannot be created in this state, and whether a fault is the reason.
+// Refused reports whether the tag cannot be created yet, and whether a fault is the reason.
 func (p *TagPlan) Refused() (refused, fault bool) {
 	for _, s := range p.Steps {
 		refused = refused || s.State == Todo || s.State == Fault
@@ -151,7 +149,7 @@ func (p *TagPlan) Refused() (refused, fault bool) {
 	return refused, fault
 }
 
-// NeedsEdge reports whether only a run of set edge, and possibly steps of git, are still missing.
+// NeedsEdge reports whether only a run of set edge, and maybe steps of git, are missing.
 func (p *TagPlan) NeedsEdge() bool {
 	needed := false
 	for _, s := range p.Steps {
@@ -167,7 +165,7 @@ func (p *TagPlan) add(name string, state StepState, hint, format string, args ..
 	p.Steps = append(p.Steps, Step{name, state, fmt.Sprintf(format, args...), hint})
 }
 
-// Plan lists the steps from a submission to its tag.
+// Plan lists the steps to a submission's tag.
 func (v *Survey) Plan(ctx context.Context, o Options) (*TagPlan, error) {
 	sol := o.Solution
 	n := Note{Definition: sol.Definition, Name: sol.Name, Author: sol.Author, ContentHash: sol.Hash(), Fisub: o.Version}
@@ -251,8 +249,8 @@ func (p *TagPlan) tested(proof *Proof, untested, findings bool) {
 	}
 }
 
-// collected checks whether the collector finds the config, or a packed solution instead. Other faults of the config
-// are reported by the pre-flight checks, and refused by checkout.
+// collected checks whether the collector finds the config, or a packed solution instead. The pre-flight checks report
+// its other faults, and checkout refuses them.
 func (v *Survey) collected(p *TagPlan, own string, sol *trace.Solution) {
 	switch c := v.Here.Of(own); {
 	case path.Base(own) != config.Name:
@@ -266,7 +264,7 @@ func (v *Survey) collected(p *TagPlan, own string, sol *trace.Solution) {
 	}
 }
 
-// commit checks HEAD and the working tree, and reports whether they are the same, apart from ignored files.
+// commit compares HEAD with the working tree, and reports whether they are the same, ignored files aside.
 func (v *Survey) commit(p *TagPlan, own string) (same bool) {
 	if v.Head.Commit == "" {
 		p.add("commit", Todo, "git add "+plain.Word(path.Dir(own))+" && git commit", "nothing is committed yet")
@@ -308,7 +306,7 @@ func (v *Survey) checkout(p *TagPlan, own string, sol *trace.Solution) {
 		hint = "git ls-tree -r HEAD lists what the commit holds: files of a submodule, and what filters make, are not in it"
 	}
 	if c.Solution == nil && here.Solution == nil || c.Solution != nil && here.Solution != nil &&
-		len(pack.Differences(c.Solution, here.Solution)) == 0 { // then the contest's packer makes the difference, not git
+		len(pack.Differences(c.Solution, here.Solution)) == 0 { // then the contest's packer is the reason, not git
 		hint = pack.CollectHint + "; git rm it if the sources are meant"
 	}
 	if c.Err != nil {
@@ -470,7 +468,7 @@ func (v *Survey) remote(ctx context.Context, p *TagPlan, o Options) error {
 	return nil
 }
 
-// Make creates the tag of a plan that is not refused; made is false if it already exists.
+// Make creates the tag of a plan that is not refused; made is false if it exists.
 func (v *Survey) Make(ctx context.Context, p *TagPlan) (made bool, err error) {
 	if p.Object != "" {
 		return false, nil
@@ -479,7 +477,7 @@ func (v *Survey) Make(ctx context.Context, p *TagPlan) (made bool, err error) {
 	return err == nil, err
 }
 
-// Send pushes the tag of a plan; sent is false if the remote already has it.
+// Send pushes the tag of a plan; sent is false if the remote has it.
 func (v *Survey) Send(ctx context.Context, p *TagPlan) (sent bool, err error) {
 	if p.Pushed {
 		return false, nil
@@ -489,7 +487,7 @@ func (v *Survey) Send(ctx context.Context, p *TagPlan) (sent bool, err error) {
 	return p.Pushed, err
 }
 
-// some joins words, shortened to fit on a line.
+// some joins words, shortened to a line.
 func some(words []string) string {
 	const most = 8
 	if n := len(words) - most; n > 0 {

@@ -26,7 +26,7 @@ func tags(ctx context.Context, r *git.Repository) (list []Tag, err error) {
 	return list, err
 }
 
-// A Note is the content of a tag's message: facts about the tagged submission.
+// A Note holds the facts about a submission in its tag's message.
 type Note struct {
 	Definition  string `json:"definition,omitempty"`
 	Name        string `json:"name,omitempty"`
@@ -44,13 +44,12 @@ type line struct {
 	value *string
 }
 
-// lines returns the lines of the message, in order.
 func (n *Note) lines() []line {
 	return []line{{"Definition", &n.Definition}, {"Name", &n.Name}, {"Author", &n.Author},
 		{"Content-Hash", &n.ContentHash}, {"Run", &n.Run}, {"Result", &n.Result}, {"Device", &n.Device}, {"Fisub", &n.Fisub}}
 }
 
-// maxNote is the maximum length of a line of a tag's message in bytes.
+// maxNote is the maximum length of a line of the message in bytes.
 const maxNote = 1000
 
 // Message returns the tag's message.
@@ -94,8 +93,7 @@ const (
 // Pattern is the default pattern for tag names.
 const Pattern = "submission-" + DefinitionPart + "-" + NumberPart
 
-// Expand returns the tag name for a pattern, given the names taken. The number is one more than the highest number
-// among the names that match the pattern.
+// Expand returns a pattern's tag name, with a number one higher than the highest among the names taken that match it.
 func Expand(pattern, definition string, taken []string) string {
 	n := 1
 	for _, name := range taken {

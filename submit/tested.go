@@ -13,25 +13,25 @@ import (
 	data "fisub/workloads"
 )
 
-// A Proof is the evidence in the run folders for a solution.
+// A Proof is the evidence for a solution in the run folders.
 type Proof struct {
 	Run      *runs.Run // newest GPU run of this content in which the contest's whole set passed, or nil
-	Seen     *runs.Run // Run, or else the newest run of this content whose workloads all passed; may be nil
-	Broken   string    // describes the newest run of this content with a workload that did not pass; or ""
-	Found    string    // describes the newest run of this content with findings, and the first finding; or ""
-	Failed   string    // why the newest run of this content does not count; "" if Run is set or there was no run
+	Seen     *runs.Run // Run, else the newest run of this content whose workloads all passed, or nil
+	Broken   string    // describes the newest run of this content with a workload that did not pass, or ""
+	Found    string    // describes the newest run of this content with findings, and the first finding, or ""
+	Failed   string    // why the newest run of this content does not count; "" if there was no run, or Run is set
 	Changed  string    // id of the newest run of other content whose workloads all passed; "" if Run is set
 	Old      string    // content hash of that run
-	Warnings []string  // to be read with the proof
+	Warnings []string  // about the proof
 	Edge     string    // id of the newest run of this content on set edge, on any device, or ""
-	EdgeLack string    // why there is no proof that set edge passes; "" if there is one, or no such set
+	EdgeLack string    // why set edge is not proven to pass; "" if it is, or does not exist
 }
 
-// maxOthers is the maximum number of runs of other content that are read in full.
+// maxOthers limits the runs of other content that are read in full.
 const maxOthers = 20
 
-// Prove searches the runs below root for a proof of sol. workloads returns a set of the definition; if there is no
-// contest set, the default set counts.
+// Prove looks for a proof of sol in the runs below root. workloads returns a set of the definition; without a contest
+// set, the default set counts.
 func Prove(root string, sol *trace.Solution, workloads func(set string) ([]*trace.Workload, error)) (*Proof, error) {
 	ids, err := runs.IDs(root)
 	if err != nil {
@@ -41,7 +41,7 @@ func Prove(root string, sol *trace.Solution, workloads func(set string) ([]*trac
 	set, err := workloads(name)
 	if err != nil {
 		name = data.DefaultSet
-		set, _ = workloads(name) // without a default set there are no runs either
+		set, _ = workloads(name) // without a default set there was no run either
 	}
 	slices.Reverse(ids)
 	p := &Proof{}
@@ -54,7 +54,7 @@ func Prove(root string, sol *trace.Solution, workloads func(set string) ([]*trac
 		dir := filepath.Join(root, runs.Dir, id)
 		header, err := runs.Header(dir)
 		if err != nil || header.Definition != sol.Definition {
-			continue // no run of this definition, or one that never started
+			continue // of another definition, or never started
 		}
 		same := header.ContentHash == hash
 		if !same && (p.Changed != "" || others == maxOthers) {
@@ -73,7 +73,7 @@ func Prove(root string, sol *trace.Solution, workloads func(set string) ([]*trac
 			}
 			continue
 		}
-		if header.Set == data.EdgeSet && len(edges) > 0 { // hard inputs: such a run counts only for Edge
+		if header.Set == data.EdgeSet && len(edges) > 0 { // hard inputs: the run counts only for Edge
 			if p.Edge == "" {
 				p.Edge = id
 				if p.EdgeLack = lacking(r, sol, data.EdgeSet, edges); p.EdgeLack != "" {
@@ -131,8 +131,8 @@ func found(r *runs.Run) string {
 		plain.Short(r.Rows[i].UUID), plain.Line(f.Text))
 }
 
-// broken counts the passed workloads of a run in which one did not pass, or returns "". A timeout on the virtual GPU
-// says nothing about a GPU, and a run in another style is a run of another solution.
+// broken describes a run in which a workload did not pass, or returns "". A timeout on the virtual GPU says nothing
+// about a GPU, and a run in another style was of another solution.
 func broken(r *runs.Run, sol *trace.Solution) string {
 	if r.Run == nil || otherStyle(r, sol) {
 		return ""
@@ -153,8 +153,7 @@ func otherStyle(r *runs.Run, sol *trace.Solution) bool {
 	return r.Run.DPS != sol.Spec.DestinationPassingStyle
 }
 
-// lacking returns the reason why a run does not prove that a solution with its content passes the workloads of set, or
-// "" if it does.
+// lacking returns the reason why a run does not prove that its content passes the workloads of set, or "".
 func lacking(r *runs.Run, sol *trace.Solution, name string, set []*trace.Workload) string {
 	if r.Run == nil {
 		return "has no run.json"

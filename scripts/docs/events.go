@@ -18,7 +18,7 @@ import (
 	"fisub/internal/trace"
 )
 
-// payloads lists, for each event type, the keys of which an event has one, in the order of the types' constants.
+// payloads lists the payload keys of each event type, of which an event has one, in the order of the constants.
 var payloads = map[event.Type][]string{
 	event.TypeRun: {"run"}, event.TypeBuilding: nil, event.TypeBuilt: {"built"}, event.TypeStarted: {"started"},
 	event.TypeSamples: {"samples"}, event.TypeEvaluated: {"evaluated"}, event.TypeFailed: {"message"},
@@ -26,10 +26,10 @@ var payloads = map[event.Type][]string{
 	event.TypeDone: {"done"}, event.TypeJob: {"job_state"},
 }
 
-// A stream describes an event stream: the types of package event and their comments.
+// A stream describes the types of package event with their comments.
 type stream struct {
 	types    []string          // values of Type, in the order of their constants
-	comments map[string]string // by "Run", "Run.ID", and for the constants of Type by their values
+	comments map[string]string // by "Run", "Run.ID", and for constants of Type by value
 	objects  []object
 }
 
@@ -47,7 +47,7 @@ type field struct {
 // An m is a JSON object.
 type m = map[string]any
 
-// describe describes values of type t, using the comments in the files that declare it and the types of its fields.
+// describe describes type t, using the comments in the files that declare it and its fields' types.
 func describe(t reflect.Type, files ...string) (*stream, error) {
 	s := &stream{comments: map[string]string{}}
 	for _, file := range files {
@@ -95,7 +95,7 @@ func (s *stream) comment(n ast.Node) bool {
 	return false
 }
 
-// of returns the schema of a value of type t, and adds the structs that it refers to to s.objects.
+// of returns the schema of type t, and adds its structs to s.objects.
 func (s *stream) of(t reflect.Type, optional bool) m {
 	nullable := func(kind string) any { // an empty Go slice or map may be null
 		if optional {
@@ -149,7 +149,7 @@ func (s *stream) object(t reflect.Type) string {
 	return name
 }
 
-// word describes the values of a schema in words.
+// word describes a schema's values in a word.
 func word(schema m) string {
 	if ref, ok := schema["$ref"].(string); ok {
 		name := strings.TrimPrefix(ref, "#/$defs/")

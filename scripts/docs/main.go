@@ -1,5 +1,5 @@
-// Command docs generates pages from the code: docs/commands.md, docs/config.md, docs/events.md and docs/agents.md with
-// their JSON Schemas, and the tables of keys in docs/remote.md and docs/remote. `go generate ./docs` runs it.
+// Command docs generates docs/commands.md, docs/config.md, docs/events.md and docs/agents.md with their JSON Schemas,
+// and the tables of keys in docs/remote.md and docs/remote. `go generate ./docs` runs it.
 package main
 
 import (
@@ -103,7 +103,7 @@ func keyTable(keys []config.Key) string {
 
 func cell(s string) string { return strings.ReplaceAll(s, "|", `\|`) }
 
-// topic returns the text of `fisub help NAME`, with which the page on the same subject begins.
+// topic returns the text of `fisub help NAME`, which begins the page on the same subject.
 func topic(name string) string {
 	t, err := docs.Find(name)
 	if err != nil {
@@ -113,8 +113,8 @@ func topic(name string) string {
 	return strings.TrimRight(text, "\n") + "\n"
 }
 
-// withTables fills in the table of a provider's keys between each pair of the comments "keys of KIND" and "end of
-// keys" in text, and a help topic between "topic NAME" and "end of topic".
+// withTables fills in a provider's table of keys between the comments "keys of KIND" and "end of keys" in text, and a
+// help topic between "topic NAME" and "end of topic".
 func withTables(text []byte) ([]byte, error) {
 	keys := providers.Keys()
 	found := false
