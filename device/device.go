@@ -67,8 +67,9 @@ type Kernel interface {
 
 	// Probe calls the entry point and shows which of its writes are ordered with the device's stream. The stream is
 	// kept busy for a moment and fills the outputs (the last len(into) args) with fill. After the call, without other
-	// synchronization, their bytes are copied to into, each at most as long as its tensor's buffer; those of kept are
-	// copied too, but not filled. Results written on an unordered stream are overwritten by fill or missing.
+	// synchronization, their bytes are copied to into, each at most as long as its tensor's buffer. The arguments
+	// named by kept are copied too, but not filled. Results written on an unordered stream are overwritten by fill or
+	// missing.
 	Probe(ctx context.Context, args []Arg, fill byte, into [][]byte, kept ...Kept) error
 
 	// Sync waits for all calls and returns the first device fault. After a fault the device is unusable, and the
@@ -143,7 +144,7 @@ type Samples struct {
 	Truncated bool              `json:"truncated,omitempty"` // MaxTime ended the measurement
 	// kernels of one call in order of their start; nil if the timer does not report them
 	Kernels []Activity `json:"kernels,omitempty"`
-	// nil from a device: Measure's caller reads the GPU meanwhile
+	// nil from a device: Measure's caller reads the GPU itself
 	Stamp     *Stamp   `json:"stamp,omitempty"`
 	Disturbed []string `json:"disturbed,omitempty"` // reasons to doubt the timings, as sentences
 }

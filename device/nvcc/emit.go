@@ -29,7 +29,7 @@ type Listing struct {
 }
 
 // Emit compiles sol for arch like Build, with line information, and lists its PTX, or its machine code if sass is set.
-// Each kernel's head shows its resources; for machine code also where most registers are live, and the loads and
+// Each kernel's head shows its resources. With sass it adds the place where most registers are live, and the loads and
 // stores of local memory, such as spills. nvdisasm comes from the toolkit or PATH, or else is fetched below root after
 // a call of fetching.
 func Emit(ctx context.Context, root string, sol *trace.Solution, arch string, sass bool, fetching func()) (
@@ -261,5 +261,5 @@ func (l *lister) sass(ctx context.Context, tool, cubin string) (string, error) {
 	return out.String(), nil
 }
 
-// heading marks where a kernel's head is inserted at the end.
+// heading marks the line at which a kernel's head is inserted at the end.
 const heading = "\x00"

@@ -65,7 +65,7 @@ func BuildTorch(ctx context.Context, root, python string, sol *trace.Solution, a
 	if err != nil {
 		return nil, err
 	}
-	// Version, C++ standard, torch's headers, Python's headers, those of the CUDA libraries installed with torch.
+	// Version, C++ standard, headers of torch, of Python, and of the CUDA libraries installed with torch.
 	var facts []string
 	out, err := exec.CommandContext(ctx, python, "-c", torchFacts).Output()
 	if err != nil || json.Unmarshal(out, &facts) != nil || len(facts) < 4 || !isFile(facts[2]+"/torch/extension.h") {

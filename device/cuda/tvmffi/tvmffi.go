@@ -98,8 +98,8 @@ type Func struct {
 }
 
 // Func loads the shared object at path and returns its function symbol. The object is never unloaded, because tvm-ffi
-// and the CUDA runtime refer to its code. If it does not load or lacks symbol, the error is a *device.BuildError with
-// the contest's text.
+// and the CUDA runtime refer to its code. If it does not load, or symbol is missing, the error is a *device.BuildError
+// with the contest's text.
 func (l *Library) Func(path, symbol string) (*Func, error) {
 	cpath, csymbol := C.CString(path), C.CString(symbol)
 	defer C.free(unsafe.Pointer(cpath))
