@@ -1,6 +1,6 @@
-// Package definitions embeds the five definitions of the contest, and those of GDN with more heads, other states and
-// more tokens, as <op_type>/<name>.json.
-// Interfaces are the contest's; descriptions and references are this project's own. Reading them is workloads' part.
+// Package definitions embeds the five definitions of the contest, and variants of GDN with more heads, other states
+// and more tokens, as <op_type>/<name>.json. The interfaces are the contest's; descriptions and references are this
+// project's own. Package workloads reads them.
 package definitions
 
 import "embed"

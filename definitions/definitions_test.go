@@ -55,8 +55,8 @@ func TestNamesAndPaths(t *testing.T) {
 	}
 }
 
-// The interface of a definition that the contest's dataset has must be that one's to the letter; only prose, tags and the
-// reference's text are ours.
+// Definitions of the contest's dataset must have exactly the same interface here; only descriptions, tags and the text
+// of the reference may differ.
 func TestSameInterfaceAsTheContest(t *testing.T) {
 	compared := 0
 	for file, def := range all(t) {

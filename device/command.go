@@ -11,17 +11,17 @@ import (
 	"fisub/internal/sandbox"
 )
 
-// machineFault matches what compilers say of the machine and not of the sources.
+// machineFault matches compiler messages about the machine, not the sources.
 var machineFault = regexp.MustCompile(`(?im)^.*(no space left on device|disk quota exceeded|read-only file system|` +
 	`cannot allocate memory|virtual memory exhausted|out of memory allocating|too many open files|killed signal|` +
 	`unsupported gpu architecture|failed to find c compiler|cannot find compiler|host compiler targets unsupported|` +
 	`unsupported (gnu|clang) version).*$`)
 
-// MachineFault is the line of a compiler's output that is about the machine and not about the sources, or "".
+// MachineFault returns the line of a compiler's output that is about the machine, or "".
 func MachineFault(log string) string { return strings.TrimSpace(machineFault.FindString(log)) }
 
-// Command is exec.CommandContext for a program that starts others, such as a compiler: when ctx is done, all of them
-// end. It is started as sandbox.Own says, and in no sandbox.
+// Command is exec.CommandContext for a program that starts others, such as a compiler: when ctx is done, its whole
+// process group is killed. It is not sandboxed.
 func Command(ctx context.Context, name string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, name, args...)
 	sandbox.Own(cmd)

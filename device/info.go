@@ -2,7 +2,7 @@ package device
 
 import "fisub/internal/event"
 
-// Descriptions of a device, and of what happens on it, are part of the format of events.
+// These types describe a device and what happens on it. They belong to the format of events.
 type (
 	Info       = event.Device
 	Activity   = event.Activity

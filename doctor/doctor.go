@@ -1,5 +1,5 @@
-// Package doctor finds out which commands work on this machine, and why the others do not. It installs, builds and
-// measures nothing, uses the network for remotes only, and prints no secret.
+// Package doctor determines which commands work on this machine, and why others do not. It installs, builds and
+// measures nothing, uses the network only for remotes, and prints no secrets.
 package doctor
 
 import (
@@ -46,7 +46,7 @@ func missing(name, fact, hint string) Probe {
 	return Probe{Name: name, State: Missing, Fact: fact, Hint: hint}
 }
 
-// failed returns a missing line for err. A hint of err comes before hint.
+// failed returns a missing line for err; err's own hint is preferred.
 func failed(name string, err error, hint string) Probe {
 	text, own := usage.Explain(err)
 	return missing(name, text, cmp.Or(own, hint))
@@ -81,7 +81,7 @@ var uses = []struct {
 	{"fisub submit", []string{"git"}},
 }
 
-// Options say what to examine. A check is left out if its field is nil.
+// Options configure the checks. A check is left out if its field is nil.
 type Options struct {
 	Version  string // of fisub
 	Built    bool   // with GPU support
@@ -89,20 +89,20 @@ type Options struct {
 	CacheErr error
 	Config   string // the submission's, which need not exist
 
-	OpenGPU func(context.Context) (device.Info, error) // in a process of its own
+	OpenGPU func(context.Context) (device.Info, error) // in its own process
 	Tool    func(name string) (path string, err error) // a program of the CUDA toolkit
 	Dataset func() (*workloads.Dataset, error)
 	Tables  map[string]*config.Table // [remote.NAME]
 }
 
-// limit is the longest time of a check, also on a busy machine.
+// limit is the timeout of the checks, enough for a busy machine.
 const limit = 30 * time.Second
 
-// Examine runs all checks at once. Their lines come in a fixed order.
+// Examine runs all checks concurrently. Their lines are in a fixed order.
 func Examine(ctx context.Context, o Options) *Diagnosis {
 	x := &examination{Options: o}
 	type check struct {
-		name string // of the line in case of a timeout
+		name string // of the line after a timeout
 		run  func(context.Context) []Probe
 	}
 	checks := []check{{"gpu-support", x.program}, {"git", program("git", "apt-get install git")},
@@ -113,7 +113,7 @@ func Examine(ctx context.Context, o Options) *Diagnosis {
 			return []Probe{missing("remote", "no table [remote.NAME] in the config", "docs/remote.md shows one")}
 		}})
 	}
-	free := make(chan struct{}) // closed when this program no longer holds a GPU, which would look busy to a host
+	free := make(chan struct{}) // closed when this program no longer holds a GPU, which hosts would report as busy
 	gpu := checks[3].run
 	checks[3].run = func(ctx context.Context) []Probe {
 		defer close(free)
@@ -159,8 +159,8 @@ func (r *Diagnosis) sumUp() {
 	}
 }
 
-// state reports whether there are lines of that name or below it, as remote.lab is below remote, and whether one of
-// them is not missing: one of several remotes is enough.
+// state reports whether there are lines with or below that name, as remote.lab is below remote, and whether at least
+// one is not missing: one of several remotes is enough.
 func (r *Diagnosis) state(name string) (found, usable bool) {
 	for _, l := range r.Lines {
 		if l.Name == name || strings.HasPrefix(l.Name, name+".") {
@@ -170,8 +170,8 @@ func (r *Diagnosis) state(name string) (found, usable bool) {
 	return found, usable
 }
 
-// Require returns the missing ones among names. The name cuda stands for the needs of a run on a GPU. The error names
-// one that no line has.
+// Require returns the missing names. The name cuda stands for the needs of a run on a GPU. An unknown name is an
+// error.
 func (r *Diagnosis) Require(names []string) (missing []string, err error) {
 	for _, name := range names {
 		all := []string{name}

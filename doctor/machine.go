@@ -21,7 +21,7 @@ import (
 	"fisub/remote/bundle"
 )
 
-// An examination is one Examine.
+// An examination is one call of Examine.
 type examination struct{ Options }
 
 func (x *examination) program(context.Context) []Probe {
@@ -31,7 +31,7 @@ func (x *examination) program(context.Context) []Probe {
 	return []Probe{ok("gpu-support", "fisub %s with GPU support, %s/%s", x.Version, runtime.GOOS, runtime.GOARCH)}
 }
 
-// confinement is the protection of the judging process from a submission's.
+// confinement checks how well the judging process is protected from a submission.
 func confinement(context.Context) []Probe {
 	state := sandbox.State()
 	if len(state.Gaps) > 0 {
@@ -140,7 +140,7 @@ func (x *examination) storage(context.Context) []Probe {
 		"run fisub where the folder of the submission can be written to")}
 }
 
-// folder reports whether something can be written below dir, which need not exist.
+// folder reports whether dir, which need not exist, is writable.
 func folder(name, dir, hint string) Probe {
 	there := dir
 	for there != filepath.Dir(there) {

@@ -46,7 +46,7 @@ func (x *examination) dataset(context.Context) []Probe {
 	return []Probe{ok("dataset", "%s: %s", where, plain.Count(len(names), "definition"))}
 }
 
-// remote asks the hosts of one table for their state.
+// remote checks the hosts of one table.
 func (x *examination) remote(ctx context.Context, table string) (lines []Probe) {
 	name, again := "remote."+table, "fisub remote hosts --on "+table+" asks again"
 	p, common, err := providers.Open(x.Tables, table, "")

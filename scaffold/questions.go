@@ -11,17 +11,17 @@ import (
 	"fisub/workloads"
 )
 
-// languageTexts describe Languages.
+// languageTexts describe the Languages.
 var languageTexts = map[trace.Language]string{
 	trace.CUDA:   "kernel.cu, built by nvcc, exported through TVM-FFI; fisub needs no Python for it",
 	trace.Triton: "kernel.py with @triton.jit kernels; running it takes a Python with torch and triton",
 	trace.Python: "kernel.py in PyTorch; running it takes a Python with torch",
 }
 
-// A Questioner asks what a new submission needs.
+// A Questioner asks for the options of a new submission.
 type Questioner struct{ *ui.Questions }
 
-// Definition asks for one that there is a kernel for.
+// Definition asks for a definition with a template kernel.
 func (q *Questioner) Definition(data *workloads.Dataset) (def *trace.Definition, err error) {
 	names := WithKernel(data.Definitions())
 	describe := func(name string) string {
@@ -55,7 +55,7 @@ func (q *Questioner) Language() (l trace.Language, err error) {
 	return l, err
 }
 
-// Text asks for a text that CheckText takes.
+// Text asks for a text that passes CheckText.
 func (q *Questioner) Text(what, fallback string) (text string, err error) {
 	err = q.Ask(what, fallback, func(answer string) error {
 		text = answer
@@ -64,12 +64,12 @@ func (q *Questioner) Text(what, fallback string) (text string, err error) {
 	return text, err
 }
 
-// WithKernel gives the names of definitions with a kernel to begin from.
+// WithKernel returns the names with a template kernel.
 func WithKernel(names []string) []string {
 	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !Known(name) })
 }
 
-// LanguageNames are those of Languages.
+// LanguageNames returns the names of Languages.
 func LanguageNames() []string {
 	var names []string
 	for _, l := range Languages {

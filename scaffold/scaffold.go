@@ -1,6 +1,5 @@
-// Package scaffold makes the files of a new submission: config, kernel, .gitignore and a CI workflow. The kernels are
-// for the definitions that fisub has, correct and plain, to begin from; for others there are none. It asks nothing and
-// runs nothing.
+// Package scaffold creates the files of a new submission: config, kernel, .gitignore and a CI workflow. It has simple,
+// correct kernels for fisub's own definitions only. It asks no questions and runs no programs.
 package scaffold
 
 import (
@@ -27,30 +26,30 @@ import (
 	"fisub/internal/trace"
 )
 
-// Kernels are for the definition that their folder is named after, families for all of a kind. Each file is a template,
-// filled with what the definition says.
+// Folders in kernels are named after a definition, those in families serve several. Each file is a template, which is
+// filled in from the definition.
 //
 //go:embed kernels families project
 var embedded embed.FS
 
-// Languages are those that there are templates for.
+// Languages are the languages with templates.
 var Languages = []trace.Language{trace.CUDA, trace.Triton, trace.Python}
 
-// ErrNoKernel says that there is no kernel to begin from.
+// ErrNoKernel means that fisub has no template kernel for a definition.
 var ErrNoKernel = errors.New("fisub has no kernel to begin from")
 
 // Workflow is the path of the CI workflow in a project.
 const Workflow = ".github/workflows/fisub.yml"
 
-// Options say what to make.
+// Options describe a new project.
 type Options struct {
 	Definition *trace.Definition
 	Language   trace.Language // one of Languages
 	Name       string         // of the solution
 	Author     string
-	Set        string // a workload set to name in the config's comments; "" is "contest"
+	Set        string // named in the config's comments; "" is "contest"
 	Edge       bool   // the definition has a set of hard inputs
-	Version    string // of fisub, a commit or a tag, for the workflow
+	Version    string // fisub's commit or tag, for the workflow
 }
 
 // A File is one file of a project.
@@ -59,14 +58,14 @@ type File struct {
 	Content []byte
 }
 
-// A Project is the files of a new submission.
+// A Project holds the files of a new submission.
 type Project struct {
 	Files   []File
 	sources string // folder of the sources
 }
 
-// New makes the project that opts describe. Equal options give equal files. Its errors are about the options:
-// ErrNoKernel where the definition is none that Known knows.
+// New creates the project described by opts; the same options produce the same files. All errors are about the
+// options: ErrNoKernel if the definition is not Known.
 func New(opts Options) (*Project, error) {
 	var faults []error
 	for _, text := range []struct{ what, value string }{{"name", opts.Name}, {"author", opts.Author},
@@ -104,7 +103,7 @@ func New(opts Options) (*Project, error) {
 	} else {
 		values["EntryPoint"] = "kernel.cu::kernel"
 		add("kernel.cu", path.Join(folder(def.Name), "kernel.cu"))
-		for _, header := range []string{"tensor.cuh", "workspace.cuh"} { // those that it includes
+		for _, header := range []string{"tensor.cuh", "workspace.cuh"} { // if it includes them
 			if bytes.Contains(p.Files[0].Content, []byte(`#include "`+header+`"`)) {
 				add(header, path.Join("kernels", header))
 			}
@@ -119,8 +118,8 @@ func New(opts Options) (*Project, error) {
 	return p, nil
 }
 
-// CheckText says what is wrong with a text as a solution's name, author or definition; nil where nothing is. Authors
-// and names become parts of paths when the contest's tools save results.
+// CheckText returns an error if a text is unusable as a solution's name, author or definition: the contest's tools use
+// them in paths.
 func CheckText(text string) error {
 	switch {
 	case strings.TrimSpace(text) == "":
@@ -137,7 +136,7 @@ func CheckText(text string) error {
 	return nil
 }
 
-// FolderName is a name for a solution in dir.
+// FolderName returns a solution name derived from the folder dir.
 func FolderName(dir string) string {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
@@ -147,10 +146,10 @@ func FolderName(dir string) string {
 	return cmp.Or(name, "kernel")
 }
 
-// Known tells whether there are kernels for the definition of that name.
+// Known reports whether there is a kernel for a definition.
 func Known(definition string) bool { return folder(definition) != "" }
 
-// folder is where the kernels for the definition of that name are; "" for none.
+// folder returns the folder of the kernels for a definition, or "".
 func folder(definition string) string {
 	own := path.Join("kernels", definition)
 	if st, err := fs.Stat(embedded, own); err == nil && st.IsDir() {
@@ -165,13 +164,12 @@ func folder(definition string) string {
 	return "families/decode"
 }
 
-// signature is that of a kernel of def: "kernel(x float32 [n, 4], scale float32) -> (y float32 [n])".
+// signature returns a kernel's signature: "kernel(x float32 [n, 4], scale float32) -> (y float32 [n])".
 func signature(def *trace.Definition) string {
 	list := func(specs *trace.Map[trace.TensorSpec]) string { return "(" + strings.Join(tensors(specs), ", ") + ")" }
 	return "kernel" + list(&def.Inputs) + " -> " + list(&def.Outputs)
 }
 
-// tensors names each with its dtype and its axes.
 func tensors(specs *trace.Map[trace.TensorSpec]) (all []string) {
 	for name, spec := range specs.All() {
 		text := name + " " + spec.DType.String()
@@ -186,7 +184,6 @@ func tensors(specs *trace.Map[trace.TensorSpec]) (all []string) {
 	return all
 }
 
-// axes names each with its size.
 func axes(def *trace.Definition) string {
 	var all []string
 	for name, axis := range def.Axes.All() {
@@ -199,7 +196,7 @@ func axes(def *trace.Definition) string {
 	return strings.Join(all, ", ")
 }
 
-// Drop leaves the file at path out of the project.
+// Drop removes the file at path from the project.
 func (p *Project) Drop(path string) {
 	p.Files = slices.DeleteFunc(p.Files, func(f File) bool { return f.Path == path })
 }
@@ -212,7 +209,7 @@ func embeddedFile(name string) []byte {
 	return data
 }
 
-// filled is an embedded file with values, and what def says, in the places of its [[actions]].
+// filled returns an embedded file with its [[actions]] filled in.
 func filled(name string, def *trace.Definition, values map[string]any) []byte {
 	spec := func(name string) trace.TensorSpec {
 		in, _ := def.Inputs.Get(name)
@@ -226,7 +223,7 @@ func filled(name string, def *trace.Definition, values map[string]any) []byte {
 		"has": func(name string) bool {
 			return slices.Contains(def.Inputs.Keys(), name) || slices.Contains(def.Outputs.Keys(), name)
 		},
-		"axis": func(name string) int { // 0 for one that workloads set
+		"axis": func(name string) int { // 0 for a var axis
 			axis, _ := def.Axes.Get(name)
 			return axis.Value
 		},
@@ -254,25 +251,25 @@ func filled(name string, def *trace.Definition, values map[string]any) []byte {
 	return b.Bytes()
 }
 
-// cTypes are those of a kernel's tensors.
+// cTypes are the C types of tensors.
 var cTypes = map[tensor.DType]string{tensor.Float32: "float", tensor.BFloat16: "__nv_bfloat16", tensor.Int32: "int32_t",
 	tensor.Int64: "int64_t"}
 
-// What Write did with a file.
+// Results of Write for a file.
 const (
 	Created   = "created"
 	Replaced  = "replaced"
-	Unchanged = "unchanged" // it was there with the same content
+	Unchanged = "unchanged" // the file already had this content
 )
 
-// A ConflictError is that files in the folder keep a project from being written.
-type ConflictError struct{ Lines []string } // one about each
+// A ConflictError lists files that prevent writing the project.
+type ConflictError struct{ Lines []string } // one for each file
 
 func (e *ConflictError) Error() string { return strings.Join(e.Lines, "\n") }
 
-// Write writes the files below dir, which is made where it is missing, and returns what it did with each, in order.
-// Files that exist with other content, and other files in the folder of the sources, make it write nothing and return
-// a *ConflictError; with force the former are replaced and the latter left alone.
+// Write writes the files below dir, created if necessary, and returns the result for each, in order. If files exist
+// with other content, or the folder of the sources has other files, it writes nothing and returns a *ConflictError;
+// with force it replaces the former and keeps the latter.
 func (p *Project) Write(dir string, force bool) (done []string, err error) {
 	var conflicts []string
 	for _, f := range p.Files {
@@ -317,7 +314,7 @@ func (p *Project) Write(dir string, force bool) (done []string, err error) {
 	return done, nil
 }
 
-// read reads a file that Write may replace: a regular one of a size that it could have written.
+// read reads a regular file that Write may replace. Files too large for Write are not read.
 func read(name string) ([]byte, error) {
 	st, err := os.Stat(name)
 	if err != nil {

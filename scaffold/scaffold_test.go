@@ -37,7 +37,7 @@ func file(t *testing.T, p *Project, path string) string {
 	return ""
 }
 
-// double is none of the contest's definitions.
+// double is not a definition of the contest.
 const double = `{"name": "double", "op_type": "t", "axes": {"n": {"type": "var"}},
 "inputs": {"x": {"shape": ["n"], "dtype": "float32"}, "s": {"shape": null, "dtype": "int32"}},
 "outputs": {"y": {"shape": [], "dtype": "float32"}}, "reference": "def run(x, s):\n    return x + s"}`
@@ -51,7 +51,7 @@ func decode(t *testing.T) *trace.Definition {
 	return definition(t, string(data))
 }
 
-// Whatever the definition, what is made of it has no finding and a valid config, the commented keys included.
+// For every definition, the new project has no finding and a valid config, even with the commented keys enabled.
 func TestNew(t *testing.T) {
 	files, err := fs.Glob(definitions.FS, "*/*.json")
 	if err != nil || len(files) < 37 {

@@ -1,6 +1,6 @@
-// Package submit makes of a commit what the contest takes: a git tag. It finds what the contest's collector finds in a
-// clean checkout, what speaks for and against a tag, and makes and pushes it. It never commits, moves a tag or forces a
-// push. It runs git, and leaves formats, packing and runs to trace, pack and bench/runs.
+// Package submit turns a commit into a submission to the contest: a git tag. It compares the working tree with the
+// contest collector's view of a clean checkout, lists reasons for and against a tag, creates it and pushes it. It
+// never commits, moves a tag or forces a push. Formats, packing and runs are left to trace, pack and bench/runs.
 package submit
 
 import (
@@ -21,17 +21,17 @@ import (
 	"fisub/pack"
 )
 
-// A StepState says what a step means for the tag.
+// A StepState is the result of a step.
 type StepState string
 
 const (
 	OK      StepState = "ok"
 	Warning StepState = "warning" // the result should be read with it
-	Todo    StepState = "to do"   // left for the user before the tag can be made; nothing is wrong
-	Fault   StepState = "fault"   // the contest would get something else than what was tested, or nothing
+	Todo    StepState = "to do"   // the user has something to do before the tag can be created
+	Fault   StepState = "fault"   // the contest would get another submission than the tested one, or none
 )
 
-// A Step is one thing that was looked at.
+// A Step is the result of one check.
 type Step struct {
 	Name  string    `json:"step"` // "check", "tested", "edge", "commit", "checkout", "tag", "remote"
 	State StepState `json:"state"`
@@ -39,23 +39,23 @@ type Step struct {
 	Hint  string    `json:"hint,omitempty"`
 }
 
-// A Survey is what is true of a repository, whatever submission of it is looked at.
+// A Survey holds the facts that all submissions of a repository share.
 type Survey struct {
-	Top       string          // the root of the working tree; without git the folder that was asked about
-	Repo      *git.Repository // nil where Missing is set
+	Top       string          // root of the working tree; without git NewSurvey's dir
+	Repo      *git.Repository // nil if Missing is set
 	Missing   error           // git.ErrMissing or git.ErrNoRepository
 	Head      git.Head
-	Here      *pack.Collection // of the working tree, or of the folder without git
-	Committed *pack.Collection // of a clean checkout of HEAD; nil where nothing is committed
-	Changes   []git.Change     // what the collector reads and HEAD does not hold so
+	Here      *pack.Collection // in the working tree, or in the folder without git
+	Committed *pack.Collection // in a clean checkout of HEAD; nil if nothing is committed
+	Changes   []git.Change     // from HEAD, in files that the collector reads
 	Tags      []Tag
-	Remote    *git.Remote // nil where there is none
-	Refs      git.Refs    // nil where the remote was not asked, or gave no answer
-	Offline   error       // why it gave none; wraps git.ErrOffline
+	Remote    *git.Remote // nil if the repository has no remote
+	Refs      git.Refs    // nil if the remote was not asked or did not answer
+	Offline   error       // why it did not answer; wraps git.ErrOffline
 }
 
-// NewSurvey looks at the repository that holds the folder dir. remote is the remote's name, or "" for that of the
-// branch, origin, or the only one. What there is no repository for is left empty.
+// NewSurvey examines the repository that contains the folder dir. remote is a remote's name; "" means the branch's,
+// origin, or the only one. Without a repository, the fields that need one are empty.
 func NewSurvey(ctx context.Context, dir, remote string) (*Survey, error) {
 	repo, err := git.Open(ctx, dir)
 	if git.IsMissing(err) {
@@ -95,7 +95,7 @@ func NewSurvey(ctx context.Context, dir, remote string) (*Survey, error) {
 	return v, err
 }
 
-// changes lists what differs among the files that the collector reads, here or in the commit.
+// changes lists differences from HEAD in files that the collector reads, here or in the commit.
 func (v *Survey) changes(ctx context.Context) ([]git.Change, error) {
 	reads, paths := map[string]bool{pack.Packed: true}, map[string]bool{pack.Packed: true}
 	for _, c := range slices.Concat(v.Here.Taken(), v.Committed.Taken()) {
@@ -111,36 +111,36 @@ func (v *Survey) changes(ctx context.Context) ([]git.Change, error) {
 	return slices.DeleteFunc(all, func(c git.Change) bool { return !reads[c.Path] }), err
 }
 
-// Options say which submission, and how.
+// Options select a submission and the requirements for its tag.
 type Options struct {
 	Config    string          // path of its config.toml
-	Solution  *trace.Solution // as it packs here
-	Pattern   string          // of the tag's name; "" is Pattern
+	Solution  *trace.Solution // as packed from the working tree
+	Pattern   string          // for the tag's name; "" is Pattern
 	Proof     *Proof
-	Untested  bool   // no run is asked for, but none may have failed
-	Findings  bool   // runs may have findings
-	Checked   []Step // what the pre-flight says
+	Untested  bool   // require no passed run, but refuse failed ones
+	Findings  bool   // accept findings of runs
+	Checked   []Step // of the pre-flight checks
 	Version   string // of fisub
 	WillPush  bool
-	AskedName string // the remote that was asked for, or ""
+	AskedName string // the remote named by the user, or ""
 }
 
-// A TagPlan is what a tag of one submission takes, and what came of it.
+// A TagPlan lists the steps to a tag, and their results.
 type TagPlan struct {
-	Config     string `json:"config"` // as Options named it
+	Config     string `json:"config"` // as in Options
 	Definition string `json:"definition"`
 	Name       string `json:"name"`
 	Author     string `json:"author"`
 	Hash       string `json:"content_hash"`
 	Steps      []Step `json:"steps"`
 	Commit     string `json:"commit,omitempty"`
-	Tag        string `json:"tag,omitempty"`    // its name; "" where none can be told
-	Object     string `json:"object,omitempty"` // of the tag, once it is there, on this commit, for this content
+	Tag        string `json:"tag,omitempty"`    // name; "" if it cannot be determined
+	Object     string `json:"object,omitempty"` // of the tag on this commit for this content, once it exists
 	Note       Note   `json:"note"`
-	Pushed     bool   `json:"pushed"` // the remote has it
+	Pushed     bool   `json:"pushed"` // the remote has the tag
 }
 
-// Refused tells whether the tag cannot be made as things are, and whether that is through a fault.
+// Refused reports whether the tag cannot be created yet, and whether a fault is the reason.
 func (p *TagPlan) Refused() (refused, fault bool) {
 	for _, s := range p.Steps {
 		refused = refused || s.State == Todo || s.State == Fault
@@ -149,7 +149,7 @@ func (p *TagPlan) Refused() (refused, fault bool) {
 	return refused, fault
 }
 
-// NeedsEdge reports whether a run of set edge is missing and nothing but such a run and git's work is left to do.
+// NeedsEdge reports whether only a run of set edge, and maybe steps of git, are missing.
 func (p *TagPlan) NeedsEdge() bool {
 	needed := false
 	for _, s := range p.Steps {
@@ -165,7 +165,7 @@ func (p *TagPlan) add(name string, state StepState, hint, format string, args ..
 	p.Steps = append(p.Steps, Step{name, state, fmt.Sprintf(format, args...), hint})
 }
 
-// Plan says what stands between a submission and its tag.
+// Plan lists the steps to a submission's tag.
 func (v *Survey) Plan(ctx context.Context, o Options) (*TagPlan, error) {
 	sol := o.Solution
 	n := Note{Definition: sol.Definition, Name: sol.Name, Author: sol.Author, ContentHash: sol.Hash(), Fisub: o.Version}
@@ -191,7 +191,7 @@ func (v *Survey) Plan(ctx context.Context, o Options) (*TagPlan, error) {
 	if v.Head.Commit == "" {
 		return p, nil
 	}
-	if clean { // else what a checkout differs in is what the changes are about
+	if clean { // otherwise the checkout differs because of the changes
 		v.checkout(p, own, sol)
 	}
 	if err := v.tag(ctx, p, o); err != nil {
@@ -249,8 +249,8 @@ func (p *TagPlan) tested(proof *Proof, untested, findings bool) {
 	}
 }
 
-// collected looks whether the collector comes to the config, or to what is packed of it. What is wrong with that is
-// told by the pre-flight, and refused by what a clean checkout then packs to.
+// collected checks whether the collector finds the config, or a packed solution instead. The pre-flight checks report
+// its other faults, and checkout refuses them.
 func (v *Survey) collected(p *TagPlan, own string, sol *trace.Solution) {
 	switch c := v.Here.Of(own); {
 	case path.Base(own) != config.Name:
@@ -264,7 +264,7 @@ func (v *Survey) collected(p *TagPlan, own string, sol *trace.Solution) {
 	}
 }
 
-// commit looks at HEAD and the working tree, and tells whether they are the same, but for files that git ignores.
+// commit compares HEAD with the working tree, and reports whether they are the same, ignored files aside.
 func (v *Survey) commit(p *TagPlan, own string) (same bool) {
 	if v.Head.Commit == "" {
 		p.add("commit", Todo, "git add "+plain.Word(path.Dir(own))+" && git commit", "nothing is committed yet")
@@ -273,7 +273,7 @@ func (v *Survey) commit(p *TagPlan, own string) (same bool) {
 	head := plain.Short(v.Head.Commit)
 	var changed []string
 	for _, c := range v.Changes {
-		if c.State != "ignored" { // told by the pre-flight, and what the checkout then lacks
+		if c.State != "ignored" { // reported by the pre-flight checks and by checkout
 			changed = append(changed, fmt.Sprintf("%s (%s)", plain.Line(c.Path), c.State))
 		}
 	}
@@ -290,12 +290,12 @@ func (v *Survey) commit(p *TagPlan, own string) (same bool) {
 	return len(changed) == 0
 }
 
-// checkout compares what the collector finds in the commit with the solution.
+// checkout compares the collector's result for the commit with the solution.
 func (v *Survey) checkout(p *TagPlan, own string, sol *trace.Solution) {
 	head := plain.Short(v.Head.Commit)
 	c, here := v.Committed.Of(own), v.Here.Of(own)
 	if c == nil || here == nil {
-		return // told by collected
+		return // reported by collected
 	}
 	hint := "git check-attr -a FILE names what changes it; in .gitattributes: " +
 		path.Join(path.Dir(own), "solution") + "/** -text -ident -filter -working-tree-encoding"
@@ -306,7 +306,7 @@ func (v *Survey) checkout(p *TagPlan, own string, sol *trace.Solution) {
 		hint = "git ls-tree -r HEAD lists what the commit holds: files of a submodule, and what filters make, are not in it"
 	}
 	if c.Solution == nil && here.Solution == nil || c.Solution != nil && here.Solution != nil &&
-		len(pack.Differences(c.Solution, here.Solution)) == 0 { // it is the contest's packer, and no doing of git's
+		len(pack.Differences(c.Solution, here.Solution)) == 0 { // then the contest's packer is the reason, not git
 		hint = pack.CollectHint + "; git rm it if the sources are meant"
 	}
 	if c.Err != nil {
@@ -347,7 +347,7 @@ func (v *Survey) checkout(p *TagPlan, own string, sol *trace.Solution) {
 	}
 }
 
-// files names the sources that are not the same.
+// files returns the names of the sources that differ.
 func files(a, b *trace.Solution) (names []string) {
 	for _, f := range slices.Concat(a.Sources, b.Sources) {
 		if name := plain.Line(f.Path); !slices.Contains(a.Sources, f) || !slices.Contains(b.Sources, f) {
@@ -358,11 +358,11 @@ func files(a, b *trace.Solution) (names []string) {
 	return slices.Compact(names)
 }
 
-// tag chooses the name, or finds the tag that is there already.
+// tag chooses the tag's name, or finds the existing tag.
 func (v *Survey) tag(ctx context.Context, p *TagPlan, o Options) error {
 	pattern := cmp.Or(o.Pattern, Pattern)
 	definition := o.Solution.Definition
-	// The newest tag of this commit and content stands, if no other commit has a newer one.
+	// The newest tag of this commit and content is reused, unless another commit has a newer one.
 	for _, t := range v.Tags {
 		if t.Commit != v.Head.Commit {
 			break
@@ -409,7 +409,7 @@ func (v *Survey) tag(ctx context.Context, p *TagPlan, o Options) error {
 	return nil
 }
 
-// remote shows what a push would send where.
+// remote reports the destination and the content of a push.
 func (v *Survey) remote(ctx context.Context, p *TagPlan, o Options) error {
 	need := Warning
 	if o.WillPush {
@@ -468,7 +468,7 @@ func (v *Survey) remote(ctx context.Context, p *TagPlan, o Options) error {
 	return nil
 }
 
-// Make makes the tag of a plan that is not refused; made is false where it was there.
+// Make creates the tag of a plan that is not refused; made is false if it exists.
 func (v *Survey) Make(ctx context.Context, p *TagPlan) (made bool, err error) {
 	if p.Object != "" {
 		return false, nil
@@ -477,7 +477,7 @@ func (v *Survey) Make(ctx context.Context, p *TagPlan) (made bool, err error) {
 	return err == nil, err
 }
 
-// Send pushes the tag of a plan; sent is false where the remote had it.
+// Send pushes the tag of a plan; sent is false if the remote has it.
 func (v *Survey) Send(ctx context.Context, p *TagPlan) (sent bool, err error) {
 	if p.Pushed {
 		return false, nil
@@ -487,7 +487,7 @@ func (v *Survey) Send(ctx context.Context, p *TagPlan) (sent bool, err error) {
 	return p.Pushed, err
 }
 
-// some lists words, not more than a line can hold.
+// some joins words, shortened to a line.
 func some(words []string) string {
 	const most = 8
 	if n := len(words) - most; n > 0 {

@@ -11,13 +11,13 @@ import (
 	"fisub/internal/plain"
 )
 
-// A Tag is a tag of the repository, and what its message says.
+// A Tag is a tag of the repository with its parsed message.
 type Tag struct {
 	git.Tag
-	Note Note `json:"note"` // empty where it is not a tag of fisub's
+	Note Note `json:"note"` // empty if fisub did not create the tag
 }
 
-// tags lists those of the repository, in the order of git.Repository.Tags.
+// tags returns the repository's tags in the order of git.Repository.Tags.
 func tags(ctx context.Context, r *git.Repository) (list []Tag, err error) {
 	all, err := r.Tags(ctx)
 	for _, t := range all {
@@ -26,34 +26,33 @@ func tags(ctx context.Context, r *git.Repository) (list []Tag, err error) {
 	return list, err
 }
 
-// A Note is what the message of a tag says about the submission that it was made for.
+// A Note holds the facts about a submission in its tag's message.
 type Note struct {
 	Definition  string `json:"definition,omitempty"`
 	Name        string `json:"name,omitempty"`
 	Author      string `json:"author,omitempty"`
 	ContentHash string `json:"content_hash,omitempty"`
-	Run         string `json:"run,omitempty"`    // id of the run that passed, "none" where the tag was made untested
-	Result      string `json:"result,omitempty"` // its headline
+	Run         string `json:"run,omitempty"`    // id of the run that passed, "none" for an untested tag
+	Result      string `json:"result,omitempty"` // the run's headline
 	Device      string `json:"device,omitempty"`
-	Fisub       string `json:"fisub,omitempty"` // version of the program
+	Fisub       string `json:"fisub,omitempty"` // fisub's version
 }
 
-// A line is one of a message.
+// A line is one line of a message.
 type line struct {
 	key   string
 	value *string
 }
 
-// lines are those of a message in their order.
 func (n *Note) lines() []line {
 	return []line{{"Definition", &n.Definition}, {"Name", &n.Name}, {"Author", &n.Author},
 		{"Content-Hash", &n.ContentHash}, {"Run", &n.Run}, {"Result", &n.Result}, {"Device", &n.Device}, {"Fisub", &n.Fisub}}
 }
 
-// maxNote bounds a line of a tag's message, in bytes.
+// maxNote is the maximum length of a line of the message in bytes.
 const maxNote = 1000
 
-// Message is the text of the tag.
+// Message returns the tag's message.
 func (n Note) Message() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "Submission of %s\n\n", plain.Brief(n.Definition, maxNote))
@@ -65,7 +64,8 @@ func (n Note) Message() string {
 	return b.String()
 }
 
-// parseNote reads a message; the first line of each key counts.
+// parseNote parses a message; the first line of each key counts. It returns an empty Note if required lines are
+// missing.
 func parseNote(message string) (n Note) {
 	for line := range strings.Lines(message) {
 		key, value, ok := strings.Cut(line, ": ")
@@ -84,17 +84,16 @@ func parseNote(message string) (n Note) {
 	return n
 }
 
-// The parts of a pattern for a tag's name that stand for something.
+// Placeholders in a pattern for tag names.
 const (
-	NumberPart     = "{n}"          // the first number that is free, from 1
+	NumberPart     = "{n}"          // the first free number, from 1
 	DefinitionPart = "{definition}" // the definition's name
 )
 
-// Pattern is that of the tags' names where the config has none.
+// Pattern is the default pattern for tag names.
 const Pattern = "submission-" + DefinitionPart + "-" + NumberPart
 
-// Expand gives the name that a pattern stands for, when the tags of the names taken are there: the number is one more
-// than the highest that a name of the pattern has.
+// Expand returns a pattern's tag name, with a number one higher than the highest among the names taken that match it.
 func Expand(pattern, definition string, taken []string) string {
 	n := 1
 	for _, name := range taken {
@@ -105,7 +104,7 @@ func Expand(pattern, definition string, taken []string) string {
 	return strings.Replace(strings.ReplaceAll(pattern, DefinitionPart, definition), NumberPart, strconv.Itoa(n), 1)
 }
 
-// numberIn tells whether a name could be one of the pattern's, and its number, 0 where the pattern has none.
+// numberIn reports whether name matches the pattern, and returns its number, or 0 for a pattern without one.
 func numberIn(pattern, definition, name string) (n int, ok bool) {
 	before, after, counted := strings.Cut(strings.ReplaceAll(pattern, DefinitionPart, definition), NumberPart)
 	if !counted {

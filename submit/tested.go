@@ -13,25 +13,25 @@ import (
 	data "fisub/workloads"
 )
 
-// A Proof is what the run folders say about a solution.
+// A Proof is the evidence for a solution in the run folders.
 type Proof struct {
-	Run      *runs.Run // on a GPU, on all workloads of the contest's set, all of them passed; nil where there is none
-	Seen     *runs.Run // the newest run of this content that passed what it ran, where there is no such; or nil
-	Broken   string    // says of the newest run of this content with a workload that did not pass which it is; or ""
-	Found    string    // says of the newest run of this content with findings which it is, and the first finding; or ""
-	Failed   string    // why the newest run of this content is no proof; "" where it is, or there is none
-	Changed  string    // the newest run of the definition that passed what it ran, where none is of this content
+	Run      *runs.Run // newest GPU run of this content in which the contest's whole set passed, or nil
+	Seen     *runs.Run // Run, else the newest run of this content whose workloads all passed, or nil
+	Broken   string    // describes the newest run of this content with a workload that did not pass, or ""
+	Found    string    // describes the newest run of this content with findings, and the first finding, or ""
+	Failed   string    // why the newest run of this content does not count; "" if there was no run, or Run is set
+	Changed  string    // id of the newest run of other content whose workloads all passed; "" if Run is set
 	Old      string    // content hash of that run
-	Warnings []string  // what the proof should be read with
-	Edge     string    // id of the newest run of this content on set edge, on any device; "" if there is none
-	EdgeLack string    // why that run, or none, does not show that the set passes; "" if it does, or there is no such set
+	Warnings []string  // about the proof
+	Edge     string    // id of the newest run of this content on set edge, on any device, or ""
+	EdgeLack string    // why set edge is not proven to pass; "" if it is, or does not exist
 }
 
-// maxOthers is how many runs of other content are read in full.
+// maxOthers limits the runs of other content that are read in full.
 const maxOthers = 20
 
-// Prove looks below root for runs of sol. workloads gives the workloads of a set of the definition; where there is no
-// contest set, the default one counts.
+// Prove looks for a proof of sol in the runs below root. workloads returns a set of the definition; without a contest
+// set, the default set counts.
 func Prove(root string, sol *trace.Solution, workloads func(set string) ([]*trace.Workload, error)) (*Proof, error) {
 	ids, err := runs.IDs(root)
 	if err != nil {
@@ -41,7 +41,7 @@ func Prove(root string, sol *trace.Solution, workloads func(set string) ([]*trac
 	set, err := workloads(name)
 	if err != nil {
 		name = data.DefaultSet
-		set, _ = workloads(name) // a dataset without any has no run either
+		set, _ = workloads(name) // without a default set there was no run either
 	}
 	slices.Reverse(ids)
 	p := &Proof{}
@@ -54,7 +54,7 @@ func Prove(root string, sol *trace.Solution, workloads func(set string) ([]*trac
 		dir := filepath.Join(root, runs.Dir, id)
 		header, err := runs.Header(dir)
 		if err != nil || header.Definition != sol.Definition {
-			continue // no run of a solution, or one that did not begin
+			continue // of another definition, or never started
 		}
 		same := header.ContentHash == hash
 		if !same && (p.Changed != "" || others == maxOthers) {
@@ -73,7 +73,7 @@ func Prove(root string, sol *trace.Solution, workloads func(set string) ([]*trac
 			}
 			continue
 		}
-		if header.Set == data.EdgeSet && len(edges) > 0 { // on hard inputs: no other run counts less for it
+		if header.Set == data.EdgeSet && len(edges) > 0 { // hard inputs: the run counts only for Edge
 			if p.Edge == "" {
 				p.Edge = id
 				if p.EdgeLack = lacking(r, sol, data.EdgeSet, edges); p.EdgeLack != "" {
@@ -120,7 +120,7 @@ func Prove(root string, sol *trace.Solution, workloads func(set string) ([]*trac
 	return p, nil
 }
 
-// found counts the findings of a run and names the first; "" if there is none.
+// found counts the findings of a run and describes the first, or returns "".
 func found(r *runs.Run) string {
 	i := slices.IndexFunc(r.Rows, func(row runs.Row) bool { return len(row.Findings) > 0 })
 	if i < 0 {
@@ -131,8 +131,8 @@ func found(r *runs.Run) string {
 		plain.Short(r.Rows[i].UUID), plain.Line(f.Text))
 }
 
-// broken says of a run with a workload that did not pass how many did; "" of another. A time limit on an emulation says
-// nothing of a GPU's, and a run in another style is one of another solution.
+// broken describes a run in which a workload did not pass, or returns "". A timeout on the virtual GPU says nothing
+// about a GPU, and a run in another style was of another solution.
 func broken(r *runs.Run, sol *trace.Solution) string {
 	if r.Run == nil || otherStyle(r, sol) {
 		return ""
@@ -148,13 +148,12 @@ func broken(r *runs.Run, sol *trace.Solution) string {
 	return ""
 }
 
-// otherStyle reports whether the run called the solution in the other style.
+// otherStyle reports whether the run called the solution in the other style (destination passing or not).
 func otherStyle(r *runs.Run, sol *trace.Solution) bool {
 	return r.Run.DPS != sol.Spec.DestinationPassingStyle
 }
 
-// lacking says what keeps a run from being the proof that a solution of its content passes the workloads of set; ""
-// where nothing does.
+// lacking returns the reason why a run does not prove that its content passes the workloads of set, or "".
 func lacking(r *runs.Run, sol *trace.Solution, name string, set []*trace.Workload) string {
 	if r.Run == nil {
 		return "has no run.json"
@@ -179,7 +178,7 @@ func lacking(r *runs.Run, sol *trace.Solution, name string, set []*trace.Workloa
 	return ""
 }
 
-// failing names the first workload of set edge that did not pass, and what it tests.
+// failing describes the first workload of set edge that did not pass, or returns "".
 func failing(r *runs.Run) string {
 	for _, row := range r.Rows {
 		if e := row.Evaluated; e != nil && !e.Passed() {
@@ -189,7 +188,7 @@ func failing(r *runs.Run) string {
 	return ""
 }
 
-// note tells in a tag's message what was run.
+// note fills in the run and its result.
 func (p *Proof) note(n *Note) {
 	if p == nil || p.Seen == nil {
 		n.Run = "none"
@@ -209,7 +208,7 @@ func (p *Proof) note(n *Note) {
 	}
 }
 
-// Headline sums a run up: verdicts, latency with its conditions, score.
+// Headline summarises a run: verdicts, latency with its conditions, score.
 func Headline(r *runs.Run) string {
 	passed, total := r.Passed()
 	parts := []string{fmt.Sprintf("%d of %d PASSED of set %s", passed, total, r.Run.Set)}

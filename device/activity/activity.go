@@ -1,7 +1,6 @@
-// Package activity gives the time of calls from CUPTI's activity records, by the rule of the official harness: a call
-// takes from the start of the first to the end of the last kernel, copy or memset that a CUDA call inside its window
-// launched. It is for whoever has the records, and not for collecting them: device/cuda/cupti and the Python worker do
-// that.
+// Package activity computes the duration of calls from CUPTI's activity records, by the official harness's rule: from
+// the start of the first to the end of the last kernel, copy or memset launched by a CUDA call inside the call's
+// window. device/cuda/cupti and the Python worker collect the records.
 package activity
 
 import (
@@ -15,26 +14,26 @@ import (
 	"fisub/device"
 )
 
-// A Window is one timed call: CUPTI's clock, in nanoseconds, before and after it.
+// A Window is a timed call: CUPTI's clock in ns before and after it.
 type Window struct{ Begin, End uint64 }
 
 // A Launch is a call of the CUDA runtime or driver.
 type Launch struct {
 	Start       uint64 // on CUPTI's clock
-	Correlation uint32 // what the call launched has the same
+	Correlation uint32 // shared with the launched activities
 }
 
 // An Activity is work on the GPU.
 type Activity struct {
 	device.Activity
-	Symbol      string // of a kernel, as the compiler mangled it
+	Symbol      string // of a kernel, mangled
 	Start, End  uint64 // on CUPTI's clock
 	Correlation uint32
 	CopyKind    int // of a copy
 	Value       int // of a memset
 }
 
-// key identifies an activity among those of one call, in the words of the official harness.
+// key identifies an activity within a call, in the official harness's format.
 func (a *Activity) key() string {
 	name, kind := a.Symbol, 10
 	switch a.Kind {
@@ -46,14 +45,14 @@ func (a *Activity) key() string {
 	return fmt.Sprintf("%s_%d_%d_%d_%d", name, a.CopyKind, a.Bytes, a.Value, kind)
 }
 
-// Records are what CUPTI recorded between Begin and End of a session.
+// Records are the records of a CUPTI session.
 type Records struct {
 	launches   []Launch // by Start
 	activities map[uint32][]Activity
 }
 
-// New takes the records in any order, as CUPTI of that version gave them; it keeps and sorts launches. lost is how many
-// more there were. The error is an Unavailable: records that are not complete, or that cannot be believed.
+// New takes records in any order, from the given version of CUPTI; it keeps and sorts launches. lost counts lost
+// records. Incomplete or implausible records are an Unavailable.
 func New(launches []Launch, activities []Activity, version, lost int) (*Records, error) {
 	if lost > 0 {
 		return nil, Unavailable(fmt.Sprintf("%d records were lost", lost))
@@ -71,21 +70,21 @@ func New(launches []Launch, activities []Activity, version, lost int) (*Records,
 
 // Versions of CUPTI: 19 to 28 for CUDA 12, then 130000 for 13.0 and so on.
 const (
-	Oldest = 19     // that is supported
-	newest = 130399 // whose layouts are known
+	Oldest = 19     // oldest supported
+	newest = 130399 // newest with known layouts
 )
 
-// known tells whether the layouts of that version's records are known; a newer version is asked to prove itself.
+// known reports whether a version's record layouts are known; others get additional checks.
 func known(version int) bool { return version <= 28 || version >= 130000 && version <= newest }
 
-// Match gives the time of each window, and the activities of the first, in order of their start, each with the median
-// of its time over the windows that have the same activities in the same order. Windows do not overlap. A window
-// without activities, or with others than the first has, is the solution's fault: a *device.CallError that says what
-// the official harness says. Windows that overlap or have no time are an Unavailable.
+// Match returns the duration of each window, and the first window's activities in order of their start, each with its
+// median time over the windows with the same activities in the same order. A window without activities, or with others
+// than the first, is the solution's fault: a *device.CallError with the official harness's text. Windows that overlap
+// or have no time are an Unavailable.
 func (r *Records) Match(windows []Window) (times []time.Duration, kernels []device.Activity, err error) {
 	var first map[string]bool
 	var order []string
-	var each [][]uint64 // by activity of the first window, nanoseconds
+	var each [][]uint64 // ns, by activity of the first window
 	var last uint64
 	for i, w := range windows {
 		if w.Begin == 0 || w.Begin < last || w.End < w.Begin {
@@ -128,10 +127,10 @@ func (r *Records) Match(windows []Window) (times []time.Duration, kernels []devi
 	return times, kernels, nil
 }
 
-// within returns what the CUDA calls that start in w launched.
+// within returns the activities of CUDA calls that start in w.
 func (r *Records) within(w Window) (found []Activity) {
 	i, _ := slices.BinarySearchFunc(r.launches, w.Begin, func(l Launch, t uint64) int { return cmp.Compare(l.Start, t) })
-	seen := map[uint32]bool{} // a runtime call and the driver call inside it may share their number
+	seen := map[uint32]bool{} // a runtime call and its driver call may share a number
 	for ; i < len(r.launches) && r.launches[i].Start <= w.End; i++ {
 		if c := r.launches[i].Correlation; !seen[c] {
 			seen[c] = true
@@ -149,14 +148,13 @@ func callError(format string, args ...any) error {
 	return &device.CallError{Kind: "ValueError", Text: fmt.Sprintf(format, args...)}
 }
 
-// An Unavailable says why CUPTI cannot be used or believed. It is a device.ErrTimer.
+// An Unavailable is the reason why CUPTI cannot be used or trusted; it wraps device.ErrTimer.
 type Unavailable string
 
 func (u Unavailable) Error() string { return "cupti: " + string(u) }
 func (u Unavailable) Unwrap() error { return device.ErrTimer }
 
-// check looks for signs that the records were not read as they were written. known says that this version's layouts are
-// known; of others it is also asked that each activity belongs to a recorded call.
+// check looks for signs of misread records. Unless known is set, each activity must belong to a recorded call.
 func check(launches []Launch, activities []Activity, known bool) error {
 	calls := map[uint32]bool{}
 	for _, l := range launches {

@@ -126,7 +126,7 @@ func TestMatchTimesEach(t *testing.T) {
 		at, c := uint64(1000*i+110), uint32(10*i)
 		launches = append(launches, Launch{at, c}, Launch{at + 1, c + 1})
 		a, b := kernel("a", c, at, at+each[0]), memset(0, 8, c+1, at+50, at+50+each[1])
-		if i == 3 { // another order: no time of the first's steps
+		if i == 3 { // another order: not counted in the medians
 			a.Start, b.Start = b.Start, a.Start
 		}
 		activities = append(activities, b, a)

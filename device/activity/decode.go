@@ -7,28 +7,28 @@ import (
 	"fisub/device"
 )
 
-// CUPTI's numbers of the kinds of records that Decode knows.
+// CUPTI's numbers for the kinds of records read by Decode.
 const (
 	kindMemcpy  = 1
 	kindMemset  = 2
 	kindDriver  = 4
 	kindRuntime = 5
-	kindKernel  = 10 // one that may run beside others
+	kindKernel  = 10 // concurrent kernel
 )
 
-// MaxNames is the most kernels that Decode tells apart.
+// MaxNames is the maximum number of kernel names.
 const MaxNames = 1 << 14
 
-// maxName is the longest name of a kernel, in bytes.
+// maxName is the maximum length of a name in bytes.
 const maxName = 1 << 16
 
-// A Name is a kernel's: as the compiler mangled it, and demangled where that is possible.
+// A Name is a kernel's name, mangled and (if possible) demangled.
 type Name struct{ Symbol, Plain string }
 
-// Decode reads records one behind the other, each as CUPTI writes it but cut off behind the last field that is read (36
-// bytes of an API call, 48 of a copy or memset, 104 of a kernel); behind that of a kernel comes the index of its name,
-// in 4 bytes. In these lengths all versions of CUPTI from CUDA 12.0 on agree; see device/cuda/cupti/records.h. Data are
-// another process's word: what cannot be read is an Unavailable.
+// Decode reads concatenated records in CUPTI's layout, truncated after the last field used (36 bytes of an API call,
+// 48 of a copy or memset, 104 of a kernel). A kernel's record is followed by the index of its name, in 4 bytes. All
+// versions since CUDA 12.0 agree within these lengths; see device/cuda/cupti/records.h. The data come from another
+// process: invalid data are an Unavailable.
 func Decode(data []byte, names []Name) ([]Launch, []Activity, error) {
 	if len(names) > MaxNames {
 		return nil, nil, Unavailable(fmt.Sprintf("%d names of kernels", len(names)))

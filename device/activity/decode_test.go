@@ -11,7 +11,7 @@ import (
 	"fisub/device"
 )
 
-// record makes one of size bytes: 0xcc but for the fields, each at its offset.
+// record returns a record of size bytes: 0xcc, except for the fields, each at its offset.
 func record(size int, fields map[int]any) []byte {
 	r := slices.Repeat([]byte{0xcc}, size)
 	for at, v := range fields {

@@ -1,7 +1,6 @@
-// Package cuda is the NVIDIA GPU as a device: it builds a submission with device/nvcc and calls it through the
-// tvm-ffi C ABI, exactly as the contest does, without Python. It is compiled with the build tag cuda, against CUDA's
-// headers, as scripts/env sets them; without the tag, Open fails with ErrNotBuilt. A binary with it starts on
-// machines without a driver too.
+// Package cuda implements device.Device for NVIDIA GPUs. It builds a submission with device/nvcc and calls it through
+// the tvm-ffi C ABI, like the contest, but without Python. It needs the build tag cuda and CUDA's headers (see
+// scripts/env); without the tag, Open fails with ErrNotBuilt. A binary with the tag also starts without a driver.
 package cuda
 
 import (
@@ -15,8 +14,8 @@ import (
 	"fisub/internal/hint"
 )
 
-// ErrUnavailable is wrapped by the errors of Open that say that this machine has no GPU to use, whichever ordinal is
-// asked for: ErrNotBuilt, ErrNoDriver, ErrNoGPU, and a driver that does not start.
+// ErrUnavailable is wrapped by Open's errors if the machine has no usable GPU at all: ErrNotBuilt, ErrNoDriver,
+// ErrNoGPU, and a driver that does not start.
 var ErrUnavailable = hint.Wrap(errors.New("cuda: device unavailable"),
 	"nvidia-smi shows what the driver sees; --device emu runs on the CPU")
 
@@ -26,22 +25,22 @@ var (
 	ErrNoGPU    = fmt.Errorf("%w: the NVIDIA driver sees no GPU", ErrUnavailable)
 )
 
-// ErrOrdinal is wrapped by the error of Open for an ordinal that no GPU has.
+// ErrOrdinal is wrapped by Open's error if no GPU has the ordinal.
 var ErrOrdinal = hint.Wrap(errors.New("cuda: no such device"), "--device cuda:0 is the first GPU")
 
-// ErrDriverTooOld is wrapped by errors of Open and Build where the driver is for an older CUDA release than the
-// runtime that kernels are linked with.
+// ErrDriverTooOld is wrapped by errors of Open and Build if the driver does not support the CUDA release of the
+// runtime that kernels link with.
 var ErrDriverTooOld = hint.Wrap(errors.New("cuda: driver too old"),
 	"update the NVIDIA driver, or set CUDA_HOME to an older toolkit")
 
-// ErrArch is wrapped by the error of Build for a kernel that was compiled elsewhere and does not run on this GPU.
+// ErrArch is wrapped by Build's error if a prebuilt kernel does not run on this GPU.
 var ErrArch = hint.Wrap(errors.New("arch mismatch"), device.ArchHint)
 
-// ErrFault is wrapped by every error after a device fault, such as an illegal address: the process can no longer use
-// the GPU, and another one can.
+// ErrFault is wrapped by all errors after a device fault, such as an illegal address: this process can no longer use
+// the GPU, but another can.
 var ErrFault = fmt.Errorf("cuda: %w", device.ErrFault)
 
-// CUPTIDirs are the folders where a toolkit, or the toolchain in the cache, has libcupti. t may be nil.
+// CUPTIDirs returns the folders to search for libcupti. t may be nil.
 func CUPTIDirs(root string, t *nvcc.Toolchain) (dirs []string) {
 	homes := []string{os.Getenv("CUDA_HOME"), os.Getenv("CUDA_PATH")}
 	if t != nil {

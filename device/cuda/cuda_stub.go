@@ -8,7 +8,7 @@ import (
 	"fisub/device"
 )
 
-// Built tells whether this program can use a GPU.
+// Built reports whether this program can use a GPU.
 const Built = false
 
 // Opener opens NVIDIA GPUs; in this build, Open fails with ErrNotBuilt.

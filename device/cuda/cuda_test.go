@@ -41,8 +41,8 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-// With or without the tag, a binary with this package in it needs no driver to start, and hides none from what it
-// loads.
+// With or without the tag, a binary with this package starts without a driver, and its symbols do not shadow the
+// driver's.
 func TestBinary(t *testing.T) {
 	path, err := os.Executable()
 	if err != nil {

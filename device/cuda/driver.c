@@ -12,15 +12,15 @@ enum { NO_DEVICE = 100 };
 
 static int no_device(void) { return NO_DEVICE; }
 
-// cu's package initialisation calls cuInit and ends the process where that fails, so this one always succeeds; the driver's
-// own is fisub_driver_init. It also keeps commands that need no GPU from paying for it.
+// cu's package initialisation calls cuInit and ends the process if that fails, so this one always succeeds;
+// fisub_driver_init calls the driver's. Commands without a GPU thus also avoid its cost.
 __attribute__((visibility("hidden"))) int cuInit(unsigned int flags) {
   (void)flags;
   return 0;
 }
 
-// Every entry point is a jump through a slot, which leaves the arguments as they are whatever they are. The names are
-// hidden: a solution that is loaded later gets the driver's own.
+// Every entry point jumps through a slot, which leaves the arguments unchanged. The names are hidden, so that
+// solutions loaded later get the driver's own.
 #if defined(__x86_64__)
 #define JUMP(name) "jmp *fisub_slot_" name "(%rip)\n"
 #elif defined(__aarch64__)
@@ -61,7 +61,7 @@ char *fisub_driver_open(void) {
   free(message);
   for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
     void *fn = dlsym(driver, table[i].name);
-    // Drivers before CUDA 12.8 have the same function without the suffix.
+    // Drivers before CUDA 12.8 export the same function without the suffix.
     if (fn == NULL && strcmp(table[i].name, "cuEventElapsedTime_v2") == 0) fn = dlsym(driver, "cuEventElapsedTime");
     if (fn != NULL) *table[i].slot = fn;
   }

@@ -1,7 +1,7 @@
 //go:build cuda && linux && cgo
 
-// The entry points of libcuda.so.1 that gorgonia.org/cu v0.9.6 refers to, but for cuInit. The list is for cuda.h of CUDA 12 and
-// 13; to make it again, run nm -u over the objects of cu (go build -work) and sort the names that begin with cu.
+// The entry points of libcuda.so.1 used by gorgonia.org/cu v0.9.6, except cuInit, for cuda.h of CUDA 12 and 13. To
+// regenerate the list, run nm -u over the objects of cu (go build -work) and sort the names that begin with cu.
 X(cuArray3DCreate_v2)
 X(cuArray3DGetDescriptor_v2)
 X(cuArrayCreate_v2)

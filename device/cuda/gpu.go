@@ -31,33 +31,33 @@ import (
 	"fisub/internal/cache"
 )
 
-// Built tells whether this program can use a GPU.
+// Built reports whether this program can use a GPU.
 const Built = true
 
-// Opener opens NVIDIA GPUs. What a kernel or a solution's host code prints goes to the process's own standard output,
-// whatever Options say: the CUDA runtime writes it to file descriptor 1.
+// Opener opens NVIDIA GPUs. Output of solutions goes to the process's standard output, whatever Options say: the CUDA
+// runtime writes to file descriptor 1.
 func Opener() device.Opener { return device.Opener{Kind: "cuda", Open: open} }
 
-// A gpu is one GPU. One goroutine, locked to its thread, makes every CUDA and tvm-ffi call: the current context, the
-// stream and the allocator of tvm-ffi belong to that thread.
+// A gpu is one GPU. One goroutine, locked to its thread, makes every CUDA and tvm-ffi call, because the current
+// context, tvm-ffi's stream and its allocator belong to the thread.
 type gpu struct {
 	opts  device.Options
-	root  string // of the cache
+	root  string // cache folder
 	info  device.Info
-	tools *nvcc.Toolchain // nil if there is none
-	cupti []string        // folders to look for it in
+	tools *nvcc.Toolchain // nil if not found
+	cupti []string        // folders to search for libcupti
 	lib   *tvmffi.Library // nil until the first solution is loaded
 	dev   cu.Device
 	ctx   cu.CUContext
 	strm  cu.Stream
-	mark  cu.Event // what wait waits for
+	mark  cu.Event // event for wait
 	work  chan func()
-	inner bool  // the code that runs now is on the device's goroutine, called by Measure
-	fault error // set for good by the first device fault
-	done  bool  // closed
+	inner bool  // in Measure, so the current code is on the device's goroutine
+	fault error // set by the first device fault, never cleared
+	done  bool
 }
 
-// startDriver loads and initialises the driver, once in a process.
+// startDriver loads and initialises the driver, once per process.
 var startDriver = sync.OnceValue(func() error {
 	if message := C.fisub_driver_open(); message != nil {
 		defer C.free(unsafe.Pointer(message))
@@ -92,7 +92,7 @@ func open(ctx context.Context, opts device.Options) (device.Device, error) {
 	C.fisub_default_signals()
 	d := &gpu{opts: opts, root: root, work: make(chan func())}
 	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine, and its CUDA state with it
+		runtime.LockOSThread() // never unlocked: thread and CUDA state end with the goroutine
 		for f := range d.work {
 			f()
 		}
@@ -118,7 +118,7 @@ func open(ctx context.Context, opts device.Options) (device.Device, error) {
 	return d, nil
 }
 
-// start makes the primary context of the GPU, which the CUDA runtime inside a solution uses too, current.
+// start makes the GPU's primary context current, which a solution's CUDA runtime uses too.
 func (d *gpu) start() error {
 	n, err := cu.NumDevices()
 	if err != nil {
@@ -148,8 +148,7 @@ func (d *gpu) start() error {
 	}
 	err = cu.SetCurrentContext(d.ctx)
 	if err == nil {
-		// A stream that is ordered with the legacy default stream, so that a solution that launches there is timed and waited
-		// for as well.
+		// This stream is ordered with the legacy default stream, so work launched there is timed and waited for.
 		d.strm, err = cu.MakeStream(cu.DefaultStream)
 	}
 	if err == nil {
@@ -173,7 +172,7 @@ func (d *gpu) describe() error {
 	bits, err8 := d.dev.Attribute(cu.GlobalMemoryBusWidth)
 	bandwidth := 2 * 1000 * int64(kHz) * int64(bits/8) // two transfers a clock
 	if err7 != nil || err8 != nil {
-		bandwidth = 0 // newer drivers may not tell
+		bandwidth = 0 // newer drivers may not report it
 	}
 	for _, err := range []error{err1, err2, err3, err4, err5, err6} {
 		if err != nil {
@@ -188,7 +187,7 @@ func (d *gpu) describe() error {
 
 var kernelModule = regexp.MustCompile(`Kernel Module.*?\s(\d+\.\d[\d.]*)\s`)
 
-// driverVersion is the driver's own version, or, where the kernel module does not tell, the CUDA release it is for.
+// driverVersion returns the driver's version, or the CUDA release it supports if the version is unknown.
 func driverVersion() string {
 	text, _ := os.ReadFile("/proc/driver/nvidia/version")
 	if m := kernelModule.FindSubmatch(text); m != nil {
@@ -202,8 +201,8 @@ func driverVersion() string {
 
 func driverCUDA() string { return fmt.Sprintf("%d.%d", cu.Version()/1000, cu.Version()%1000/10) }
 
-// checkDriver compares the driver with the CUDA release of a runtime, such as "13.0": within a major release any driver
-// serves any runtime.
+// checkDriver checks the driver against a runtime's CUDA release, such as "13.0". A driver supports all runtimes of
+// its major release.
 func (d *gpu) checkDriver(release string) error {
 	var major, minor int
 	if _, err := fmt.Sscanf(release, "%d.%d", &major, &minor); err != nil {
@@ -238,12 +237,12 @@ func (d *gpu) do(f func() error) error {
 	return err
 }
 
-// sticky are the results after which the context, and with it the process, can use the GPU no more.
+// sticky are the errors after which the process can no longer use the GPU.
 var sticky = []error{cu.EccUncorrectable, cu.NvlinkUncorrectable, cu.IllegalAddress, cu.LaunchTimeout,
 	cu.ContextIsDestroyed, cu.Assert, cu.HardwareStackError, cu.IllegalInstruction, cu.MisalignedAddress,
 	cu.InvalidAddressSpace, cu.InvalidPc, cu.LaunchFailed, cu.Unknown}
 
-// check adds CUDA's own name and description to a result of cu, and remembers a fault.
+// check adds CUDA's name and description to an error of cu, and records faults.
 func (d *gpu) check(doing string, err error) error {
 	if err == nil {
 		return nil
@@ -273,10 +272,10 @@ func errorText(code int) string {
 	return C.GoString(name) + ": " + C.GoString(description)
 }
 
-// wait waits for all work on the device, on whatever stream. Where ctx ends first, the work goes on and the device is
-// lost.
+// wait waits for all work on the device, on any stream. If ctx ends first, the work continues and the device is
+// unusable.
 func (d *gpu) wait(ctx context.Context) error {
-	// An event on the legacy default stream comes after all that was launched on it and on ordinary streams.
+	// An event on the legacy default stream follows all work on it and on ordinary streams.
 	if err := d.mark.Record(cu.NoStream); err != nil {
 		return d.check("recording an event", err)
 	}
@@ -286,7 +285,7 @@ func (d *gpu) wait(ctx context.Context) error {
 	return d.check("synchronizing", cu.Synchronize())
 }
 
-// waitFor polls ev, first without a pause, so that ctx can end the wait for a kernel that hangs.
+// waitFor polls ev, at first without pauses, so that ctx can end the wait for a hanging kernel.
 func (d *gpu) waitFor(ctx context.Context, ev cu.Event) error {
 	start := time.Now()
 	for {
@@ -307,8 +306,8 @@ func (d *gpu) waitFor(ctx context.Context, ev cu.Event) error {
 	}
 }
 
-// Close frees the device. After a fault it only ends the device's goroutine. The primary context lives as long as the
-// process: the runtime inside a loaded solution, which stays loaded, has its kernels in it.
+// Close frees the device, or after a fault only ends its goroutine. The primary context is kept: it holds the kernels
+// of loaded solutions.
 func (d *gpu) Close() error {
 	if d.done {
 		return nil
@@ -317,7 +316,7 @@ func (d *gpu) Close() error {
 	if d.fault == nil {
 		err = d.do(func() error {
 			if d.lib != nil {
-				// Threads that come later start without a stream; this one ends.
+				// Later threads start without a stream.
 				_ = d.lib.SetStream(tvmffi.CUDA(d.opts.Ordinal), nil)
 				tvmffi.Trim()
 			}
@@ -332,9 +331,9 @@ func (d *gpu) Close() error {
 // A buffer is device memory.
 type buffer struct {
 	gpu   *gpu
-	ptr   cu.DevicePtr // 0 where n is 0
+	ptr   cu.DevicePtr // 0 if n is 0
 	n     int
-	slice bool // of another buffer, which frees it
+	slice bool // frees nothing on Close
 }
 
 func (d *gpu) Alloc(n int) (device.Buffer, error) {
@@ -399,7 +398,7 @@ func (b *buffer) Fill(v byte) error {
 	return b.copy("filling", b.n, func() error { return cu.MemsetD8Async(b.ptr, v, int64(b.n), b.gpu.strm) })
 }
 
-// copy runs f, which starts a transfer of n bytes on the device's stream, and waits for it.
+// copy runs f, which starts a transfer of n bytes on the device's stream, and waits.
 func (b *buffer) copy(doing string, n int, f func() error) error {
 	if n > b.n {
 		return fmt.Errorf("cuda: %s %d bytes of a buffer of %d", doing, n, b.n)

@@ -25,7 +25,7 @@ import (
 	"fisub/internal/trace"
 )
 
-// gpuFor opens the GPU for a test, or skips it.
+// gpuFor opens the GPU for a test, or skips the test.
 func gpuFor(t *testing.T) device.Device {
 	t.Helper()
 	d, err := Opener().Open(context.Background(), device.Options{})
@@ -96,8 +96,8 @@ func integer(n int64) device.Arg {
 	return device.Arg{Scalar: &trace.Scalar{Kind: trace.IntScalar, Int: n}}
 }
 
-// The tests below that begin with TestFake run in a child process whose libcuda.so.1 is testdata/fakecuda.c, whose
-// libcupti is testdata/fakecupti.c.
+// The TestFake tests below run in a child process, with testdata/fakecuda.c as libcuda.so.1 and testdata/fakecupti.c
+// as libcupti.
 func TestWithFakeDriver(t *testing.T) {
 	longtest.Skip(t, "compiles a driver")
 	cc, err := exec.LookPath("cc")
@@ -120,7 +120,7 @@ func TestWithFakeDriver(t *testing.T) {
 		{"TestFakeDevice", ""}, {"TestFakeFault", ""}, {"TestFakeHang", ""},
 		{"TestFakeNoGPU", "FAKE_CUDA_INIT=100"}, {"TestFakeBroken", "FAKE_CUDA_INIT=803"},
 		{"TestFakeOld", "FAKE_CUDA_VERSION=12040"},
-		// CUPTI of CUDA 13.0, 12.0 and 12.9; one that is newer than any that is known.
+		// CUPTI of CUDA 13.0, 12.0, 12.9, and a version newer than all known.
 		{"TestFakeCUPTI", "FAKE_CUPTI_VERSION=130001"}, {"TestFakeCUPTI", "FAKE_CUPTI_VERSION=19"},
 		{"TestFakeCUPTI", "FAKE_CUPTI_VERSION=28"},
 		{"TestFakeCUPTI", "FAKE_CUPTI_VERSION=140000"},
@@ -221,7 +221,7 @@ func TestFakeDevice(t *testing.T) {
 		t.Fatal(err)
 	}
 	want(t, y, 1.5, 2.5, 3.5)
-	// Arguments that differ from the last call's in one value each are converted again.
+	// One different value in the arguments makes them be converted again.
 	z := floats(t, d, 0, 0, 0)
 	args := []device.Arg{x, float(0.5), integer(0), none, z}
 	for _, step := range []struct {
@@ -333,7 +333,7 @@ func TestFakeDevice(t *testing.T) {
 	}
 }
 
-// fakeMeasure times the fake solution in that mode.
+// fakeMeasure times the fake solution in the given mode.
 func fakeMeasure(t *testing.T, d device.Device, mode int64, plan device.Plan) (*device.Samples, error) {
 	t.Helper()
 	k := build(t, d, solution(t, "fake.cpp"))
@@ -475,11 +475,11 @@ func TestGPU(t *testing.T) {
 		if err := k.Call(ctx, []device.Arg{x, float(s), integer(mode), integer(3e6), y}); err != nil {
 			t.Fatal(err)
 		}
-		// Read waits for the kernel, on whichever stream it runs.
+		// Read waits for the kernel, on any stream.
 		want(t, y, 1+float32(s), 2+float32(s), 3+float32(s))
 	}
-	// Probe sees what the device's stream is ordered with, and no more: a kernel of 3 ms on another stream comes too late,
-	// one that takes no time is over before the fill.
+	// Probe sees only work ordered with the device's stream: on another stream, a kernel of 3 ms finishes too late, a
+	// very short one before the fill.
 	for _, tt := range []struct {
 		mode, ns  int64
 		in, after []float32
@@ -529,7 +529,7 @@ func TestGPU(t *testing.T) {
 	}
 }
 
-// CUPTI's times are those of the kernels: each mode's kernels run for a known time.
+// CUPTI's times are the kernels' known times.
 func TestGPUCUPTI(t *testing.T) {
 	d := gpuFor(t)
 	k := build(t, d, solution(t, "gpu.cu"))
@@ -587,7 +587,7 @@ func TestGPUCUPTI(t *testing.T) {
 			}
 		}
 	}
-	// Events count the gap before the kernel too, but not less than the kernel.
+	// With events, the gap before the kernel may count too, so the time is at least the kernel's.
 	args := []device.Arg{x, float(1), integer(0), integer(200_000), y}
 	var medians [2]time.Duration
 	for i, timer := range []string{device.TimerCUPTI, device.TimerEvents} {
@@ -605,7 +605,7 @@ func TestGPUCUPTI(t *testing.T) {
 	}
 }
 
-// What bench reads while it has something timed.
+// A stamp as bench takes it during a timing.
 func TestGPUStamp(t *testing.T) {
 	d := gpuFor(t)
 	meter, err := stamp.Open(d.Info().UUID)
@@ -637,7 +637,7 @@ func TestGPUStamp(t *testing.T) {
 	}
 }
 
-// A fault ends the process's use of the GPU, so it has a process of its own.
+// A fault ends the process's use of the GPU: run in another process.
 func TestGPUFault(t *testing.T) {
 	if os.Getenv("FISUB_GPU_FAULT") == "" {
 		_ = gpuFor(t)

@@ -25,16 +25,16 @@ import (
 type kernel struct {
 	gpu  *gpu
 	fn   *tvmffi.Func
-	args *tvmffi.Args // of the last call, for the next one with the same
+	args *tvmffi.Args // of the last call, for reuse
 	last []argument
 
 	cached bool
 }
 
-// Cached tells whether nothing was compiled.
+// Cached reports whether the kernel came from the build cache.
 func (k *kernel) Cached() bool { return k.cached }
 
-// An argument is what an Arg was made of when it was converted.
+// An argument describes the Arg of a converted argument.
 type argument struct {
 	none   bool
 	tensor bool
@@ -88,7 +88,7 @@ func (d *gpu) Build(ctx context.Context, _ *trace.Definition, sol *trace.Solutio
 	return k, nil
 }
 
-// loadFFI loads tvm-ffi and gives the device's thread its stream and allocator.
+// loadFFI loads tvm-ffi and sets its stream and allocator for the device's thread.
 func (d *gpu) loadFFI(libs []string) error {
 	lib, err := tvmffi.Load(libs...)
 	if err != nil {
@@ -128,7 +128,7 @@ func (k *kernel) call(ctx context.Context, args []device.Arg) error {
 		}
 	}
 	err := k.fn.Call(k.args)
-	// A launch that the runtime refused, and that the solution did not ask about, is this call's fault.
+	// A launch error that the solution ignored is this call's error.
 	var name, description *C.char
 	code := C.fisub_runtime_error(&name, &description)
 	if err == nil {
@@ -143,7 +143,7 @@ func (k *kernel) call(ctx context.Context, args []device.Arg) error {
 	return err
 }
 
-// same tells whether args are those of the last call. Timed calls are: for them nothing is converted again.
+// same reports whether args equal the last call's, as in timed calls, and need no conversion.
 func (k *kernel) same(args []device.Arg) bool {
 	if k.args == nil || len(args) != len(k.last) {
 		return false
@@ -212,8 +212,8 @@ func (k *kernel) release() {
 	}
 }
 
-// stall is how often and how much memory a Probe sets in front of its call: some hundred microseconds, in which a
-// stream of the solution's own that waits for nothing is done, or at least far ahead.
+// stallTimes memsets of stallBytes precede a Probe's call. They take some hundred microseconds, in which the
+// solution's work on an unordered stream finishes, or at least gets far, before the fill.
 const stallTimes, stallBytes = 16, 64 << 20
 
 func (k *kernel) Probe(ctx context.Context, args []device.Arg, fill byte, into [][]byte, kept ...device.Kept) error {
@@ -269,7 +269,7 @@ func (k *kernel) probe(ctx context.Context, args []device.Arg, fill byte, into [
 	if err := k.call(ctx, args); err != nil {
 		return err
 	}
-	// The copies stay on the device: one to the host would begin when the CPU has seen the call end.
+	// The copies stay on the device: a copy to the host would start only after the CPU has seen the call end.
 	each := func(f func(p []byte, b *buffer, at cu.DevicePtr) error) error {
 		at := scratch
 		for i, p := range into {

@@ -16,20 +16,20 @@ import (
 	"fisub/device/cuda/cupti"
 )
 
-// estimates is how many calls the official harness makes to estimate the time of one, before the warm-up calls.
+// estimates is the number of calls with which the official harness estimates the time of one, before the warm-up.
 const estimates = 5
 
-// Measure times call as the official harness does (spec section 6): a trial is one call, five more and the warm-up
-// calls, and then Iterations times the zero-fill of twice the L2 (where plan.ColdL2) and the timed call.
+// Measure times call as the official harness does (spec section 6). A trial is one call, five more, the warm-up calls,
+// and then Iterations timed calls, each after a zero-fill of twice the L2 if plan.ColdL2 is set.
 //
-// With CUPTI the device is idle when a timed call begins, and the sample lasts from the start of the first to the end
-// of the last kernel, copy or memset that the call launches, on whatever stream: gaps between kernels count, the time
-// before the first does not. With events the sample is the time between one before and one after the call: it holds
-// all that the call launched on the device's stream and on the legacy default stream, the gaps between its kernels,
-// and, where the fill ends before the CPU has launched the first kernel, that gap too. Neither holds the fill.
+// With CUPTI the device is idle when a timed call begins. The sample lasts from the start of the first to the end of
+// the last kernel, copy or memset that the call launches, on any stream: gaps between kernels count, the time before
+// the first does not. With events the sample is the time between an event before and an event after the call. It
+// covers all work that the call launched on the device's stream and on the legacy default stream, including gaps, and
+// the time before the first kernel if the fill ends before the CPU has launched it. Neither includes the fill.
 //
-// call is called on the device's goroutine. A trial that plan.MaxTime ended has fewer than Iterations samples, the
-// first one at least one, and the trials after it are missing.
+// call is called on the device's goroutine. If plan.MaxTime ends a trial, it has fewer than Iterations samples (the
+// first trial has at least one), and later trials are missing.
 func (d *gpu) Measure(ctx context.Context, call func() error, plan device.Plan) (*device.Samples, error) {
 	if plan.Iterations < 1 || plan.Trials < 1 || plan.Warmup < 0 {
 		return nil, fmt.Errorf("cuda: cannot measure %d trials of %d iterations after %d warm-up calls",
@@ -128,15 +128,15 @@ func (d *gpu) withEvents(ctx context.Context, call func() error, plan device.Pla
 		if err := d.waitFor(ctx, end); err != nil {
 			return 0, err
 		}
-		// cu's receiver is the earlier event.
+		// The receiver of Elapsed is the earlier event.
 		ms, err := start.Elapsed(end)
 		return time.Duration(ms * float64(time.Millisecond)), d.check("reading a timing", err)
 	})
 	return err
 }
 
-// trials makes the calls of plan; timed makes a timed one, after the fill, and what it returns is a sample. It sets
-// in s whether plan's time was over.
+// trials makes the calls of plan. timed makes one timed call, after the fill, and returns its sample. trials sets
+// s.Truncated if time ran out.
 func trials[T any](ctx context.Context, d *gpu, call func() error, plan device.Plan, s *device.Samples,
 	timed func() (T, error)) (rows [][]T, err error) {
 	renew := func() error {

@@ -1,4 +1,4 @@
-// Package devicetest checks that a device keeps the contract of package device. Each implementation's test calls Run.
+// Package devicetest checks a device against the contract of package device. Each implementation's test calls Run.
 package devicetest
 
 import (
@@ -29,9 +29,8 @@ import (
 //go:embed testdata
 var sources embed.FS
 
-// Cache is the folder in which tests keep what they build: $FISUB_DEVICETEST_CACHE, else one that later runs of the
-// tests find again, since a kernel takes a compiler many seconds. What is built elsewhere of the same sources is not
-// looked at.
+// Cache returns the folder for the tests' builds: $FISUB_DEVICETEST_CACHE, or one reused by later test runs, because
+// compiling a kernel takes many seconds. It is not the user's cache.
 func Cache(t testing.TB) string {
 	t.Helper()
 	dir := os.Getenv("FISUB_DEVICETEST_CACHE")
@@ -48,7 +47,7 @@ func Cache(t testing.TB) string {
 	return dir
 }
 
-// Share has root, the cache of a program under test, take toolchain and kernels from where Cache keeps them.
+// Share lets root, the cache of a program under test, use the user's toolchain and Cache's builds.
 func Share(t testing.TB, root string) {
 	t.Helper()
 	dir := Cache(t)
@@ -64,10 +63,10 @@ func Share(t testing.TB, root string) {
 	}
 }
 
-// child names the test that a process was started for; see isolated.
+// child is the variable naming the test of a child process; see isolated.
 const child = "FISUB_DEVICETEST_CHILD"
 
-// Run runs the suite on the device that opener opens. Builds go to one cache folder of the test.
+// Run runs the suite on the device of opener, with builds in Cache.
 func Run(t *testing.T, opener device.Opener) {
 	s := &suite{opener: opener, opts: device.Options{CacheDir: Cache(t)}}
 	for _, c := range []struct {
@@ -104,7 +103,7 @@ type suite struct {
 	opts   device.Options
 }
 
-// A session is an open device with the test that uses it.
+// A session is an open device and its test.
 type session struct {
 	*testing.T
 	dev device.Device
@@ -157,7 +156,7 @@ func (s *session) build(file, symbol string) device.Kernel {
 	return k
 }
 
-// upload puts values into new device memory and returns it as an argument.
+// upload copies values to new device memory and returns it as an argument.
 func upload[T any](s *session, d tensor.DType, values []T, shape ...int) device.Arg {
 	s.Helper()
 	data, err := binary.Append(nil, binary.LittleEndian, values)
@@ -279,7 +278,7 @@ func testMemory(t *testing.T, s *suite) {
 	}
 }
 
-// testSlices calls on slices of one buffer: what lies beside them stays as it is.
+// testSlices makes calls on slices of a buffer; the bytes around them must not change.
 func testSlices(t *testing.T, s *suite) {
 	d := s.open(t)
 	all := upload(d, tensor.Int8, slices.Repeat([]int8{7}, 4*512)).Tensor.Buffer
@@ -351,7 +350,7 @@ func testProbe(t *testing.T, s *suite) {
 	want, _ := binary.Append(nil, binary.LittleEndian, []float32{3, -6, 9})
 	equal(d, "in the stream's order", into[0], want)
 	equal(d, "after it", download[float32](d, out, 3), []float32{3, -6, 9})
-	// Elements that the call leaves out keep the fill.
+	// Elements that the call does not write keep the fill.
 	wide := upload(d, tensor.Float32, make([]float32, 6))
 	into[0] = make([]byte, 24)
 	if err := d.build("calls.cu", "describe").Probe(d.ctx, []device.Arg{upload(d, tensor.Float16, make([]uint16, 5)),
@@ -360,7 +359,7 @@ func testProbe(t *testing.T, s *suite) {
 	}
 	want, _ = binary.Append(nil, binary.LittleEndian, []float32{1, 2, 16, 5, 1})
 	equal(d, "one element left out", into[0], append(want, 0xff, 0xff, 0xff, 0xff))
-	// An argument that is kept is not filled.
+	// A kept argument is not filled.
 	wide = upload(d, tensor.Float32, []float32{0, 0, 0, 0, 0, 7})
 	kept := device.Kept{Arg: 1, Into: make([]byte, 24)}
 	if err := d.build("calls.cu", "describe").Probe(d.ctx, []device.Arg{upload(d, tensor.Float16, make([]uint16, 5)),
@@ -730,7 +729,7 @@ func (f format) encode(x float64) uint16 {
 	}
 	_, e := math.Frexp(x) // x = m * 2^e, m in [0.5, 1)
 	e = max(e-1, 1-f.bias)
-	units := math.RoundToEven(math.Ldexp(x, f.mantissa-e)) // of the last place
+	units := math.RoundToEven(math.Ldexp(x, f.mantissa-e)) // in the last place
 	code := uint64(units) + uint64(e-1+f.bias)<<f.mantissa
 	return sign | uint16(min(code, uint64(infinity)))
 }
@@ -759,7 +758,7 @@ func testNarrow(t *testing.T, s *suite) {
 	random := rand.New(rand.NewPCG(5, 6))
 	var x, y, z []float32
 	add := func(a, b, c float64) { x, y, z = append(x, float32(a)), append(y, float32(b)), append(z, float32(c)) }
-	// Every float16 and the points halfway to the next, and neighbours of those: all rounding decisions.
+	// Every float16, the midpoints to the next, and the neighbours of those: all rounding decisions.
 	for u := range uint16(0x7c00) {
 		lo, hi := float16.decode(u), float16.decode(u+1)
 		if u+1 == 0x7c00 {
@@ -772,7 +771,7 @@ func testNarrow(t *testing.T, s *suite) {
 			add(-float64(v), 1, -1)
 		}
 	}
-	for range 50000 { // any bits
+	for range 50000 { // random bits
 		u := random.Uint32()
 		v := math.Float32frombits(u)
 		if v != v {
@@ -809,8 +808,8 @@ func testNarrow(t *testing.T, s *suite) {
 	}
 }
 
-// encodeSum rounds p + c once; p and c have at most 22 bits each, so their sum is exact or p + c in float64 is off by
-// less than half a unit, which is told by the sign of the remainder.
+// encodeSum rounds p + c once. p and c have at most 22 bits, so their float64 sum is exact or off by less than half a
+// unit; the remainder's sign gives the direction.
 func (f format) encodeSum(p, c float64) uint16 {
 	sum := p + c
 	if math.IsNaN(sum) || math.IsInf(sum, 0) {
@@ -858,7 +857,7 @@ func testMeasure(t *testing.T, s *suite) {
 			}
 		}
 	}
-	// What is called before each call is not part of it. The calls double their input in place, which is put back each time.
+	// Before is not timed. Each call doubles its input in place; Before restores it.
 	ones := upload(d, tensor.Float32, slices.Repeat([]float32{1}, 1<<16)).Tensor.Buffer
 	calls, before := 0, 0
 	plan.Before = func() error {
@@ -889,7 +888,7 @@ func testMeasure(t *testing.T, s *suite) {
 	}
 }
 
-// isolated runs f in a process of its own, since a device fault leaves a GPU's context unusable.
+// isolated runs f in its own process, because a fault leaves a GPU's context unusable.
 func isolated(t *testing.T, s *suite, f func(t *testing.T)) {
 	if os.Getenv(child) == t.Name() {
 		f(t)
@@ -944,7 +943,7 @@ func testHang(t *testing.T, s *suite) {
 		if took := time.Since(start); took > 5*time.Second {
 			t.Errorf("got an answer after %v, want one second", took)
 		}
-		if !d.dev.Info().Emulated { // the kernel never ends, so neither would the device's Close
+		if !d.dev.Info().Emulated { // the kernel never ends, so Close would hang too
 			if !t.Failed() {
 				fmt.Println("--- PASS: " + t.Name())
 				syscall.Exit(0)

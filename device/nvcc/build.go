@@ -29,23 +29,23 @@ import (
 	"fisub/internal/trace"
 )
 
-// An Object is a built solution. Its folder holds all that loading it takes beside the driver, so that a copy of the
-// folder and of its index entry in another machine's cache spares that machine the build.
+// An Object is a built solution. Its folder holds everything needed to load it, except the driver: another machine
+// needs no build if it has a copy of the folder and its index entry in the cache.
 type Object struct {
-	Path        string      // the shared object
-	Dir         string      // its folder in the cache
+	Path        string // the shared object
+	Dir         string
 	Libs        []string    // libraries to load before it, in this order
 	Symbol      string      // the exported function, "__tvm_ffi_<entry point>"
 	Arch        string      // such as "sm_90"
-	Toolchain   string      // what built it, as Toolchain.String says
-	CUDAVersion string      // of the runtime it is linked with, "13.0"
-	Log         string      // the compilers' output: warnings
-	Kernels     []Resources // what each kernel takes, in the order of the sources
-	// Parameters are those of the exported function, one letter each: "i" an integer, "f" a floating-point number, "p" a
-	// raw pointer, "t" a tensor, "?" another; nil where the compiler does not tell.
+	Toolchain   string      // Toolchain.String of its toolchain
+	CUDAVersion string      // of its CUDA runtime, "13.0"
+	Log         string      // compiler warnings
+	Kernels     []Resources // in the order of the sources
+	// Parameters of the exported function, one letter each: "i" integer, "f" floating-point number, "p" raw pointer,
+	// "t" tensor, "?" other; nil if the compiler does not report them.
 	Parameters *string
-	Columns    Columns // of the places in its line information
-	Hit        bool    // it was in the cache
+	Columns    Columns // of its line information
+	Hit        bool    // from the cache
 }
 
 // manifest is build.json in an object's folder.
@@ -67,10 +67,10 @@ const (
 	maxLog       = 1 << 20 // bytes kept of one command's output
 )
 
-// Build builds sol for arch ("sm_90", "sm_100a", or "compute_100", whose object holds PTX too) with the toolchain t, or
-// returns what the cache below root has of it. If t is nil, Find finds one. On a machine without a toolchain it returns
-// the object that was built elsewhere of the same sources for the same arch and copied into the cache; without one the
-// error is Find's. A *device.BuildError is about the solution, any other error about the machine.
+// Build builds sol for arch ("sm_90", "sm_100a", or "compute_100", whose object also holds PTX) with t, or takes the
+// object from the cache below root. If t is nil, it uses Find; without a toolchain it returns a copied object of the
+// same sources and arch, or else Find's error. A *device.BuildError is about the solution, any other error about the
+// machine.
 func Build(ctx context.Context, root string, t *Toolchain, sol *trace.Solution, arch string) (*Object, error) {
 	var err error
 	if t == nil {
@@ -90,10 +90,9 @@ func Build(ctx context.Context, root string, t *Toolchain, sol *trace.Solution, 
 	return o, nil
 }
 
-// errNotBuilt says that a folder has no object of a solution.
 var errNotBuilt = errors.New("not built")
 
-// lookUp returns the newest object of s below root, by whatever toolchain; errNotBuilt where there is none.
+// lookUp returns the newest object of s below root, by any toolchain, or errNotBuilt.
 func lookUp(root string, s *sources) (*Object, error) {
 	key, err := os.ReadFile(s.index(root))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -104,7 +103,7 @@ func lookUp(root string, s *sources) (*Object, error) {
 	return readObject(filepath.Join(root, "build", path.Base(strings.TrimSpace(string(key)))), s)
 }
 
-// Build is like the function Build, with t.
+// Build is the function Build with t.
 func (t *Toolchain) Build(ctx context.Context, root string, sol *trace.Solution, arch string) (*Object, error) {
 	s, err := newSources(sol, arch)
 	if err != nil {
@@ -132,21 +131,21 @@ func (t *Toolchain) Build(ctx context.Context, root string, sol *trace.Solution,
 	return o, nil
 }
 
-// sources are a solution's files, checked and ready to be written.
+// sources are a solution's files, checked but not yet written.
 type sources struct {
-	files   []trace.SourceFile // Path is cleaned; sorted by it
+	files   []trace.SourceFile // sorted by cleaned path
 	cuda    []string           // .cu files
 	host    []string           // C and C++ files
-	useCUDA bool               // linked with the CUDA libraries even without a .cu file
+	useCUDA bool               // link the CUDA libraries even without a .cu file
 	symbol  string
 	arch    string
 	torch   *torch // nil for the binding tvm-ffi
-	emit    bool   // PTX and machine code are kept, with line information
+	emit    bool   // keep PTX and machine code, with line information
 }
 
 var (
 	archName = regexp.MustCompile(`^(?:sm|compute)_([1-9][0-9]{1,2}[af]?)$`)
-	// nvcc passes file names through a shell; what is compiled has a name that a shell leaves alone.
+	// nvcc passes file names through a shell, so accept only names that need no quoting.
 	plainName = regexp.MustCompile(`^[A-Za-z0-9_+@][A-Za-z0-9_+@.,=/-]*$`)
 )
 
@@ -201,13 +200,12 @@ func newSources(sol *trace.Solution, arch string) (*sources, error) {
 	return s, nil
 }
 
-// index is the file that names the newest build of s by whatever toolchain.
+// index returns the file naming the newest build of s, by any toolchain.
 func (s *sources) index(root string) string {
 	return filepath.Join(root, "build", "index", cache.Key(append([]string{"index 2"}, s.identity()...)...))
 }
 
-// identity is all of s that what is built depends on. The symbol is none of it: solutions of the same sources share a
-// build.
+// identity returns everything in s that affects the build; the entry symbol does not.
 func (s *sources) identity() []string {
 	id := []string{s.arch, fmt.Sprint(s.useCUDA)}
 	if s.torch != nil {
@@ -230,11 +228,11 @@ func (t *Toolchain) key(s *sources) string {
 	return cache.Key(append(id, s.identity()...)...)
 }
 
-// virtual tells an arch such as "compute_100": the object then has PTX with its lines beside the machine code, for
-// which ptxas has taken it.
+// virtual reports whether arch is virtual, such as "compute_100". Its objects have PTX with line information and
+// machine code, which proves that ptxas accepts the PTX.
 func virtual(arch string) bool { return strings.HasPrefix(arch, "compute_") }
 
-// The flags are those of the contest's builder (spec section 4.2), in its order; paths are added where they are used.
+// Flags and their order are the contest builder's (spec section 4.2); callers add paths.
 
 func cudaFlags(arch string) []string {
 	xy := archName.FindStringSubmatch(arch)[1]
@@ -247,13 +245,13 @@ func cudaFlags(arch string) []string {
 
 var cxxFlags = []string{"-std=c++17", "-fPIC", "-O2"}
 
-// linkLibs are the -l flags. The contest's builder always gives -lcuda and -lcublas too. Here each is given where the
-// linker would find it, so that a machine without a driver or cuBLAS can build: the driver is loaded, with its symbols
-// global, before any solution, and no solution that calls cuBLAS compiles without its headers.
+// linkLibs returns the -l flags. The contest's builder always passes -lcuda and -lcublas. Here each is passed only if
+// the linker can find it, so that machines without a driver or cuBLAS can build: the driver is loaded before any
+// solution, with global symbols, and solutions that call cuBLAS need its headers to compile.
 func (t *Toolchain) linkLibs(s *sources) []string {
 	libs := []string{"-ltvm_ffi"}
 	if s.torch != nil {
-		libs = nil // torch's are loaded before it
+		libs = nil // torch's libraries are already loaded
 	}
 	if len(s.cuda) > 0 {
 		libs = append(libs, "-lcudart")
@@ -269,9 +267,9 @@ func (t *Toolchain) linkLibs(s *sources) []string {
 	return libs
 }
 
-// compile makes the object's folder in dir.
+// compile writes the object's folder into dir.
 func (t *Toolchain) compile(ctx context.Context, dir string, s *sources) error {
-	for _, path := range []string{t.TVMFFI, dir} { // nvcc takes a list apart at commas, and writes commands for a shell
+	for _, path := range []string{t.TVMFFI, dir} { // nvcc splits lists at commas, and runs commands in a shell
 		if i := strings.IndexAny(path, ",'\"$`\\"); i >= 0 {
 			return fmt.Errorf("nvcc cannot use the folder %s: it has the character %c; set FISUB_CACHE to another", path,
 				path[i])
@@ -286,8 +284,8 @@ func (t *Toolchain) compile(ctx context.Context, dir string, s *sources) error {
 	if err := s.write(src); err != nil {
 		return err
 	}
-	// Compilers run in the sources' folder and get relative names, so that their messages name the user's files and the
-	// result does not depend on where the cache is.
+	// Compilers run in the sources' folder with relative names: messages name the user's files, and the result does
+	// not depend on the cache's location.
 	include := []string{"-I" + filepath.Join(t.TVMFFI, "include"), "-I."}
 	if s.torch != nil {
 		include = s.torch.include
@@ -332,7 +330,7 @@ func (t *Toolchain) compile(ctx context.Context, dir string, s *sources) error {
 		g.Go(func() error {
 			results[i] = run(ctx, box, src, step)
 			if i < len(s.cuda) && results[i].failed && strings.Contains(results[i].log, "ptxas ") {
-				if !virtual(s.arch) { // only PTX with line information tells the places of what ptxas refuses
+				if !virtual(s.arch) { // ptxas needs line information in the PTX to report places
 					results[i].log = run(ctx, box, src, append(slices.Clone(step), "-lineinfo")).log
 				}
 				results[i].log = readable(results[i].log, kept(i), src)
@@ -455,7 +453,7 @@ func cc() string {
 	return "cc"
 }
 
-// runtimeLibs are the libraries of t that the object so needs, those it depends on first.
+// runtimeLibs returns the libraries of t needed by the shared object so, dependencies first.
 func (t *Toolchain) runtimeLibs(so string) []string {
 	libs := []string{filepath.Join(t.TVMFFI, "lib", "libtvm_ffi.so")}
 	f, err := elf.Open(so)
@@ -472,7 +470,7 @@ func (t *Toolchain) runtimeLibs(so string) []string {
 	return libs
 }
 
-// place makes dst the same file as src, or a copy where the file systems differ.
+// place links dst to src, or copies it, for example across file systems.
 func place(src, dst string) error {
 	if err := os.MkdirAll(filepath.Dir(dst), 0o755); err != nil {
 		return err
@@ -487,7 +485,7 @@ func place(src, dst string) error {
 	return store(dst, 0o755, r)
 }
 
-// store makes the file path of what r gives, and closes r.
+// store writes r to the new file path and closes r.
 func store(path string, perm fs.FileMode, r io.ReadCloser) error {
 	defer r.Close()
 	w, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, perm)
@@ -498,8 +496,8 @@ func store(path string, perm fs.FileMode, r io.ReadCloser) error {
 	return errors.Join(err, w.Close())
 }
 
-// exported returns the parameters of a function that the shared object exports, as Object has them, and a
-// *device.BuildError where it does not export it.
+// exported returns the parameters of the function symbol (see Object.Parameters), or a *device.BuildError if so does
+// not export it.
 func exported(so, symbol, log string) (*string, error) {
 	f, err := elf.Open(so)
 	if err != nil {
@@ -525,7 +523,7 @@ func exported(so, symbol, log string) (*string, error) {
 		Exports: exports}
 }
 
-// readObject gives what was built of s in dir; a *device.BuildError where that does not export its symbol.
+// readObject returns the object of s in dir, or a *device.BuildError if its symbol is not exported.
 func readObject(dir string, s *sources) (*Object, error) {
 	text, err := os.ReadFile(filepath.Join(dir, manifestFile))
 	if err != nil {
@@ -565,14 +563,14 @@ func readObject(dir string, s *sources) (*Object, error) {
 	return o, nil
 }
 
-// A result is what came of one command: failed means that it found fault with the sources, err anything else.
+// A result is the outcome of a command: failed means a fault in the sources, err any other failure.
 type result struct {
 	log    string
 	failed bool
 	err    error
 }
 
-// reads returns what the compilers of s may read besides their own folder. The user's files are not among it.
+// reads returns the paths that the compilers of s may read outside their folder, without the user's files.
 func (t *Toolchain) reads(s *sources) (paths []string) {
 	for _, name := range []string{t.NVCC, t.CXX[0], cc(), "gcc", "g++", "as", "ld", os.Getenv("NVCC_CCBIN")} {
 		if path, err := exec.LookPath(name); err == nil {
@@ -590,11 +588,11 @@ func (t *Toolchain) reads(s *sources) (paths []string) {
 	return slices.DeleteFunc(paths, func(path string) bool { return !filepath.IsAbs(path) })
 }
 
-// run runs a compiler in the folder dir, in a sandbox.
+// run runs a compiler in dir, in a sandbox.
 func run(ctx context.Context, box *sandbox.Sandbox, dir string, argv []string) result {
 	cmd := box.Command(ctx, argv[0], argv[1:]...)
 	cmd.Dir = dir
-	// These add flags that the contest's builder does not have.
+	// These variables would add flags that the contest's builder does not use.
 	cmd.Env = slices.DeleteFunc(cmd.Env, func(v string) bool {
 		return strings.HasPrefix(v, "NVCC_PREPEND_FLAGS=") || strings.HasPrefix(v, "NVCC_APPEND_FLAGS=")
 	})
@@ -620,12 +618,12 @@ func run(ctx context.Context, box *sandbox.Sandbox, dir string, argv []string) r
 	return r
 }
 
-// minRoom is what must be free on a disk, in bytes, for a compiler that fails to be believed: on a full one nvcc
-// crashes, or says what it likes.
+// minRoom is the free space in bytes below which a compiler's failure is blamed on the disk: nvcc then crashes or
+// prints misleading messages.
 const minRoom = 64 << 20
 
-// machineError is what a program that failed says of the machine, not of its input; nil where nothing. It wraps ENOSPC
-// where the disk of dir, in which it writes, is full.
+// machineError returns the part of a failed program's log that is about the machine, or nil. It wraps ENOSPC if the
+// disk of dir, the working folder, is full.
 func machineError(log, dir string) error {
 	m := device.MachineFault(log)
 	var st unix.Statfs_t
@@ -650,13 +648,12 @@ var (
 		`cusparse|nccl|npp|nvJitLink|nvToolsExt|nvml|nvrtc)\w*\.h$`)
 )
 
-// OfImage reports whether a header is one that the contest's image has, or may have, and a toolchain need not have: of
-// the libraries of a CUDA toolkit, and of CUTLASS, of which nobody outside knows. That a solution does not compile for
-// want of it says nothing about the solution.
+// OfImage reports whether the contest's image may have a header that a toolchain need not have: of the CUDA toolkit's
+// libraries, or of CUTLASS. A missing one says nothing about the solution.
 func OfImage(header string) bool { return ofImage.MatchString(header) }
 
-// Judged makes of an error of Build what a run is to say of it: that the solution does not compile for want of a header
-// that OfImage reports is no verdict, which wraps device.ErrLacking.
+// Judged converts an error of Build for a run. If a header is missing for which OfImage is true, the run cannot judge
+// the solution, and the error wraps device.ErrLacking.
 func Judged(err error) error {
 	if broken, ok := errors.AsType[*device.BuildError](err); ok {
 		if m := noHeader.FindStringSubmatch(broken.Log); m != nil && OfImage(m[1]) {

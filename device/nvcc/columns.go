@@ -11,14 +11,14 @@ import (
 	"strings"
 )
 
-// nvcc's columns count the characters of a preprocessed line, in which macros such as __shared__ are expanded, and
-// comments and spaces are gone. These functions lead back to the line that the user wrote.
+// nvcc's columns refer to the preprocessed line, with macros such as __shared__ expanded and comments and spaces
+// removed. These functions map them to the user's line.
 
-// Columns are the columns of sources: of a file, and of a line of it, each token's column for the compiler and that in
-// the source, 0 if it is not known. A line that the compiler sees as it was written is left out.
+// Columns maps file and line to pairs of columns, one per token: the compiler's, and the source's (0 if unknown).
+// Lines unchanged by preprocessing are left out.
 type Columns map[string]map[int][][2]int
 
-// Of returns the column in the source of a column of the compiler's, 0 if it is not known.
+// Of returns the source column for a compiler's column, 0 if unknown.
 func (c Columns) Of(file string, line, col int) int {
 	tokens, ok := c[file][line]
 	if !ok {
@@ -34,11 +34,11 @@ func (c Columns) Of(file string, line, col int) int {
 	return tokens[i][1]
 }
 
-// token matches what a line consists of. Comments and spaces are matched too, as what parts tokens.
+// token matches tokens, and the comments and spaces between them.
 var token = regexp.MustCompile(`[A-Za-z_$][\w$]*|\.?\d(?:[eEpP][+-]|[\w.'])*|"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|` +
 	`//.*|/\*.*?(?:\*/|$)|\s+|[^\s]`)
 
-// tokens returns where each token of a line begins and ends.
+// tokens returns the start and end of each token of a line.
 func tokens(line string) (all [][2]int) {
 	for _, at := range token.FindAllStringIndex(line, -1) {
 		text := line[at[0]:at[1]]
@@ -49,11 +49,12 @@ func tokens(line string) (all [][2]int) {
 	return all
 }
 
-// maxTokens is the number of tokens of a line that is compared.
+// maxTokens is the length in tokens beyond which lines are not compared.
 const maxTokens = 300
 
-// aligned returns the column in source of each token of expanded, which the preprocessor made of it, as Columns has
-// them: what it has left, by a longest common subsequence, and of an expansion the macro's, if there is one macro.
+// aligned returns the source column of each token of the preprocessed line expanded (see Columns). Unchanged tokens
+// are matched by a longest common subsequence; the others get the column of the macro between their neighbours, if
+// there is exactly one.
 func aligned(expanded, source string) [][2]int {
 	e, s := tokens(expanded), tokens(source)
 	if len(e) > maxTokens || len(s) > maxTokens {
@@ -78,7 +79,7 @@ func aligned(expanded, source string) [][2]int {
 			i, j = i+1, j+1
 			continue
 		}
-		// What is between two common tokens: in the source a macro, with its arguments, or several.
+		// Between two common tokens the source has one macro with its arguments, or several.
 		i2, j2 := i, j
 		for (i2 < len(e) || j2 < len(s)) && !(i2 < len(e) && j2 < len(s) && same(i2, j2) &&
 			longest[i2][j2] == 1+longest[i2+1][j2+1]) {
@@ -106,10 +107,9 @@ func aligned(expanded, source string) [][2]int {
 	return all
 }
 
-// lineMarker matches what a preprocessor says of the next line.
 var lineMarker = regexp.MustCompile(`^# (\d+) "([^"]*)"`)
 
-// columns reads what nvcc has kept in dir, preprocessed for the device.
+// columns reads the files that nvcc kept in dir, preprocessed for the device.
 func columns(dir string, files map[string][]string) Columns {
 	all := Columns{}
 	names, _ := filepath.Glob(filepath.Join(dir, "*.cpp1.ii"))
@@ -143,7 +143,6 @@ func columns(dir string, files map[string][]string) Columns {
 	return all
 }
 
-// lines returns the lines of each source.
 func (s *sources) lines() map[string][]string {
 	all := map[string][]string{}
 	for _, f := range s.files {

@@ -22,16 +22,16 @@ import (
 //go:embed disassembler.txt
 var pinnedDisassembler string
 
-// A Listing is what one .cu file was compiled to, as text in which comments name the lines of the sources.
+// A Listing is the PTX or machine code of one .cu file, with source lines as comments.
 type Listing struct {
 	File string `json:"file"` // the source
 	Text string `json:"text"`
 }
 
-// Emit compiles sol for arch as Build does, with line information beside, and lists its PTX, or its machine code where
-// sass is set. The head of each kernel has its resources; of machine code also the place where most
-// registers are live, and the places of loads from and stores to local memory, where spills go. nvdisasm is that
-// of the toolkit, else the one on PATH; else it is fetched below root, and fetching hears of it before.
+// Emit compiles sol for arch like Build, with line information, and lists its PTX, or its machine code if sass is set.
+// Each kernel's head shows its resources. With sass it adds the place where most registers are live, and the loads and
+// stores of local memory, such as spills. nvdisasm comes from the toolkit or PATH, or else is fetched below root after
+// a call of fetching.
 func Emit(ctx context.Context, root string, sol *trace.Solution, arch string, sass bool, fetching func()) (
 	o *Object, all []Listing, err error) {
 	t, err := Find(root)
@@ -79,10 +79,10 @@ func Emit(ctx context.Context, root string, sol *trace.Solution, arch string, sa
 	return o, all, nil
 }
 
-// emitted is the name, without its ending, of what is kept of the .cu file i.
+// emitted returns the name, without extension, of the files kept for the .cu file i.
 func emitted(i int) string { return fmt.Sprintf("emit_%d", i) }
 
-// keep moves PTX and machine code of the .cu file i from where nvcc has left them into dir.
+// keep moves PTX and machine code of the .cu file i from nvcc's folder to dir.
 func keep(from, dir string, i int) error {
 	for _, ending := range []string{".ptx", ".cubin"} {
 		names, _ := filepath.Glob(filepath.Join(from, "*"+ending))
@@ -113,13 +113,13 @@ func (t *Toolchain) disassembler(ctx context.Context, root string, fetching func
 	return path, install(ctx, root, key, components(pinnedDisassembler), parts, nil)
 }
 
-// A lister writes the lines of the sources into a listing.
+// A lister adds source lines to a listing.
 type lister struct {
 	*sources
-	heads map[string][]string // of each kernel, by its symbol
+	heads map[string][]string // head of each kernel, by symbol
 }
 
-// at is a line of a file, with its text where the file is a source. The compiler was in a folder "src".
+// at returns a place in a file, with its text if the file is a source. The compiler ran in a folder "src".
 func (l *lister) at(file, line string) string {
 	i := slices.IndexFunc(l.files, func(f trace.SourceFile) bool { return strings.HasSuffix(file, "/src/"+f.Path) })
 	if i < 0 {
@@ -143,7 +143,7 @@ var (
 	listedLoc  = regexp.MustCompile(`^\s*\.loc\s+(\d+) (\d+) \d+`)
 )
 
-// ptx adds comments alone, so that what comes out can be assembled.
+// ptx adds only comments: the result can be assembled.
 func (l *lister) ptx(text string) string {
 	files := map[string]string{}
 	for line := range strings.Lines(text) {
@@ -185,7 +185,7 @@ func (l *lister) sass(ctx context.Context, tool, cubin string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	counts, err := run("-c", "-plr", "-lrm", "count") // it has no lines beside
+	counts, err := run("-c", "-plr", "-lrm", "count") // excludes lines
 	if err != nil {
 		return "", err
 	}
@@ -203,7 +203,7 @@ func (l *lister) sass(ctx context.Context, tool, cubin string) (string, error) {
 		}
 	}
 	var w strings.Builder
-	place, stack := "", false // where the next instruction comes from; its calls are being told
+	place, stack := "", false // place of the next instruction; true while reading its inlined calls
 	local := map[string]map[string][2]int{}
 	kernel = ""
 	for line := range strings.Lines(text) {
@@ -214,7 +214,7 @@ func (l *lister) sass(ctx context.Context, tool, cubin string) (string, error) {
 			line = heading + kernel + "\n" + line
 		}
 		if m := sassLine.FindStringSubmatch(line); m != nil {
-			if !stack { // the innermost is told first
+			if !stack { // the innermost call comes first
 				place = l.at(m[1], m[2])
 			}
 			stack = true
@@ -261,5 +261,5 @@ func (l *lister) sass(ctx context.Context, tool, cubin string) (string, error) {
 	return out.String(), nil
 }
 
-// heading stands where the head of a kernel will.
+// heading marks the line at which a kernel's head is inserted at the end.
 const heading = "\x00"

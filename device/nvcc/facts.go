@@ -14,7 +14,7 @@ import (
 //go:embed parameters.h
 var parametersHeader []byte
 
-// probe makes the folder in dir that has to stand before tvm-ffi's headers.
+// probe creates the include folder in dir that must precede tvm-ffi's headers.
 func probe(dir string) error {
 	folder := filepath.Join(dir, "probe", "tvm", "ffi")
 	if err := os.MkdirAll(folder, 0o755); err != nil {
@@ -23,7 +23,7 @@ func probe(dir string) error {
 	return os.WriteFile(filepath.Join(folder, "function.h"), parametersHeader, 0o644)
 }
 
-// parameters reads those of the exported function from an object that was compiled with probe's header.
+// parameters reads the parameters of the exported function, compiled with probe's header.
 func parameters(f *elf.File, symbols []elf.Symbol, symbol string) *string {
 	for _, s := range symbols {
 		if s.Name != "__fisub_parameters_"+strings.TrimPrefix(symbol, symbolPrefix) || s.Size == 0 ||
@@ -53,9 +53,9 @@ var (
 var nvccPlace = regexp.MustCompile(`^([^\s(:][^(:\n]*)\((\d+)\)` +
 	`(: (?:(?:catastrophic |fatal )?error|warning|remark)\b.*)$`)
 
-// withColumns gives nvcc's messages the form of other compilers', "kernel.cu:12:5: error: ...": nvcc marks the column
-// in a line below the preprocessed source's, two characters further right. Both lines become those of the source in
-// files; if the column is not known there, the message has none.
+// withColumns rewrites nvcc's messages as "kernel.cu:12:5: error: ...", like other compilers. nvcc marks the column
+// below the preprocessed line, indented by two characters; both lines are replaced by the source's in files. An
+// unknown column is left out.
 func withColumns(log string, files map[string][]string) string {
 	lines := strings.Split(log, "\n")
 	for i := range max(0, len(lines)-2) {
@@ -82,10 +82,10 @@ func withColumns(log string, files map[string][]string) string {
 	return strings.Join(lines, "\n")
 }
 
-// readable puts what ptxas says of the PTX in the folder kept, which has line information, into the form of the
-// compiler's own messages: the line in the sources in src, names as people write them, decimal numbers.
+// readable rewrites ptxas's messages about the PTX in the folder kept, which has line information, like the compiler's
+// own: with source lines below src, demangled names, decimal numbers.
 func readable(log, kept, src string) string {
-	if real, err := filepath.EvalSymlinks(src); err == nil { // as the compiler names it
+	if real, err := filepath.EvalSymlinks(src); err == nil { // the compiler uses the real path
 		src = real
 	}
 	var lines []string
@@ -119,7 +119,7 @@ func readable(log, kept, src string) string {
 	return strings.Join(lines, "\n")
 }
 
-// ptxSource is the place "kernel.cu(12)" that a line of PTX comes of, below src; "" where it does not tell.
+// ptxSource returns the source place, "kernel.cu(12)" relative to src, of a line of PTX, or "".
 func ptxSource(ptx string, line int, src string) string {
 	if st, err := os.Stat(ptx); err != nil || st.Size() > maxPTX {
 		return ""
@@ -149,7 +149,7 @@ func ptxSource(ptx string, line int, src string) string {
 	return ""
 }
 
-// entrySource is the place of a kernel.
+// entrySource returns the place of a kernel, or "".
 func entrySource(kept, symbol, src string) string {
 	all, _ := filepath.Glob(filepath.Join(kept, "*.ptx"))
 	for _, ptx := range all {

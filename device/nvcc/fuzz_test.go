@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// Nothing of a wheel is written outside of its folder, and no links are made.
+// Unpacking a wheel writes nothing outside its folder and creates no links.
 func FuzzWheel(f *testing.F) {
 	wheel := func(names ...string) []byte {
 		var b bytes.Buffer

@@ -28,7 +28,7 @@ import (
 //go:embed toolchain.txt
 var pinned string
 
-// ErrNoPip says that python3 or its module pip is missing, without which Install fetches nothing.
+// ErrNoPip is Install's error if python3 or its module pip is missing.
 var ErrNoPip = hint.Wrap(errors.New("toolchain: python3 with pip is missing"),
 	"apt-get install python3-pip, or install a CUDA toolkit and apache-tvm-ffi yourself")
 
@@ -39,10 +39,10 @@ type Component struct {
 	Bytes   int64 // of its download
 	hashes  []string
 	line    string
-	tag     string // of Python, such as "cp312", if the package has a wheel for each version
+	tag     string // Python tag, such as "cp312", if wheels depend on the Python version
 }
 
-// Components lists what Install fetches, for this machine's processor.
+// Components lists the packages that Install fetches for this processor.
 func Components() []Component { return components(pinned) }
 
 func components(pinned string) []Component {
@@ -70,17 +70,17 @@ func components(pinned string) []Component {
 	return all
 }
 
-// Installed tells whether Install has put the pinned components below root, and where.
+// Installed reports whether the pinned components are below root, and returns their folder.
 func Installed(root string) (dir string, ok bool) {
 	dir = folder(root)
 	st, err := os.Stat(dir)
 	return dir, err == nil && st.IsDir()
 }
 
-// Install fetches the pinned components with pip, checks their hashes, and unpacks them below root, where Find sees
-// them. It does nothing where they are there already. Stopped at any point, it goes on at the next call with the first
-// component that had not arrived whole. progress, which may be nil, is called from one goroutine at a time with the
-// bytes that have arrived of each component, and of "unpack" at the end. The error is ErrNoPip where there is no pip.
+// Install fetches the pinned components with pip, checks their hashes, and unpacks them below root, where Find looks;
+// it does nothing if they are there. After an interruption it resumes at the first incomplete component. progress,
+// which may be nil, is called from one goroutine at a time with the bytes received of each component, and of "unpack"
+// at the end. Without pip the error is ErrNoPip.
 func Install(ctx context.Context, root string, progress func(name string, done, total int64)) error {
 	if runtime.GOOS != "linux" || (runtime.GOARCH != "amd64" && runtime.GOARCH != "arm64") {
 		return fmt.Errorf("toolchain: no components for %s/%s", runtime.GOOS, runtime.GOARCH)
@@ -91,8 +91,8 @@ func Install(ctx context.Context, root string, progress func(name string, done, 
 //go:embed triton.txt
 var pinnedTriton string
 
-// Triton returns the pinned package of the contest's Triton for Pythons of that tag, such as "cp312". ok is false if it
-// has none.
+// Triton returns the pinned package of the contest's Triton for a Python tag such as "cp312"; ok is false if there is
+// none.
 func Triton(tag string) (c Component, ok bool) {
 	all := components(pinnedTriton)
 	i := slices.IndexFunc(all, func(c Component) bool { return c.tag == tag })
@@ -102,20 +102,20 @@ func Triton(tag string) (c Component, ok bool) {
 	return all[i], true
 }
 
-// TritonInstalled reports whether InstallTriton has put the contest's Triton below root, and where: a folder for
-// Python's path.
+// TritonInstalled reports whether the contest's Triton is installed below root, and returns the folder for Python's
+// path.
 func TritonInstalled(root, tag string) (dir string, ok bool) {
 	dir = filepath.Join(root, "toolchain", tritonKey(tag))
 	st, err := os.Stat(dir)
 	return dir, err == nil && st.IsDir()
 }
 
-// TritonUnpacked is about how many bytes the contest's Triton takes when it is installed.
+// TritonUnpacked is the approximate size of the installed Triton in bytes.
 const TritonUnpacked int64 = 669e6
 
 func tritonKey(tag string) string { return cache.Key("triton 1", machine(), tag, pinnedTriton) }
 
-// InstallTriton fetches the contest's Triton for Pythons of that tag, as Install fetches the toolchain.
+// InstallTriton is Install for the contest's Triton.
 func InstallTriton(ctx context.Context, root, tag string, progress func(name string, done, total int64)) error {
 	c, ok := Triton(tag)
 	if !ok || runtime.GOOS != "linux" {
@@ -150,11 +150,11 @@ func install(ctx context.Context, root, key string, components []Component, part
 	if err := os.RemoveAll(downloads); err != nil {
 		return err
 	}
-	os.Remove(filepath.Dir(downloads)) // it may have those of another package
+	os.Remove(filepath.Dir(downloads)) // fails if it holds another package's download
 	return nil
 }
 
-// fetch returns the wheel of c in downloads, after fetching it where it is not there with its pinned hash.
+// fetch returns the wheel of c, from downloads if it is there with the pinned hash.
 func fetch(ctx context.Context, downloads string, c Component, progress func(string, int64, int64)) (string, error) {
 	dir := filepath.Join(downloads, c.Name+"-"+c.Version)
 	tmp := filepath.Join(dir, "tmp")
@@ -184,7 +184,7 @@ func fetch(ctx context.Context, downloads string, c Component, progress func(str
 	} else {
 		args = append(args, "--python-version=3.12")
 	}
-	// Older pips match platforms literally, so each that a pinned wheel may name is listed.
+	// Older pips match platforms literally: list all that pinned wheels may name.
 	for _, p := range []string{"_2_28", "_2_25", "_2_24", "_2_17", "2014", "_2_12", "2010"} {
 		args = append(args, "--platform=manylinux"+p+"_"+machine())
 	}
@@ -201,7 +201,7 @@ func fetch(ctx context.Context, downloads string, c Component, progress func(str
 		for {
 			select {
 			case <-tick.C:
-				// pip says nothing that all its versions agree on; what it has written does.
+				// pip versions report progress differently: count the bytes written.
 				progress(c.Name, min(treeSize(tmp), c.Bytes), c.Bytes)
 			case <-stop:
 				return
@@ -232,7 +232,7 @@ func fetch(ctx context.Context, downloads string, c Component, progress func(str
 	return wheel, nil
 }
 
-// arrived returns the one wheel in dir, if its hash is a pinned one.
+// arrived returns the only wheel in dir if its hash is pinned.
 func arrived(dir string, c Component) (string, error) {
 	wheels, err := filepath.Glob(filepath.Join(dir, "*.whl"))
 	if err != nil || len(wheels) != 1 {
@@ -253,10 +253,9 @@ func arrived(dir string, c Component) (string, error) {
 	return wheels[0], nil
 }
 
-// A part of a wheel, by the beginning of its paths, and its place in the folder that is installed.
+// A part of a wheel: a path prefix, and its replacement when installed.
 type part struct{ from, to string }
 
-// parts are those of the toolchain.
 var parts = []part{
 	{"nvidia/cu13/", "cuda/"},
 	{"tvm_ffi/include/", "tvm_ffi/include/"},
@@ -319,7 +318,7 @@ func unpackFile(path string, f *zip.File) error {
 	return store(path, perm, r)
 }
 
-// linkLibraries makes the names that a linker looks for: libX.so beside each libX.so.N.
+// linkLibraries creates libX.so, for linkers, next to each libX.so.N.
 func linkLibraries(dir string) error {
 	libs, err := filepath.Glob(filepath.Join(dir, "lib*.so.*"))
 	if err != nil {
@@ -342,12 +341,12 @@ func treeSize(dir string) (n int64) {
 				n += st.Size()
 			}
 		}
-		return nil // a file that pip has just removed counts nothing
+		return nil // pip may have removed the file: count 0
 	})
 	return n
 }
 
-// lastLine returns the last line of text that begins with prefix, without it, or else the last line that is not empty.
+// lastLine returns the last line with prefix, without it, or else the last non-empty line.
 func lastLine(text, prefix string) (line string) {
 	found := false
 	for l := range strings.Lines(text) {

@@ -16,20 +16,20 @@ import (
 	"fisub/device"
 )
 
-// A Resources is what the assembler says of one __global__ function.
+// A Resources holds the assembler's report on one __global__ function.
 type Resources struct {
-	Name        string `json:"name"`   // demangled where c++filt is at hand, without the parameters
-	Symbol      string `json:"symbol"` // as the compiler mangled it
-	File        string `json:"file"`   // the source that it was compiled in
+	Name        string `json:"name"`   // without parameters; demangled if c++filt is available
+	Symbol      string `json:"symbol"` // mangled
+	File        string `json:"file"`   // the source file
 	Registers   int    `json:"registers"`
-	SpillStores int    `json:"spill_stores"` // bytes for each thread
-	SpillLoads  int    `json:"spill_loads"`  // bytes for each thread
-	Stack       int    `json:"stack"`        // bytes for each thread
-	Shared      int    `json:"shared"`       // bytes for each block, static
+	SpillStores int    `json:"spill_stores"` // bytes per thread
+	SpillLoads  int    `json:"spill_loads"`  // bytes per thread
+	Stack       int    `json:"stack"`        // bytes per thread
+	Shared      int    `json:"shared"`       // bytes per block, static
 	Constant    int    `json:"constant"`     // bytes, parameters included
 	Barriers    int    `json:"barriers"`
-	MaxThreads  int    `json:"max_threads,omitempty"` // in a block, by launch bounds; 0 without them
-	MinBlocks   int    `json:"min_blocks,omitempty"`  // on a multiprocessor, by launch bounds; 0 without them
+	MaxThreads  int    `json:"max_threads,omitempty"` // per block, by launch bounds; 0 without them
+	MinBlocks   int    `json:"min_blocks,omitempty"`  // per multiprocessor, by launch bounds; 0 without them
 }
 
 // Text describes the kernel in one line.
@@ -48,9 +48,9 @@ func (k Resources) Text() string {
 	return text
 }
 
-// LargestBlock returns the most threads that a block can be launched with if each has so many registers, for the archs
-// from sm_50 on. A GPU assigns registers to warps in units of 256 and checks as if each of the four partitions of a
-// multiprocessor had as many warps of the block.
+// LargestBlock returns the largest launchable block, in threads with the given number of registers, for sm_50 and
+// later. A GPU assigns registers to warps in units of 256, and checks as if the block's warps were spread evenly over
+// the multiprocessor's four partitions.
 func LargestBlock(registers int) int {
 	const most, unit, partitions = 64 << 10, 256, 4
 	perWarp := (registers*32 + unit - 1) / unit * unit
@@ -62,10 +62,10 @@ func LargestBlock(registers int) int {
 
 const (
 	maxKernels = 4096
-	maxPTX     = 64 << 20 // bytes of one file that are looked at
+	maxPTX     = 64 << 20 // larger files are skipped
 )
 
-// reportFlags make nvcc print what each kernel takes, and leave PTX and cubin in dir. They do not change the object.
+// reportFlags make nvcc print each kernel's resources and keep PTX and cubin in dir, with the same object.
 func reportFlags(dir string) []string {
 	return []string{"-Xptxas", "-v", "-keep", "--keep-dir", dir}
 }
@@ -77,7 +77,7 @@ var (
 	ptxasParts = regexp.MustCompile(`(?:used (\d+) barriers|(\d+)(?:\+\d+)? bytes (smem|cmem\[\d+\]))`)
 )
 
-// takeReport takes what ptxas -v printed out of a compiler's log, which it returns without it.
+// takeReport parses the output of ptxas -v in a compiler's log, and returns the rest of the log.
 func takeReport(log, file string) (kernels []Resources, rest string) {
 	var kept strings.Builder
 	var k *Resources
@@ -119,7 +119,7 @@ func takeReport(log, file string) (kernels []Resources, rest string) {
 	return kernels, kept.String()
 }
 
-// complete adds to kernels what the files in dir, those that reportFlags keeps, say of them.
+// complete adds the facts found in the files kept by reportFlags.
 func complete(kernels []Resources, dir string) {
 	find := func(symbol string) *Resources {
 		for i := range kernels {
@@ -159,9 +159,8 @@ var (
 	ptxBound = regexp.MustCompile(`^\.(maxntid|reqntid|minnctapersm)\s+([0-9, ]+)`)
 )
 
-// launchBounds reads the launch bounds that PTX states between a kernel's name and its body.
 func launchBounds(text []byte, find func(symbol string) *Resources) {
-	var k *Resources // whose head it is
+	var k *Resources // whose head is being read
 	lines := bufio.NewScanner(bytes.NewReader(text))
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
@@ -187,7 +186,7 @@ func launchBounds(text []byte, find func(symbol string) *Resources) {
 	}
 }
 
-// Demangle returns C++ names as people write them, without parameters; where there is no c++filt, as they are.
+// Demangle returns C++ names without parameters, or symbols unchanged if c++filt is missing.
 func Demangle(symbols []string) []string {
 	tool, err := exec.LookPath("c++filt")
 	if err != nil || len(symbols) == 0 {
@@ -205,7 +204,6 @@ func Demangle(symbols []string) []string {
 	return names
 }
 
-// demangle fills in the names.
 func demangle(kernels []Resources) {
 	symbols := make([]string, len(kernels))
 	for i, k := range kernels {

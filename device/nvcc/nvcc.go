@@ -1,6 +1,6 @@
-// Package nvcc finds or installs the tools that build a submission (nvcc, the CUDA headers and runtime, tvm-ffi, a
-// C++ compiler) and builds one shared object with them, as the contest's builder does (spec section 4.2). It needs no
-// GPU and no driver; it loads and runs nothing of what it builds.
+// Package nvcc finds or installs the tools that build a submission (nvcc, the CUDA headers and runtime, tvm-ffi, a C++
+// compiler) and builds a shared object as the contest's builder does (spec section 4.2). It needs no GPU or driver,
+// and never loads or runs the object.
 package nvcc
 
 import (
@@ -21,24 +21,24 @@ import (
 
 // A Toolchain is a complete set of tools. All paths are absolute.
 type Toolchain struct {
-	NVCC          string   // the compiler's path
+	NVCC          string
 	Version       string   // of nvcc, such as "13.0.88"
-	CUDAVersion   string   // of the runtime that kernels are linked with, such as "13.0"
+	CUDAVersion   string   // of the runtime that kernels link with, such as "13.0"
 	CXX           []string // host compiler and linker: $CXX, else c++ or g++, with its arguments
 	CXXVersion    string   // first line of its --version
 	CUDAInclude   string   // folder of cuda.h and cuda_runtime.h
-	LibDirs       []string // folders of libcudart.so and its neighbours, for linking and loading
-	CUDART        string   // the runtime library to load, named as its SONAME says
+	LibDirs       []string // folders of libcudart.so and related libraries
+	CUDART        string   // the runtime library to load, by its SONAME
 	TVMFFI        string   // folder with include/tvm/ffi and lib/libtvm_ffi.so
 	TVMFFIVersion string   // such as "0.1.15"
 }
 
-// String names the compiler and tvm-ffi with their versions.
+// String returns the versions of nvcc and tvm-ffi.
 func (t *Toolchain) String() string {
 	return fmt.Sprintf("nvcc %s, tvm-ffi %s", t.Version, t.TVMFFIVersion)
 }
 
-// A MissingError lists what Find did not find.
+// A MissingError lists the parts missing from the toolchain.
 type MissingError struct{ Missing []string }
 
 func (e *MissingError) Error() string { return "toolchain: missing " + strings.Join(e.Missing, ", ") }
@@ -51,18 +51,18 @@ func (e *MissingError) Advice() string {
 	return "fisub toolchain install fetches what is missing"
 }
 
-// NoCXX tells that the C++ compiler is among what is missing, which Install does not fetch.
+// NoCXX reports whether the C++ compiler is missing, which Install does not fetch.
 func (e *MissingError) NoCXX() bool {
 	return slices.ContainsFunc(e.Missing, func(m string) bool { return strings.HasPrefix(m, noCXX) })
 }
 
 const noCXX = "a C++ compiler"
 
-// Find returns the first complete toolchain of: nvcc in $CUDA_HOME, in $CUDA_PATH, on PATH, in /usr/local/cuda, and
-// in the cache below root (see Install), each with the headers and the runtime library that belong to it. tvm-ffi is
-// looked for in $TVM_FFI_HOME, among python3's packages, and in the cache. Where root has no toolchain, the user's
-// own cache stands in for it. Where something is missing the error is a *MissingError. What was found is not looked for
-// again by this process, as long as the environment says the same and the compiler is there.
+// Find returns the first complete toolchain. nvcc is searched in $CUDA_HOME, in $CUDA_PATH, on PATH, in
+// /usr/local/cuda, and in the cache below root (see Install), each with its own headers and runtime library; tvm-ffi
+// in $TVM_FFI_HOME, among python3's packages, and in the cache. If root has no toolchain, the user's own cache is
+// used. Missing parts are a *MissingError. The process reuses the result while the environment is unchanged and the
+// compiler exists.
 func Find(root string) (*Toolchain, error) {
 	key := root
 	for _, name := range []string{"CUDA_HOME", "CUDA_PATH", "PATH", "TVM_FFI_HOME", "CXX", "FISUB_CACHE"} {
@@ -78,7 +78,7 @@ func Find(root string) (*Toolchain, error) {
 	return t, err
 }
 
-var found sync.Map // of what Find has found, by what it looks at
+var found sync.Map // *Toolchain by root and environment
 
 func find(root string) (*Toolchain, error) {
 	installed, ok := Installed(root)
@@ -88,7 +88,7 @@ func find(root string) (*Toolchain, error) {
 	t := &Toolchain{}
 	var missing []string
 	var ffi, cxx bool
-	var group sync.WaitGroup // each asks a program
+	var group sync.WaitGroup // each function starts a program
 	group.Go(func() { missing = t.findCUDA(installed) })
 	group.Go(func() { ffi = t.findTVMFFI(installed) })
 	group.Go(func() { cxx = t.findCXX() })
@@ -109,7 +109,8 @@ func find(root string) (*Toolchain, error) {
 	return t, nil
 }
 
-// findCUDA fills in the CUDA part from the first complete place, and returns what the first place with an nvcc lacks.
+// findCUDA fills in the CUDA part from the first complete place, or returns the parts missing at the first place with
+// nvcc.
 func (t *Toolchain) findCUDA(installed string) []string {
 	var compilers []string
 	for _, env := range []string{"CUDA_HOME", "CUDA_PATH"} {
@@ -180,7 +181,7 @@ func (t *Toolchain) tryNVCC(nvcc string) (lacks []string) {
 	return nil
 }
 
-// runtimeLibrary returns the file in dir to load for the libcudart.so there. Its name is the library's SONAME.
+// runtimeLibrary returns the file in dir to load for its libcudart.so, named by SONAME.
 func runtimeLibrary(dir string) (string, bool) {
 	link := filepath.Join(dir, "libcudart.so")
 	f, err := elf.Open(link)
@@ -222,7 +223,7 @@ print(s.submodule_search_locations[0] if s and s.submodule_search_locations else
 	return false
 }
 
-// tvmFFIVersion reads the package's version, or, where only the headers are there, theirs.
+// tvmFFIVersion returns the version of the package, or else of the headers.
 func tvmFFIVersion(home string) (string, bool) {
 	header, err := os.ReadFile(home + "/include/tvm/ffi/c_api.h")
 	if err != nil {
@@ -266,20 +267,20 @@ func (t *Toolchain) findCXX() bool {
 	return false
 }
 
-// Major is the CUDA release that t's kernels need a driver of, such as 13.
+// Major returns the CUDA major release that the driver must support, such as 13.
 func (t *Toolchain) Major() int {
 	n, _ := strconv.Atoi(t.CUDAVersion[:strings.IndexByte(t.CUDAVersion+".", '.')])
 	return n
 }
 
-// folder is where Install puts the pinned components.
+// folder returns the folder of the installed components.
 func folder(root string) string {
 	return filepath.Join(root, "toolchain", toolchainKey())
 }
 
 func toolchainKey() string { return cache.Key("toolchain 1", machine(), pinned) }
 
-// machine is the processor as wheels and compilers name it.
+// machine returns the processor's name in wheels and compilers.
 func machine() string {
 	if runtime.GOARCH == "arm64" {
 		return "aarch64"

@@ -1,5 +1,5 @@
-// Stands before tvm-ffi's own header of this name: each exported function leaves a constant that tells its parameters,
-// one letter each, so that they can be read from the object without loading it.
+// This header shadows tvm-ffi's own header of the same name. Each exported function also defines a constant with one
+// letter per parameter, so that the parameters can be read from the object without loading it.
 #pragma once
 #include_next <tvm/ffi/function.h>
 

@@ -16,16 +16,16 @@ import (
 	"fisub/internal/trace"
 )
 
-// PackedLib is the folder of libcupti in a folder of packed objects.
+// PackedLib is libcupti's folder among packed objects.
 const PackedLib = "lib"
 
-// A MismatchError says that a folder of packed objects has none of a solution for an arch.
+// A MismatchError means that packed objects lack a solution for an arch.
 type MismatchError struct {
 	Solution, Arch string
-	Have           []string // archs of the objects in it, each once
+	Have           []string // archs of the objects, each once
 }
 
-// OtherSolutions tells whether the folder has kernels for the arch, of other solutions.
+// OtherSolutions reports whether there are kernels of other solutions for the arch.
 func (e *MismatchError) OtherSolutions() bool { return slices.Contains(e.Have, e.Arch) }
 
 func (e *MismatchError) Error() string {
@@ -47,8 +47,8 @@ func (e *MismatchError) Advice() string {
 	return device.ArchHint
 }
 
-// Pack names the files that another machine needs to run o, which Build built of sol for arch, without a toolchain:
-// from their names in a folder for Prebuilt to their paths here. The files of several solutions go into one folder.
+// Pack returns the files that a machine without a toolchain needs to run o, built from sol for arch: their names in a
+// folder for Prebuilt, mapped to their paths here. Solutions may share a folder.
 func Pack(root string, o *Object, sol *trace.Solution, arch string) (map[string]string, error) {
 	s, err := newSources(sol, arch)
 	if err != nil {
@@ -77,7 +77,7 @@ func Pack(root string, o *Object, sol *trace.Solution, arch string) (map[string]
 	return files, nil
 }
 
-// PackTimer names, like Pack, the files that timing by CUPTI takes; none where t has no libcupti.
+// PackTimer returns, like Pack, the files for timing with CUPTI; none if t has no libcupti.
 func (t *Toolchain) PackTimer() map[string]string {
 	files := map[string]string{}
 	toolkit := filepath.Join(filepath.Dir(filepath.Dir(t.NVCC)), "extras", "CUPTI", "lib64")
@@ -91,8 +91,7 @@ func (t *Toolchain) PackTimer() map[string]string {
 	return files
 }
 
-// Prebuilt returns the object of sol for arch in dir, a folder of files that Pack named. Where it has none, the error
-// is a *MismatchError.
+// Prebuilt returns the object of sol for arch in dir, a folder of Pack's files, or a *MismatchError.
 func Prebuilt(dir string, sol *trace.Solution, arch string) (*Object, error) {
 	s, err := newSources(sol, arch)
 	if err != nil {
@@ -111,8 +110,7 @@ func Prebuilt(dir string, sol *trace.Solution, arch string) (*Object, error) {
 	return o, err
 }
 
-// Packed tells what built the objects in dir, and the CUDA release of the runtime they are linked with; "" where dir
-// has none.
+// Packed returns the toolchain and the CUDA release of the objects in dir, or "" if dir has no objects.
 func Packed(dir string) (toolchain, cuda string) {
 	for _, m := range manifests(dir) {
 		toolchain, cuda = m.Toolchain, m.CUDAVersion
@@ -133,9 +131,9 @@ func manifests(dir string) (all []manifest) {
 
 var archParts = regexp.MustCompile(`^sm_(\d+)(\d)([af]?)$`)
 
-// Serves tells whether a GPU of arch gpu ("sm_103") runs a kernel that was compiled for arch kernel: machine code
-// serves the same major version from its minor one on; with an "a" only its very arch, with an "f" its family, which
-// is taken for the major version.
+// Serves reports whether a GPU of arch gpu ("sm_103") runs code for arch kernel. Machine code runs on its own and
+// later minor versions of the same major version; with the suffix "a" on exactly its arch, with "f" on its family,
+// here taken to be the major version.
 func Serves(kernel, gpu string) bool {
 	k, g := archParts.FindStringSubmatch(kernel), archParts.FindStringSubmatch(gpu)
 	if k == nil || g == nil || k[1] != g[1] {

@@ -12,16 +12,16 @@ import (
 	"fisub/internal/trace"
 )
 
-// torch is what compiling for the torch binding takes, as torch.utils.cpp_extension does it.
+// torch holds settings for the torch binding, as in torch.utils.cpp_extension.
 type torch struct {
 	version  string
-	standard string // of C++ that its headers take, as a flag
+	standard string // flag for the C++ standard of torch's headers
 	include  []string
 }
 
 const torchModule = "fisub_submission"
 
-// flags are those of torch's extensions; none for nil.
+// flags returns the flags of torch's extensions; none if t is nil.
 func (t *torch) flags() []string {
 	if t == nil {
 		return nil
@@ -31,7 +31,7 @@ func (t *torch) flags() []string {
 		"-D__CUDA_NO_HALF2_OPERATORS__"}
 }
 
-// instead returns flags with the C++ standard that torch takes; flags for nil.
+// instead returns flags with torch's C++ standard; unchanged if t is nil.
 func (t *torch) instead(flags []string) []string {
 	if t == nil {
 		return flags
@@ -45,7 +45,7 @@ func (t *torch) instead(flags []string) []string {
 	return flags
 }
 
-// torchFacts says where torch is without importing it, which takes seconds.
+// torchFacts locates torch without importing it, which takes seconds.
 const torchFacts = `
 import glob, importlib.util as u, json, os, re, sysconfig
 spec = u.find_spec("torch")
@@ -58,14 +58,14 @@ standard = standard[1] if standard else "-std=c++17"
 print(json.dumps([version, standard, home + "/include", sysconfig.get_paths()["include"]] + beside))
 `
 
-// BuildTorch is Build for the torch binding, with the headers of the torch that the interpreter python has. What comes
-// out is not loaded: what it lacks of torch's libraries is not looked at.
+// BuildTorch is Build for the torch binding, with the torch headers of the interpreter python. The result is not
+// loaded, so missing symbols of torch's libraries go undetected.
 func BuildTorch(ctx context.Context, root, python string, sol *trace.Solution, arch string) (*Object, error) {
 	t, err := Find(root)
 	if err != nil {
 		return nil, err
 	}
-	// Version, C++ standard, torch's headers, Python's, those of CUDA's libraries that torch was installed with.
+	// Version, C++ standard, headers of torch, of Python, and of the CUDA libraries installed with torch.
 	var facts []string
 	out, err := exec.CommandContext(ctx, python, "-c", torchFacts).Output()
 	if err != nil || json.Unmarshal(out, &facts) != nil || len(facts) < 4 || !isFile(facts[2]+"/torch/extension.h") {
@@ -97,8 +97,8 @@ func BuildTorch(ctx context.Context, root, python string, sol *trace.Solution, a
 	return o, err
 }
 
-// Names are the symbols for callers among those of an object, without what their form adds; mangled tells that one of
-// them is C++'s.
+// Names returns the exported names among symbols, without the binding's prefix; mangled reports whether the entry
+// point has C++ mangling.
 func Names(symbols []string, entry string) (names []string, mangled bool) {
 	for _, s := range symbols {
 		name, plain := strings.CutPrefix(s, symbolPrefix)

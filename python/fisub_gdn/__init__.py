@@ -1,18 +1,20 @@
-"""The decode family of the gated delta rule under the names of FlashInfer 0.7.2, with its arguments in its order.
+"""The decode functions of the gated delta rule, with the names and arguments of FlashInfer 0.7.2.
 
-    from fisub_gdn import gated_delta_rule_mtp      # in place of: from flashinfer.gdn_decode import ...
+    from fisub_gdn import gated_delta_rule_mtp      # instead of: from flashinfer.gdn_decode import ...
 
-Tensors are torch's, on a GPU of compute capability 8.0 or later. Needed are torch, the package apache-tvm-ffi, and, when a kernel is
-first called, nvcc: that of $CUDA_HOME, the one on PATH, or /usr/local/cuda; what it builds is kept below $FISUB_CACHE, else
-~/.cache/fisub. Calls are on torch's current stream, do not wait, and can be captured in a CUDA graph.
+Tensors are torch tensors on a GPU of compute capability 8.0 or later. The package needs torch, apache-tvm-ffi and, at the
+first call of a kernel, nvcc: from $CUDA_HOME, $CUDA_PATH, PATH or /usr/local/cuda. Built kernels are kept below
+$FISUB_CACHE, by default ~/.cache/fisub. Calls use torch's current stream, return without waiting for the GPU, and can be
+captured in a CUDA graph.
 
-What differs from FlashInfer, besides speed:
+Differences from FlashInfer, apart from speed:
 
-- q, k, v, a, b and output are bfloat16, head_size is 128, a call has 1 to 8 tokens of each row. Anything else is refused.
-- A row whose slot is below 0 is padding for both dtypes of states: its output is 0, and no slot is read or written. FlashInfer does so
-  with float32 states; with bfloat16 it reads and writes slot 0.
-- float32 states may have several tokens in gated_delta_rule_decode_pretranspose, bfloat16 ones in gated_delta_rule_mtp.
-- backend chooses nothing, and cache_replayssm with its buffers is refused.
+- q, k, v, a, b and output must be bfloat16, head_size must be 128, and a call has 1 to 8 tokens per row.
+- For both state dtypes, a row with a slot below 0 is padding: its output is 0, and no slot is read or written.
+  FlashInfer does this for float32 states only; with bfloat16 it reads and writes slot 0.
+- Several tokens per call are also allowed for float32 states in gated_delta_rule_decode_pretranspose, and for bfloat16
+  states in gated_delta_rule_mtp.
+- backend has no effect, and cache_replayssm with its buffers raises a ValueError.
 """
 
 import functools
@@ -29,7 +31,7 @@ SOURCES = pathlib.Path(__file__).resolve().parent / "cuda"
 
 
 def compiler():
-    """Path of nvcc."""
+    """Returns the path of nvcc."""
     for home in (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH")):
         if home and os.access(os.path.join(home, "bin", "nvcc"), os.X_OK):
             return os.path.join(home, "bin", "nvcc")
@@ -42,7 +44,7 @@ def compiler():
 
 @functools.lru_cache(maxsize=None)
 def kernels(arch):
-    """The module of kernels for an arch such as 90: built, unless the cache has it."""
+    """Returns the module of kernels for an arch such as 90, from the cache or newly built."""
     try:
         import tvm_ffi
         from tvm_ffi import libinfo
@@ -79,7 +81,7 @@ def call(name, q, *args):
 
 
 def outputs(q, v, output):
-    """Memory for the outputs, which the kernels write whole."""
+    """Returns output, or new memory for it, which the kernels overwrite completely."""
     if output is None:
         import torch
         return torch.empty(v.shape, dtype=v.dtype, device=q.device)
@@ -89,11 +91,11 @@ def outputs(q, v, output):
 def gated_delta_rule_decode_pretranspose(q, k, v, state, A_log, a, dt_bias, b, scale=None, output=None, use_qk_l2norm=True,
                                          initial_state=None, initial_state_indices=None, output_state_indices=None,
                                          intermediate_states_buffer=None, disable_state_update=False, backend="auto"):
-    """One to eight tokens of each row; states (slots, HV, V, K), float32 or bfloat16, updated in place.
+    """Decodes one to eight tokens per row; states (slots, HV, V, K), float32 or bfloat16, are updated in place.
 
-    state has a slot for each row; initial_state is a pool whose slots initial_state_indices names, and output_state_indices, where
-    given, those that are written. intermediate_states_buffer (B, >= T, HV, V, K) takes the state after each token; with
-    disable_state_update the states stay. Returns (output, state), or the pool in its place.
+    state has one slot per row. initial_state is a pool instead: initial_state_indices are the slots to read, and
+    output_state_indices, if given, the slots to write. intermediate_states_buffer (B, >= T, HV, V, K) receives the state
+    after each token. With disable_state_update the states do not change. Returns (output, state or pool).
     """
     if initial_state is None and (initial_state_indices is not None or output_state_indices is not None):
         raise ValueError("initial_state_indices and output_state_indices: they name slots of initial_state, which is None")
@@ -108,7 +110,7 @@ def gated_delta_rule_decode_pretranspose(q, k, v, state, A_log, a, dt_bias, b, s
 
 
 def gated_delta_rule_decode(q, k, v, state, A_log, a, dt_bias, b, scale=None, output=None, use_qk_l2norm=True, backend="auto"):
-    """One to eight tokens of each row; state (B, HV, K, V), float32, updated in place. Returns (output, state)."""
+    """Decodes one to eight tokens per row; state (B, HV, K, V), float32, is updated in place. Returns (output, state)."""
     output = outputs(q, v, output)
     call("gated_delta_rule_decode", q, k, v, state, A_log, a, dt_bias.float(), b, scale, output, use_qk_l2norm)
     return output, state
@@ -118,10 +120,11 @@ def gated_delta_rule_mtp(q, k, v, initial_state, initial_state_indices, A_log, a
                          intermediate_states_buffer=None, ssm_state_indices=None, disable_state_update=None, use_qk_l2norm=True,
                          output_state_indices=None, cache_replayssm=False, replayssm_rawv=None, replayssm_rawk=None,
                          replayssm_g=None, replayssm_beta=None):
-    """One to eight tokens of each row on a pool of states (slots, HV, V, K).
+    """Decodes one to eight tokens per row with a pool of states (slots, HV, V, K).
 
-    ssm_state_indices (B, T) names slots of the pool for the state after each token, and excludes the other ways to keep states. As in
-    FlashInfer 0.7.2 disable_state_update is True unless given, but with ssm_state_indices. Returns (output, initial_state).
+    ssm_state_indices (B, T) are the slots for the state after each token; they exclude the other ways to keep states. As
+    in FlashInfer 0.7.2, disable_state_update defaults to True, but to False with ssm_state_indices. Returns
+    (output, initial_state).
     """
     if cache_replayssm or any(x is not None for x in (replayssm_rawv, replayssm_rawk, replayssm_g, replayssm_beta)):
         raise ValueError("cache_replayssm: these kernels keep no inputs to replay; pass intermediate_states_buffer or ssm_state_indices")

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// codes.go is what the headers give now.
+// codes.go is up to date with the headers.
 func TestFresh(t *testing.T) {
 	dir := filepath.Join("..", "..", "device", "vgpu")
 	want, err := generate(dir)

@@ -18,7 +18,7 @@ import (
 	"fisub/internal/trace"
 )
 
-// payloads are the keys of which an event of a type has one, in the order of the types' constants.
+// payloads lists the payload keys of each event type, of which an event has one, in the order of the constants.
 var payloads = map[event.Type][]string{
 	event.TypeRun: {"run"}, event.TypeBuilding: nil, event.TypeBuilt: {"built"}, event.TypeStarted: {"started"},
 	event.TypeSamples: {"samples"}, event.TypeEvaluated: {"evaluated"}, event.TypeFailed: {"message"},
@@ -26,10 +26,10 @@ var payloads = map[event.Type][]string{
 	event.TypeDone: {"done"}, event.TypeJob: {"job_state"},
 }
 
-// A stream is what the types of package event, and the comments in their source, say about its lines.
+// A stream describes the types of package event with their comments.
 type stream struct {
 	types    []string          // values of Type, in the order of their constants
-	comments map[string]string // by "Run", "Run.ID", and of the constants of Type by their values
+	comments map[string]string // by "Run", "Run.ID", and for constants of Type by value
 	objects  []object
 }
 
@@ -44,10 +44,10 @@ type field struct {
 	optional  bool
 }
 
-// An m is an object of JSON.
+// An m is a JSON object.
 type m = map[string]any
 
-// describe describes values of type t with the comments in the files that declare it and the types of its fields.
+// describe describes type t, using the comments in the files that declare it and its fields' types.
 func describe(t reflect.Type, files ...string) (*stream, error) {
 	s := &stream{comments: map[string]string{}}
 	for _, file := range files {
@@ -66,7 +66,7 @@ func describe(t reflect.Type, files ...string) (*stream, error) {
 	return s, nil
 }
 
-// comment keeps the comments of a declaration.
+// comment collects the comments of a declaration.
 func (s *stream) comment(n ast.Node) bool {
 	sentence := func(c *ast.CommentGroup) string { return strings.Join(strings.Fields(c.Text()), " ") }
 	d, ok := n.(*ast.GenDecl)
@@ -95,9 +95,9 @@ func (s *stream) comment(n ast.Node) bool {
 	return false
 }
 
-// of is the schema of a value of type t. The objects that it refers to become those of s.
+// of returns the schema of type t, and adds its structs to s.objects.
 func (s *stream) of(t reflect.Type, optional bool) m {
-	nullable := func(kind string) any { // an empty list or map of Go may be null
+	nullable := func(kind string) any { // an empty Go slice or map may be null
 		if optional {
 			return kind
 		}
@@ -125,7 +125,7 @@ func (s *stream) of(t reflect.Type, optional bool) m {
 		reflect.Int64: "integer", reflect.Uint64: "integer", reflect.Float64: "number"}[t.Kind()]}
 }
 
-// object adds the struct t to the objects, and gives its name.
+// object adds the struct t to the objects, and returns its name.
 func (s *stream) object(t reflect.Type) string {
 	name := t.Name()
 	if slices.ContainsFunc(s.objects, func(o object) bool { return o.name == name }) {
@@ -149,7 +149,7 @@ func (s *stream) object(t reflect.Type) string {
 	return name
 }
 
-// word names for people the values of a schema.
+// word describes a schema's values in a word.
 func word(schema m) string {
 	if ref, ok := schema["$ref"].(string); ok {
 		name := strings.TrimPrefix(ref, "#/$defs/")
@@ -180,7 +180,7 @@ func (s *stream) page() string {
 	return b.String() + s.tables()
 }
 
-// tables has, for each object, its keys.
+// tables returns the table of keys of each object.
 func (s *stream) tables() string {
 	var b strings.Builder
 	for _, o := range s.objects {
@@ -196,7 +196,7 @@ func (s *stream) tables() string {
 	return b.String()
 }
 
-// schema is a JSON Schema, draft 2020-12, of the first of the objects.
+// schema returns a JSON Schema, draft 2020-12, of the first object.
 func (s *stream) schema(title string) ([]byte, error) {
 	defs := m{}
 	for _, o := range s.objects {

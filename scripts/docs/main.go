@@ -1,6 +1,5 @@
-// Command docs writes the pages that are made of the code: docs/commands.md, docs/config.md, docs/events.md and
-// docs/agents.md with their JSON Schemas, and the tables of keys in docs/remote.md and docs/remote. It is run by
-// `go generate ./docs`.
+// Command docs generates docs/commands.md, docs/config.md, docs/events.md and docs/agents.md with their JSON Schemas,
+// and the tables of keys in docs/remote.md and docs/remote. `go generate ./docs` runs it.
 package main
 
 import (
@@ -34,7 +33,7 @@ func main() {
 	}
 }
 
-// pages gives all files that are generated, by their path below root.
+// pages returns all generated files by their path below root.
 func pages(root string) (map[string][]byte, error) {
 	files := map[string][]byte{}
 	commands, err := app.Reference()
@@ -104,18 +103,18 @@ func keyTable(keys []config.Key) string {
 
 func cell(s string) string { return strings.ReplaceAll(s, "|", `\|`) }
 
-// topic is the text of `fisub help NAME`, with which the page about the same subject begins.
+// topic returns the text of `fisub help NAME`, which begins the page on the same subject.
 func topic(name string) string {
 	t, err := docs.Find(name)
 	if err != nil {
 		panic(err)
 	}
-	text, _, _ := strings.Cut(t.Text, "\ndocs/"+name+".md ") // where the last line names the page
+	text, _, _ := strings.Cut(t.Text, "\ndocs/"+name+".md ") // the last line may name the page
 	return strings.TrimRight(text, "\n") + "\n"
 }
 
-// withTables puts, between each pair of the comments "keys of KIND" and "end of keys" in text, the table of a
-// provider's keys, and between "topic NAME" and "end of topic" that topic.
+// withTables fills in a provider's table of keys between the comments "keys of KIND" and "end of keys" in text, and a
+// help topic between "topic NAME" and "end of topic".
 func withTables(text []byte) ([]byte, error) {
 	keys := providers.Keys()
 	found := false

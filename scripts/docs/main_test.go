@@ -10,7 +10,7 @@ import (
 	"fisub/remote/providers"
 )
 
-// The generated pages are those that the code makes now.
+// The generated pages are up to date.
 func TestFresh(t *testing.T) {
 	root := filepath.Join("..", "..")
 	files, err := pages(root)
@@ -24,10 +24,10 @@ func TestFresh(t *testing.T) {
 	}
 }
 
-// Each key of a provider says what it is for, and what takes its place where it is missing.
+// Each key of a provider has a help text and a default.
 func TestRemoteKeys(t *testing.T) {
 	for kind, keys := range providers.Keys() {
-		config.NewTable("remote."+kind, nil).Decode(keys) // a default of another type than its key's panics
+		config.NewTable("remote."+kind, nil).Decode(keys) // panics if a default does not have its key's type
 		for _, k := range keys {
 			if k.Help == "" || k.Missing() == "" || k.Required && k.Example == "" {
 				t.Errorf("%s.%s: got help %q, missing %q, example %q", kind, k.Name, k.Help, k.Missing(), k.Example)

@@ -3,8 +3,9 @@
 //   prefill check            every case against a float64 reference on the GPU, with every config; exit status 1 if one is wrong
 //   prefill time FILE ROUNDS  times every config on the workloads of FILE, a line each: uuid, tokens, sequences, cu_seqlens
 //
-// Times: zero twice the L2, wait, call, wait. The configs take turns; in each turn a config is called four times, of which the
-// first does not count, since it fetches the code. A time is that of CUPTI's kernel record; the figure is the median.
+// Times: zero twice the L2, wait, call, wait. The configs take turns. In each turn a config is called four times; the
+// first call does not count, because it fetches the code. A time is taken from CUPTI's kernel record; the figure is
+// the median.
 
 #include <algorithm>
 #include <cmath>
@@ -66,7 +67,7 @@ static void CUPTIAPI buffer_completed(CUcontext, uint32_t, uint8_t* buffer, size
   std::free(buffer);
 }
 
-// ---- reference, in float64: four threads for each row of a state ----
+// ---- reference, in float64: four threads per row of a state ----
 
 __global__ void __launch_bounds__(128) reference_kernel(Arguments x, float* new_state, float* output, bool f32) {
   const int64_t head = blockIdx.x / 4;  // n * 8 + hv
@@ -99,10 +100,11 @@ __global__ void __launch_bounds__(128) reference_kernel(Arguments x, float* new_
   for (int i = 0; i < 32; ++i) new_state[at + 4 * i] = static_cast<float>(s[i]);
 }
 
-// What is wrong with a result: largest magnitudes and errors as bits of non-negative floats, counts of failing elements.
+// Errors of a result. Magnitudes and errors are bits of non-negative floats; contest and bad count elements. The
+// contest's tolerance is an error of 0.01, absolute or relative.
 struct Errors {
-  unsigned largest, error, contest, bad;  // bad: NaN or infinite where the reference is finite
-  unsigned part;  // the contest allows an error of 0.01, or 0.01 of the value: largest part of that, behind the rounding of outputs
+  unsigned largest, error, contest, bad;  // bad: not finite although the reference is
+  unsigned part;  // largest error beyond the rounding of outputs, as a fraction of the tolerance
 };
 
 __device__ float as_float(float x) { return x; }
@@ -119,7 +121,7 @@ __global__ void compare_kernel(const T* got, const float* want, size_t n, Errors
     }
     const float d = fabsf(y - w);
     atomicMax(&e->largest, __float_as_uint(fabsf(w)));
-    // Of an output, rounding to bfloat16 is allowed on top.
+    // Outputs may additionally be off by their rounding to bfloat16.
     atomicMax(&e->error, __float_as_uint(sizeof(T) == 2 ? fmaxf(0.0f, d - fabsf(w) / 128) : d));
     if (d > 0.01f && d / (fabsf(w) + 1e-8f) > 0.01f) atomicAdd(&e->contest, 1);
     const float unrounded = sizeof(T) == 2 ? fmaxf(0.0f, d - fabsf(w) / 256) : d;
@@ -142,17 +144,17 @@ enum Gates { kSynth, kSlow, kExtreme, kResets, kAlternate };
 struct Case {
   std::string name;
   std::vector<int64_t> lengths;
-  float state = 0.25f;  // deviation; negative: None; above 1000: that in one row
+  float state = 0.25f;  // standard deviation; negative: no state; above 1000: deviation of one row only
   float scale = 0.08838834764831845f;
   Keys keys = kUnit;
   float correlation = 0;
   Gates gates = kSynth;
-  float beta = 0;  // 0: normal; else b is that or minus that
+  float beta = 0;  // 0: b is normal; otherwise b is beta or -beta
   float v = 1, q = 1;
-  float spread = 0;  // deviation of the logarithm of what a channel's values have as theirs, times v
-  float part = 1;    // of the contest's tolerance, what the largest error may be
-  float gate = 2e-3f;  // of the largest value, or of 1
-  bool relative = false;  // the reference itself grows: only errors relative to the largest value count
+  float spread = 0;  // standard deviation of the logarithm of each channel's scale
+  float part = 1;    // largest allowed error, as a fraction of the contest's tolerance
+  float gate = 2e-3f;  // largest allowed error, as a fraction of the largest value or of 1
+  bool relative = false;  // the reference itself grows: only check errors relative to the largest value
 };
 
 __device__ float uniform(uint64_t i, uint64_t stream) {
@@ -173,7 +175,7 @@ __global__ void fill_normal(T* p, size_t n, float deviation, uint64_t stream) {
   }
 }
 
-// values (rows, 1024): each channel has its own deviation.
+// v has the shape (rows, 1024); each channel gets its own deviation.
 __global__ void spread_channels(__nv_bfloat16* v, size_t n, float spread, uint64_t stream) {
   for (size_t i = blockIdx.x * size_t(blockDim.x) + threadIdx.x; i < n; i += size_t(gridDim.x) * blockDim.x) {
     v[i] = __float2bfloat16(__bfloat162float(v[i]) * expf(spread * normal(i % 1024, stream)));
@@ -217,7 +219,7 @@ __global__ void fill_gates(__nv_bfloat16* a, __nv_bfloat16* b, int64_t n, Gates 
   }
 }
 
-// Tensors, each between guards. Outputs hold NaN before a call.
+// Tensors with guards around each. Outputs are NaN before a call.
 struct Tensors {
   Arguments x;
   std::vector<std::pair<unsigned char*, size_t>> inputs, outputs;
@@ -235,7 +237,7 @@ struct Tensors {
     (output ? outputs : inputs).push_back({p + kGuard, bytes});
     return reinterpret_cast<T*>(p + kGuard);
   }
-  // Sum of all inputs with their guards, and of the guards of outputs.
+  // Checksum of all inputs with their guards, and of the guards of outputs.
   unsigned long long sum() {
     unsigned long long *d, h;
     CHECK(cudaMalloc(&d, 8));
@@ -324,7 +326,7 @@ static int check(const Case& c, uint64_t seed) {
   CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
   const std::vector<Variant> variants = all_configs();
   for (size_t i = 0; i < variants.size(); ++i) {
-    if (!variants[i].same_bits && !variants[i].suits(T, N)) continue;  // others are right for any call
+    if (!variants[i].same_bits && !variants[i].suits(T, N)) continue;  // the other configs are correct for any call
     unsigned long long sums[2];
     for (int again = 0; again < 2; ++again) {
       m.poison();
@@ -422,7 +424,7 @@ static std::vector<Case> cases(bool large) {
     Case& d = add("the same, beta 1", {1500, 100});
     d.keys = kCorrelated, d.correlation = rho, d.gates = kSlow, d.beta = 20;
   }
-  // As the study's: values of a deviation of 2.6 in the mean and of 12 in a channel.
+  // Like the study's inputs: values with a deviation of 2.6 on average and of 12 in one channel.
   for (Gates gates : {kSynth, kSlow}) {
     for (float rho : {0.6f, 0.9f}) {
       for (float beta : {0.0f, 20.0f}) {
@@ -524,7 +526,7 @@ static int time_configs(const char* file, int rounds, const char* filter) {
   return 0;
 }
 
-// What the time of a short sequence goes to: with everything cold, with the code warm, with the data warm, with all warm.
+// Shows how the time of a short sequence depends on caches: all cold, code warm, code and data warm.
 static int where(int variant) {
   CHECK_CUPTI(cuptiActivityRegisterCallbacks(buffer_requested, buffer_completed));
   CHECK_CUPTI(cuptiActivityEnable(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL));

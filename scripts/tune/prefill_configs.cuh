@@ -9,7 +9,7 @@
 
 struct Variant {
   const char* name;
-  bool same_bits;  // as the first
+  bool same_bits;  // gives the same bits as the first variant
   bool (*suits)(int64_t tokens, int64_t sequences);
   cudaError_t (*launch)(const gdn::Arguments&, cudaStream_t);
 };

@@ -1,10 +1,10 @@
 // Checks and times configs of the decode kernel; scripts/tune/run builds and calls it: tune DIR ROUNDS BATCH...
 //
-// Cold: zero twice the L2, wait, call, wait. Warm: the call after the same call. Each variant is called four times in a row, of
-// which the first does not count, since it fetches the code; then the next variant follows, and so on for ROUNDS rounds, each
-// with the tensors at another of eight places, since where they lie moves a figure by 1 to 3 %.
-// A time is that of CUPTI's kernel record, from start to end; the figure is the mean of the middle half of them, in ns,
-// which moves less than the median with the timer's tick of 32 ns.
+// Cold: zero twice the L2, wait, call, wait. Warm: the call after the same call. Each variant is called four times in
+// a row; the first call does not count, because it fetches the code. Then the next variant follows, and so on for
+// ROUNDS rounds. Each round uses the tensors at another of eight places, because their addresses change a figure by 1
+// to 3 %. A time is taken from CUPTI's kernel record, from start to end. The figure is the mean of the middle half of
+// the times, in ns, which varies less than the median, because the timer ticks every 32 ns.
 
 #include <algorithm>
 #include <cmath>
@@ -67,7 +67,7 @@ static void CUPTIAPI buffer_completed(CUcontext, uint32_t, uint8_t* buffer, size
 
 __global__ void empty_kernel() {}
 
-// Copies the state: each warp kVectors * 512 consecutive bytes.
+// Copies the state; each warp copies kVectors * 512 consecutive bytes.
 template <int kVectors, int kWarps>
 __global__ void __launch_bounds__(kWarps * 32) copy_kernel(const float4* __restrict__ from, float4* __restrict__ to) {
   const size_t base = (static_cast<size_t>(blockIdx.x) * kWarps + threadIdx.x / 32) * (32 * kVectors) + threadIdx.x % 32;
@@ -93,7 +93,7 @@ void launch_empty(const Arguments&, cudaStream_t stream) { empty_kernel<<<1, 32,
 
 static bool is_config(const Variant& v) { return v.source[0] != 0; }
 
-// ---- reference, in float64: one thread for each row ----
+// ---- reference, in float64: one thread per row ----
 
 __global__ void reference_kernel(Arguments x, double* new_state, double* output) {
   const size_t row = static_cast<size_t>(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -145,7 +145,7 @@ static __nv_bfloat16* random_bf16(size_t n, double scale) {
   return d;
 }
 
-// The same tensors elsewhere.
+// Returns a copy of a tensor at another address.
 template <typename T>
 static T* copied(const T* from, size_t n) {
   T* d;
@@ -169,7 +169,8 @@ static Arguments moved(const Arguments& x, size_t most) {
   return y;
 }
 
-// Removes the variants that are wrong: a state that is off by more than 1e-5 of itself and 0.01, an output by more than 2^-7.
+// Removes variants with a wrong result: a state off by more than 1e-5 of (its size + 0.01), an output by more than
+// 2^-7 of its size.
 static void drop_wrong(std::vector<Variant>& variants, Arguments x) {
   const size_t rows = x.batch * gdn::kHeadsV * gdn::kDim, elements = rows * gdn::kDim;
   double *state, *output;

@@ -1,6 +1,6 @@
-// Stands in front of CUDA's own cuda.h when gorgonia.org/cu v0.9.6 is compiled (scripts/env puts this folder first on
-// the include path). CUDA 13 gives five names that cu uses another signature; here they keep the one that cu was written
-// for, which the driver still exports under the names below.
+// This header shadows CUDA's own cuda.h when gorgonia.org/cu v0.9.6 is compiled (scripts/env puts this folder first on
+// the include path). CUDA 13 changes the signatures of five functions that cu calls. Here they keep the old ones,
+// which the driver still exports under the names below.
 #ifndef FISUB_COMPAT_CUDA_H
 #define FISUB_COMPAT_CUDA_H
 

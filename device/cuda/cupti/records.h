@@ -1,5 +1,5 @@
-// The part of CUPTI's activity records that is read, for one machine's layout: little-endian, 64-bit pointers. Each of these
-// is the beginning of a record that CUPTI has extended at its end only:
+// The used fields of CUPTI's activity records, for little-endian machines with 64-bit pointers. Each struct is the
+// beginning of a record that newer versions extend only at the end:
 //
 //     CUPTI of CUDA    12.0 to 12.7   12.8, 12.9   13.0, 13.1   13.2   13.3
 //     kernel           Kernel9        Kernel9      Kernel10     11     12
@@ -7,7 +7,7 @@
 //     memset           Memset4
 //     API call         API
 //
-// TestLayouts holds them against CUPTI's own header.
+// TestLayouts compares them with CUPTI's header.
 #ifndef FISUB_CUPTI_RECORDS_H
 #define FISUB_CUPTI_RECORDS_H
 
@@ -19,13 +19,13 @@ enum { KIND_MEMCPY = 1, KIND_MEMSET = 2, KIND_DRIVER = 4, KIND_RUNTIME = 5, KIND
 struct cupti_kernel {
   uint32_t kind;
   uint8_t cache_config, shared_config;
-  uint16_t registers; // for each thread
+  uint16_t registers; // per thread
   uint32_t cache_requested, cache_executed;
   uint64_t start, end, completed; // ns
   uint32_t device, context, stream;
   int32_t grid[3], block[3];
   int32_t static_shared, dynamic_shared; // bytes
-  uint32_t local;                        // bytes for each thread
+  uint32_t local;                        // bytes per thread
   uint32_t local_total;
   uint32_t correlation;
   int64_t grid_id;

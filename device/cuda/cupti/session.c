@@ -49,7 +49,7 @@ enum { N_KINDS = sizeof kinds / sizeof *kinds };
 
 static void *library, *subscriber;
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; // guards what follows
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; // guards the variables below
 static fisub_records got;
 static size_t room, last_name;
 static uint8_t *pool[MAX_POOL];
@@ -70,7 +70,7 @@ char *fisub_cupti_open(const char *path, uint32_t *version) {
   return message;
 }
 
-// Makes room for size bytes more; 0 where there is none.
+// Makes room for size more bytes, or returns 0.
 static int grow(size_t size) {
   if (got.size + size <= room) return 1;
   size_t next = room == 0 ? 1 << 20 : 2 * room;
@@ -80,7 +80,7 @@ static int grow(size_t size) {
   return 1;
 }
 
-// The index of a copy of name: CUPTI's own lives no longer than the module of the kernel.
+// Sets *index to a copy of name, because CUPTI's may be freed with the kernel's module.
 static int intern(const char *name, uint32_t *index) {
   if (name == NULL) name = "";
   if (last_name < got.n_names && strcmp(got.names[last_name], name) == 0) return *index = last_name, 1;
@@ -104,7 +104,7 @@ static void keep(const void *record) {
   switch (kind) {
     case KIND_RUNTIME:
     case KIND_DRIVER:
-      // Waiting for the device asks about an event over and over, which launches nothing.
+      // Waiting for the device polls an event, which launches nothing.
       if (kind == KIND_DRIVER && ((const struct cupti_api *)record)->cbid == CBID_DRIVER_EVENT_QUERY) return;
       size = offsetof(struct cupti_api, result);
       break;
@@ -133,7 +133,7 @@ static void requested(uint8_t **buffer, size_t *size, size_t *max_records) {
   pthread_mutex_unlock(&lock);
   if (*buffer == NULL) *buffer = malloc(BUFFER_BYTES);
   *size = *buffer == NULL ? 0 : BUFFER_BYTES;
-  *max_records = 0; // as many as fit
+  *max_records = 0; // no limit
 }
 
 static void completed(void *context, uint32_t stream, uint8_t *buffer, size_t size, size_t valid) {
@@ -165,7 +165,7 @@ static void forget(void) {
 int fisub_cupti_begin(const char **step) {
   forget();
   int on = 0;
-  *step = "cuptiSubscribe"; // fails where another profiler is at work
+  *step = "cuptiSubscribe"; // fails if another profiler is active
   int result = api.cuptiSubscribe(&subscriber, no_callback, NULL);
   if (result != 0) return result;
   *step = "cuptiActivityRegisterCallbacks";
@@ -183,7 +183,7 @@ int fisub_cupti_begin(const char **step) {
 }
 
 int fisub_cupti_end(fisub_records *r, const char **step) {
-  // The first flush leaves a buffer with an unfinished record where it is; after it, the second one finds none of the kind.
+  // The first flush keeps buffers with unfinished records; the forced one then finds only finished records.
   *step = "cuptiActivityFlushAll";
   int result = api.cuptiActivityFlushAll(0);
   if (result == 0) result = api.cuptiActivityFlushAll(FLUSH_FORCED);

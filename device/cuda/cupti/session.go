@@ -1,7 +1,7 @@
 //go:build cuda && linux && cgo
 
-// Package cupti collects CUPTI's activity records in this process, for package activity. libcupti is loaded when it
-// is first needed; nothing of it is linked. It needs the build tag cuda.
+// Package cupti collects CUPTI's activity records in this process, for package activity. It needs the build tag cuda,
+// and loads libcupti at the first use.
 package cupti
 
 /*
@@ -21,22 +21,20 @@ import (
 	"fisub/device/activity"
 )
 
-// A Library is a libcupti that is loaded; there is one in a process. It is used from one goroutine at a time.
+// A Library is the process's libcupti. It is used from one goroutine at a time.
 type Library struct {
-	Path    string // as it was found: a file, or a name for the loader
-	Version int    // as package activity counts
+	Path    string // a file, or a name for the loader
+	Version int    // as in package activity
 }
 
-// opened is the process's library.
 var opened struct {
 	sync.Mutex
 	lib *Library
 	err error
 }
 
-// Open loads libcupti for a driver of CUDA release major, such as 13: the first in dirs, else the one that the loader
-// finds, and where there is none, that of the release before. The error wraps device.ErrTimer. Later calls give what
-// the first gave.
+// Open loads libcupti for a driver of a CUDA major release such as 13: the first in dirs, else the loader's, else the
+// same for the previous release. The error wraps device.ErrTimer. Later calls return the first result.
 func Open(dirs []string, major int) (*Library, error) {
 	opened.Lock()
 	defer opened.Unlock()
@@ -61,7 +59,7 @@ func open(dirs []string, major int) (*Library, error) {
 			if message == "" {
 				return lib, nil
 			}
-			// That a file is not there is what most of them say.
+			// A missing file is normal: prefer any other message.
 			if first == "" && !strings.Contains(message, "No such file or directory") {
 				first = message
 			}
@@ -90,19 +88,19 @@ func load(path string) (*Library, string) {
 	return &Library{Path: path, Version: int(version)}, ""
 }
 
-// Begin starts recording, on all devices of the process. The error, which wraps device.ErrTimer, says what CUPTI
-// refused: it does where another profiler is at work, on some virtual GPUs, and where the driver lets only root
-// profile. End must follow.
+// Begin starts recording on all devices of the process; after a success, End must follow. The error wraps
+// device.ErrTimer: CUPTI fails while another profiler is active, on some virtual GPUs, and if the driver lets only
+// root profile.
 func (l *Library) Begin() error {
 	var step *C.char
 	return result(C.fisub_cupti_begin(&step), step)
 }
 
-// Now is CUPTI's clock.
+// Now returns CUPTI's clock in ns, or 0 on failure.
 func (l *Library) Now() uint64 { return uint64(C.fisub_cupti_now()) }
 
-// End stops recording and gives the records. The devices' work must be done. The error wraps device.ErrTimer: records
-// that were lost, or that cannot be believed.
+// End stops recording and returns the records. The devices' work must be done. The error wraps device.ErrTimer:
+// records were lost or are implausible.
 func (l *Library) End() (*activity.Records, error) {
 	var step *C.char
 	var r C.fisub_records

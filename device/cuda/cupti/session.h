@@ -1,7 +1,7 @@
 //go:build cuda && linux && cgo
 
-// CUPTI's activity records, collected. There is one CUPTI in a process: calls come from one thread at a time, but CUPTI hands
-// over its buffers on a thread of its own.
+// Collects CUPTI's activity records; a process has one CUPTI. Call these functions from one thread at a time. CUPTI
+// delivers its buffers on its own thread.
 #ifndef FISUB_CUPTI_SESSION_H
 #define FISUB_CUPTI_SESSION_H
 
@@ -9,32 +9,31 @@
 #include <stdint.h>
 
 typedef struct {
-  uint8_t *data; // as activity.Decode wants it
+  uint8_t *data; // in the format of activity.Decode
   size_t size;
   char **names;
   size_t n_names;
-  size_t lost; // records that CUPTI dropped, left incomplete, or that there was no room for
+  size_t lost; // dropped or left incomplete by CUPTI, or without room
 } fisub_records;
 
-// fisub_cupti_open loads the library at path, or as the loader finds it, and asks for its version. It returns NULL, or what is
-// wrong with it, which the caller frees. A library that was loaded before is given up.
+// fisub_cupti_open loads the library at path, or as the loader finds it, instead of an earlier one, and sets *version.
+// It returns NULL, or an error message, which the caller frees.
 char *fisub_cupti_open(const char *path, uint32_t *version);
 
-// fisub_cupti_begin starts recording. It returns 0, or CUPTI's error and in *step the function that gave it; then nothing is
-// recorded.
+// fisub_cupti_begin starts recording and returns 0, or else CUPTI's error, with the failed function in *step.
 int fisub_cupti_begin(const char **step);
 
-// fisub_cupti_end stops recording and returns, in r, what was recorded since begin; the work on the device must be done. r is
-// valid until the next begin. It returns as begin does.
+// fisub_cupti_end stops recording and sets *r to the records since begin, valid until the next begin. All work on the
+// device must be done. It returns like fisub_cupti_begin.
 int fisub_cupti_end(fisub_records *r, const char **step);
 
-// fisub_cupti_now is CUPTI's clock in ns, 0 where it fails.
+// fisub_cupti_now returns CUPTI's clock in ns, or 0 on failure.
 uint64_t fisub_cupti_now(void);
 
-// fisub_cupti_error is the name of a result, such as "CUPTI_ERROR_UNKNOWN", or NULL.
+// fisub_cupti_error returns a result's name, such as "CUPTI_ERROR_UNKNOWN", or NULL.
 const char *fisub_cupti_error(int result);
 
-// fisub_demangle returns the name that a C++ symbol stands for, which the caller frees, or NULL.
+// fisub_demangle returns the demangled C++ symbol, which the caller frees, or NULL.
 char *fisub_demangle(const char *symbol);
 
 #endif

@@ -21,24 +21,24 @@ import (
 	"fisub/device"
 )
 
-// ticks starts what tells when to read. A reading takes the driver well under a millisecond.
+// ticks triggers the readings. A reading takes the driver well under a millisecond.
 var ticks = func() (c <-chan time.Time, stop func()) {
 	t := time.NewTicker(50 * time.Millisecond)
 	return t.C, t.Stop
 }
 
-// utilizationPeriod is the longest time that the driver takes for a sample of the processes' use of the GPU.
+// utilizationPeriod is the driver's longest sampling period for the processes' use of the GPU.
 const utilizationPeriod = time.Second
 
 // A Meter reads one GPU.
 type Meter struct {
 	dev     C.nvml_device
 	mig     bool
-	missing map[string]string // what could not be read, and why
+	missing map[string]string // reasons, by unreadable values
 	mu      sync.Mutex        // guards missing
 }
 
-// failure is the error of doing something that NVML answered with ret, nil for success.
+// failure returns an error for NVML's result ret, or nil for success.
 func failure(doing string, ret C.int) error {
 	if ret == C.NVML_SUCCESS {
 		return nil
@@ -46,7 +46,7 @@ func failure(doing string, ret C.int) error {
 	return fmt.Errorf("nvml: %s: %s", doing, C.GoString(C.fisub_nvml_error(ret)))
 }
 
-// load starts NVML.
+// load loads and initialises NVML.
 func load() error {
 	ret := C.fisub_nvml_load()
 	if ret == C.NVML_LIBRARY_NOT_FOUND {
@@ -55,8 +55,8 @@ func load() error {
 	return failure("starting", ret)
 }
 
-// Open finds the GPU with that UUID ("GPU-..."; a MIG device's is looked for by the same digits). The error says why
-// there is no NVML, or none for it.
+// Open finds the GPU with the UUID ("GPU-..."), or the MIG device with the same digits after "MIG-". The error says
+// why NVML or the GPU is not available.
 func Open(uuid string) (*Meter, error) {
 	if err := load(); err != nil {
 		return nil, err
@@ -69,10 +69,10 @@ func Open(uuid string) (*Meter, error) {
 	return m, nil
 }
 
-// Close gives NVML back.
+// Close shuts NVML down.
 func (m *Meter) Close() { C.fisub_nvmlShutdown() }
 
-// GPUs lists the GPUs of this machine in the order of their PCI bus ids, each with the processes that compute on it.
+// GPUs lists this machine's GPUs in the order of their PCI bus ids, with the processes computing on them.
 func GPUs() ([]GPU, error) {
 	if err := load(); err != nil {
 		return nil, err
@@ -97,12 +97,12 @@ func GPUs() ([]GPU, error) {
 			return nil, err
 		}
 		gpus[i] = GPU{UUID: C.GoString(&uuid[0]), Name: C.GoString(&name[0])}
-		gpus[i].Processes, _ = running(dev) // none in some containers; that is no sign of one
+		gpus[i].Processes, _ = running(dev) // may be empty in containers although there are some
 	}
 	return gpus, nil
 }
 
-// running lists the processes that compute on the GPU.
+// running lists the processes computing on the GPU.
 func running(dev C.nvml_device) ([]device.GPUProcess, C.int) {
 	held := make([]C.nvml_process, 8)
 	n, ret := C.uint(len(held)), C.int(C.NVML_INSUFFICIENT_SIZE)
@@ -120,7 +120,7 @@ func running(dev C.nvml_device) ([]device.GPUProcess, C.int) {
 	for _, h := range held[:n] {
 		name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", h.pid))
 		all = append(all, device.GPUProcess{PID: int(h.pid), Name: strings.TrimSpace(string(name)),
-			MemoryBytes: max(0, int64(h.memory))}) // all ones, that is -1, where it is not known
+			MemoryBytes: max(0, int64(h.memory))}) // all ones, that is -1, if unknown
 	}
 	return all, ret
 }
@@ -135,7 +135,7 @@ func (m *Meter) find(uuid string) error {
 		if lookUp("MIG-"+strings.TrimPrefix(uuid, "GPU-")) != C.NVML_SUCCESS {
 			return failure("looking for "+uuid, ret)
 		}
-		// Clocks and temperature are of the whole GPU.
+		// Clocks and temperature belong to the whole GPU.
 		slice := m.dev
 		ret = C.fisub_nvmlDeviceGetDeviceHandleFromMigDeviceHandle(slice, &m.dev)
 		if ret != C.NVML_SUCCESS {
@@ -149,7 +149,7 @@ func (m *Meter) find(uuid string) error {
 	return nil
 }
 
-// known tells whether NVML answered with success, and remembers what it could not tell, and why.
+// known reports whether NVML succeeded, and records a failure as the reason for a missing value.
 func (m *Meter) known(what string, ret C.int) bool {
 	if ret == C.NVML_SUCCESS {
 		return true
@@ -186,7 +186,7 @@ func (m *Meter) reading() device.Reading {
 func (m *Meter) clockReasons() uint64 {
 	var bits C.ulonglong
 	ret := C.fisub_nvmlDeviceGetCurrentClocksEventReasons(m.dev, &bits)
-	if ret == C.NVML_FUNCTION_NOT_FOUND { // their name in drivers before 535
+	if ret == C.NVML_FUNCTION_NOT_FOUND { // the name in drivers before 535
 		ret = C.fisub_nvmlDeviceGetCurrentClocksThrottleReasons(m.dev, &bits)
 	}
 	m.known("throttle reasons", ret)
@@ -199,13 +199,13 @@ func (m *Meter) eccErrors() int64 {
 	return int64(n)
 }
 
-// processes lists who holds memory on the GPU beside own processes that are known to, and how busy each has been
-// since the time; the list has the own ones too. It is empty where there is nobody else.
+// processes lists all processes that hold memory on the GPU, with their use of it since the given time. It returns nil
+// if there are at most own, the number of the caller's processes.
 func (m *Meter) processes(since time.Time, own int) []device.GPUProcess {
 	all, ret := running(m.dev)
 	m.known("processes", ret)
 	if len(all) <= own {
-		return nil // under whatever numbers
+		return nil // only count: their PIDs may differ
 	}
 	var n C.uint
 	var samples []C.nvml_utilization
@@ -217,7 +217,7 @@ func (m *Meter) processes(since time.Time, own int) []device.GPUProcess {
 		samples = samples[:min(int(n), len(samples))]
 	}
 	if ret == C.NVML_NOT_FOUND || ret == C.NVML_INSUFFICIENT_SIZE {
-		ret = C.NVML_SUCCESS // without a sample nobody was busy
+		ret = C.NVML_SUCCESS // no sample: nobody was busy
 	}
 	known := m.known("other processes' use of the GPU", ret)
 	busy := map[int]int{}
@@ -233,7 +233,7 @@ func (m *Meter) processes(since time.Time, own int) []device.GPUProcess {
 	return all
 }
 
-// A watch reads the GPU in a goroutine of its own.
+// A watch reads the GPU in its own goroutine.
 type watch struct {
 	meter    *Meter
 	stamp    *device.Stamp
@@ -245,9 +245,9 @@ type watch struct {
 	bits     uint64
 }
 
-// Begin takes the reading before the timing and then one every 50 ms, the first at once. own are the numbers of the
-// processes that hold memory on the GPU for what is timed: all others are told in the stamp. end ends the readings
-// and gives the stamp, and the reasons to doubt what was timed; it is called once, and before the next Begin.
+// Begin takes a reading before the timing, and then one every 50 ms in the background, the first immediately. own are
+// the PIDs of the timed processes that hold GPU memory; all others are listed in the stamp. end stops the readings and
+// returns the stamp and reasons to doubt the timing. Call it once, before the next Begin.
 func (m *Meter) Begin(own []int) (end func() (*device.Stamp, []string)) {
 	m.missing = map[string]string{}
 	w := &watch{meter: m, stamp: &device.Stamp{MIG: m.mig}, begun: time.Now(), own: own,

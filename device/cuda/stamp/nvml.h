@@ -1,7 +1,7 @@
 //go:build cuda && linux && cgo
 
-// The part of NVML that is read, found at run time: NVML comes with the driver, and a binary starts without one. Names, values
-// and layouts are those of NVIDIA's nvml.h.
+// The used part of NVML, loaded at run time: NVML comes with the driver, and binaries start without one. Names, values
+// and layouts are as in NVIDIA's nvml.h.
 #ifndef FISUB_STAMP_NVML_H
 #define FISUB_STAMP_NVML_H
 
@@ -22,7 +22,7 @@ typedef void *nvml_device;
 
 typedef struct {
   unsigned pid;
-  unsigned long long memory; // all ones where it is not known
+  unsigned long long memory; // all ones if unknown
   unsigned gpu_instance, compute_instance;
 } nvml_process;
 
@@ -32,8 +32,8 @@ typedef struct {
   unsigned sm, memory, encoder, decoder;
 } nvml_utilization;
 
-// Each function of this list is callable as fisub_NAME. Before fisub_nvml_load, and in a driver that lacks it, it returns
-// NVML_FUNCTION_NOT_FOUND.
+// Each of these functions is callable as fisub_NAME. It returns NVML_FUNCTION_NOT_FOUND before fisub_nvml_load, and if
+// the driver does not have it.
 #define NVML_FUNCTIONS                                                                                                 \
   X(nvmlInit_v2, (void), ())                                                                                           \
   X(nvmlShutdown, (void), ())                                                                                          \
@@ -59,11 +59,11 @@ typedef struct {
 NVML_FUNCTIONS
 #undef X
 
-// fisub_nvml_load loads libnvidia-ml.so.1 and starts it: NVML_LIBRARY_NOT_FOUND where there is none. Each load that succeeds
-// takes one fisub_nvmlShutdown.
+// fisub_nvml_load loads and initialises libnvidia-ml.so.1, or returns NVML_LIBRARY_NOT_FOUND. Each success needs one
+// fisub_nvmlShutdown.
 int fisub_nvml_load(void);
 
-// fisub_nvml_error is the text of a result, a static string.
+// fisub_nvml_error returns a result's text, a static string.
 const char *fisub_nvml_error(int result);
 
 #endif

@@ -8,16 +8,16 @@ import (
 	"fisub/device"
 )
 
-// A Meter reads one GPU; in this build there is none.
+// A Meter reads one GPU; in this build it cannot be opened.
 type Meter struct{}
 
-// Open finds the GPU with that UUID; in this build it fails.
+// Open finds the GPU with the UUID; in this build it fails.
 func Open(string) (*Meter, error) { return nil, errors.New("nvml: built without -tags cuda") }
 
-// Close gives NVML back.
+// Close shuts NVML down.
 func (*Meter) Close() {}
 
-// Begin starts readings.
+// Begin starts the readings.
 func (*Meter) Begin([]int) (end func() (*device.Stamp, []string)) {
 	return func() (*device.Stamp, []string) { return nil, nil }
 }

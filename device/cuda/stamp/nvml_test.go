@@ -16,7 +16,7 @@ import (
 
 const uuid = "GPU-10101010-1010-1010-1010-101010101010"
 
-// TestFake runs in a child process for each case, whose libnvidia-ml.so.1 is testdata/fakenvml.c.
+// TestWithFakeNVML runs each case in a child process whose libnvidia-ml.so.1 is testdata/fakenvml.c.
 func TestWithFakeNVML(t *testing.T) {
 	cc, err := exec.LookPath("cc")
 	if err != nil {
@@ -50,7 +50,7 @@ func TestWithFakeNVML(t *testing.T) {
 
 type result struct {
 	stamp     device.Stamp // without readings, which are the same in all cases
-	sm        [2]int       // least and greatest SM clock
+	sm        [2]int       // minimum and maximum SM clock
 	disturbed []string
 	power     float64
 }

@@ -1,6 +1,5 @@
-// Package stamp reads, through NVML, the state of a GPU while something is timed on it, in whatever process, and says
-// why the timings may be in doubt. It needs the build tag cuda, else Open fails; NVML is loaded when it is first
-// needed.
+// Package stamp reads the state of a GPU through NVML while a process is timed on it, and reports reasons to doubt the
+// timings. It needs the build tag cuda, else Open fails. NVML is loaded at the first use.
 package stamp
 
 import (
@@ -12,15 +11,15 @@ import (
 	"fisub/device"
 )
 
-// A GPU is one that NVML lists.
+// A GPU is an entry of NVML's list.
 type GPU struct {
 	UUID      string // "GPU-..."
 	Name      string // "NVIDIA B200"
 	Processes []device.GPUProcess
 }
 
-// reasons name the bits of NVML's clocks event reasons that mean that the GPU ran slower than it could. Idleness (1),
-// the user's clock settings (2) and the display's (256) are none.
+// reasons are the bits of NVML's clocks event reasons for which the GPU was slower than possible, so not idleness (1),
+// the user's clock settings (2) or the display's (256).
 var reasons = []struct {
 	bit  uint64
 	name string
@@ -42,7 +41,7 @@ func throttles(bits uint64) (names []string) {
 	return names
 }
 
-// sumUp gives the least, the middle and the greatest of each field.
+// sumUp returns minimum, median and maximum of each field.
 func sumUp(readings []device.Reading) device.During {
 	d := device.During{N: len(readings)}
 	if len(readings) == 0 {
@@ -67,10 +66,10 @@ func sumUp(readings []device.Reading) device.During {
 	return d
 }
 
-// clockSpread is the part of its greatest value that the SM clock may lose without a doubt.
+// clockSpread is the largest harmless variation of the SM clock, as a fraction of its maximum.
 const clockSpread = 0.02
 
-// disturbed says why timings with stamp s are in doubt. eccNew are the uncorrected errors since the timing began.
+// disturbed returns reasons to doubt timings with stamp s; eccNew counts the uncorrected errors during them.
 func disturbed(s *device.Stamp, eccNew int64) (why []string) {
 	if len(s.ThrottleReasons) > 0 {
 		why = append(why, "the GPU was throttled: "+strings.Join(s.ThrottleReasons, ", "))
@@ -96,9 +95,8 @@ func disturbed(s *device.Stamp, eccNew int64) (why []string) {
 	return why
 }
 
-// without returns the processes other than own. The driver counts PIDs in its own namespace: where none of own is
-// among them, as many of the busiest, and of those as busy the last, are taken for them, and names, which are of this
-// namespace, are dropped.
+// without returns the processes other than own. If the driver counts PIDs in another namespace, none of own is found.
+// Then it drops as many of the busiest (the last of equals), and the others' names, which belong to this namespace.
 func without(processes []device.GPUProcess, own []int) []device.GPUProcess {
 	mine := func(p device.GPUProcess) bool { return slices.Contains(own, p.PID) }
 	others := slices.Clone(processes)
@@ -119,7 +117,7 @@ func without(processes []device.GPUProcess, own []int) []device.GPUProcess {
 	return others
 }
 
-// noteOf makes the note of a stamp of what could not be read: from what to why.
+// noteOf returns a stamp's note; missing maps unreadable values to reasons.
 func noteOf(missing map[string]string) string {
 	if len(missing) == 0 {
 		return ""

@@ -1,8 +1,8 @@
 //go:build linux && cgo
 
-// The part of the tvm-ffi C ABI and of DLPack 1.x that a caller needs, declared here so that fisub builds without their
-// headers (spec section 4.4; the layouts are the same in every tvm-ffi since 0.1.0). Names begin with fisub_ where the
-// originals are types, so that both can be included together.
+// The part of the tvm-ffi C ABI and of DLPack 1.x that a caller needs, so that fisub builds without their headers
+// (spec section 4.4; the layouts have not changed since tvm-ffi 0.1.0). Types have the prefix fisub_, so that the
+// originals can be included too.
 #ifndef FISUB_TVMFFI_ABI_H
 #define FISUB_TVMFFI_ABI_H
 
@@ -37,7 +37,7 @@ typedef struct {
   void (*deleter)(void *self, int flags);
 } fisub_object;
 
-// The first fields of an error object; later versions of tvm-ffi add more behind them.
+// The first fields of an error object; newer versions of tvm-ffi append others.
 typedef struct {
   fisub_object header;
   fisub_bytes kind;
@@ -97,7 +97,7 @@ FISUB_AT(fisub_dl_managed, deleter, 16);
 FISUB_AT(fisub_dl_managed, flags, 24);
 FISUB_AT(fisub_dl_managed, dl_tensor, 32);
 
-// An exported function, and what allocates tensors for it.
+// An exported function, and the allocator of its tensors.
 typedef int (*fisub_safe_call)(void *handle, const fisub_any *args, int32_t num_args, fisub_any *result);
 typedef int (*fisub_dl_allocator)(fisub_dl_tensor *prototype, fisub_dl_managed **out, void *error_ctx,
                                   void (*set_error)(void *error_ctx, const char *kind, const char *message));
@@ -111,33 +111,33 @@ typedef struct {
   int (*env_set_allocator)(fisub_dl_allocator alloc, int write_to_global, fisub_dl_allocator *previous);
 } fisub_ffi;
 
-// fisub_ffi_bind loads the library at path with its symbols global and fills in *f. It returns NULL, or a message that
+// fisub_ffi_bind loads the library at path with global symbols and fills in *f. It returns NULL, or a message, which
 // the caller frees.
 char *fisub_ffi_bind(fisub_ffi *f, const char *path);
 
-// fisub_dlopen is dlopen; where it returns NULL, *message is what the caller frees. A library with the same file name
-// that is loaded already is found first if global is set.
+// fisub_dlopen is dlopen; on NULL the caller frees *message. If global is set, a loaded library with the same file
+// name is preferred.
 void *fisub_dlopen(const char *path, int global, char **message);
 
-// The functions below return 0, or a non-zero code with *error set to what tvm-ffi raised on this thread (NULL where it
-// raised nothing), which the caller gives to fisub_dec_ref.
+// The functions below return 0, or a non-zero code with *error set to the error raised by tvm-ffi on this thread, or
+// NULL. The caller passes *error to fisub_dec_ref.
 
-// fisub_tensor makes an owning tensor object over data, which stays the caller's.
+// fisub_tensor creates an owning tensor object for data, which remains the caller's.
 int fisub_tensor(const fisub_ffi *f, uint64_t data, fisub_dl_device device, fisub_dl_dtype dtype, int32_t ndim,
                  const int64_t *shape, void **out, fisub_error **error);
 
-// fisub_call calls fn and releases what it returned.
+// fisub_call calls fn and releases its result.
 int fisub_call(const fisub_ffi *f, void *fn, const fisub_any *args, int32_t num_args, fisub_error **error);
 
 int fisub_dec_ref(const fisub_ffi *f, void *object);
 int fisub_set_stream(const fisub_ffi *f, fisub_dl_device device, void *stream, fisub_error **error);
 
-// The allocator that kernels reach through TVMFFIEnvTensorAlloc. alloc and release have the signatures of cuMemAlloc and
-// cuMemFree; both NULL is the C heap. A released block is kept for the next tensor of its size, which is safe as long as
-// all work is on one stream.
+// fisub_set_allocator sets the allocator behind TVMFFIEnvTensorAlloc. alloc and release have the signatures of
+// cuMemAlloc and cuMemFree; both NULL means the C heap. Released blocks are kept for tensors of the same size, which
+// is safe as long as all work is on one stream.
 int fisub_set_allocator(const fisub_ffi *f, fisub_dl_device device, void *alloc, void *release, fisub_error **error);
 
-// fisub_trim releases the blocks that no tensor uses, and returns how many bytes are still in use.
+// fisub_trim frees unused blocks and returns the bytes in use.
 size_t fisub_trim(void);
 
 #endif

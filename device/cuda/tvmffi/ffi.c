@@ -48,7 +48,7 @@ char *fisub_ffi_bind(fisub_ffi *f, const char *path) {
   return NULL;
 }
 
-// raised takes the thread's pending error where rc says that there is one.
+// raised takes the thread's pending error if rc is not 0.
 static int raised(const fisub_ffi *f, int rc, fisub_error **error) {
   void *object = NULL;
   if (rc != 0) f->error_move_from_raised(&object);
@@ -56,7 +56,7 @@ static int raised(const fisub_ffi *f, int rc, fisub_error **error) {
   return rc;
 }
 
-// new_managed allocates a managed tensor with shape and contiguous strides in one block. NULL where memory is out.
+// new_managed allocates a managed tensor with shape and contiguous strides in one block, or returns NULL.
 static fisub_dl_managed *new_managed(fisub_dl_device device, fisub_dl_dtype dtype, int32_t ndim, const int64_t *shape) {
   fisub_dl_managed *m = calloc(1, sizeof *m + 2 * (size_t)ndim * sizeof(int64_t));
   if (m == NULL) return NULL;
@@ -100,7 +100,7 @@ int fisub_set_stream(const fisub_ffi *f, fisub_dl_device device, void *stream, f
   return raised(f, f->env_set_stream(device.device_type, device.device_id, stream, NULL), error);
 }
 
-// A block of device memory: in use by a tensor, or in the free list.
+// A block of device memory: used by a tensor, or in the free list.
 typedef struct block {
   struct block *next;
   uint64_t address;
@@ -116,7 +116,7 @@ static struct {
   int (*alloc)(uint64_t *address, size_t size);
   int (*release)(uint64_t address);
   block *unused;
-  size_t used; // bytes in blocks that tensors hold
+  size_t used; // bytes in use
 } heap = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
 static int heap_alloc(uint64_t *address, size_t size) {
@@ -151,7 +151,7 @@ size_t fisub_trim(void) {
   return used;
 }
 
-// take returns a block of exactly size bytes, NULL with *code set where the device has none.
+// take returns a block of exactly size bytes, or NULL with *code set.
 static block *take(size_t size, int *code) {
   block *b = NULL;
   pthread_mutex_lock(&heap.mutex);
@@ -187,7 +187,7 @@ static void give(block *b) {
     b->next = heap.unused;
     heap.unused = b;
   } else {
-    heap_release(b); // of a device that has been closed since
+    heap_release(b); // its device has been closed
   }
   pthread_mutex_unlock(&heap.mutex);
 }

@@ -1,8 +1,8 @@
 //go:build linux && cgo
 
-// Package tvmffi calls functions that a shared object exports with the tvm-ffi C ABI, with tensors and scalars as the
-// contest's Python harness passes them (spec section 4.4). It knows libtvm_ffi and DLPack, and nothing of CUDA: device
-// memory is an address to it, a stream a pointer.
+// Package tvmffi calls functions that a shared object exports with the tvm-ffi C ABI, passing tensors and scalars like
+// the contest's Python harness (spec section 4.4). It uses libtvm_ffi and DLPack, but not CUDA: device memory is an
+// address, a stream a pointer.
 package tvmffi
 
 /*
@@ -27,7 +27,7 @@ import (
 	"fisub/internal/trace"
 )
 
-// A Library is libtvm_ffi, loaded into the process for good.
+// A Library is libtvm_ffi; it is never unloaded.
 type Library struct{ ffi C.fisub_ffi }
 
 // A Device is a DLPack device.
@@ -39,14 +39,14 @@ type Device struct {
 // CPU is host memory.
 var CPU = Device{Type: C.DL_CPU}
 
-// CUDA is the GPU of that ordinal.
+// CUDA returns the GPU with the ordinal.
 func CUDA(ordinal int) Device { return Device{Type: C.DL_CUDA, ID: ordinal} }
 
 func (d Device) c() C.fisub_dl_device {
 	return C.fisub_dl_device{device_type: C.int32_t(d.Type), device_id: C.int32_t(d.ID)}
 }
 
-// A Tensor is contiguous row-major memory on a device. Data is not Go memory; it must outlive the Args made with it.
+// A Tensor is contiguous row-major memory on a device. Data is not Go memory, and must outlive the Args made with it.
 type Tensor struct {
 	Data   uintptr
 	Device Device
@@ -54,14 +54,14 @@ type Tensor struct {
 	Shape  []int
 }
 
-// An Arg is one argument: a tensor, a scalar, or, where both are nil, None.
+// An Arg is a tensor, a scalar, or None if both are nil.
 type Arg struct {
 	Tensor *Tensor
 	Scalar *trace.Scalar
 }
 
-// Load loads libs in order, each with its symbols global, and binds tvm-ffi's entry points, which the one named
-// libtvm_ffi.so has. A library of a name that the process has loaded already is not loaded again.
+// Load loads libs in order, with global symbols, and binds tvm-ffi's entry points from libtvm_ffi.so. A library whose
+// file name is loaded in the process is not loaded again.
 func Load(libs ...string) (*Library, error) {
 	l := &Library{}
 	bound := false
@@ -85,7 +85,7 @@ func Load(libs ...string) (*Library, error) {
 	return l, nil
 }
 
-// take frees a C string after copying it.
+// take copies a C string and frees it.
 func take(s *C.char) string {
 	defer C.free(unsafe.Pointer(s))
 	return C.GoString(s)
@@ -97,9 +97,9 @@ type Func struct {
 	fn  unsafe.Pointer
 }
 
-// Func loads the shared object at path, which stays loaded as long as the process lives (what it registered with
-// tvm-ffi and with the CUDA runtime refers to its code), and returns its function of the name symbol. An object that
-// does not load, or lacks the symbol, is a *device.BuildError with the contest's text.
+// Func loads the shared object at path and returns its function symbol. The object is never unloaded, because tvm-ffi
+// and the CUDA runtime refer to its code. If it does not load, or symbol is missing, the error is a *device.BuildError
+// with the contest's text.
 func (l *Library) Func(path, symbol string) (*Func, error) {
 	cpath, csymbol := C.CString(path), C.CString(symbol)
 	defer C.free(unsafe.Pointer(cpath))
@@ -121,14 +121,14 @@ func (l *Library) Func(path, symbol string) (*Func, error) {
 	return &Func{l, fn}, nil
 }
 
-// Args are arguments in the form that functions take, ready for any number of calls.
+// Args are converted arguments for any number of calls.
 type Args struct {
 	lib    *Library
 	values *C.fisub_any // C memory
 	n      int
 }
 
-// Args converts args: a tensor becomes an owning Tensor object, as Python passes torch's, with strides.
+// Args converts args. A tensor becomes an owning Tensor object with strides, like torch's in Python.
 func (l *Library) Args(args []Arg) (*Args, error) {
 	if len(args) > math.MaxInt32 {
 		return nil, errors.New("tvm-ffi: too many arguments")
@@ -190,7 +190,7 @@ func (l *Library) convert(v *C.fisub_any, arg Arg) error {
 	return nil
 }
 
-// Close releases the argument objects. The memory of the tensors is not touched.
+// Close releases the argument objects, but not the tensors' memory.
 func (a *Args) Close() {
 	for _, v := range unsafe.Slice(a.values, a.n) {
 		if v.type_index >= C.FFI_OBJECT {
@@ -201,7 +201,7 @@ func (a *Args) Close() {
 	a.values, a.n = nil, 0
 }
 
-// Call calls f on the calling goroutine's thread and releases what it returns. What f raises is a *device.CallError.
+// Call calls f on the current thread and releases the result. An error raised by f is a *device.CallError.
 func (f *Func) Call(a *Args) error {
 	var raised *C.fisub_error
 	if rc := C.fisub_call(&f.lib.ffi, f.fn, a.values, C.int32_t(a.n), &raised); rc != 0 {
@@ -210,8 +210,7 @@ func (f *Func) Call(a *Args) error {
 	return nil
 }
 
-// SetStream makes stream, a CUstream, the one that functions called on this thread launch on. The caller has locked the
-// goroutine to its thread.
+// SetStream sets the stream, a CUstream, for functions called on this thread, to which the goroutine must be locked.
 func (l *Library) SetStream(d Device, stream unsafe.Pointer) error {
 	var raised *C.fisub_error
 	if rc := C.fisub_set_stream(&l.ffi, d.c(), stream, &raised); rc != 0 {
@@ -220,10 +219,10 @@ func (l *Library) SetStream(d Device, stream unsafe.Pointer) error {
 	return nil
 }
 
-// SetAllocator gives functions called on this thread memory of d when they ask tvm-ffi for a tensor. alloc and
-// release are C functions with the signatures of cuMemAlloc and cuMemFree; nil is the C heap, for the CPU. Freed
-// memory is kept for the next tensor of its size, in stream order like torch's; Trim gives it back. The caller has
-// locked the goroutine to its thread. One device at a time has an allocator in a process.
+// SetAllocator sets the allocator of d for tensors that functions called on this thread request from tvm-ffi; the
+// goroutine must be locked to it. alloc and release are C functions with the signatures of cuMemAlloc and cuMemFree;
+// nil is the C heap, for the CPU. Freed memory is kept for the next tensor of its size, in stream order like torch's;
+// Trim frees it. A process can have an allocator for one device at a time.
 func (l *Library) SetAllocator(d Device, alloc, release unsafe.Pointer) error {
 	var raised *C.fisub_error
 	if rc := C.fisub_set_allocator(&l.ffi, d.c(), alloc, release, &raised); rc != 0 {
@@ -232,10 +231,10 @@ func (l *Library) SetAllocator(d Device, alloc, release unsafe.Pointer) error {
 	return nil
 }
 
-// Trim gives back the allocator's memory that no tensor uses, and returns how many bytes are in use.
+// Trim frees unused memory of the allocator and returns the bytes in use.
 func Trim() (used int) { return int(C.fisub_trim()) }
 
-// callError makes a *device.CallError of what was raised, and releases it.
+// callError converts and releases a raised error.
 func (l *Library) callError(rc C.int, raised *C.fisub_error) error {
 	if raised == nil {
 		return &device.CallError{Kind: "RuntimeError", Text: fmt.Sprintf("returned %d and raised nothing", int(rc))}
@@ -245,7 +244,7 @@ func (l *Library) callError(rc C.int, raised *C.fisub_error) error {
 		Log: own.ReplaceAllString(text(raised.backtrace), "")}
 }
 
-// own matches the frames of fisub and Go in a backtrace.
+// own matches fisub's and Go's frames in a backtrace.
 var own = regexp.MustCompile(
 	`(?m)^ *File "[^"]*", line \d+, in (?:_cgo_|fisub_|crosscall|runtime\.|main\.)\S*\n?`)
 

@@ -67,7 +67,7 @@ func inspect(t *testing.T) (*Library, func(name string) *Func) {
 	}
 }
 
-// memory is n bytes outside of Go's heap.
+// memory returns n bytes outside Go's heap.
 func memory(t *testing.T, n int) []byte {
 	t.Helper()
 	b, err := syscall.Mmap(-1, 0, n, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
