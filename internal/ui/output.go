@@ -6,8 +6,9 @@ import (
 	"sync"
 )
 
-// Watch gives a writer to w that remembers the first error of writing, and what tells that error: not all that prints
-// asks for it, and a result that is lost is no success. It is a terminal where w is one.
+// Watch returns a writer to w that remembers the first write error, and a function that returns that error: most
+// printing code ignores write errors, but a lost result must not count as success. The writer is a terminal if w is
+// one.
 func Watch(w io.Writer) (io.Writer, func() error) {
 	o := &output{w: w}
 	if f, ok := w.(*os.File); ok {
