@@ -2,8 +2,8 @@ package trace
 
 import "strings"
 
-// Track gives the definitions of the contest's track of that name, as its texts and configurations write it; nil for
-// any other name.
+// Track returns the definitions of a contest track. It accepts the spellings found in the contest's texts and
+// configurations, and returns nil for any other name.
 func Track(name string) []string {
 	switch strings.ReplaceAll(strings.ToLower(name), "-", "_") {
 	case "moe", "fused_moe":
