@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// Nearest returns up to three of the candidates that word may be a misspelling of, nearest first. Case does not count,
-// and the candidates' order decides among equals.
+// Nearest returns up to three candidates that word may be a misspelling of, nearest first. It ignores case; ties keep
+// the order of candidates.
 func Nearest(word string, candidates []string) []string {
 	type match struct {
 		candidate string
@@ -35,7 +35,7 @@ func Nearest(word string, candidates []string) []string {
 
 func abs(n int) int { return max(n, -n) }
 
-// Edits is how many letters lie between two words: changed, added or left out.
+// Edits returns the number of letters to change, add, remove or swap with a neighbour to turn a into b.
 func Edits(a, b string) int { return distance([]rune(a), []rune(b)) }
 
 // distance counts the insertions, deletions, substitutions and swaps of neighbours that turn a into b.

@@ -37,7 +37,7 @@ type Definition struct {
 	// Only in dialects; Python source that is never run.
 	Init         string `json:"init,omitzero" rule:"beside"`                     // makes inputs (fi_trace)
 	Check        string `json:"check,omitzero" rule:"beside"`                    // compares outputs (fi_trace)
-	CustomInputs string `json:"custom_inputs_entrypoint,omitzero" rule:"beside"` // function of Reference that creates inputs
+	CustomInputs string `json:"custom_inputs_entrypoint,omitzero" rule:"beside"` // Reference function that makes inputs
 
 	kept *kept
 }
