@@ -1,5 +1,5 @@
-// Package cache stores files that can be recreated: built kernels, toolchains, synthesised blobs. An entry appears
-// complete or not at all, even if several processes create it at once or are killed.
+// Package cache stores files that can be recreated: built kernels, toolchains, synthesised blobs. Entries are complete
+// or absent, even if several processes create one at once or are killed.
 package cache
 
 import (
@@ -24,8 +24,8 @@ import (
 // ErrNoFolder reports that the environment does not define a cache folder.
 var ErrNoFolder = hint.Wrap(errors.New("no folder"), "set FISUB_CACHE to a folder that can be written to")
 
-// Root returns the absolute path of the cache: $FISUB_CACHE, else fisub in the user's cache folder. It need not exist.
-// The error wraps ErrNoFolder if neither is defined.
+// Root returns the absolute path of the cache, which need not exist: $FISUB_CACHE, else fisub in the user's cache
+// folder. The error wraps ErrNoFolder.
 func Root() (string, error) {
 	if dir := os.Getenv("FISUB_CACHE"); dir != "" {
 		return filepath.Abs(dir)
@@ -49,10 +49,9 @@ func Key(parts ...string) string {
 	return hex.EncodeToString(h.Sum(nil))[:32]
 }
 
-// Folder returns the folder root/kind/key. If it is missing, fill creates its contents in a temporary folder next to
-// it, which is then synced and renamed. hit reports that fill was not called. An error of fill is returned unchanged
-// and leaves nothing behind. If another process is creating the same entry, Folder waits for it, at most until a
-// *HeldError.
+// Folder returns the folder root/kind/key. If it is missing, fill creates its contents in a temporary folder, which is
+// then synced and renamed. hit reports that fill was not called. An error of fill is returned unchanged and leaves
+// nothing behind. Folder waits for a process that is creating the same entry, up to a *HeldError.
 func Folder(ctx context.Context, root, kind, key string, fill func(dir string) error) (dir string, hit bool,
 	err error) {
 	parent := filepath.Join(root, kind)
@@ -93,8 +92,8 @@ func Folder(ctx context.Context, root, kind, key string, fill func(dir string) e
 	return dir, false, nil
 }
 
-// sweepFolders removes folders left half-filled by killed processes: those for the key own, whose lock the caller
-// holds, and those whose lock is free.
+// sweepFolders removes half-filled folders of killed processes: those for the key own, whose lock the caller holds, and
+// those whose lock is free.
 func sweepFolders(parent, own string) {
 	left, _ := filepath.Glob(filepath.Join(parent, ".*.*"))
 	for _, path := range left {
@@ -110,7 +109,7 @@ func sweepFolders(parent, own string) {
 	}
 }
 
-// WriteFile writes data to the file path in the way of Write.
+// WriteFile writes data like Write.
 func WriteFile(path string, data []byte, perm fs.FileMode) error {
 	return Write(path, perm, func(f io.Writer) error {
 		_, err := f.Write(data)
@@ -118,9 +117,9 @@ func WriteFile(path string, data []byte, perm fs.FileMode) error {
 	})
 }
 
-// Write writes the file path. fill writes to a temporary file next to it, which is then synced and renamed, so that a
-// reader always sees either the old or the new content. Errors of the temporary file name path; other errors of fill
-// are returned unchanged.
+// Write writes the file path. fill writes to a temporary file, which is then synced and renamed, so that readers see
+// either the old or the new content. Errors of the temporary file name path; other errors of fill are returned
+// unchanged.
 func Write(path string, perm fs.FileMode, fill func(f io.Writer) error) error {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {
@@ -143,8 +142,8 @@ func Write(path string, perm fs.FileMode, fill func(f io.Writer) error) error {
 	return err
 }
 
-// Output writes a result to the destination chosen by the user: to stdout if name is "-", else to a file, which appears
-// complete or not at all. It follows symbolic links, and writes to a device or pipe directly.
+// Output writes a result to stdout if name is "-", else to a file, which is complete or absent. It follows symbolic
+// links, and writes to a device or pipe directly.
 func Output(stdout io.Writer, name string, data []byte) error {
 	if name == "-" {
 		_, err := stdout.Write(data)
@@ -172,8 +171,8 @@ func isDir(path string) bool {
 	return err == nil && st.IsDir()
 }
 
-// Time limits for locks held by other processes: by one that creates an entry, which may compile or download it, and by
-// one that prunes.
+// Time limits for locks of other processes that create an entry, which may include compiling or downloading it, or
+// prune.
 var (
 	fillTime  = 20 * time.Minute
 	pruneTime = 20 * time.Second
@@ -191,8 +190,8 @@ func (e *HeldError) Error() string {
 
 type waiting struct{}
 
-// Telling returns a context with which the functions of this package call tell if they have to wait for another
-// process. path is the path of the lock.
+// Telling returns a context with which this package calls tell, with the path of the lock, if it has to wait for
+// another process.
 func Telling(ctx context.Context, tell func(path string)) context.Context {
 	return context.WithValue(ctx, waiting{}, tell)
 }
@@ -200,7 +199,7 @@ func Telling(ctx context.Context, tell func(path string)) context.Context {
 // tellAfter is the time to wait for a lock before calling tell.
 var tellAfter = 3 * time.Second
 
-// lock takes a flock of the type how. It returns a *HeldError if that takes longer than most.
+// lock takes a flock of type how. It returns a *HeldError after waiting for most.
 func lock(ctx context.Context, path string, how int, most time.Duration) (unlock func(), err error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {

@@ -12,11 +12,11 @@ import (
 	"time"
 )
 
-// holdName is a lock file in the root of a cache. Processes that use entries hold a shared lock on it.
+// holdName is a lock file in the root of a cache. Processes that use entries share its lock.
 const holdName = ".hold"
 
 // Hold prevents Prune from removing entries below root until release is called. It returns a *HeldError if another
-// process keeps the cache locked for longer than a Prune takes.
+// process locks the cache for longer than a Prune takes.
 func Hold(ctx context.Context, root string) (release func(), err error) {
 	if err := os.MkdirAll(root, 0o755); err != nil {
 		return nil, err
@@ -24,8 +24,8 @@ func Hold(ctx context.Context, root string) (release func(), err error) {
 	return lock(ctx, filepath.Join(root, holdName), syscall.LOCK_SH, pruneTime)
 }
 
-// Prune removes the entries root/KIND/NAME that were not used for age, then the least recently used ones until the rest
-// take at most size bytes. It does nothing while a process holds the cache.
+// Prune removes the entries root/KIND/NAME not used for age, then the least recently used ones until the rest take at
+// most size bytes. It does nothing while a process holds the cache.
 func Prune(root string, age time.Duration, size int64) error {
 	unlock, err := lock(context.Background(), filepath.Join(root, holdName), syscall.LOCK_EX, 0)
 	if err != nil {

@@ -10,13 +10,13 @@ import (
 	"time"
 )
 
-// TempDir calls TempDirIn with the system's folder for temporary files.
+// TempDir is TempDirIn in the system's folder for temporary files.
 func TempDir(name string) (dir string, remove func(), err error) {
 	return TempDirIn(os.TempDir(), name)
 }
 
-// TempDirIn creates a folder NAME-* in parent for this process, until it calls remove. It first removes such folders
-// left by killed processes.
+// TempDirIn creates a folder NAME-* in parent, which the caller must remove. It first removes those of killed
+// processes.
 func TempDirIn(parent, name string) (dir string, remove func(), err error) {
 	sweep(filepath.Join(parent, name+"-"))
 	if dir, err = os.MkdirTemp(parent, name+"-*"); err != nil {
@@ -32,7 +32,7 @@ func TempDirIn(parent, name string) (dir string, remove func(), err error) {
 	}, own(held)
 }
 
-// own locks a new file or folder. If another process has already locked it, that lock also protects it from sweep.
+// own locks a new file or folder. A lock that another process has on it also protects it from sweep.
 func own(f *os.File) error {
 	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); !errors.Is(err, syscall.EWOULDBLOCK) {
 		return err
@@ -40,8 +40,8 @@ func own(f *os.File) error {
 	return nil
 }
 
-// sweep removes files and folders named prefix plus a number that belong to this user and are not locked. It skips
-// those younger than a minute, whose creator may not have locked them yet.
+// sweep removes this user's files and folders named prefix plus a number, if they are not locked. It skips those
+// younger than a minute, which may not be locked yet.
 func sweep(prefix string) {
 	left, _ := filepath.Glob(prefix + "*")
 	for _, path := range left {
@@ -65,8 +65,8 @@ func sweep(prefix string) {
 	}
 }
 
-// removeAll is like os.RemoveAll but also removes subfolders whose mode denies access. It ignores errors: a later sweep
-// tries again.
+// removeAll is like os.RemoveAll but also removes inaccessible subfolders. It ignores errors: a later sweep tries
+// again.
 func removeAll(path string) {
 	if os.RemoveAll(path) == nil {
 		return

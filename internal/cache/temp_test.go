@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Leftovers of killed processes are removed. Entries that are in use, new or named differently are kept.
+// Leftovers of killed processes are removed, but nothing that is in use, new or named differently.
 func TestTempSweeps(t *testing.T) {
 	dir := t.TempDir()
 	old := func(path string) {
@@ -78,8 +78,7 @@ func TestTempDirSweeps(t *testing.T) {
 	}
 }
 
-// Folders whose mode denies access to their owner are removed too. Modes do not stop root, so root runs this as another
-// user.
+// Inaccessible folders are removed too. Modes do not stop root, so root runs this as another user.
 func TestTempDirModes(t *testing.T) {
 	if os.Getuid() == 0 {
 		cmd := exec.Command("/proc/self/exe", "-test.run=^TestTempDirModes$")
@@ -121,7 +120,7 @@ func TestTempDirModes(t *testing.T) {
 	}
 }
 
-// A folder left by a killed process is removed when the next one is filled. A folder that is being filled is kept.
+// A folder of a killed process is removed when the next one is filled. A folder being filled is kept.
 func TestFolderSweeps(t *testing.T) {
 	root := t.TempDir()
 	parent := filepath.Join(root, "kind")

@@ -1,6 +1,6 @@
 // Package config reads config.toml, the description of a submission. It is strict, so that a misspelt key cannot
 // silently change the packed solution, and reports all faults at once with their positions. It does not read the
-// sources; only Check uses the definition.
+// sources.
 package config
 
 import (
@@ -76,8 +76,8 @@ func Load(path string) (*Config, error) {
 	return c.unless(faults)
 }
 
-// Read is like Load but also returns the readable part of a faulty config: an invalid or missing value is empty or left
-// as written. The config is never nil.
+// Read is like Load but also returns the readable part of a faulty config: an invalid or missing value is empty or as
+// written. The config is never nil.
 func Read(path string) (*Config, []*Fault) {
 	c := &Config{Path: path}
 	none := func(err error, hint, format string, args ...any) (*Config, []*Fault) {
@@ -105,7 +105,7 @@ func (c *Config) SourceDir() string {
 	return filepath.Join(c.Root(), "solution", filepath.FromSlash(c.Build.SourceDir))
 }
 
-// GuessEntry returns the entry point. If that is not of the form file::symbol, it guesses the intended one.
+// GuessEntry returns the entry point, or the probable one if it is not of the form file::symbol.
 func (c *Config) GuessEntry() string {
 	if entry := c.Build.EntryPoint; strings.Count(entry, "::") == 1 {
 		return entry
@@ -163,8 +163,8 @@ func Check(c *Config, def *trace.Definition) error {
 	return errors.Join(faults...)
 }
 
-// Discover returns the configs of a repository as the contest's collector finds them: config.toml in dir, then in its
-// immediate subfolders, except hidden ones. Each is a submission of its own. Finding none is not an error.
+// Discover returns the configs that the contest's collector finds in a repository: config.toml in dir, then in its
+// immediate subfolders that are not hidden. Each is a submission of its own. Finding none is not an error.
 func Discover(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -185,7 +185,7 @@ func Discover(dir string) ([]string, error) {
 	return paths, nil
 }
 
-// Encode writes [solution] and [build] in a form that Parse reads. It omits missing and default values, except
+// Encode writes [solution] and [build] for Parse. It omits missing and default values, except
 // destination_passing_style. Strings must be valid UTF-8.
 func Encode(c *Config) []byte {
 	var b strings.Builder
@@ -217,7 +217,7 @@ func Encode(c *Config) []byte {
 	return []byte(b.String())
 }
 
-// quote returns s as a TOML basic string, which differs from a JSON string in one character.
+// quote returns s as a TOML basic string. TOML and JSON strings differ in one character.
 func quote(s string) string {
 	var b strings.Builder
 	e := json.NewEncoder(&b)
@@ -243,13 +243,13 @@ func meant(word string, known []string) string {
 	return ""
 }
 
-// misspelt reports whether word differs from a known word by at most a quarter of its letters.
+// misspelt reports whether at most a quarter of word's letters differ from a known word.
 func misspelt(word string, known []string) bool {
 	return slices.ContainsFunc(known, func(k string) bool { return 4*plain.Edits(word, k) <= len(word) })
 }
 
-// A Fault is one problem in a config. Line and Col count from 1, Col in characters. Both are 0, and Excerpt is "", if
-// the fault has no position in the file.
+// A Fault is one problem in a config. Line and Col count from 1, Col in characters. Without a position both are 0 and
+// Excerpt is "".
 type Fault struct {
 	Code      string // stable name of the kind of fault, such as "unknown-key"; may be ""
 	Path      string

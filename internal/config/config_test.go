@@ -215,8 +215,7 @@ func TestDiscover(t *testing.T) {
 	}
 }
 
-// FuzzParse checks that Parse does not panic, that faults have positions in the file, and that Encode's output of a
-// valid config is accepted again.
+// FuzzParse checks that Parse does not panic, that faults have valid positions, and that Encode's output is accepted.
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(good))
 	files, _ := filepath.Glob("testdata/*.toml")

@@ -25,7 +25,7 @@ type Section struct {
 	Keys     []Key
 }
 
-// Sections returns all predefined tables in order: every table except [remote.NAME].
+// Sections returns all tables except [remote.NAME], in order.
 func (c *Config) Sections() []Section {
 	const packed = "The contest's own packer drops "
 	return []Section{
@@ -102,7 +102,7 @@ func Parse(path string, data []byte) (*Config, error) {
 	return c.unless(faults)
 }
 
-// unless returns c with harmless faults as warnings. If any fault is not harmless, it returns all faults as an error.
+// unless returns c with the faults as warnings, or an error if any fault is not harmless.
 func (c *Config) unless(faults []*Fault) (*Config, error) {
 	if slices.ContainsFunc(faults, func(f *Fault) bool { return !f.Harmless }) {
 		return nil, joined(faults)
@@ -111,7 +111,7 @@ func (c *Config) unless(faults []*Fault) (*Config, error) {
 	return c, nil
 }
 
-// joined joins faults, sorted by position. It returns nil for no faults.
+// joined joins faults in the order of their positions, or returns nil.
 func joined(faults []*Fault) error {
 	slices.SortStableFunc(faults, byPlace)
 	errs := make([]error, len(faults))
@@ -175,7 +175,7 @@ func parse(path string, data []byte) (*Config, []*Fault) {
 	return c, faults
 }
 
-// table returns the named table. If value is not a table, the table is empty and the fault says so.
+// table returns the named table. If value is not a table, it returns an empty one and a fault.
 func (c *Config) table(name string, value any) (*Table, *Fault) {
 	t := &Table{file: c, name: name}
 	var ok bool

@@ -7,14 +7,13 @@ import (
 	"github.com/pelletier/go-toml/v2/unstable"
 )
 
-// A place is the position of a key, or of a table header, and of its value. The value of a header is the name with its
-// brackets.
+// A place is the position of a key or table header, and of its value. A header's value is the name with its brackets.
 type place struct {
 	path       string // "build.entry_point", "build"
 	key, value span
 }
 
-// locate returns the places of all keys and tables in order. It stops at a syntax error or after more than maxKeys.
+// locate returns the places of all keys and tables in order, up to a syntax error or just over maxKeys.
 func locate(src []byte) (all []place) {
 	var p unstable.Parser
 	p.Reset(src)
@@ -32,7 +31,7 @@ func locate(src []byte) (all []place) {
 	return all
 }
 
-// locateValue returns the place of a key, followed by the places of keys in its value. table is the path prefix.
+// locateValue returns the place of a key and the places of keys in its value. table is the path prefix.
 func locateValue(src []byte, table string, e *unstable.Node) []place {
 	name, key := keyOf(e)
 	p := place{table + name, key, span{key.end, int(e.Raw.Offset + e.Raw.Length)}}
@@ -63,7 +62,7 @@ func keyOf(e *unstable.Node) (path string, s span) {
 	return strings.Join(parts, "."), s
 }
 
-// place returns the place of the key or table at path, else of the first one below it.
+// place returns the place of the key or table at path, or of the first one below it.
 func (c *Config) place(path string) (place, bool) {
 	i := slices.IndexFunc(c.places, func(p place) bool { return p.path == path })
 	if i < 0 {

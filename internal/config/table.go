@@ -10,8 +10,7 @@ import (
 	"time"
 )
 
-// A Key describes one key of a table. The owner of a table lists its keys; decoding, faults and documentation all use
-// that list.
+// A Key describes a key of a table. Decoding, faults and documentation all use this description.
 type Key struct {
 	Name     string
 	To       any      // destination: *string, *bool, *int, *float64, *time.Duration, *[]string or *[]int
@@ -31,8 +30,8 @@ func (k Key) Type() string {
 	return name
 }
 
-// kind describes the type of the value. set stores a TOML value in To, or the default for nil, and reports whether the
-// value has the right type.
+// kind describes the type of the value. set stores a TOML value in To, or for nil the default, and reports whether the
+// type is right.
 func (k Key) kind() (name string, set func(v any) bool) {
 	switch to := k.To.(type) {
 	case *string:
@@ -123,8 +122,7 @@ type Table struct {
 	faults []*Fault
 }
 
-// NewTable returns a table that is not from a file. Values are TOML values: string, int64, float64, bool, or []any of
-// these.
+// NewTable returns a table that is not in a file, with TOML values: string, int64, float64, bool, or []any of these.
 func NewTable(name string, values map[string]any) *Table {
 	return &Table{file: &Config{}, name: name, values: values}
 }
@@ -142,10 +140,10 @@ func (t *Table) Text(key string) string {
 func (t *Table) Has(key string) bool { return t.values[key] != nil }
 
 // maxFaults limits the faults of a table, and the unknown top-level keys. maxKeys limits the keys and tables of a file:
-// the TOML decoder takes time quadratic in their number.
+// the TOML decoder takes quadratic time.
 const maxFaults, maxKeys = 1000, 10_000
 
-// Decode stores the values of keys and records a fault for each unknown or missing key and each invalid value, up to
+// Decode stores the values of keys. It records a fault for each unknown or missing key and each invalid value, up to
 // maxFaults. Missing and mistyped values get their defaults.
 func (t *Table) Decode(keys []Key) {
 	t.faults = nil
@@ -223,26 +221,26 @@ func (t *Table) unknown(name string, known []string) (hint string, sure bool) {
 	return "known here: " + strings.Join(known, ", "), false
 }
 
-// Fault records a fault of a key's value. A value that Decode rejected already has its default.
+// Fault records a fault of a key's value. If Decode rejected the value, it has its default.
 func (t *Table) Fault(key, hint, format string, args ...any) {
 	t.add("", key, hint, "%s.%s: %s", t.name, key, fmt.Sprintf(format, args...))
 }
 
-// Match records a fault if value is not empty and does not match re. want describes the expected form.
+// Match records a fault if a non-empty value does not match re. want describes the form.
 func (t *Table) Match(key, value string, re interface{ MatchString(string) bool }, want string) {
 	if value != "" && !re.MatchString(value) {
 		t.Fault(key, "", "want %s, got %.80q", want, value)
 	}
 }
 
-// Between records a fault if v is not in the closed range from..to.
+// Between records a fault if v is not in from..to, inclusive.
 func Between[T cmp.Ordered](t *Table, key string, v, from, to T) {
 	if !(v >= from && v <= to) {
 		t.Fault(key, "", "want %v to %v, got %v", from, to, v)
 	}
 }
 
-// add records a fault and returns it. After the first maxFaults, faults are not recorded.
+// add records a fault, unless there are maxFaults already, and returns it.
 func (t *Table) add(code, key, hint, format string, args ...any) *Fault {
 	if len(t.faults) == maxFaults {
 		return &Fault{}

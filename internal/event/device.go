@@ -34,8 +34,7 @@ type Activity struct {
 	MedianNS float64 `json:"median_ns,omitempty"` // time of this activity alone, over the calls of the first trial
 }
 
-// A Stamp is the state of the GPU while a workload was timed, as reported by NVML. Values that NVML does not report are
-// zero, and Note says so.
+// A Stamp is the state of the GPU while a workload was timed, from NVML. Unavailable values are zero, and Note says so.
 type Stamp struct {
 	Before          Reading      `json:"before"` // after the warm-up calls
 	After           Reading      `json:"after"`

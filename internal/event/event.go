@@ -1,6 +1,5 @@
-// Package event defines the stream that reports everything that happens during a run. The terminal view, --json, the
-// run folder and a remote client all render it. Each event is one JSON object on its own line; readers ignore unknown
-// event types and keys.
+// Package event defines the stream of events of a run. The terminal view, --json, the run folder and a remote client
+// all render it. Each event is one JSON object on its own line. Readers ignore unknown event types and keys.
 package event
 
 import (
@@ -17,7 +16,7 @@ import (
 	"fisub/internal/trace"
 )
 
-// Schema is the version of the stream, sent in the run event. Additions do not change it.
+// Schema is the version of the stream. Additions do not change it.
 const Schema = "fisub.event/1"
 
 // A Type is the kind of an event. It determines the payload.
@@ -60,7 +59,7 @@ type Event struct {
 	Origin   int64      `json:"origin,omitempty"` // line number in that job's stream, from 1
 }
 
-// A JobChange is the new state of a job in a remote run: a phase of package remote, "sending" or "ended".
+// A JobChange is the new state of a remote job: a phase of package remote, "sending" or "ended".
 type JobChange struct {
 	Phase  string  `json:"phase"`
 	Text   string  `json:"text,omitempty"`
@@ -68,7 +67,7 @@ type JobChange struct {
 	Host   *Host   `json:"host,omitempty"`
 }
 
-// A Run describes a run: its solution, workloads, profile and device. It is also the content of run.json.
+// A Run describes a run. It is also the content of run.json.
 type Run struct {
 	Schema      string        `json:"schema"`
 	ID          string        `json:"id"`
@@ -99,7 +98,7 @@ type Run struct {
 	Git         *Git          `json:"git,omitempty"`
 }
 
-// Selection describes the workloads of the run: "20 workloads of set default", "5 of the 54 workloads of set contest".
+// Selection describes the workloads: "20 workloads of set default", "5 of the 54 workloads of set contest".
 func (r *Run) Selection() string {
 	set := r.Set
 	if r.Seed != 0 {
@@ -126,7 +125,7 @@ func (b *Baseline) Text() string {
 	return b.Name + " " + plain.Short(b.ContentHash)
 }
 
-// Score returns the name of the mean speed-up over b: it is the contest score only if b is the definition's reference.
+// Score returns the name of the mean speed-up over b: "contest score" only if b is the reference.
 func (b *Baseline) Score() string {
 	if b.Name == "reference" {
 		return "contest score"
@@ -207,7 +206,7 @@ type Started struct {
 	Axes  map[string]int `json:"axes"`
 }
 
-// Samples holds all timings of one workload, in nanoseconds, one row per trial. All figures except MedianNS summarize
+// Samples holds the timings of one workload, in nanoseconds, one row per trial. All figures except MedianNS are over
 // the timings of all trials together.
 type Samples struct {
 	Timer     string     `json:"timer"`                // "cupti", "cuda events"
@@ -238,7 +237,7 @@ type Samples struct {
 	CopyShare float64  `json:"copy_share,omitempty"` // CopyNS / MedianNS: the fraction of the copy's bandwidth
 }
 
-// Timings holds an additional measurement of a workload. Its figures are defined as in Samples.
+// Timings is an additional measurement of a workload, with figures as in Samples.
 type Timings struct {
 	Timer     string    `json:"timer"`
 	ColdL2    bool      `json:"cold_l2"`
@@ -257,8 +256,8 @@ type Floor struct {
 	Timings
 }
 
-// An Interval contains the median with a Confidence of at least 0.95. With fewer than 6 timings it is their range, with
-// the confidence of that range (stats.Summarize).
+// An Interval contains the median with a Confidence of at least 0.95. With fewer than 6 timings it is their range, and
+// its Confidence may be lower (stats.Summarize).
 type Interval struct {
 	LoNS       float64 `json:"lo_ns"`
 	HiNS       float64 `json:"hi_ns"`
@@ -266,7 +265,7 @@ type Interval struct {
 	Confidence float64 `json:"confidence"`
 }
 
-// Evaluated is a verdict: the official trace with its evaluation, and facts that the trace cannot hold.
+// Evaluated is a verdict: the official trace, and facts that the trace cannot hold.
 type Evaluated struct {
 	Index   int          `json:"index"`
 	Trace   *trace.Trace `json:"trace"`             // the official trace line
@@ -331,12 +330,12 @@ type Message struct {
 	Log  string `json:"log,omitempty"` // of failed events: output of the solution or of the program that runs it
 }
 
-// Contradiction is the Check of a finding about an impossible stream: a second verdict on a workload, numbers out of
-// order, totals or an exit status that disagree with the verdicts, or lines of a job that are missing or lack the
-// agent's signature. The workload then has no verdict.
+// Contradiction is the Check of a finding about an impossible stream: two verdicts on a workload, numbers out of order,
+// totals or an exit status that disagree with the verdicts, or missing or unsigned lines of a job. The workload then
+// has no verdict.
 const Contradiction = "contradiction"
 
-// A Finding reports something that no honest solution does. It does not change the contest's verdict.
+// A Finding reports something that no honest solution does. The contest's verdict stays the same.
 type Finding struct {
 	Check string `json:"check"`           // name of the check: "cached-by-pointer", "race", ...
 	Place string `json:"place,omitempty"` // file:line:column in the source, or a kernel
@@ -346,7 +345,7 @@ type Finding struct {
 // Told records the findings already shown, each with the workload it was shown for.
 type Told map[[2]string]string
 
-// Text returns the text to show for f on a workload. It is short if the same finding was shown before.
+// Text returns the text to show for f on a workload. It is short if the finding was shown before.
 func (t Told) Text(f *Finding, workload string) string {
 	key := [2]string{f.Check, cmp.Or(f.Place, f.Text)}
 	first, again := t[key]
@@ -373,7 +372,7 @@ type Done struct {
 	Scored   int      `json:"scored,omitempty"` // workloads in the mean: those that the baseline passes
 }
 
-// A Sink receives events in order. It must not keep pointers from an event after it returns.
+// A Sink receives events in order. It must not keep pointers from an event.
 type Sink func(Event) error
 
 // A Stream numbers events and passes each to every sink. Emit may be called concurrently.
@@ -390,7 +389,7 @@ func NewStream(sinks ...Sink) *Stream {
 	return &Stream{sinks: sinks, now: time.Now}
 }
 
-// Emit sets the number and time of e and passes it to the sinks. After an error a sink gets no further events.
+// Emit sets the number and time of e and passes it to the sinks. A sink that fails gets no further events.
 func (s *Stream) Emit(e Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,5 +1,5 @@
-// Package git runs the git program on the repository of a submission. Everything except Tag and Push is read-only;
-// nothing commits, moves a tag or forces a push. The content of a revision is the content of a clean checkout.
+// Package git runs git on the repository of a submission. Only Tag and Push write; nothing commits, moves a tag or
+// forces a push. The content of a revision is that of a clean checkout.
 package git
 
 import (
@@ -31,7 +31,7 @@ var (
 // maxOutput limits the output of one git command, in bytes.
 const maxOutput = 64 << 20
 
-// An Error is a failed git command with git's message. Credentials in URLs are removed.
+// An Error is a failed git command with git's message, without credentials in URLs.
 type Error struct {
 	Command string // "push"
 	Text    string // git's message, one or more lines
@@ -49,8 +49,7 @@ type Repository struct {
 	Top string // root of the working tree, symbolic links resolved
 }
 
-// Root returns the absolute path of dir or its nearest parent that contains .git, or "". It does not
-// run git.
+// Root returns the absolute path of the nearest folder with a .git, dir itself or above it, or "". It does not run git.
 func Root(dir string) string {
 	at, err := filepath.Abs(dir)
 	for err == nil {
@@ -65,8 +64,7 @@ func Root(dir string) string {
 	return ""
 }
 
-// Open returns the working tree that contains the folder dir. The error wraps ErrMissing or ErrNoRepository if that is
-// the cause.
+// Open returns the working tree that contains the folder dir. The error may wrap ErrMissing or ErrNoRepository.
 func Open(ctx context.Context, dir string) (*Repository, error) {
 	if _, err := exec.LookPath("git"); err != nil {
 		return nil, ErrMissing
@@ -85,8 +83,7 @@ func Open(ctx context.Context, dir string) (*Repository, error) {
 // IsMissing reports whether err wraps ErrMissing or ErrNoRepository.
 func IsMissing(err error) bool { return errors.Is(err, ErrMissing) || errors.Is(err, ErrNoRepository) }
 
-// Relative returns the slash-separated path of file relative to Top, "." for Top itself. ok is false if file is outside
-// Top.
+// Relative returns the slash-separated path of file relative to Top, or false if file is outside Top.
 func (r *Repository) Relative(file string) (string, bool) {
 	abs, err := filepath.Abs(file)
 	if err != nil {
@@ -102,12 +99,12 @@ func (r *Repository) Relative(file string) (string, bool) {
 	return filepath.ToSlash(rel), true
 }
 
-// own matches the variables that environment sets, and those with which a hook or a script selects its own repository.
+// own matches the variables that environment sets, and those that select another repository in hooks and scripts.
 var own = regexp.MustCompile(`^(GIT_(DIR|WORK_TREE|INDEX_FILE|OBJECT_DIRECTORY|PREFIX|ALTERNATE_OBJECT_DIRECTORIES|` +
 	`COMMON_DIR|NAMESPACE|LITERAL_PATHSPECS|ASKPASS|TERMINAL_PROMPT|OPTIONAL_LOCKS|TRACE|CURL_VERBOSE|TRACE_CURL)|` +
 	`LC_ALL|LANGUAGE)=`)
 
-// environment returns the environment for git: it never prompts for a password, and its messages are in English.
+// environment returns git's environment: no password prompts, and messages in English.
 func environment(more ...string) []string {
 	var env []string
 	for _, v := range os.Environ() {
@@ -189,7 +186,7 @@ func (r *Repository) Commit(ctx context.Context, revision string) (string, error
 	return commit, err
 }
 
-// UserName returns git's user.name for dir, or for its nearest existing parent; "" if it is not set.
+// UserName returns git's user.name for dir, or its nearest existing parent; "" if it is not set.
 func UserName(ctx context.Context, dir string) string {
 	ctx, cancel := context.WithTimeout(ctx, remoteLimit)
 	defer cancel()
@@ -221,7 +218,7 @@ type Change struct {
 var states = map[byte]string{'M': "modified", 'T': "modified", 'A': "added", 'D': "deleted", 'R': "renamed",
 	'C': "added", 'U': "unmerged", '?': "untracked", '!': "ignored"}
 
-// Changes returns the files at or below paths that differ from HEAD, in git's order. It includes staged, untracked and
+// Changes returns the files at or below paths that differ from HEAD, in git's order, including staged, untracked and
 // ignored files.
 func (r *Repository) Changes(ctx context.Context, paths ...string) (changes []Change, err error) {
 	if len(paths) == 0 {
@@ -242,8 +239,8 @@ func (r *Repository) Changes(ctx context.Context, paths ...string) (changes []Ch
 	return changes, err
 }
 
-// State returns the checked-out commit of the working tree around dir and reports whether names in dir differ from it.
-// commit is "" without a commit or a repository.
+// State returns the checked-out commit of the working tree around dir, or "", and reports whether names in dir differ
+// from it.
 func State(ctx context.Context, dir string, names ...string) (commit string, dirty bool) {
 	r, err := Open(ctx, dir)
 	if err != nil {
@@ -263,8 +260,8 @@ func State(ctx context.Context, dir string, names ...string) (commit string, dir
 	return commit, dirty || err != nil
 }
 
-// Checkout checks out commit into a new temporary folder with git's default settings: it ignores filters, hooks and
-// line-ending settings of the user and of this clone, and leaves submodules out. The caller must call remove.
+// Checkout checks out commit into a new temporary folder with git's defaults: without filters, hooks and line-ending
+// settings of this user or clone, and without submodules. The caller must call remove.
 func (r *Repository) Checkout(ctx context.Context, commit string) (dir string, remove func(), err error) {
 	objects, err := r.line(ctx, "rev-parse", "--path-format=absolute", "--git-path", "objects")
 	if err != nil {
@@ -306,8 +303,8 @@ func (r *Repository) Checkout(ctx context.Context, commit string) (dir string, r
 	return temp, remove, nil
 }
 
-// LinkOut returns the target of the symbolic link name if a clone of the folder root would lack it, because it is
-// absolute or outside root. It returns "" for other links and other files. With root "" it returns every link's target.
+// LinkOut returns the target of the symbolic link name if that is absolute or outside the folder root, so that a clone
+// lacks it; else "". With root "" it returns every link's target.
 func LinkOut(root, name string) string {
 	text, err := os.Readlink(name)
 	if err != nil || filepath.IsAbs(text) || root == "" {

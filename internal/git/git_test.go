@@ -24,7 +24,7 @@ func TestScrub(t *testing.T) {
 	}
 }
 
-// repository creates a repository and commits files. The returned function runs git in it.
+// repository creates a repository with files in a commit. The returned function runs git in it.
 func repository(t *testing.T, files map[string]string) (r *Repository, git func(args ...string) string) {
 	t.Helper()
 	if _, err := exec.LookPath("git"); err != nil {
@@ -67,7 +67,7 @@ func write(t *testing.T, name, text string) {
 	}
 }
 
-// A checkout ignores this clone's filters, hooks, attributes, line endings and replacements: other clones lack them.
+// A checkout ignores this clone's filters, hooks, attributes, line endings and replacements.
 func TestCheckout(t *testing.T) {
 	r, git := repository(t, map[string]string{"solution/cuda/k.cu": "one\ntwo\n", ".gitattributes": "*.cu filter=upper\n"})
 	git("config", "core.eol", "crlf")

@@ -33,8 +33,8 @@ func (r *Repository) Remotes(ctx context.Context) ([]string, error) {
 	return strings.Fields(out), err
 }
 
-// Remote returns the remote called name. If name is "", it returns the branch's remote, else origin, else the only
-// remote. It returns nil if there is no such remote.
+// Remote returns the remote called name, or for "" the branch's remote, else origin, else the only remote. It returns
+// nil if there is no such remote.
 func (r *Repository) Remote(ctx context.Context, name, branch string) (*Remote, error) {
 	names, err := r.Remotes(ctx)
 	if err != nil {
@@ -67,8 +67,7 @@ func (r *Repository) Remote(ctx context.Context, name, branch string) (*Remote, 
 	return found, nil
 }
 
-// batch returns environment entries that keep ssh from prompting for a passphrase or a host key. It returns nil if the
-// user has configured an ssh command.
+// batch returns environment variables that keep ssh from prompting, or nil if the user has configured an ssh command.
 func (r *Repository) batch(ctx context.Context) []string {
 	for _, v := range environment() {
 		if strings.HasPrefix(v, "GIT_SSH_COMMAND=") || strings.HasPrefix(v, "GIT_SSH=") {
@@ -84,7 +83,7 @@ func (r *Repository) batch(ctx context.Context) []string {
 // Refs maps the branches and tags of a remote to their objects.
 type Refs map[string]string
 
-// ask runs a git command that contacts the remote, for at most remoteLimit.
+// ask runs a git command that contacts the remote, limited to remoteLimit.
 func (r *Repository) ask(ctx context.Context, remote string, args ...string) ([]byte, error) {
 	limit, cancel := context.WithTimeout(ctx, remoteLimit)
 	defer cancel()
@@ -113,7 +112,7 @@ func (r *Repository) List(ctx context.Context, remote string) (Refs, error) {
 	return refs, nil
 }
 
-// Tag returns the object of a tag, or "" if the remote has no such tag.
+// Tag returns the object of the remote's tag, or "".
 func (refs Refs) Tag(name string) string { return refs["refs/tags/"+name] }
 
 // Names returns the names of the remote's tags, sorted.
@@ -127,8 +126,8 @@ func (refs Refs) Names() (names []string) {
 	return names
 }
 
-// Lacking returns the ancestors of commit, including itself, that are missing on a remote with refs, newest first. Each
-// is a short hash and subject line. It returns at most limit commits; n counts all.
+// Lacking returns the commits up to commit that are missing on a remote with refs, newest first, as short hash and
+// subject. n counts all of them, of which at most limit are returned.
 func (r *Repository) Lacking(ctx context.Context, commit string, refs Refs, limit int) (
 	commits []string, n int, err error) {
 	var revs strings.Builder
@@ -157,7 +156,7 @@ func (r *Repository) Preview(ctx context.Context, remote, object, tag string) er
 	return refused(err)
 }
 
-// Push pushes only the tag and the commits it needs. It never overwrites a tag on the remote.
+// Push pushes the tag and the commits it needs, nothing else. It never overwrites a remote tag.
 func (r *Repository) Push(ctx context.Context, remote, tag string) error {
 	out, err := r.run(ctx, command{env: r.batch(ctx)}, "push", "--porcelain", "--no-follow-tags",
 		"--recurse-submodules=no", "--", remote, "refs/tags/"+tag)
@@ -206,8 +205,8 @@ type Tag struct {
 	Message   string    `json:"-"` // "" for a lightweight tag
 }
 
-// Tags returns the tags of commits, newest first: the contest uses a definition's newest tag. Of two tags from the same
-// second, the one with the higher number in its name counts as newer.
+// Tags returns the tags of commits, newest first: the contest uses a definition's newest tag. For tags of the same
+// second, the higher number in the name is newer.
 func (r *Repository) Tags(ctx context.Context) ([]Tag, error) {
 	out, err := r.run(ctx, command{}, "for-each-ref", "--sort=-version:refname", "--sort=-creatordate",
 		"--format=%(refname)%00%(objecttype)%00%(objectname)%00"+

@@ -6,9 +6,8 @@ import (
 	"sync"
 )
 
-// Watch returns a writer to w that remembers the first write error, and a function that returns that error: most
-// printing code ignores write errors, but a lost result must not count as success. The writer is a terminal if w is
-// one.
+// Watch returns a writer to w and a function that returns the first write error. Most printing code ignores write
+// errors, but a lost result is not a success. The writer is a terminal if w is one.
 func Watch(w io.Writer) (io.Writer, func() error) {
 	o := &output{w: w}
 	if f, ok := w.(*os.File); ok {

@@ -22,10 +22,10 @@ var ErrEnded = errors.New("the input ended")
 type Questions struct {
 	ctx   context.Context
 	term  *Terminal
-	lines <-chan string // closed at the end of the input
+	lines <-chan string // closed when the input ends
 }
 
-// Questions returns a Questions that asks on t and reads answers from in until ctx ends.
+// Questions returns a Questions that reads answers from in until ctx ends.
 func (t *Terminal) Questions(ctx context.Context, in io.Reader) *Questions {
 	lines := make(chan string)
 	go func() {
@@ -46,7 +46,7 @@ func (t *Terminal) Questions(ctx context.Context, in io.Reader) *Questions {
 	return &Questions{ctx, t, lines}
 }
 
-// Ask repeats the question until accept returns nil. An empty answer selects fallback, if that is not "".
+// Ask repeats the question until accept returns nil. An empty answer selects fallback unless that is "".
 func (q *Questions) Ask(question, fallback string, accept func(answer string) error) error {
 	for {
 		if fallback != "" {
@@ -77,8 +77,8 @@ func (q *Questions) Ask(question, fallback string, accept func(answer string) er
 	}
 }
 
-// Choose lists names with their descriptions and asks for one, by number or by name. find accepts a name, or returns
-// an error that explains why the name is invalid.
+// Choose lists names and asks for one, by number or by name. find accepts a name or returns an error that explains the
+// rejection.
 func (q *Questions) Choose(question string, names []string, describe func(string) string, fallback string,
 	find func(name string) error) error {
 	width := 0
@@ -110,14 +110,14 @@ func (t *Terminal) Keyboard() *os.File {
 	return nil
 }
 
-// answer reads a line from the terminal and returns it in lower case. whole is false if the input ended within it.
+// answer reads a line from the terminal and converts it to lower case. whole is false if the line is incomplete.
 func answer(in *os.File) (word string, whole bool) {
 	line, err := bufio.NewReader(in).ReadString('\n')
 	return strings.ToLower(strings.TrimSpace(line)), err == nil
 }
 
-// Agreed asks a yes-or-no question. It returns true without asking if yes is set or there is no keyboard, and false if
-// ctx ends.
+// Agreed asks a yes-or-no question. Without a keyboard, or if yes is set, it returns true without asking. If ctx ends,
+// it returns false.
 func (t *Terminal) Agreed(ctx context.Context, yes bool, question string) bool {
 	in := t.Keyboard()
 	if yes || in == nil {
@@ -139,8 +139,8 @@ func (t *Terminal) Agreed(ctx context.Context, yes bool, question string) bool {
 }
 
 // Decide waits for a signal and reports whether to stop the jobs; otherwise they keep running. On a terminal the first
-// interrupt asks and the second one stops. Without a terminal an interrupt stops: jobs started by a script must not
-// cost money after the script has been interrupted. A closed terminal (SIGHUP) leaves the jobs running.
+// interrupt asks and the second one stops. Without a terminal the first one stops, because jobs of an interrupted
+// script must not cost money. SIGHUP, from a closed terminal, leaves the jobs running.
 func (t *Terminal) Decide(signals <-chan os.Signal, over <-chan struct{}) (stop bool) {
 	in := t.Keyboard()
 	answers := make(chan string, 1)

@@ -2,7 +2,7 @@ package ui
 
 import "sync"
 
-// Sums is one progress bar for several transfers, each with its own total in bytes. It is safe for concurrent use.
+// Sums is one progress bar for the bytes of several transfers. It is safe for concurrent use.
 type Sums struct {
 	term        *Terminal
 	label       string
@@ -12,7 +12,7 @@ type Sums struct {
 	sum         int64
 }
 
-// Set records the progress of the named transfer.
+// Set records the progress of a transfer.
 func (b *Sums) Set(name string, sent, total int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

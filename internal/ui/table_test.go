@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// Columns of words shrink first, the widest first, then long headings of numbers. Then columns are dropped from the
-// right, starting with those that are the same in each row. Columns in upper case, the first and the last are kept.
+// Columns of words shrink first, then long headings of numbers. Then columns are dropped from the right, first those
+// that are the same in all rows. Upper-case columns, the first and the last are kept.
 func TestFit(t *testing.T) {
 	rows := func(cells ...string) (all [][]string) {
 		for _, row := range cells {

@@ -19,21 +19,21 @@ import (
 	"fisub/internal/plain"
 )
 
-// A Terminal holds the streams and settings for output to the user.
+// A Terminal shows output to the user.
 type Terminal struct {
 	In       io.Reader // keyboard input; may be nil
 	Out, Err io.Writer // write errors are ignored: use Watch to see them
 	Color    bool      // ANSI colours on Out and Err
-	Quiet    bool      // no progress and no notes; errors and the result are still printed
+	Quiet    bool      // no progress and no notes
 	Verbose  bool      // complete logs
-	Wide     bool      // print more figures of a workload below its row
+	Wide     bool      // add a line of figures to each row of a run's table
 
-	// Places, if not nil, replaces source paths in a message with the paths that the user knows.
+	// Places, if not nil, replaces source paths in a message with paths that the user knows.
 	Places func(text string) string
 }
 
-// UseColor reports whether to use colours in mode "auto", "always" or "never". With "auto" it returns true for a
-// terminal, unless NO_COLOR is set or TERM is dumb.
+// UseColor reports whether to use colours in mode "auto", "always" or "never". "auto" means on terminals, unless
+// NO_COLOR is set or TERM is dumb.
 func UseColor(mode string, w io.Writer) bool {
 	switch mode {
 	case "always":
@@ -90,7 +90,7 @@ func (t *Terminal) Warn(text, hint string) {
 	t.say(t.paint(yellow, "warning:"), text, hint)
 }
 
-// Error prints an error, which may have several lines, and its hint to Err.
+// Error prints an error and its hint to Err. text may have several lines.
 func (t *Terminal) Error(text, hint string) {
 	t.say(t.paint(red, "fisub:"), text, hint)
 }
@@ -102,8 +102,8 @@ func (t *Terminal) say(what, text, hint string) {
 	}
 }
 
-// Bar returns a progress bar over total steps on Err. It returns nil, a valid *Bar, if Err is not a terminal or the
-// terminal is dumb.
+// Bar returns a progress bar over total steps on Err. Without a terminal, or on a dumb one, it returns nil, which is a
+// valid *Bar.
 func (t *Terminal) Bar(total int64, label string, bytes bool) *Bar {
 	if t.Quiet || !IsTerminal(t.Err) || os.Getenv("TERM") == "dumb" {
 		return nil
@@ -153,8 +153,8 @@ func (t *Terminal) Run() event.Sink {
 	return v.event
 }
 
-// Progress returns a sink that shows a run's failures, findings and warnings on Err, each prefixed with label, and a
-// bar if requested. It is for runs whose result is shown elsewhere.
+// Progress returns a sink that shows failures, findings, warnings and optionally a bar on Err. Each line starts with
+// label. Something else must show the result.
 func (t *Terminal) Progress(label string, bar bool) event.Sink {
 	var b *Bar
 	told := event.Told{}
@@ -199,8 +199,8 @@ type runView struct {
 	l2      string              // "cold", "warm"
 	emptyNS float64             // time of an empty kernel; 0: unknown
 	headed  bool
-	places  map[string]bool // places of a remote run; true once started. Empty for a local run
-	warned  map[string]bool // warnings already shown, so that several places do not repeat them
+	places  map[string]bool // of a remote run; true once started. Empty for a local run
+	warned  map[string]bool // warnings already shown
 	said    string          // detail and log below the previous row
 	told    event.Told
 }
@@ -300,7 +300,7 @@ func (v *runView) job(place string, j *event.JobChange) {
 	}
 }
 
-// gaps prints the restrictions that the sandbox of a host does not enforce.
+// gaps prints the restrictions that a host's sandbox does not enforce.
 func (t *Terminal) gaps(place string, h event.Host) {
 	if _, gaps, found := strings.Cut(h.Confined, "; not enforced: "); found {
 		t.Note("%ssandbox    not enforced: %s (fisub doctor)", place, plain.Line(gaps))
@@ -315,8 +315,8 @@ type column struct {
 	hidden bool // for lack of space
 }
 
-// columns returns the columns of a run's table, at most width wide in total. If they do not fit, it first cuts the
-// longest axis names, but never their values, and then hides columns. fisub runs show prints all of them.
+// columns returns the columns of a run's table. To fit into width, it cuts the longest axis names, but not their
+// values, and then hides columns. fisub runs show prints all of them.
 func columns(r *event.Run, axes []string, width int) []column {
 	const statusWidth, errorWidth, timeWidth = len("INCORRECT_NUMERICAL"), len("1.00e-07"), len("1234.56 us")
 	all := []column{{"WORKLOAD", 8, false, false}}
@@ -372,7 +372,7 @@ func columns(r *event.Run, axes []string, width int) []column {
 	return all
 }
 
-// lineWidth returns the maximum width of a table line on w: the terminal's width, but at most 99.
+// lineWidth returns the maximum width of a table line on w, at most 99.
 func lineWidth(w io.Writer) int {
 	if !IsTerminal(w) {
 		return 99
@@ -380,7 +380,7 @@ func lineWidth(w io.Writer) int {
 	return min(99, Width(w)-1)
 }
 
-// line formats cells as columns and appends any extra cells.
+// line aligns cells in the columns and appends further cells.
 func (v *runView) line(cells []string) string {
 	var shown []string
 	for i, cell := range cells {
@@ -398,7 +398,7 @@ func (v *runView) line(cells []string) string {
 	return strings.TrimRight(strings.Join(shown, "  "), " ")
 }
 
-// head prints the headings before the first row. They are delayed until then so that no build output follows them.
+// head prints the headings. It waits for the first row so that no build output comes between.
 func (v *runView) head() {
 	if v.headed {
 		return
@@ -429,7 +429,7 @@ func (v *runView) head() {
 	fmt.Fprintln(v.t.Out, v.t.paint(bold, v.line(cells)))
 }
 
-// begin returns the cells of a row up to the status, painted in color.
+// begin returns the cells of a row up to the status, which is painted in color.
 func (v *runView) begin(uuid string, axes map[string]int, status, color string) []string {
 	v.head()
 	cells := []string{plain.Short(uuid)}
@@ -460,7 +460,7 @@ func (v *runView) unjudged(uuid, place string, why *event.Message) {
 	fmt.Fprintln(v.t.Out, strings.Join(lines, "\n"))
 }
 
-// tests returns a line with the property that a workload of set edge tests, or nil.
+// tests returns a line with the property tested by a workload of set edge, or nil.
 func (v *runView) tests(uuid string) []string {
 	i := slices.IndexFunc(v.run.Workloads, func(w event.WorkloadRef) bool { return w.UUID == uuid })
 	if i < 0 || v.run.Workloads[i].Tests == "" {
@@ -469,8 +469,7 @@ func (v *runView) tests(uuid string) []string {
 	return []string{v.dim(v.run.Set + ": " + v.run.Workloads[i].Tests)}
 }
 
-// below returns the lines below the row of a workload that did not pass. It returns nil if the previous row has the
-// same.
+// below returns the lines below a row that did not pass, or nil if they repeat the lines of the previous row.
 func (v *runView) below(uuid, detail, log string) (lines []string) {
 	if said := detail + "\x00" + log; said == v.said {
 		return nil
@@ -500,7 +499,7 @@ func (v *runView) dim(line string) string {
 	return "          " + v.t.paint(dim, plain.Line(v.placed(line)))
 }
 
-// placed replaces source paths in text with the paths that the user knows.
+// placed replaces source paths in text with paths that the user knows.
 func (v *runView) placed(text string) string {
 	if v.run == nil || v.run.Folder == "" {
 		return v.t.placed(text)
@@ -621,7 +620,7 @@ func (v *runView) done(d *event.Done) {
 	}
 }
 
-// ScoreText describes the mean speed-up over b. It is the contest score only if b is the definition's reference.
+// ScoreText describes the mean speed-up over b, which is the contest score only if b is the reference.
 func ScoreText(b *event.Baseline, d *event.Done) string {
 	of := fmt.Sprintf("%s on %s%s", plain.Line(b.Name), plain.Count(d.Scored, "workload"), Zeroed(d))
 	if b.Score() == "contest score" {
@@ -630,7 +629,7 @@ func ScoreText(b *event.Baseline, d *event.Done) string {
 	return fmt.Sprintf("mean speed-up: %.3f over baseline %s", *d.Score, of)
 }
 
-// Tolerance states when an output element counts as correct.
+// Tolerance describes when an output element is correct.
 func Tolerance(t event.Tolerance) string {
 	text := fmt.Sprintf("right: within %g absolute or %g relative", t.Atol, t.Rtol)
 	if t.MatchedRatio > 0 && t.MatchedRatio < 1 {
@@ -649,7 +648,7 @@ func (v *runView) legend() string {
 	return text
 }
 
-// figures returns the figures of a workload that have no column. With a baseline these include the fastest call.
+// figures returns the figures of a workload without a column. With a baseline they include the fastest call.
 func figures(s *event.Samples, baseline bool) string {
 	list := []string{fmt.Sprintf("%.0f GB/s", s.Bandwidth)}
 	if baseline {
@@ -669,9 +668,9 @@ func figures(s *event.Samples, baseline bool) string {
 	return strings.Join(list, ", ")
 }
 
-// Table prints rows as columns on Out, the first row as the heading. align has an l or r for each column, in upper case
-// if the column must not be cut or dropped on a narrow terminal. news rates the last cell of a row, counted from 0:
-// good (1), bad (-1) or neutral (0). It may be nil.
+// Table prints rows as columns on Out. The first row is the heading. align has an l or r for each column, in upper case
+// if the column must not be cut or dropped on a narrow terminal. news rates the last cell of a row, from 0: good (1),
+// bad (-1) or neutral (0). It may be nil.
 func (t *Terminal) Table(align string, rows [][]string, news func(row int) int) {
 	if len(rows) > 0 && IsTerminal(t.Out) {
 		var lost []string
@@ -715,10 +714,10 @@ func cellWidths(align string, rows [][]string) []int {
 	return widths
 }
 
-// fit makes rows fit into width. First it cuts the widest columns of words, but to no less than 12, and the headings of
-// numbers to no less than 8. Then it drops columns from the right, starting with those that are the same in all rows,
-// and returns their headings in lost. The last column is never dropped. The first and those with an upper-case letter
-// stay whole unless nothing else helps.
+// fit fits rows into width. It cuts the widest columns of words, to no less than 12, and headings of numbers, to no
+// less than 8. Then it drops columns from the right, first those that are the same in all rows, and returns their
+// headings in lost. The last column is never dropped. The first and upper-case columns stay whole unless nothing else
+// helps.
 func fit(align string, rows [][]string, width int) (fitted string, cut [][]string, lost []string) {
 	widths := cellWidths(align, rows)
 	over := 2*(len(widths)-1) - width
@@ -771,8 +770,8 @@ func fit(align string, rows [][]string, width int) (fitted string, cut [][]strin
 	return fitted, cut, lost
 }
 
-// Fit wraps the lines of text to the width of Out, if that is a terminal. It breaks between words, and long words after
-// a slash. Continuation lines are indented by indent.
+// Fit wraps text to the width of Out, if that is a terminal: between words, or after a slash in long words.
+// Continuation lines are indented.
 func (t *Terminal) Fit(text string, indent int) string {
 	if !IsTerminal(t.Out) {
 		return text
@@ -802,7 +801,7 @@ func wrap(text string, indent, width int) string {
 	return strings.Join(lines, "\n")
 }
 
-// News colours s green for good (1) or red for bad news (-1); 0 leaves it unchanged.
+// News colours s green for good news (1), red for bad news (-1), and not at all for 0.
 func (t *Terminal) News(news int, s string) string {
 	return t.paint([]string{red, "", green}[news+1], s)
 }

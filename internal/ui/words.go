@@ -30,7 +30,7 @@ func Percent(share float64) string {
 	return fmt.Sprintf("%.0f %%", 100*share)
 }
 
-// Spread returns half of the interval of a median, as a percentage of the median.
+// Spread returns half of the interval of a median, in per cent of it.
 func Spread(i event.Interval) string {
 	half := 50 * i.Width
 	if half >= 9.95 {
@@ -47,7 +47,7 @@ func ErrorText(f *float64) string {
 	return fmt.Sprintf("%.2e", *f)
 }
 
-// Latency explains how the latency of a workload is computed. l2 is "cold" or "warm".
+// Latency explains the latency of a workload. l2 is "cold" or "warm".
 func Latency(p event.Profile, l2, timer string) string {
 	trials := fmt.Sprint(p.Trials)
 	if p.Target > 0 {
@@ -57,8 +57,7 @@ func Latency(p event.Profile, l2, timer string) string {
 		plain.Line(timer), plain.Line(p.Name))
 }
 
-// Zeroed returns a clause, starting with a colon, that explains a score of 0; "" if the score is not 0 or no workload
-// failed. d.Score must be set.
+// Zeroed returns a clause that starts with a colon and explains a score of 0, or "". d.Score must be set.
 func Zeroed(d *event.Done) string {
 	if d.Failed == 0 || *d.Score != 0 {
 		return ""
