@@ -15,16 +15,15 @@ import (
 	"fisub/internal/trace"
 )
 
-// Packed is the name of a packed solution at the root of a repository. If it exists, the contest takes it and ignores
-// the sources.
+// Packed is the name of a packed solution at the root of a repository. If it exists, the contest ignores the sources.
 const Packed = "packed_solution.json"
 
-// CollectHint is the advice for anything that the contest's own packer does not support.
+// CollectHint is the hint for anything that the contest's own packer does not support.
 const CollectHint = "commit " + Packed + ", which the contest takes as it is: fisub pack --packed"
 
 // A Collected is a submission found by the contest's collector.
 type Collected struct {
-	File                     string // path of its config.toml or Packed, starting with Collect's root
+	File                     string // path of its config.toml or Packed, including the root
 	Path                     string // the same, relative to the root, with slashes
 	Name, Definition, Author string // "" if unreadable
 
@@ -40,7 +39,7 @@ type Collected struct {
 type Collection struct {
 	Root    string
 	Configs []Collected // each config.toml at the root and in its subfolders
-	Packed  *Collected  // nil if there is none
+	Packed  *Collected  // may be nil
 }
 
 // Taken returns the submissions that the contest takes.
@@ -54,8 +53,8 @@ func (c *Collection) Taken() []Collected {
 	return c.Configs
 }
 
-// Of returns the submission that the contest takes for the config own, a path relative to the root: Packed, or the
-// config's submission. It returns nil if the contest takes neither.
+// Of returns the submission that the contest takes for the config own, a path relative to the root: Packed, the
+// config's submission, or nil.
 func (c *Collection) Of(own string) *Collected {
 	for _, t := range c.Taken() {
 		if t.Path == own || t.Path == Packed {
@@ -65,8 +64,8 @@ func (c *Collection) Of(own string) *Collected {
 	return nil
 }
 
-// Collect finds the submissions in the folder root like the contest's collector. Its error is about reading root; the
-// error of a submission is in its Err.
+// Collect finds the submissions in the folder root like the contest's collector. It returns an error if root is
+// unreadable; the error of a submission is in its Err.
 func Collect(root string) (*Collection, error) {
 	files, err := config.Discover(root)
 	if err != nil {
@@ -91,8 +90,8 @@ func Collect(root string) (*Collection, error) {
 	return s, nil
 }
 
-// CollectCommit runs Collect on a clean checkout of the commit, which it then removes. Each File therefore names a
-// removed file. Paths in errors are relative to the root.
+// CollectCommit runs Collect on a temporary clean checkout of the commit. Each File names a file that no longer exists.
+// Paths in errors are relative to the root.
 func CollectCommit(ctx context.Context, repo *git.Repository, commit string) (*Collection, error) {
 	dir, remove, err := repo.Checkout(ctx, commit)
 	if err != nil {
@@ -156,7 +155,7 @@ func ofConfig(file, rel string) Collected {
 	return c
 }
 
-// Collectable returns an error if the contest's own packer does not support the language of a config.
+// Collectable returns an error if the contest's own packer does not support the config's language.
 func Collectable(cfg *config.Config) error {
 	switch l := cfg.Build.Language; l {
 	case trace.CPP, trace.TileLang:
@@ -165,7 +164,8 @@ func Collectable(cfg *config.Config) error {
 	return nil
 }
 
-// Ignored returns the keys of a config that the contest's own packer ignores. Its solution then has a different hash.
+// Ignored returns the keys of a config that the contest's own packer ignores, so that its solution has a different
+// hash.
 func Ignored(cfg *config.Config) (keys []string) {
 	if len(cfg.Build.Dependencies) > 0 {
 		keys = append(keys, "build.dependencies")
@@ -173,13 +173,12 @@ func Ignored(cfg *config.Config) (keys []string) {
 	return keys
 }
 
-// IgnoredText returns a sentence for the user about keys returned by Ignored.
+// IgnoredText returns the warning about keys returned by Ignored.
 func IgnoredText(keys ...string) string {
 	return "the contest's own packer ignores " + strings.Join(keys, " and ")
 }
 
-// Differences names the properties in which two solutions differ for the contest. Without differences they are the same
-// submission.
+// Differences names the properties in which two submissions differ for the contest.
 func Differences(a, b *trace.Solution) (what []string) {
 	for _, d := range []struct {
 		name string

@@ -1,6 +1,6 @@
 // Package pack packs a submission's sources and config into a solution.json, byte for byte like the contest's own
-// packer, and unpacks it again. It also finds the submissions of a repository like the contest's collector. It does not
-// examine the sources; preflight does.
+// packer, and unpacks it. It also finds the submissions of a repository like the contest's collector. preflight
+// examines the sources.
 package pack
 
 import (
@@ -22,7 +22,7 @@ import (
 	"fisub/internal/trace"
 )
 
-// maxSources limits the total size of a submission's sources, in bytes.
+// maxSources limits the size of a submission's sources, in bytes.
 const maxSources = 64 << 20
 
 const bom = "\ufeff"
@@ -30,7 +30,7 @@ const bom = "\ufeff"
 // extensions are the lower-case file name extensions that the contest packs.
 var extensions = []string{".py", ".cu", ".cuh", ".cpp", ".c", ".h", ".hpp", ".cc", ".cxx"}
 
-// A Treatment is the way in which packing treats a file.
+// A Treatment is the way a file is packed.
 type Treatment string
 
 const (
@@ -48,7 +48,7 @@ type Entry struct {
 	Status  Treatment `json:"status"`
 	Reason  string    `json:"reason"` // "" for an ordinary file
 	Size    int64     `json:"bytes"`  // on disk, 0 for a subfolder or broken link
-	Line    int       `json:"-"`      // number of the first line that is not UTF-8, if that is the reason
+	Line    int       `json:"-"`      // first line that is not UTF-8, if that is the reason
 	Content string    `json:"-"`
 }
 
@@ -175,7 +175,7 @@ func (e *Entry) read(fsys fs.FS, link bool, room *int64) error {
 	return nil
 }
 
-// suffix returns the extension of a file name, including its dot. A dot at the start or end of the name does not count.
+// suffix returns the extension of a file name with its dot. A dot at the start or end of the name does not count.
 func suffix(name string) string {
 	if i := strings.LastIndexByte(name, '.'); i > 0 && i < len(name)-1 {
 		return name[i:]
@@ -215,7 +215,7 @@ func Solution(cfg *config.Config, dir string) (*trace.Solution, []Entry, error) 
 	return sol, entries, nil
 }
 
-// Assemble returns a solution with the metadata of cfg and the packed entries. It does not validate it.
+// Assemble returns a solution with the metadata of cfg and the packed entries. It may be invalid.
 func Assemble(cfg *config.Config, entries []Entry) *trace.Solution {
 	sol := &trace.Solution{
 		Name:        cfg.Solution.Name,
@@ -267,8 +267,7 @@ func MissingEntry(cfg *config.Config, dir string, entries []Entry) *config.Fault
 	return cfg.Fault("entry-file", "build.entry_point", hint, "entry file %q is not among the sources in %s", file, dir)
 }
 
-// Write writes sol in the contest's form of solution.json to the file name, or to stdout if name is "-". See
-// cache.Output.
+// Write writes sol as the contest's solution.json to the file name, or to stdout if name is "-". See cache.Output.
 func Write(stdout io.Writer, name string, sol *trace.Solution) error {
 	data := sol.JSON(trace.Indent)
 	return cache.Output(stdout, name, data)

@@ -28,13 +28,13 @@ type Unpacked struct {
 	Solution *trace.Solution
 	Warnings []trace.Warning // ignored keys of the JSON
 	Files    []string        // slash-separated paths below the folder: config.toml first, then the sources
-	// Notes are the reasons why packing the folder again yields another solution. It is empty if the hash is the same.
+	// Notes are the reasons why packing the folder again yields another solution. There are none if the hash is the same.
 	Notes []string
 }
 
 // Unpack writes the sources of a solution.json to dir/solution/<language>/, with a config.toml to pack them again. It
-// creates dir if it is missing. It never writes outside dir, even with a malicious JSON or links inside dir, and never
-// overwrites a file: existing files must be identical. After an error it removes everything that it wrote.
+// creates dir if it is missing. It never writes outside dir, even with a malicious JSON or links inside dir. Existing
+// files must be identical; they are never overwritten. After an error it removes everything that it wrote.
 func Unpack(data []byte, dir string) (out *Unpacked, err error) {
 	if len(data) > MaxPacked {
 		return nil, fmt.Errorf("solution: %d bytes are more than the limit of %d", len(data), MaxPacked)
@@ -115,9 +115,9 @@ func Unpack(data []byte, dir string) (out *Unpacked, err error) {
 	return out, err
 }
 
-// acts reports whether a tool that opens the folder might act on the file name by itself. Such a file is in a dot
-// folder, starts with a dot (except sources), or marks a git repository, also under a short name of .git on another
-// file system.
+// acts reports whether a tool that opens the folder might act on the file name by itself, because it is in a dot
+// folder, starts with a dot (except sources), or marks a git repository, also by a short name that a file system gives
+// to .git.
 func acts(name string) bool {
 	folder, file := path.Split(path.Clean(name))
 	lower := strings.ToLower(file)
@@ -132,8 +132,7 @@ func safe(name string) bool {
 		!strings.ContainsFunc(name, func(r rune) bool { return r == '\\' || unicode.In(r, unicode.Cc, unicode.Cf) })
 }
 
-// write writes the files that are missing in root. dir is the folder's name in errors. After an error it removes what
-// it wrote.
+// write writes the files that are missing in root, called dir in errors. After an error it removes them.
 func (u *Unpacked) write(root *os.Root, dir string, contents map[string][]byte) (err error) {
 	var absent []string
 	var faults []error
@@ -185,8 +184,7 @@ func (u *Unpacked) write(root *os.Root, dir string, contents map[string][]byte) 
 	return nil
 }
 
-// identical reports whether the file name exists with that content. It returns an error if the file exists with other
-// content.
+// identical reports whether the file name exists with that content. Other content is an error.
 func identical(root *os.Root, name string, content []byte) (bool, error) {
 	st, err := root.Stat(name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -213,7 +211,7 @@ func identical(root *os.Root, name string, content []byte) (bool, error) {
 	return false, errors.New("exists with other content")
 }
 
-// repack packs the written files again and returns notes about the differences. It ignores other files in the folder.
+// repack packs the written files, and no others, and returns notes about the differences.
 func (u *Unpacked) repack(root *os.Root, folder string, text []byte) (notes []string, err error) {
 	note := func(format string, args ...any) { notes = append(notes, fmt.Sprintf(format, args...)) }
 	if _, err := config.Parse(config.Name, text); err != nil {

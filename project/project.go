@@ -63,8 +63,8 @@ func (p *Project) OpenDataset() (*workloads.Dataset, error) {
 	return data, usage.Invalid(err)
 }
 
-// Configs returns the configs to check: the project's config, or, if none was named and the default does not exist, the
-// configs in its immediate subfolders, which the contest collects.
+// Configs returns the configs to check: the project's, or, if the default does not exist, those in its immediate
+// subfolders, which the contest collects.
 func (p *Project) Configs() []string {
 	file := p.ConfigPath()
 	if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) && p.Config == "" {
@@ -145,8 +145,7 @@ type Submission struct {
 	Warnings   []trace.Warning
 }
 
-// Load reads the packed solution, or if packed is "", the config and its sources. Its errors are about the user's
-// input.
+// Load reads the packed solution, or the config and its sources if packed is "". Its errors are about the user's input.
 func (p *Project) Load(packed string) (*Submission, error) {
 	data, err := p.OpenDataset()
 	if err != nil {
@@ -175,8 +174,8 @@ func LoadSources(file string, data *workloads.Dataset) (*Submission, error) {
 	return s, usage.Invalid(config.Check(s.Config, s.Definition))
 }
 
-// PackSources is like LoadSources, but skips the checks against the definition, which the contest's packer ignores.
-// Definition is nil if it is not in the dataset.
+// PackSources is LoadSources without the checks against the definition, which the contest's packer ignores. Definition
+// is nil if it is not in the dataset.
 func PackSources(file string, data *workloads.Dataset) (*Submission, error) {
 	cfg, err := config.Load(file)
 	if err != nil {
@@ -219,7 +218,7 @@ func loadPacked(file, root string, data *workloads.Dataset) (*Submission, error)
 	return s, nil
 }
 
-// Places applies plain.Places to text, with the sources of s. It returns text unchanged for a packed solution.
+// Places applies plain.Places to text with the sources of s. For a packed solution it returns text.
 func (s *Submission) Places(text string) string {
 	if s.Config == nil {
 		return text

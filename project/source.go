@@ -14,8 +14,7 @@ import (
 	"fisub/workloads"
 )
 
-// A Source is a solution that compare can run: a packed solution, a folder with a config, or a git revision of the
-// submission.
+// A Source is a solution for compare: packed, in a folder with a config, or in a git revision of the submission.
 type Source struct {
 	Arg string
 	*Submission

@@ -7,7 +7,7 @@ import (
 )
 
 // Nearest returns up to three candidates that word may be a misspelling of, nearest first. It ignores case; ties keep
-// the order of candidates.
+// their order.
 func Nearest(word string, candidates []string) []string {
 	type match struct {
 		candidate string
@@ -35,10 +35,9 @@ func Nearest(word string, candidates []string) []string {
 
 func abs(n int) int { return max(n, -n) }
 
-// Edits returns the number of letters to change, add, remove or swap with a neighbour to turn a into b.
+// Edits returns the number of edits that turn a into b: letters changed, added, removed or swapped with a neighbour.
 func Edits(a, b string) int { return distance([]rune(a), []rune(b)) }
 
-// distance counts the insertions, deletions, substitutions and swaps of neighbours that turn a into b.
 func distance(a, b []rune) int {
 	rows := [3][]int{make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)}
 	for j := range rows[0] {

@@ -1,5 +1,5 @@
-// Package plain prepares text from other programs and people for a terminal line, a message or a shell, and finds the
-// intended word for a misspelt one. Quoting for a file format belongs to that format's package.
+// Package plain prepares foreign text for a terminal line, a message or a shell, and finds the word meant by a misspelt
+// one. Quoting for a file format belongs to that format's package.
 package plain
 
 import (
@@ -18,12 +18,12 @@ import (
 	"unicode/utf8"
 )
 
-// control reports whether r could move a terminal's cursor, break a line, or reverse or hide the text next to it.
+// control reports whether r could move a cursor, break a line, or reverse or hide the text next to it.
 func control(r rune) bool {
 	return unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) || r == '\u2028' || r == '\u2029'
 }
 
-// longest is the maximum number of characters in a displayed line.
+// longest is the maximum length of a displayed line, in characters.
 const longest = 4096
 
 // Line returns s as one line of at most 4,096 characters. Tabs become spaces; other control characters and invalid
@@ -54,8 +54,8 @@ func Lines(s string) string {
 	}, s)
 }
 
-// Brief returns s as one line of at most most bytes; "..." marks truncated text. Each run of white space and control
-// characters becomes one space, and invalid UTF-8 is dropped.
+// Brief returns s as one line of at most most bytes, with "..." at the end if it is cut. White space and control
+// characters between words become one space; invalid UTF-8 is dropped.
 func Brief(s string, most int) string {
 	s = strings.Join(strings.FieldsFunc(strings.ToValidUTF8(s, ""),
 		func(r rune) bool { return unicode.IsSpace(r) || control(r) }), " ")
@@ -65,8 +65,8 @@ func Brief(s string, most int) string {
 	return s
 }
 
-// Places prefixes the names of files in text with folder if a line number follows, as in `kernel.cu:12` or `File
-// "main.py", line 3`.
+// Places adds folder to the names of files that precede a line number in text, as in `kernel.cu:12` or `File "main.py",
+// line 3`.
 func Places(text, folder string, files []string) string {
 	for _, file := range files {
 		place := regexp.MustCompile(`(?m)(^|[\s("])` + regexp.QuoteMeta(file) + `([:(]\d|", line \d)`)
@@ -82,8 +82,7 @@ func First(s string) string {
 	return line
 }
 
-// Cause returns the cause of an *fs.PathError without its path, for messages that already name the file. It returns
-// other errors unchanged.
+// Cause returns err without the path of an *fs.PathError, for messages that already name the file.
 func Cause(err error) error {
 	if file, ok := errors.AsType[*fs.PathError](err); ok {
 		return file.Err
@@ -91,7 +90,7 @@ func Cause(err error) error {
 	return err
 }
 
-// Cut shortens s to n characters. If it cuts, the last one is an ellipsis.
+// Cut shortens s to n characters, ending in an ellipsis.
 func Cut(s string, n int) string {
 	if len(s) <= n {
 		return s
@@ -103,7 +102,7 @@ func Cut(s string, n int) string {
 	return string(r[:n-1]) + "…"
 }
 
-// Short returns the first 8 characters of a hash or uuid. The argument may be arbitrary text.
+// Short returns the first 8 characters of a hash, a uuid or any other text.
 func Short(hash string) string {
 	r := []rune(Line(hash))
 	return string(r[:min(8, len(r))])
@@ -128,11 +127,11 @@ func List(words []string, conjunction string) string {
 // Quote returns s as one word of a POSIX shell.
 func Quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 
-// A Form is a regular expression that is compiled at its first use: each job starts several fisub processes, and most
-// of them use none.
+// A Form is a regular expression that is compiled at its first use: each job starts several fisub processes, and few
+// use one.
 type Form func() *regexp.Regexp
 
-// NewForm returns the Form for the expression expr.
+// NewForm returns the Form of the regular expression expr.
 func NewForm(expr string) Form {
 	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expr) })
 }
@@ -142,7 +141,7 @@ func (f Form) MatchString(s string) bool { return f().MatchString(s) }
 
 var plainWord = regexp.MustCompile(`^[A-Za-z0-9_./:@%+=,-]+$`)
 
-// Word is like Quote, but omits the quotes if the shell does not need them. It is for commands shown to a person.
+// Word is like Quote, but omits quotes that the shell does not need. It is for commands shown to a person.
 func Word(s string) string {
 	if plainWord.MatchString(s) {
 		return s
@@ -167,8 +166,8 @@ func ReadFile(path string, most int) ([]byte, error) {
 // ErrTooLong reports a line longer than the limit of ReadLine.
 var ErrTooLong = errors.New("line too long")
 
-// ReadLine reads up to and including the next newline. It returns ErrTooLong if the line has more than most bytes, else
-// r's error with the line so far.
+// ReadLine reads up to and including the next newline. It returns ErrTooLong for more than most bytes, else r's error
+// with the line so far.
 func ReadLine(r *bufio.Reader, most int) (line []byte, err error) {
 	for {
 		part, err := r.ReadSlice('\n')
@@ -182,7 +181,7 @@ func ReadLine(r *bufio.Reader, most int) (line []byte, err error) {
 	}
 }
 
-// Relative returns the path p relative to the working directory if that is shorter, else p.
+// Relative returns p relative to the working directory if that is shorter.
 func Relative(p string) string {
 	wd, err := os.Getwd()
 	if err != nil {
@@ -205,8 +204,8 @@ func Field(path, key string) string {
 	return ""
 }
 
-// A Buffer keeps the first Limit bytes written to it and drops the rest. Writes never fail. It is safe for concurrent
-// use. The zero value keeps nothing.
+// A Buffer keeps the first Limit bytes written to it and silently drops the rest. It is safe for concurrent use. The
+// zero value keeps nothing.
 type Buffer struct {
 	Limit int
 
@@ -224,7 +223,7 @@ func (b *Buffer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Bytes returns the kept bytes. The caller must not modify them; they are stale after the next Write.
+// Bytes returns the kept bytes, which must not be modified. They are stale after the next Write.
 func (b *Buffer) Bytes() []byte {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -240,8 +239,8 @@ func (b *Buffer) Over() bool {
 	return b.over
 }
 
-// Mark returns the line and column at which the byte range from start to end begins, both from 1, the column in
-// characters. excerpt is that line with a marker below the part of the range in it, without a final newline.
+// Mark returns the position of the byte range from start to end: line and column of its start, both from 1, the column
+// in characters. excerpt is that line with a marker below its part of the range, without a final newline.
 func Mark(src string, start, end int) (line, col int, excerpt string) {
 	start = min(start, len(src))
 	begin := strings.LastIndexByte(src[:start], '\n') + 1

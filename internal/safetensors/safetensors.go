@@ -1,6 +1,6 @@
-// Package safetensors reads and writes safetensors files: a little-endian header length, a JSON header, and the bytes
-// of the tensors without gaps. It maps files instead of reading them, and checks the whole header before it returns any
-// tensor. It knows nothing of workloads.
+// Package safetensors reads and writes safetensors files: a little-endian header length, a JSON header, and the
+// tensors' bytes without gaps. It maps files, and checks the whole header before it returns a tensor. It knows nothing
+// of workloads.
 package safetensors
 
 import (
@@ -45,8 +45,8 @@ var names = map[tensor.DType]string{
 	tensor.Int16: "I16", tensor.Int8: "I8", tensor.Bool: "BOOL",
 }
 
-// A File is a mapped safetensors file. It is safe for concurrent use until Close. The file must not be truncated while
-// it is open: reading a removed page faults.
+// A File is a mapped safetensors file. It is safe for concurrent use until Close. Truncating the file while it is open
+// makes reads fault.
 type File struct {
 	path     string
 	mapping  []byte
@@ -61,7 +61,7 @@ type entry struct {
 	begin, end int // offsets from the first tensor byte
 }
 
-// An LFSPointerError reports that a file is a Git LFS pointer instead of the content.
+// An LFSPointerError reports a Git LFS pointer instead of the file itself.
 type LFSPointerError struct {
 	Path string
 	OID  string // SHA-256 of the content in hexadecimal; "" if the pointer is damaged
@@ -81,7 +81,7 @@ func (e *LFSPointerError) Advice() string {
 	return "fetch it: git lfs pull --include " + filepath.Base(e.Path) + ", in the clone that it came from"
 }
 
-// A DamagedError reports an invalid file: it is truncated or has another format.
+// A DamagedError reports a file that is truncated or has another format.
 type DamagedError struct {
 	Path string
 	Err  error
@@ -96,7 +96,7 @@ func (e *DamagedError) Advice() string {
 }
 
 // Open maps the file and checks its header. It returns an *LFSPointerError for a Git LFS pointer, and a *DamagedError
-// for other files that are not in the format.
+// for another invalid file.
 func Open(path string) (*File, error) {
 	st, err := os.Stat(path)
 	if err != nil {
@@ -263,7 +263,7 @@ func parseEntry(text jsontext.Value) (e entry, err error) {
 	return e, nil
 }
 
-// noNull rejects null: the format does not allow it, but package json ignores it.
+// noNull rejects null, which the format forbids but package json ignores.
 var noNull = json.WithUnmarshalers(json.UnmarshalFromFunc(func(d *jsontext.Decoder, _ any) error {
 	if d.PeekKind() == 'n' {
 		return &json.SemanticError{JSONKind: 'n'}
@@ -271,7 +271,7 @@ var noNull = json.WithUnmarshalers(json.UnmarshalFromFunc(func(d *jsontext.Decod
 	return errors.ErrUnsupported
 }))
 
-// decode decodes a JSON value into v. Duplicate and unknown keys are errors.
+// decode decodes JSON into v. Duplicate and unknown keys are errors.
 func decode(text []byte, v any) error {
 	err := json.Unmarshal(text, v, json.RejectUnknownMembers(true), noNull)
 	var syntax *jsontext.SyntacticError
@@ -323,8 +323,8 @@ type Named struct {
 	Tensor *tensor.Tensor
 }
 
-// Write writes the tensors in the given order to path, through a temporary file next to it. The data starts at a
-// multiple of eight bytes. Folders are not created.
+// Write writes the tensors in order to path, through a temporary file. The data starts at a multiple of eight bytes.
+// Folders are not created.
 func Write(path string, tensors []Named, metadata map[string]string) error {
 	return cache.Write(path, 0o644, func(f io.Writer) error {
 		if err := write(f, tensors, metadata); err != nil {

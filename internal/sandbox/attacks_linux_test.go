@@ -83,8 +83,7 @@ func ioctl(request uintptr) error {
 	return call(unix.SYS_IOCTL, uintptr(fd), request, uintptr(unsafe.Pointer(&value)))
 }
 
-// attacks are system calls that a submission may try. want is the expected result; "idle" means success without an
-// effect.
+// attacks are system calls that a submission may try. want is the result; "idle" is success without an effect.
 var attacks = []struct {
 	name, want string
 	call       func() error
@@ -298,7 +297,7 @@ var attacks = []struct {
 		if _, err := unix.Write(fd, sh); err != nil {
 			return err
 		}
-		// The id of this process does not work: each of its threads has its own Landlock domain and cannot see the first one.
+		// Not through the id of this process: each of its threads has its own Landlock domain and cannot see the first one.
 		return exec.Command(fmt.Sprintf("/proc/self/fd/%d", fd), "-c", "echo x >>"+file()).Run()
 	}},
 	{"device of its own", "EPERM", func() error {
@@ -379,7 +378,7 @@ func TestAttacks(t *testing.T) {
 	attack(t, false, nil)
 }
 
-// A sandbox for NVIDIA's tools allows processes to connect to sockets and to trace their own processes, but no others.
+// NVIDIA's tools may connect to sockets and trace their own processes, but no others.
 func TestAttacksBelowTools(t *testing.T) {
 	attack(t, true, map[string]string{"unix socket": "done", "unix datagrams": "done", "unix datagram socket": "done",
 		"raw unix socket": "done", "unix socket of high bits": "done", "virtual machine socket": "", "raw network packets": "",
@@ -388,8 +387,7 @@ func TestAttacksBelowTools(t *testing.T) {
 		"tracing by a parent": "none"}) // this test would be the tracer, and Go's Wait cannot trace
 }
 
-// attack runs the attacks. other overrides expected results: "" accepts any result, which depends on the machine, and
-// "none" skips the attack.
+// attack runs the attacks. other overrides results: "" accepts any result, and "none" skips the attack.
 func attack(t *testing.T, tools bool, other map[string]string) {
 	need(t, "seccomp", "signals")
 	dir := t.TempDir()
@@ -482,8 +480,8 @@ func typed() error {
 	return nil
 }
 
-// atTerminal runs the attack "type" like a program started by a person, in a sandbox or without one, and returns the
-// number of bytes typed.
+// atTerminal runs the attack "type" like a program started by a person, in a sandbox or not, and prints the number of
+// bytes typed.
 func atTerminal() {
 	s := sandbox.Sandbox{Env: []string{"FISUB_ATTACK=type"}}
 	cmd := s.Command(context.Background(), os.Args[0])

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// System calls that the filters of a sandbox treat specially.
+// System calls with a special treatment.
 var (
 	refused = []string{
 		"ptrace", "process_vm_readv", "process_vm_writev", "process_madvise", "process_mrelease", "pidfd_getfd", "kcmp",
@@ -27,11 +27,11 @@ var (
 	}
 	// tracing lists the calls in refused that debuggers and profilers need.
 	tracing = []string{"ptrace", "process_vm_readv", "process_vm_writev", "perf_event_open"}
-	// absent calls fail with ENOSYS, as on an older kernel: programs have a fallback. Their arguments are in memory, which
-	// a filter cannot inspect.
+	// absent calls fail with ENOSYS, as on an older kernel: programs have a fallback. Their arguments are in memory, out
+	// of a filter's reach.
 	absent = []string{"clone3", "openat2", "io_uring_setup", "io_uring_enter", "io_uring_register"}
 	// idle calls succeed without an effect: compilers and archivers need them, but Landlock does not limit them to
-	// writable files. setsid is one of them so that all processes of a job stay in its session, where End finds them.
+	// writable files. Without setsid, processes stay in the session of their job, where End finds them.
 	idle = []string{
 		"chmod", "fchmod", "fchmodat", "fchmodat2", "chown", "fchown", "lchown", "fchownat", "utime", "utimes",
 		"utimensat", "futimesat", "setxattr", "lsetxattr", "fsetxattr", "setxattrat", "removexattr", "lremovexattr",
@@ -62,10 +62,10 @@ func has(argument uint32, bits uint64) conditions {
 	return conditions{{Argument: argument, Operation: seccomp.BitsSet, Value: bits}}
 }
 
-// filters returns the seccomp filters of a sandbox: one for all calls that are treated alike for all arguments, and one
-// for each other call, because package seccomp does not continue with other calls after a condition. Calls of other
-// architectures and calls missing from the package's tables are absent. sockets allows connections to Unix sockets,
-// which CUDA's multi-process service and NVIDIA's tools need. tools allows processes to trace each other.
+// filters returns the seccomp filters of a sandbox: one for calls with the same treatment for all arguments, and one
+// for each other call, because package seccomp cannot continue after a condition. Calls of other architectures, and
+// calls that the package does not know, are absent. sockets allows connections to Unix sockets, for CUDA's
+// multi-process service and NVIDIA's tools. tools allows processes to trace each other.
 func filters(sockets, tools bool) (programs [][]bpf.RawInstruction, err error) {
 	const namespaces = unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC |
 		unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNET
@@ -118,8 +118,7 @@ func filters(sockets, tools bool) (programs [][]bpf.RawInstruction, err error) {
 	}
 	when(refuse, "clone", has(0, namespaces))
 	when(refuse, "fcntl", is(1, unix.F_SETLEASE)) // a lease delays other processes that open the file
-	// Terminals: typing, selecting and redirecting text. Files: attributes, also on XFS, which even a reader
-	// may change.
+	// Terminals: typing, selecting and redirecting text. Files: attributes, also on XFS, which a reader could change.
 	when(refuse, "ioctl", is(1, unix.TIOCSTI), is(1, unix.TIOCLINUX), is(1, unix.TIOCCONS), is(1, unix.TIOCSCTTY),
 		is(1, unix.FS_IOC_SETFLAGS), is(1, 0x40046602), is(1, 0x401c5820))
 	for name, mode := range map[string]uint32{"open": 2, "openat": 3} {
@@ -129,7 +128,7 @@ func filters(sockets, tools bool) (programs [][]bpf.RawInstruction, err error) {
 		when(refuse, name, has(mode, setID))
 	}
 	if !sockets {
-		// CUDA listens on a socket of type SOCK_SEQPACKET. Programs that would start others use the other types.
+		// CUDA listens on a SOCK_SEQPACKET socket. Programs that would start others use the other types.
 		types := conditions{{Argument: 1, Operation: seccomp.BitsNotSet, Value: unix.SOCK_SEQPACKET &^ unix.SOCK_STREAM}}
 		when(refuse, "socket", isNot(0, unix.AF_UNIX, unix.AF_INET, unix.AF_INET6, unix.AF_NETLINK),
 			append(is(0, unix.AF_UNIX), types...), append(is(0, unix.AF_UNIX), has(1, unix.SOCK_DGRAM)...))

@@ -19,8 +19,8 @@ type process struct {
 	rss                         int64 // bytes
 }
 
-// tree returns the process pid, its descendants and all processes of its session. A sandboxed process cannot leave its
-// session, so it stays in the tree after its parent has ended. Without /proc the tree is pid alone.
+// tree returns the process pid, its descendants and all processes of its session, which a sandboxed process cannot
+// leave. Without /proc it returns only pid.
 func tree(pid int) []process {
 	children := map[int][]process{}
 	root := process{pid: pid}
@@ -31,7 +31,7 @@ func tree(pid int) []process {
 		if err != nil {
 			continue
 		}
-		// Fields: pid (comm) state ppid pgrp session ... rss is number 24. comm may contain spaces and parentheses.
+		// Format: pid (comm) state ppid pgrp session ... rss is field 24. comm may contain spaces and parentheses.
 		fields := strings.Fields(string(data[max(bytes.LastIndexByte(data, ')')+1, 0):]))
 		id, err := strconv.Atoi(filepath.Base(folder))
 		if err != nil || len(fields) < 22 || fields[0] == "Z" || fields[0] == "X" {
@@ -61,15 +61,14 @@ func tree(pid int) []process {
 	return all
 }
 
-// End kills the descendants of the process pid and the processes of its session, then pid itself, which may be this
-// process.
+// End kills the descendants of the process pid, the processes of its session, and then pid, which may be this process.
 func End(pid int) { end(pid, true) }
 
 // EndLeft kills the remaining processes in the session of pid, which has ended.
 func EndLeft(pid int) { end(pid, false) }
 
-// end retries until the processes are gone, but at most 5 seconds. A process that constantly replaces itself may be
-// missing from every tree, but a signal to its group reaches it.
+// end retries for up to 5 seconds until the processes are gone. A process that constantly replaces itself may escape
+// every tree, but not a signal to its group.
 func end(pid int, leader bool) {
 	deadline := time.Now().Add(5 * time.Second)
 	for gone := 0; gone < 3 && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
@@ -92,8 +91,7 @@ func end(pid int, leader bool) {
 	}
 }
 
-// Memory returns the memory of the process pid, its descendants and the processes of its session, in bytes: resident
-// pages and open memory files.
+// Memory returns the memory of the processes in tree(pid), in bytes: resident pages and open memory files.
 func Memory(pid int) (sum int64) {
 	type file struct{ device, inode uint64 }
 	seen := map[file]bool{}

@@ -17,14 +17,14 @@ import (
 
 // A Sandbox defines the files that a process and its descendants may access.
 type Sandbox struct {
-	Write []string // files and folders they may change; a missing one is created as a folder
-	Read  []string // files and folders they may read, besides Write and the system's libraries; nil for all
-	Env   []string // variables to add to the allowed ones of this process
+	Write []string // files and folders they may change; missing ones become folders
+	Read  []string // files and folders they may also read, besides the system's libraries; nil for all
+	Env   []string // additional environment variables
 	Tools bool     // NVIDIA's tools run inside: processes may trace each other and use Unix sockets
-	Below []string // command of a tool that starts the program, which must be this one; nil for no tool
+	Below []string // command of a tool that starts the program, which must be this one; may be nil
 }
 
-// A spec is the description of a sandbox for the process that is to enter it.
+// A spec describes a sandbox to the process that is to enter it.
 type spec struct {
 	Write []string
 	Read  []string
@@ -37,16 +37,16 @@ type spec struct {
 const (
 	// name is argument 0 of a process that is to enter a sandbox.
 	name = "fisub-sandbox"
-	// inside is an environment variable that is set inside a sandbox.
+	// inside is an environment variable set inside a sandbox.
 	inside = "FISUB_SANDBOX"
-	// narrow is an environment variable with the spec for a program started by a tool.
+	// narrow is an environment variable with the spec of a program below a tool.
 	narrow = "FISUB_SANDBOX_BELOW"
 	// failed is the exit status of a process that could not enter its sandbox.
 	failed = 125
 )
 
-// Command is like exec.CommandContext, for a process in the sandbox s. The process is killed when this one ends. If ctx
-// is done, its descendants are killed too. Set its environment only through Env.
+// Command is like exec.CommandContext, in the sandbox s. The process is killed when this one ends; when ctx is done,
+// its descendants are killed too. Set its environment only through Env.
 func (s *Sandbox) Command(ctx context.Context, program string, args ...string) *exec.Cmd {
 	to := spec{s.Write, s.Read, s.Read != nil, s.Tools, false, os.Getenv("CUDA_MPS_PIPE_DIRECTORY")}
 	text, err := json.Marshal(to)
@@ -54,9 +54,9 @@ func (s *Sandbox) Command(ctx context.Context, program string, args ...string) *
 	cmd.Args = slices.Concat([]string{name, string(text), program}, args)
 	env := append(environment(os.Environ()), s.Env...)
 	if s.Below != nil {
-		// CUDA writes to /proc/self, and a Landlock rule for that covers one existing process. So the tool may write to all
-		// of /proc, and the program that it starts gives up that right itself. A process cannot restrict itself and then
-		// become the program, because tools attach to the first program of a process.
+		// CUDA writes to /proc/self, but a Landlock rule covers only an existing process. So the tool may write to all of
+		// /proc, and the program then gives up that right. It cannot be started by a restricted process, because tools attach
+		// to the first program of a process.
 		to.Proc = true
 		tool, terr := json.Marshal(to)
 		cmd.Args = slices.Concat([]string{name, string(tool)}, s.Below, []string{program}, args)
@@ -70,8 +70,8 @@ func (s *Sandbox) Command(ctx context.Context, program string, args ...string) *
 	return cmd
 }
 
-// Refused reports whether err, from a process of Command, means that the process could not enter its sandbox. Its
-// stderr contains the reason.
+// Refused reports whether err, from a process of Command, means that it could not enter its sandbox. Its stderr has the
+// reason.
 func Refused(err error) bool {
 	var exit *exec.ExitError
 	return errors.As(err, &exit) && exit.ExitCode() == failed
@@ -100,8 +100,8 @@ func init() {
 	os.Exit(failed)
 }
 
-// names and prefixes select the environment variables that a sandbox keeps: those that CUDA, Python and its packages,
-// compilers, and the choice of a GPU need. Variables whose names contain one of secrets are dropped.
+// names and prefixes select the environment variables that a sandbox keeps: those for CUDA, Python, its packages,
+// compilers and the choice of a GPU. Variables with one of secrets in the name are dropped.
 var (
 	names = []string{"PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "TZ", "TMPDIR", "TERM", "NO_COLOR", "CC",
 		"CXX", "CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH", "COMPILER_PATH", "GCC_EXEC_PREFIX",
@@ -130,7 +130,7 @@ type Enforcement struct {
 	Gaps []string // missing restrictions, each with the kernel that adds it
 }
 
-// Files reports whether the judge's files are out of a submission's reach.
+// Files reports whether the judge's files are protected from a submission.
 func (r Enforcement) Files() bool { return strings.HasPrefix(r.Text, "landlock") }
 
 func (r Enforcement) String() string {

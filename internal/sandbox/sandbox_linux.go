@@ -27,16 +27,16 @@ var (
 	// devices are files that programs write to. The GPUs' devices exist once their driver is loaded.
 	devices = []string{"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"}
 	gpus    = []string{"/dev/nvidia*", "/dev/nvidia-caps*/*", "/dev/dri/*", "/dev/dxg"}
-	// system lists the paths that a program reads to start, without the user's files.
+	// system lists the paths, except the user's files, that a program reads to start.
 	system = []string{"/usr", "/bin", "/sbin", "/lib*", "/opt/rh", "/nix/store", "/gnu/store", "/etc/ld.so.*",
 		"/etc/alternatives", "/etc/localtime", "/proc/self", "/proc/cpuinfo", "/proc/meminfo", "/proc/stat",
 		"/sys/devices/system/cpu"}
 )
 
-// self returns the path of this program, which works even if its file has been removed.
+// self returns a path of this program that works even if its file was removed.
 func self() string { return "/proc/self/exe" }
 
-// Own makes cmd start in its own session, without the terminal, and die with this process, however that ends.
+// Own makes cmd start in its own session, without the terminal, and die with this process in any case.
 func Own(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
 	if os.Getenv(inside) != "" { // the seccomp filter disables setsid
@@ -93,9 +93,8 @@ func enter(s spec, argv []string) error {
 	return fmt.Errorf("%s: %w", path, unix.Exec(path, argv, os.Environ()))
 }
 
-// unprivileged drops root's capabilities, except those over its own files and memory. With tools it also keeps the one
-// that a GPU's driver requires for reading performance counters. Child processes cannot regain the others:
-// PR_SET_NO_NEW_PRIVS is set.
+// unprivileged drops root's capabilities, except those over its own files and memory and, for tools, the one that a
+// GPU's driver requires for performance counters. With PR_SET_NO_NEW_PRIVS child processes cannot regain them.
 func unprivileged(tools bool) error {
 	keep := uint64(1<<unix.CAP_CHOWN | 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_FOWNER | 1<<unix.CAP_FSETID |
 		1<<unix.CAP_IPC_LOCK)
@@ -114,8 +113,8 @@ func unprivileged(tools bool) error {
 	return unix.Capset(&hdr, &sets[0])
 }
 
-// makeUVM runs the driver's setuid program to create the device that CUDA needs, if it is missing: a process in a
-// sandbox cannot use that program.
+// makeUVM creates the device that CUDA needs, if it is missing, with the driver's setuid program, which a process in a
+// sandbox cannot use.
 func makeUVM() {
 	_, driver := os.Stat("/dev/nvidiactl")
 	if _, err := os.Stat("/dev/nvidia-uvm"); driver == nil && errors.Is(err, os.ErrNotExist) {
@@ -200,7 +199,7 @@ func glob(patterns []string) (paths []string) {
 	return paths
 }
 
-// Programs returns the folders that a program at path reads: those of the installation whose bin folder contains it.
+// Programs returns the folders that a program at path reads: its own and, next to a bin folder, the installation's.
 func Programs(path string) (folders []string) {
 	for _, path := range []string{path, target(path)} {
 		bin := filepath.Dir(path)
@@ -221,6 +220,6 @@ func target(path string) string {
 	return path
 }
 
-// Hide prevents the user's other processes from tracing this process and from reading its memory and descriptors. A
-// process with root rights still can, unless it is in a sandbox. Hide also disables core files.
+// Hide prevents the user's other processes from tracing this process and from reading its memory and descriptors, and
+// disables core files. A process with root rights is not stopped unless it is in a sandbox.
 func Hide() { _ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) }

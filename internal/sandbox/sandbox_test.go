@@ -14,7 +14,7 @@ import (
 	"fisub/internal/sandbox"
 )
 
-// script runs a shell script in a sandbox that may write only to the folder dir, which need not exist.
+// script runs a shell script in a sandbox that may write only to dir, which need not exist.
 func script(t *testing.T, dir, text string) (string, error) {
 	t.Helper()
 	s := sandbox.Sandbox{Write: []string{dir}}
@@ -27,7 +27,7 @@ func script(t *testing.T, dir, text string) (string, error) {
 	return string(out), err
 }
 
-// A process in a sandbox is without root's capabilities over others, and no program that it starts restores them.
+// A process in a sandbox, and any program it starts, is without root's capabilities over others.
 func TestUnprivileged(t *testing.T) {
 	out, err := script(t, filepath.Join(t.TempDir(), "own"), "grep -E '^(CapPrm|CapEff|CapInh|NoNewPrivs)' /proc/self/status")
 	if err != nil {
@@ -42,7 +42,7 @@ func TestUnprivileged(t *testing.T) {
 	}
 }
 
-// need skips a test if the tested restriction is missing on this machine, unless FISUB_TEST_REQUIRE lists it.
+// need skips a test if a restriction is missing on this machine, unless FISUB_TEST_REQUIRE lists it.
 func need(t *testing.T, gaps ...string) {
 	t.Helper()
 	state := sandbox.State()

@@ -8,8 +8,8 @@ import (
 	"sync"
 )
 
-// A Tolerance is the contest's acceptance rule. An element fails if its absolute error exceeds Atol and its relative
-// error exceeds Rtol. An output passes if the share of elements that do not fail is at least MatchedRatio.
+// A Tolerance is the contest's acceptance rule: an element fails if its absolute error exceeds Atol and its relative
+// error exceeds Rtol; an output passes if the share of other elements is at least MatchedRatio.
 type Tolerance struct {
 	Atol, Rtol   float64
 	MatchedRatio float64 // in (0, 1]; 0 means 1
@@ -23,19 +23,19 @@ type Element struct {
 
 // A Comparison is the verdict on one output.
 type Comparison struct {
-	// MaxAbs and MaxRel are the largest errors over all elements, in float32 arithmetic. The relative error is |got-want|
-	// / (|want|+1e-8). As with torch's max, one NaN among the errors (from a NaN in want, or for MaxRel from an infinity)
-	// makes the maximum NaN. Both are infinite if got contains an infinity, else NaN if it contains a NaN.
+	// MaxAbs and MaxRel are the largest errors, in float32 arithmetic. The relative error is |got-want| / (|want|+1e-8).
+	// As with torch's max, one NaN error (a NaN in want, or for MaxRel an infinity) makes the maximum NaN. Both are
+	// infinite if got contains an infinity, else NaN if it contains a NaN.
 	MaxAbs, MaxRel float64
 	Matched        float64 // share of elements that did not fail; 1 for an empty output
-	Len, Failed    int     // number of elements; number that failed or are not finite in got
-	First          Element // first failed element; Index is -1 if none failed
-	Inf, NaN       bool    // whether got contains an infinity, a NaN
+	Len, Failed    int     // elements; those that failed or are not finite in got
+	First          Element // first failed element; Index -1 without one
+	Inf, NaN       bool    // got contains such an element
 	OK             bool
 }
 
-// Compare applies the contest's rule to got. A non-finite value in got fails the whole output; a finite one counts as
-// matched if want is NaN or infinite. Compare panics if the lengths differ. It does not check shapes and dtypes.
+// Compare applies the contest's rule. A non-finite value in got fails the whole output; a finite one matches a NaN or
+// infinity in want. Compare panics if the lengths differ. It does not check shapes and dtypes.
 func Compare(got, want *Tensor, tol Tolerance) Comparison {
 	n := got.Len()
 	if n != want.Len() {

@@ -14,7 +14,7 @@ type format struct {
 	expBits, manBits int
 	bias             int
 	special          bool // the top exponent encodes infinity and NaN
-	topNaN           bool // the top code is NaN, and there is no infinity
+	topNaN           bool // the top code is NaN; no code is infinity
 	saturate         bool
 	nan              func(negative bool) uint32 // code of a NaN
 	encode           func(float32) uint32

@@ -14,7 +14,7 @@ func (e axisError) Error() string { return string(e) }
 func axisErrorf(format string, args ...any) error { return axisError(fmt.Sprintf(format, args...)) }
 
 // BindAxes infers the var axes from the shapes of the inputs, as the contest's runner does. It ignores scalars and
-// inputs that are missing from shapes. It does not compare the sizes of const axes.
+// inputs without a shape, and does not compare the sizes of const axes.
 func (d *Definition) BindAxes(shapes map[string][]int) (map[string]int, error) {
 	axes := make(map[string]int)
 	for name, spec := range d.Inputs.All() {
@@ -48,8 +48,8 @@ func (d *Definition) BindAxes(shapes map[string][]int) (map[string]int, error) {
 	return axes, nil
 }
 
-// Shape returns the concrete shape of spec. axes gives the sizes of var axes; other entries are ignored. The result is
-// nil for a scalar, and empty but not nil for a 0-d tensor.
+// Shape returns the concrete shape of spec, with the sizes of var axes from axes. It is nil for a scalar, and empty but
+// not nil for a 0-d tensor.
 func (d *Definition) Shape(spec TensorSpec, axes map[string]int) ([]int, error) {
 	if spec.Scalar {
 		return nil, nil
@@ -73,15 +73,15 @@ func (d *Definition) Shape(spec TensorSpec, axes map[string]int) ([]int, error) 
 	return shape, nil
 }
 
-// InPlace returns the index of the input that the named output overwrites. ok is false if the output has its own
-// memory, as it does if its param names no input.
+// InPlace returns the index of the input that the named output overwrites. ok is false for an output with its own
+// memory, including one whose param names no input.
 func (d *Definition) InPlace(output string) (input int, ok bool) {
 	spec, _ := d.Outputs.Get(output)
 	input = slices.Index(d.Inputs.Keys(), spec.Param)
 	return max(input, 0), input >= 0 && spec.Param != ""
 }
 
-// Returned returns the outputs that have their own memory, in order. A solution returns them, or takes them after the
+// Returned returns the outputs with their own memory, in order. A solution returns them, or takes them after the
 // inputs.
 func (d *Definition) Returned() Map[TensorSpec] {
 	var own Map[TensorSpec]

@@ -16,9 +16,9 @@ import (
 // maxFaults limits the reported faults, and the warnings, of one document.
 const maxFaults = 1000
 
-// A ValidationError lists the faults of a document: either of its JSON syntax, or of its fields, in the order in which
-// the format's models declare them. A model's rules across fields are checked only if all its fields are valid, and
-// only the first violation is reported. After 1000 faults the rest are omitted.
+// A ValidationError lists the faults of a document's JSON, or else of its fields, in the order of the format's models.
+// A model's rules across fields are checked only if all its fields are valid, and only the first violation is reported.
+// Faults after the first 1000 are omitted.
 type ValidationError struct {
 	File   string // file name, may be ""
 	Model  string // "Definition", "Workload", "Solution" or "Trace"
@@ -53,7 +53,7 @@ func (e *ValidationError) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// A Warning reports an unknown key. The format ignores such a key, and encoding the document drops it.
+// A Warning reports an unknown key. The format ignores it, and encoding drops it.
 type Warning struct {
 	File       string // file name, may be ""
 	Model      string
@@ -116,8 +116,8 @@ type custom interface {
 	decode(d *decoder, v *value, r rules)
 }
 
-// A checked type has rules across its fields. check returns the first rule violated and the keys and indices that lead
-// to the faulty value. fault is "" if all rules hold.
+// A checked type has rules across its fields. check returns the first violation, or "", and the keys and indices that
+// lead to the faulty value.
 type checked interface {
 	check() (fault string, at []any)
 }
@@ -206,7 +206,7 @@ func (d *decoder) value(v *value, dst reflect.Value, r rules) {
 	}
 }
 
-// boolean decodes true and false, and the numbers and words that the format's library converts to them.
+// boolean decodes true, false, and the numbers and words that the format's library converts to them.
 func (d *decoder) boolean(v *value) bool {
 	const invalid = "Input should be a valid boolean"
 	switch v.kind {
@@ -233,7 +233,7 @@ func (d *decoder) boolean(v *value) bool {
 	return false
 }
 
-// record decodes the fields of the struct that dst points to, in order. valid reports whether there was no fault.
+// record decodes the fields of the struct that dst points to, in order. valid reports whether it found no fault.
 func (d *decoder) record(v *value, dst any) (valid bool) {
 	if v.kind != '{' {
 		d.fault(v.pos, "Input should be an object")
@@ -276,13 +276,12 @@ func field(f reflect.StructField) (name string, r rules, ok bool) {
 	return name, rules(f.Tag.Get("rule")), f.IsExported()
 }
 
-// fits reports whether v may be decoded as a field of that kind: it must be a string, or a boolean, exactly if the
-// field is.
+// fits reports whether v is a string exactly if the field is one, and likewise for booleans.
 func (v *value) fits(field reflect.Kind) bool {
 	return (v.kind == '"') == (field == reflect.String) && (v.kind == 't' || v.kind == 'f') == (field == reflect.Bool)
 }
 
-// find follows the keys and indices in at from v, as far as they exist.
+// find follows the keys and indices in at as far as they exist.
 func (v *value) find(at []any) *value {
 	for _, step := range at {
 		next := (*value)(nil)
@@ -409,8 +408,8 @@ func (d *decoder) count(v *value) int {
 	return int(n)
 }
 
-// float decodes a non-negative number. Numbers out of range become infinite. It also accepts the strings that the
-// format's library writes for non-finite numbers.
+// float decodes a non-negative number. It accepts the library's strings for non-finite numbers. Numbers out of range
+// become infinite.
 func (d *decoder) float(v *value, r rules) float64 {
 	if v.kind != '0' && (v.kind != '"' || !slices.Contains([]string{"NaN", "Infinity", "-Infinity"}, v.text)) {
 		d.fault(v.pos, "Input should be a valid number")
@@ -426,8 +425,7 @@ func (d *decoder) float(v *value, r rules) float64 {
 	return f
 }
 
-// any decodes any JSON value to nil, bool, int64, float64, string, []any or *Map[any], or to BigInt for larger
-// integers.
+// any decodes any JSON value as nil, bool, int64, float64, string, []any or *Map[any], and larger integers as BigInt.
 func (d *decoder) any(v *value) any {
 	switch v.kind {
 	case 't', 'f':
@@ -459,8 +457,8 @@ func (d *decoder) any(v *value) any {
 	return nil
 }
 
-// union returns the value of v's key "type", which must be one of kinds. It returns guess if the key is missing, and ""
-// after a fault.
+// union returns the value of v's key "type", one of kinds. It returns guess if the key is missing, and "" after a
+// fault.
 func (d *decoder) union(v *value, guess string, kinds ...string) string {
 	t := v.get("type")
 	if t == nil {
@@ -471,7 +469,7 @@ func (d *decoder) union(v *value, guess string, kinds ...string) string {
 	return d.word(t, kinds...)
 }
 
-// The kinds of axes and inputs with their fields. The key "type" selects the kind.
+// Kinds of axes and inputs, selected by the key "type".
 type (
 	constAxis struct {
 		Type        string  `json:"type"`

@@ -13,9 +13,8 @@ import (
 )
 
 // ReadDialect reads a definition file of the format or of a dialect. It accepts the dialects' extensions (axes of kind
-// expr, const axes without a value, further dtypes) and does not check rules across fields; to check those, pass the
-// result's JSON to DecodeDefinition. That JSON preserves the file's keys in their order, including unknown ones, and
-// adds only fields that were set after reading.
+// expr, const axes without a value, further dtypes) and does not check rules across fields, which DecodeDefinition of
+// the result's JSON does. That JSON keeps all keys of the file in order and adds only fields that were set later.
 func ReadDialect(path string) (*Definition, error) {
 	data, err := plain.ReadFile(path, MaxBytes)
 	if err != nil {
@@ -39,13 +38,13 @@ func (w *DialectWorkload) decode(d *decoder, v *value, _ rules) {
 	}
 }
 
-// A kept preserves how a dialect's document wrote an object: the order of its keys, and the keys that match no field.
+// A kept preserves an object of a dialect's document: the order of its keys, and the keys that match no field.
 type kept struct {
 	keys   []string
 	others map[string]jsontext.Value
 }
 
-// keep returns the kept of v, which was decoded into fields. It returns nil if the document is not in a dialect.
+// keep returns the kept of v, which was decoded into fields, or nil if the document is not in a dialect.
 func (d *decoder) keep(v *value, fields any) *kept {
 	if !d.dialect {
 		return nil
@@ -65,8 +64,7 @@ func (d *decoder) keep(v *value, fields any) *kept {
 	return k
 }
 
-// write encodes fields in order if k is nil. Otherwise it writes the keys of k in their order, followed by other fields
-// that are set.
+// write encodes fields. If k is not nil, it writes the keys of k in their order, and then other fields that are set.
 func (k *kept) write(enc *jsontext.Encoder, fields any) error {
 	if k == nil {
 		return json.MarshalEncode(enc, fields)

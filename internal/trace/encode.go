@@ -10,7 +10,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// A Form is a JSON layout. Both forms keep the order of fields, do not escape non-ASCII characters, and end without a
+// A Form is a JSON layout. Both forms keep the order of fields, leave non-ASCII characters unescaped, and end without a
 // newline.
 type Form uint8
 
@@ -22,14 +22,14 @@ const (
 // JSON encodes the definition.
 func (d *Definition) JSON(form Form) []byte { return text(d, form) }
 
-// JSON encodes the workload. A non-finite scalar input becomes null, which cannot be decoded.
+// JSON encodes the workload. A non-finite scalar becomes null, which cannot be decoded.
 func (w *Workload) JSON(form Form) []byte { return text(w, form) }
 
 // JSON encodes the solution.
 func (s *Solution) JSON(form Form) []byte { return text(s, form) }
 
-// JSON encodes the trace. Non-finite errors in Correctness become "NaN" and "Infinity"; all other non-finite numbers
-// become null. It panics if Correctness.Extra contains a value that JSON cannot represent.
+// JSON encodes the trace. Non-finite errors become "NaN" and "Infinity", other non-finite numbers null. It panics if
+// Correctness.Extra contains a value that JSON cannot represent.
 func (t *Trace) JSON(form Form) []byte {
 	type fields Trace // without MarshalJSON
 	return text((*fields)(t), form)
@@ -157,7 +157,7 @@ func (b bound) MarshalJSONTo(enc *jsontext.Encoder) error {
 func (n BigInt) MarshalJSONTo(enc *jsontext.Encoder) error { return enc.WriteValue(jsontext.Value(n)) }
 
 // writeFloat writes f as the format does: the shortest digits that decode to f, without exponent from 1e-5 up to 1e16,
-// and always recognisable as a float. A non-finite f becomes null.
+// and always recognisable as a float. Non-finite numbers become null.
 func writeFloat(enc *jsontext.Encoder, f float64) error {
 	if math.IsNaN(f) || math.IsInf(f, 0) {
 		return enc.WriteToken(jsontext.Null)

@@ -40,7 +40,7 @@ func readFile[T any](path string, decode func([]byte) (*T, []Warning, error)) (*
 	return v, warnings, moved(path, 0, warnings, err)
 }
 
-// moved sets the file of warnings and of a *ValidationError to path and adds by to their line numbers.
+// moved sets the file of warnings and of a *ValidationError to path, and adds by to their lines.
 func moved(path string, by int, warnings []Warning, err error) error {
 	for i := range warnings {
 		warnings[i].File = path
@@ -56,8 +56,8 @@ func moved(path string, by int, warnings []Warning, err error) error {
 	return err
 }
 
-// ReadTraces reads a .jsonl file of workloads or traces and skips blank lines. Its error joins a *ValidationError for
-// each invalid line. The traces of the valid lines are returned in any case.
+// ReadTraces reads a .jsonl file of workloads or traces, and skips blank lines. Its error joins a *ValidationError for
+// each invalid line; the traces of the other lines are returned with it.
 func ReadTraces(path string) ([]*Trace, []Warning, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -67,7 +67,7 @@ func ReadTraces(path string) ([]*Trace, []Warning, error) {
 	return DecodeTraces(f, path)
 }
 
-// DecodeTraces is like ReadTraces but reads from an open file. path is used in messages.
+// DecodeTraces is ReadTraces of an open file, called path in messages.
 func DecodeTraces(from io.Reader, path string) (traces []*Trace, warnings []Warning, err error) {
 	var errs []error
 	r := bufio.NewReaderSize(from, 1<<16)
@@ -94,7 +94,7 @@ func DecodeTraces(from io.Reader, path string) (traces []*Trace, warnings []Warn
 	}
 }
 
-// readLine reads up to and including the next newline. It truncates a line longer than MaxBytes.
+// readLine reads up to and including the next newline. It truncates lines longer than MaxBytes.
 func readLine(r *bufio.Reader) (line []byte, err error) {
 	for {
 		part, err := r.ReadSlice('\n')

@@ -205,10 +205,10 @@ var branches = []string{"AxisConst", "AxisVar", "RandomInput", "SafetensorsInput
 	"bool"}
 
 // testdata/pydantic.jsonl contains randomly damaged documents with the results of pydantic 2.13.4 for models with the
-// format's fields and rules: either faults or the encoded document. Documents that pydantic rejects must be rejected
-// here too, with faults that pydantic also reports; for a union it reports the faults of every branch. Documents that
-// pydantic accepts only by converting a string, number or boolean, or by choosing another branch than the keys imply,
-// are rejected here with a type fault.
+// format's fields and rules: faults, or the encoded document. Documents that pydantic rejects must be rejected here,
+// with faults that it also reports; for a union it reports the faults of every branch. Documents that pydantic accepts
+// only by converting a string, number or boolean, or in another branch than the keys imply, are rejected here with a
+// type fault.
 func TestPydanticVectors(t *testing.T) {
 	f, err := os.Open("testdata/pydantic.jsonl")
 	if err != nil {
@@ -315,7 +315,7 @@ func TestDataset(t *testing.T) {
 	}
 }
 
-// stable checks that an encoded document can be decoded and then encodes to the same bytes.
+// stable checks that an encoded document decodes, and then encodes to the same bytes.
 func stable(t *testing.T, model string, data []byte) {
 	t.Helper()
 	again, _, err := decodeAs(model, data)

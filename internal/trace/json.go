@@ -53,8 +53,8 @@ type reader struct {
 	values int
 }
 
-// parse parses the whole document: JSON as in RFC 8259, plus the tokens NaN, Infinity and -Infinity. Duplicate keys and
-// invalid UTF-8 are faults.
+// parse parses a document: JSON as in RFC 8259, plus NaN, Infinity and -Infinity. Duplicate keys and invalid UTF-8 are
+// faults.
 func parse(data []byte) (*value, *syntaxError) {
 	if len(data) > MaxBytes {
 		return nil, &syntaxError{0, fmt.Sprintf("document of %d bytes exceeds %d", len(data), MaxBytes)}
@@ -127,8 +127,8 @@ func unquoted(raw jsontext.Value) string {
 	return string(text)
 }
 
-// finite returns data with NaN, Infinity and -Infinity, which Python writes but JSON forbids, replaced by numbers of
-// the same length.
+// finite returns data with numbers of the same length instead of NaN, Infinity and -Infinity, which Python writes but
+// JSON forbids.
 func finite(data []byte) []byte {
 	numbers := map[string]string{"NaN": "0e0", "Infinity": "0.000000", "-Infinity": "-0.000000"}
 	if !bytes.Contains(data, []byte("NaN")) && !bytes.Contains(data, []byte("Infinity")) {
@@ -161,7 +161,7 @@ func finite(data []byte) []byte {
 // lines converts offsets in a document to lines and columns.
 type lines struct {
 	data   []byte
-	starts []int // offsets of the first bytes of the lines, computed when needed
+	starts []int // offsets of the lines, computed when needed
 }
 
 // at returns the line and the column, in bytes, of an offset. Both count from 1.

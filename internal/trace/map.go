@@ -2,8 +2,8 @@ package trace
 
 import "iter"
 
-// A Map is a string-keyed map that keeps insertion order. The zero Map is empty and ready for use. A copy may be used
-// independently as long as only one of the copies is modified.
+// A Map is a string-keyed map that keeps insertion order. The zero Map is empty and ready for use. Copies are
+// independent as long as only one is modified.
 type Map[V any] struct {
 	keys   []string
 	values map[string]V

@@ -10,7 +10,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// DecodeDefinition decodes a definition. Its error is a *ValidationError; warnings are returned even with an error.
+// DecodeDefinition decodes a definition. Its error is a *ValidationError and does not suppress the warnings.
 func DecodeDefinition(data []byte) (*Definition, []Warning, error) {
 	return decode[Definition](data, "Definition")
 }
@@ -39,8 +39,8 @@ func (t *Trace) UnmarshalJSON(data []byte) error {
 	return err
 }
 
-// Validate applies the rules of DecodeSolution to a solution built in Go. Its error is a *ValidationError whose faults
-// have no positions.
+// Validate applies the rules of DecodeSolution to a solution made in Go. Its error is a *ValidationError without
+// positions.
 func (s *Solution) Validate() error {
 	data, err := marshal(s, Compact)
 	var invalid *ValidationError
@@ -63,7 +63,7 @@ func (s *Solution) Validate() error {
 	return err
 }
 
-// definesRun matches every Python source with a top-level function run. It may also match other sources.
+// definesRun matches every Python source with a top-level function run, and some others.
 var definesRun = regexp.MustCompile(`(?:^|[\r\n\f])\x{feff}?def[ \t\f]+run[ \t\f]*[(\[]`)
 
 func (d *Definition) check() (fault string, at []any) {

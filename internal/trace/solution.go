@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// Hash returns the solution's content hash in 40 lower-case hex digits: SHA-1 over definition, language, entry point,
-// binding, dependencies and sources. Name, author, description, target hardware and calling style do not affect it.
+// Hash returns the content hash, 40 lower-case hex digits: SHA-1 over definition, language, entry point, binding,
+// dependencies and sources. Name, author, description, target hardware and calling style are not part of it.
 func (s *Solution) Hash() string {
 	h := sha1.New()
 	write := func(text string) { h.Write([]byte(text)) }

@@ -247,8 +247,8 @@ func TestBooleans(t *testing.T) {
 	}
 }
 
-// Python's json writes non-finite values bare, pydantic writes them as strings: both are accepted. The same words
-// inside strings and keys are plain text.
+// Non-finite values are accepted bare, as Python's json writes them, and as pydantic's strings. In strings and keys the
+// words are plain text.
 func TestNotFinite(t *testing.T) {
 	for _, tt := range []struct{ old, now, want string }{
 		{`"max_relative_error":0.5`, `"max_relative_error":NaN`, `"max_relative_error":"NaN"`},
@@ -459,7 +459,7 @@ func fuzz(f *testing.F, model string) {
 		v, _, err := decodeAs(model, data)
 		if err != nil {
 			var invalid *trace.ValidationError
-			// If a character is invalid, encoding/json must reject data too. It accepts duplicate keys and invalid UTF-8.
+			// If a character is invalid here, it must be for encoding/json too, which accepts duplicate keys and invalid UTF-8.
 			if errors.As(err, &invalid) && strings.HasPrefix(invalid.Faults[0].Msg, "Invalid JSON: invalid character") &&
 				json.Valid(data) {
 				t.Fatalf("%q: got %v", data, err)

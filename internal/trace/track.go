@@ -2,8 +2,8 @@ package trace
 
 import "strings"
 
-// Track returns the definitions of a contest track. It accepts the spellings found in the contest's texts and
-// configurations, and returns nil for any other name.
+// Track returns the definitions of a contest track, in any spelling used by the contest's texts and configurations, or
+// nil.
 func Track(name string) []string {
 	switch strings.ReplaceAll(strings.ToLower(name), "-", "_") {
 	case "moe", "fused_moe":

@@ -1,22 +1,21 @@
-// Package trace implements the contest's data format: definitions (descriptions of operations), workloads (concrete
-// inputs), solutions (sources that implement a definition) and traces (a workload with the result of running a solution
-// on it).
+// Package trace implements the contest's data format: definitions of operations, workloads (concrete inputs), solutions
+// (sources that implement a definition) and traces (a workload with the result of running a solution on it).
 //
 // A document is one JSON object: a file for a definition or a solution, a line of a .jsonl file for a workload or a
-// trace. A workload line is a trace without a solution. The types of this package define the contents: the tag json
-// names the key, the tag rule restricts its value. Faults are worded as in the format's own library. Decoding is
-// stricter about types: it does not convert between strings, numbers and booleans. It also rejects duplicate keys, and
-// drops unknown keys with a Warning. If the key "type" of a union is missing, its other keys determine the type. NaN,
-// Infinity and -Infinity are accepted bare, as Python writes them, and as strings. Integers have at most 64 bits, a
-// document at most 64 MiB and a million values. Encoding writes exactly the bytes that the format's library writes.
-// Maps keep the order of their keys, because the order of a definition's inputs and outputs is its calling convention.
+// trace. A workload line is a trace without a solution. In the types of this package the tag json names a key, and the
+// tag rule restricts its value. Faults are worded as in the format's own library. Decoding is stricter: it does not
+// convert between strings, numbers and booleans, and rejects duplicate keys. Unknown keys are dropped with a Warning.
+// If the key "type" of a union is missing, its other keys determine the type. NaN, Infinity and -Infinity are accepted
+// bare, as Python writes them, and as strings. Integers have at most 64 bits, a document at most 64 MiB and a million
+// values. Encoding writes exactly the bytes that the format's library writes. Maps keep the order of their keys,
+// because the order of a definition's inputs and outputs is its calling convention.
 //
 // ReadDialect and DecodeDialectWorkload read two dialects: FlashInfer's fi_trace and SOL-ExecBench. The format's
 // library ignores their additional fields (an output's param, optional, init, check). Every decoder here reads such a
 // field if its type is right, and encoding writes it.
 //
-// The package checks each document alone. It does not relate documents to each other, open the files named in a
-// workload, or run anything. In a definition's reference it only looks for a line that defines run; it does not check
+// Each document is checked alone. The package does not relate documents to each other, open the files named in a
+// workload, or run anything. In a definition's reference it looks only for a line that defines run. It does not check
 // that the reference and the constraints are valid Python.
 package trace
 
@@ -42,8 +41,8 @@ type Definition struct {
 	kept *kept
 }
 
-// An Axis is a named dimension. Its size is fixed (const), given by the shapes of the inputs (var), or in a dialect
-// computed from other axes.
+// An Axis is a named dimension. Its size is fixed (const), bound by the inputs' shapes (var), or in a dialect computed
+// from other axes.
 type Axis struct {
 	Const       bool
 	Value       int    // size of a const axis, in elements
@@ -79,7 +78,7 @@ type DialectWorkload struct {
 	Tolerance *Tolerance // nil if the workload sets none
 }
 
-// A Tolerance is a tolerance of SOL-ExecBench. An element is correct if |got - want| <= MaxAtol + MaxRtol * |want|.
+// A Tolerance is SOL-ExecBench's. An element is correct if |got - want| <= MaxAtol + MaxRtol * |want|.
 type Tolerance struct {
 	MaxAtol              float64  `json:"max_atol"`
 	MaxRtol              float64  `json:"max_rtol"`
@@ -159,8 +158,8 @@ type BuildSpec struct {
 	Binding                 string   `json:"binding" rule:"null,binding"` // "tvm-ffi", "torch", or "" for null
 }
 
-// Compiled reports whether the solution is compiled and called through TVM-FFI. That is the case for CUDA and C++,
-// except with the torch binding. All others run in Python.
+// Compiled reports whether the solution is compiled and called through TVM-FFI, as CUDA and C++ are without the torch
+// binding. All others run in Python.
 func (b *BuildSpec) Compiled() bool {
 	return (b.Language == CUDA || b.Language == CPP) && b.Binding != "torch"
 }

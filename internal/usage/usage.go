@@ -1,5 +1,5 @@
-// Package usage marks errors in the user's input: the command line, the config and the files named there. fisub exits
-// with status 2 for them. The package itself knows neither flags nor exit statuses.
+// Package usage marks errors in the user's input: the command line, the config and the files named there. fisub then
+// exits with status 2. The package knows neither flags nor exit statuses.
 package usage
 
 import (
@@ -24,7 +24,7 @@ func Errorf(text, format string, args ...any) error {
 	return &Error{hint.Wrap(fmt.Errorf(format, args...), text)}
 }
 
-// Invalid marks err as an error in the user's input. It returns err itself if that is nil or a failure to write a file.
+// Invalid marks err as an error in the user's input, unless it is nil or a failure to write a file.
 func Invalid(err error) error {
 	if err == nil || unwritten(err) {
 		return err
@@ -32,7 +32,7 @@ func Invalid(err error) error {
 	return &Error{err}
 }
 
-// Unknown returns an error for a word that is not in known, with the nearest known words as its hint.
+// Unknown returns an error for a word that is not in known. Its hint suggests the nearest known words.
 func Unknown(what, word string, known []string) error {
 	if near := plain.Nearest(word, known); len(near) > 0 {
 		return Errorf("did you mean "+strings.Join(near, " or ")+"?", "unknown %s %q", what, word)
@@ -40,8 +40,8 @@ func Unknown(what, word string, known []string) error {
 	return Errorf("one of "+strings.Join(known, ", "), "unknown %s %q", what, word)
 }
 
-// Explain returns the text and hint of err for a user. The text includes the excerpt of a fault in a file, and omits
-// the names of system calls.
+// Explain returns the text and hint of err for a user, with the excerpt of a fault in a file and without names of
+// system calls.
 func Explain(err error) (text, advice string) {
 	text = err.Error()
 	var file *fs.PathError
@@ -77,7 +77,7 @@ func Flatten(err error) []error {
 	return []error{err}
 }
 
-// unwritten reports whether err is a failure to write a file or folder, judged by errors that only writing causes.
+// unwritten reports whether err is a failure that only writing a file or folder causes.
 func unwritten(err error) bool {
 	var file *fs.PathError
 	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || errors.Is(err, syscall.EROFS) ||
