@@ -28,7 +28,7 @@ type Unpacked struct {
 	Solution *trace.Solution
 	Warnings []trace.Warning // ignored keys of the JSON
 	Files    []string        // slash-separated paths below the folder: config.toml first, then the sources
-	// Notes are the reasons why packing the folder again yields another solution. There are none if the hash is the same.
+	// Notes are the reasons why packing the folder again yields another solution. If the hash is the same, it is empty.
 	Notes []string
 }
 

@@ -15,7 +15,7 @@ func TempDir(name string) (dir string, remove func(), err error) {
 	return TempDirIn(os.TempDir(), name)
 }
 
-// TempDirIn creates a folder NAME-* in parent, which the caller must remove. It first removes those of killed
+// TempDirIn creates a folder NAME-* in parent, which the caller must remove. It first removes folders of killed
 // processes.
 func TempDirIn(parent, name string) (dir string, remove func(), err error) {
 	sweep(filepath.Join(parent, name+"-"))

@@ -1,5 +1,5 @@
 // Package git runs git on the repository of a submission. Only Tag and Push write; nothing commits, moves a tag or
-// forces a push. The content of a revision is that of a clean checkout.
+// forces a push. A revision has the content of its clean checkout.
 package git
 
 import (

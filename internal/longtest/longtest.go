@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// Skip skips the test under -short. what is the reason, such as "starts sshd".
+// Skip skips the test under -short for the reason what, such as "starts sshd".
 func Skip(t testing.TB, what string) {
 	t.Helper()
 	if testing.Short() {
