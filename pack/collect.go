@@ -15,31 +15,31 @@ import (
 	"fisub/internal/trace"
 )
 
-// Packed is a packed solution at the root of a repository. If it exists, the contest takes it and ignores the sources.
+// Packed is the name of a packed solution at the root of a repository. If it exists, the contest ignores the sources.
 const Packed = "packed_solution.json"
 
-// CollectHint is the advice for anything that the contest's own packer does not support.
+// CollectHint is the hint for anything that the contest's own packer does not support.
 const CollectHint = "commit " + Packed + ", which the contest takes as it is: fisub pack --packed"
 
-// A Collected is a submission that the contest's collector finds.
+// A Collected is a submission found by the contest's collector.
 type Collected struct {
-	File                     string // its config.toml or Packed, below the root as Collect was given it
+	File                     string // path of its config.toml or Packed, including the root
 	Path                     string // the same, relative to the root, with slashes
 	Name, Definition, Author string // "" if unreadable
 
-	Config   *config.Config  // the readable part of it; nil for Packed
-	Solution *trace.Solution // as the contest's own packer writes it; nil if Err is set
-	Err      error           // why it does not pack
-	Warnings []trace.Warning // of reading Packed
-	Reads    []string        // the files that it is packed from, in the form of Path
+	Config   *config.Config  // the readable part of the config; nil for Packed
+	Solution *trace.Solution // as packed by the contest's own packer; nil if Err is set
+	Err      error           // why packing fails
+	Warnings []trace.Warning // from reading Packed
+	Reads    []string        // files that it is packed from, in the form of Path
 	Folder   string          // the folder of its sources, in the form of Path; "" for Packed
 }
 
 // A Collection lists the submissions of a repository, or of a folder without one.
 type Collection struct {
 	Root    string
-	Configs []Collected // each config.toml at the root and in the folders there
-	Packed  *Collected  // nil if there is none
+	Configs []Collected // each config.toml at the root and in its subfolders
+	Packed  *Collected  // may be nil
 }
 
 // Taken returns the submissions that the contest takes.
@@ -53,8 +53,8 @@ func (c *Collection) Taken() []Collected {
 	return c.Configs
 }
 
-// Of returns the submission that the contest takes for the config own, a path below the root: that of the config, or
-// Packed. It returns nil if the contest takes neither.
+// Of returns the submission that the contest takes for the config own, a path relative to the root: Packed, the
+// config's submission, or nil.
 func (c *Collection) Of(own string) *Collected {
 	for _, t := range c.Taken() {
 		if t.Path == own || t.Path == Packed {
@@ -64,8 +64,8 @@ func (c *Collection) Of(own string) *Collected {
 	return nil
 }
 
-// Collect finds submissions in the folder root as the contest's collector does. Its errors are about reading root; an
-// error of one submission is in its Err.
+// Collect finds the submissions in the folder root like the contest's collector. It returns an error if root is
+// unreadable; the error of a submission is in its Err.
 func Collect(root string) (*Collection, error) {
 	files, err := config.Discover(root)
 	if err != nil {
@@ -90,8 +90,8 @@ func Collect(root string) (*Collection, error) {
 	return s, nil
 }
 
-// CollectCommit is Collect on a clean checkout of the commit. The checkout is gone afterwards: File names nothing, and
-// the paths in errors are below the root.
+// CollectCommit runs Collect on a temporary clean checkout of the commit. Each File names a file that no longer exists.
+// Paths in errors are relative to the root.
 func CollectCommit(ctx context.Context, repo *git.Repository, commit string) (*Collection, error) {
 	dir, remove, err := repo.Checkout(ctx, commit)
 	if err != nil {
@@ -126,7 +126,7 @@ func readPacked(file string) (*trace.Solution, []trace.Warning, error) {
 	return trace.ReadSolution(file)
 }
 
-// ofConfig packs the submission of a config as the contest does.
+// ofConfig packs the submission of a config like the contest.
 func ofConfig(file, rel string) Collected {
 	cfg, faults := config.Read(file)
 	c := Collected{File: file, Path: rel, Config: cfg, Reads: []string{rel},
@@ -155,7 +155,7 @@ func ofConfig(file, rel string) Collected {
 	return c
 }
 
-// Collectable returns an error if the contest's own packer does not support the language of a config.
+// Collectable returns an error if the contest's own packer does not support the config's language.
 func Collectable(cfg *config.Config) error {
 	switch l := cfg.Build.Language; l {
 	case trace.CPP, trace.TileLang:
@@ -164,7 +164,8 @@ func Collectable(cfg *config.Config) error {
 	return nil
 }
 
-// Ignored returns the keys of a config that the contest's own packer ignores. Its solution has another hash.
+// Ignored returns the keys of a config that the contest's own packer ignores, so that its solution has a different
+// hash.
 func Ignored(cfg *config.Config) (keys []string) {
 	if len(cfg.Build.Dependencies) > 0 {
 		keys = append(keys, "build.dependencies")
@@ -172,12 +173,12 @@ func Ignored(cfg *config.Config) (keys []string) {
 	return keys
 }
 
-// IgnoredText reports keys returned by Ignored to a user.
+// IgnoredText returns the warning about keys returned by Ignored.
 func IgnoredText(keys ...string) string {
 	return "the contest's own packer ignores " + strings.Join(keys, " and ")
 }
 
-// Differences names the facts in which two solutions differ for the contest. Without any they are the same submission.
+// Differences names the properties in which two submissions differ for the contest.
 func Differences(a, b *trace.Solution) (what []string) {
 	for _, d := range []struct {
 		name string

@@ -11,8 +11,7 @@ import (
 const configText = "[solution]\nname = \"n\"\ndefinition = \"d\"\nauthor = \"a\"\n[build]\nlanguage = " +
 	"\"cuda\"\nentry_point = \"k.cu::k\"\n"
 
-// The collector's packer knows neither binding nor dependencies; a packed solution is taken as it is, and nothing else
-// then.
+// The collector's packer ignores binding and dependencies. A packed solution is taken unchanged, and then nothing else.
 func TestCollect(t *testing.T) {
 	bound := strings.Replace(configText, "[build]", "[build]\nbinding = \"tvm-ffi\"\ndependencies = [\"x\"]", 1)
 	dir := write(t, map[string]string{"config.toml": bound, "sub/config.toml": configText,

@@ -1,6 +1,6 @@
-// Package pack turns a submission's sources and config into a solution.json and back, byte for byte as the contest's
-// own packer does, and finds the submissions of a repository as the contest's collector does. It does not look into
-// the sources; preflight does.
+// Package pack packs a submission's sources and config into a solution.json, byte for byte like the contest's own
+// packer, and unpacks it. It also finds the submissions of a repository like the contest's collector. preflight
+// examines the sources.
 package pack
 
 import (
@@ -22,39 +22,39 @@ import (
 	"fisub/internal/trace"
 )
 
-// maxSources bounds the sources of one submission, in bytes.
+// maxSources limits the size of a submission's sources, in bytes.
 const maxSources = 64 << 20
 
 const bom = "\ufeff"
 
-// extensions are the file name endings that the contest packs, in lower case.
+// extensions are the lower-case file name extensions that the contest packs.
 var extensions = []string{".py", ".cu", ".cuh", ".cpp", ".c", ".h", ".hpp", ".cc", ".cxx"}
 
-// A Treatment says what packing does with a file.
+// A Treatment is the way a file is packed.
 type Treatment string
 
 const (
 	Included Treatment = "included" // byte for byte
-	Altered  Treatment = "altered"  // with its content changed as Reason says
-	Skipped  Treatment = "skipped"  // left out, for Reason
+	Altered  Treatment = "altered"  // with the changes in Reason
+	Skipped  Treatment = "skipped"  // left out because of Reason
 )
 
-// BrokenLink is the reason of a link that was skipped since nothing is there.
+// BrokenLink is the Reason of a skipped link whose target does not exist.
 const BrokenLink = "broken link"
 
-// An Entry is one direct child of a source folder. Content is what is packed: "" for a skipped one.
+// An Entry is one direct child of a source folder. Content is the packed text, "" for a skipped entry.
 type Entry struct {
 	Path    string    `json:"path"` // bare file name
 	Status  Treatment `json:"status"`
 	Reason  string    `json:"reason"` // "" for an ordinary file
 	Size    int64     `json:"bytes"`  // on disk, 0 for a subfolder or broken link
-	Line    int       `json:"-"`      // of what is not UTF-8, where that is the reason
+	Line    int       `json:"-"`      // first line that is not UTF-8, if that is the reason
 	Content string    `json:"-"`
 }
 
 // Sources lists the folder dir as the contest's packer reads it: direct children only, links followed, known extensions
-// in any case, sorted by name, line ends made LF. The entries come back also with an error, which joins what is wrong
-// with each file: empty, not UTF-8, unreadable.
+// in any case, sorted by name, line ends converted to LF. It returns the entries even with an error, which joins the
+// faults of all files: empty, not UTF-8, unreadable.
 func Sources(dir string) ([]Entry, error) {
 	st, err := os.Stat(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -69,7 +69,7 @@ func Sources(dir string) ([]Entry, error) {
 	return sources(os.DirFS(dir), dir, func(string) bool { return true })
 }
 
-// sources is Sources of the children that want takes, on the root of a file system; dir is its name in errors.
+// sources is like Sources, for the children accepted by want in the root of fsys. dir is its name in errors.
 func sources(fsys fs.FS, dir string, want func(name string) bool) ([]Entry, error) {
 	children, err := fs.ReadDir(fsys, ".") // sorted; byte order of UTF-8 is code-point order
 	if err != nil {
@@ -96,7 +96,7 @@ func sources(fsys fs.FS, dir string, want func(name string) bool) ([]Entry, erro
 	return entries, errors.Join(faults...)
 }
 
-// read fills e from the file of its Path. A file at fault is Skipped.
+// read sets e from the file e.Path. A faulty file is Skipped.
 func (e *Entry) read(fsys fs.FS, link bool, room *int64) error {
 	skip := func(reason string) { e.Status, e.Reason = Skipped, reason }
 	if !utf8.ValidString(e.Path) {
@@ -175,7 +175,7 @@ func (e *Entry) read(fsys fs.FS, link bool, room *int64) error {
 	return nil
 }
 
-// suffix is the ending of a file name, with its dot. A name's first or last character is not the dot of one.
+// suffix returns the extension of a file name with its dot. A dot at the start or end of the name does not count.
 func suffix(name string) string {
 	if i := strings.LastIndexByte(name, '.'); i > 0 && i < len(name)-1 {
 		return name[i:]
@@ -183,7 +183,7 @@ func suffix(name string) string {
 	return ""
 }
 
-// invalidUTF8 is the offset of the first byte that does not decode, or -1.
+// invalidUTF8 returns the offset of the first byte that does not decode, or -1.
 func invalidUTF8(data []byte) int {
 	if utf8.Valid(data) {
 		return -1
@@ -198,8 +198,8 @@ func invalidUTF8(data []byte) int {
 	return -1
 }
 
-// Solution packs the folder dir, normally cfg.SourceDir(), with the metadata of cfg. The entries are those of Sources
-// and come back also with an error. Errors about the config join *config.Fault values.
+// Solution packs the folder dir, normally cfg.SourceDir(), with the metadata of cfg. It returns the entries of Sources
+// even with an error. Errors about the config join *config.Fault values.
 func Solution(cfg *config.Config, dir string) (*trace.Solution, []Entry, error) {
 	entries, err := Sources(dir)
 	if err != nil {
@@ -215,7 +215,7 @@ func Solution(cfg *config.Config, dir string) (*trace.Solution, []Entry, error) 
 	return sol, entries, nil
 }
 
-// Assemble is the solution of the metadata of cfg and what is packed of entries. It may be an invalid one.
+// Assemble returns a solution with the metadata of cfg and the packed entries. It may be invalid.
 func Assemble(cfg *config.Config, entries []Entry) *trace.Solution {
 	sol := &trace.Solution{
 		Name:        cfg.Solution.Name,
@@ -239,11 +239,11 @@ func Assemble(cfg *config.Config, entries []Entry) *trace.Solution {
 	return sol
 }
 
-// MissingEntry is the fault of an entry file that is not among the packed entries of the folder dir; nil where it is.
+// MissingEntry returns a fault if the entry file is not among the packed entries of the folder dir, else nil.
 func MissingEntry(cfg *config.Config, dir string, entries []Entry) *config.Fault {
 	file, symbol, _ := strings.Cut(cfg.Build.EntryPoint, "::")
 	var packed []string
-	skipped := "" // why file is
+	skipped := "" // why the entry file was skipped
 	for _, e := range entries {
 		if e.Status != Skipped {
 			packed = append(packed, e.Path)
@@ -267,7 +267,7 @@ func MissingEntry(cfg *config.Config, dir string, entries []Entry) *config.Fault
 	return cfg.Fault("entry-file", "build.entry_point", hint, "entry file %q is not among the sources in %s", file, dir)
 }
 
-// Write writes solution.json in the contest's form to the file, as WriteFile does; a path of "-" is stdout.
+// Write writes sol as the contest's solution.json to the file name, or to stdout if name is "-". See cache.Output.
 func Write(stdout io.Writer, name string, sol *trace.Solution) error {
 	data := sol.JSON(trace.Indent)
 	return cache.Output(stdout, name, data)

@@ -17,7 +17,7 @@ import (
 	"fisub/internal/trace"
 )
 
-// write makes the files of a map from slash-separated name to content below a new folder.
+// write writes files, a map from slash-separated names to contents, to a new folder.
 func write(t testing.TB, files map[string]string) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
@@ -113,7 +113,7 @@ func TestSourcesErrors(t *testing.T) {
 	tests := []struct {
 		name  string
 		files map[string]string
-		want  string // DIR stands for the folder
+		want  string // DIR is replaced by the folder
 	}{
 		{"empty folder", nil, "DIR: no source files: none ends in .py .cu .cuh .cpp .c .h .hpp .cc .cxx"},
 		{"only others", map[string]string{"a.md": "x", "s/k.cu": "x"},
@@ -267,7 +267,7 @@ func TestWrite(t *testing.T) {
 			t.Errorf("%s: got nil, want an error", name)
 		}
 	}
-	// A pipe of our own stands for devices: a Write that renamed over a real one would take it from the whole machine.
+	// The pipe represents devices: a Write that renames over a real device would remove it from the whole machine.
 	pipe := filepath.Join(dir, "pipe")
 	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
 		t.Fatal(err)
@@ -293,7 +293,7 @@ const unpackable = `{"name":"n \"é\"","definition":"d","author":"a","spec":{"la
 "entry_point":"k.py::run","dependencies":["x"],"destination_passing_style":false},
 "sources":[{"path":"k.py","content":"def run():\n\tpass"},{"path":"u.py","content":"\ufeff#\u0000"}],"description":"two\nlines"}`
 
-// TestUnpackPacks unpacks, packs the folder again and compares the solutions.
+// TestUnpackPacks unpacks a solution, packs the folder again and compares the solutions.
 func TestUnpackPacks(t *testing.T) {
 	goldenJSON, err := os.ReadFile("testdata/solution.pack.json")
 	if err != nil {
@@ -329,7 +329,7 @@ func TestUnpackPacks(t *testing.T) {
 	}
 }
 
-// listing is every file and link below dir.
+// listing returns every file and link below dir.
 func listing(t testing.TB, dir string) (names []string) {
 	t.Helper()
 	err := filepath.WalkDir(dir, func(path string, e os.DirEntry, err error) error {
@@ -406,7 +406,7 @@ func TestUnpackExisting(t *testing.T) {
 		name  string
 		files map[string]string
 		link  [2]string
-		want  string // "" where it must work
+		want  string // "" if unpacking must succeed
 	}{
 		{"identical", map[string]string{"solution/cuda/k.cu": "x", "solution/cuda/other.cu": "z"}, [2]string{}, ""},
 		{"other content", map[string]string{"solution/cuda/u.cuh": "z"}, [2]string{},
@@ -490,7 +490,7 @@ func TestUnpackNotes(t *testing.T) {
 	}
 }
 
-// FuzzUnpack: nothing outside the folder changes, and an error leaves nothing behind.
+// FuzzUnpack checks that nothing outside the folder changes, and that an error leaves nothing behind.
 func FuzzUnpack(f *testing.F) {
 	goldenJSON, err := os.ReadFile("testdata/solution.pack.json")
 	if err != nil {
@@ -538,7 +538,7 @@ func FuzzUnpack(f *testing.F) {
 				}
 			}
 			if err == nil {
-				// The next document finds an empty folder again.
+				// Empty the folder for the next document.
 				for _, name := range u.Files {
 					os.Remove(filepath.Join(dir, name))
 				}

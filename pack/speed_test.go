@@ -9,7 +9,7 @@ import (
 	"fisub/preflight/source"
 )
 
-// megabyte is a folder of 1 MB of sources, in n files.
+// megabyte creates a folder with 1 MB of sources, in n files.
 func megabyte(t testing.TB, n int) string {
 	files := map[string]string{}
 	unit := "template <int N> __global__ void f(float* x, const int* y) { /* é */ x[0] = y[0] < 3 ? \"s\"[0] : 1'0; }\n"
@@ -20,7 +20,7 @@ func megabyte(t testing.TB, n int) string {
 	return write(t, files)
 }
 
-// BenchmarkPack packs 1 MB of sources, with inspection, which is to take 50 ms at most.
+// BenchmarkPack packs and inspects 1 MB of sources. The limit is 50 ms.
 func BenchmarkPack(b *testing.B) {
 	cfg := parse(b, strings.Replace(goldenConfig, "kernel.cu", "k000.cu", 1))
 	dir := megabyte(b, 16)

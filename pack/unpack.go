@@ -20,21 +20,21 @@ import (
 	"fisub/internal/usage"
 )
 
-// MaxPacked bounds a solution.json, in bytes: JSON escapes one byte of source as six at most.
+// MaxPacked limits the size of a solution.json, in bytes. JSON escapes one source byte as at most six.
 const MaxPacked = 6 * maxSources
 
-// Unpacked says what Unpack wrote.
+// Unpacked is the result of Unpack.
 type Unpacked struct {
 	Solution *trace.Solution
-	Warnings []trace.Warning // keys of the JSON that were ignored
-	Files    []string        // slash-separated, below the folder: config.toml first, then the sources
-	// Notes say why packing the folder again gives another solution; none where it gives the same hash.
+	Warnings []trace.Warning // ignored keys of the JSON
+	Files    []string        // slash-separated paths below the folder: config.toml first, then the sources
+	// Notes are the reasons why packing the folder again yields another solution. If the hash is the same, it is empty.
 	Notes []string
 }
 
-// Unpack writes the sources of a solution.json below dir as solution/<language>/, with a config.toml that packs them
-// again. The folder dir is made where it is missing. Nothing is written outside it, whatever the JSON and links inside
-// dir say; nothing there is overwritten: files that exist must be identical. On an error nothing is left written.
+// Unpack writes the sources of a solution.json to dir/solution/<language>/, with a config.toml to pack them again. It
+// creates dir if it is missing. It never writes outside dir, even with a malicious JSON or links inside dir. Existing
+// files must be identical; they are never overwritten. After an error it removes everything that it wrote.
 func Unpack(data []byte, dir string) (out *Unpacked, err error) {
 	if len(data) > MaxPacked {
 		return nil, fmt.Errorf("solution: %d bytes are more than the limit of %d", len(data), MaxPacked)
@@ -86,7 +86,7 @@ func Unpack(data []byte, dir string) (out *Unpacked, err error) {
 		}
 	}
 
-	var made []string // dir and what is missing above it, innermost first
+	var made []string // dir and its missing parents, innermost first
 	for up := filepath.Clean(dir); up != filepath.Dir(up); up = filepath.Dir(up) {
 		if _, err := os.Lstat(up); !errors.Is(err, fs.ErrNotExist) {
 			break
@@ -115,8 +115,9 @@ func Unpack(data []byte, dir string) (out *Unpacked, err error) {
 	return out, err
 }
 
-// acts tells whether a file of that path may have programs that look at its folder run or do something: what begins
-// with a dot, but for sources, and what a git repository is known by, .git in the names of every file system among it.
+// acts reports whether a tool that opens the folder might act on the file name by itself, because it is in a dot
+// folder, starts with a dot (except sources), or marks a git repository, also by a short name that a file system gives
+// to .git.
 func acts(name string) bool {
 	folder, file := path.Split(path.Clean(name))
 	lower := strings.ToLower(file)
@@ -124,14 +125,14 @@ func acts(name string) bool {
 		strings.Contains("/"+folder, "/.") || lower == "head" || strings.Contains(strings.ToLower(name), "git~")
 }
 
-// safe tells whether a source's path is a plain name of a file below a folder, on every system.
+// safe reports whether name is a plain path of a file below a folder, on every system.
 func safe(name string) bool {
 	return utf8.ValidString(name) && filepath.IsLocal(filepath.FromSlash(name)) && path.Clean(name) != "." &&
 		!strings.HasSuffix(name, "/") &&
 		!strings.ContainsFunc(name, func(r rune) bool { return r == '\\' || unicode.In(r, unicode.Cc, unicode.Cf) })
 }
 
-// write writes the files that are missing in root; dir is its name in errors. What it wrote is gone on an error.
+// write writes the files that are missing in root, called dir in errors. After an error it removes them.
 func (u *Unpacked) write(root *os.Root, dir string, contents map[string][]byte) (err error) {
 	var absent []string
 	var faults []error
@@ -183,7 +184,7 @@ func (u *Unpacked) write(root *os.Root, dir string, contents map[string][]byte) 
 	return nil
 }
 
-// identical tells whether the file name exists with that content; it is an error for it to exist with another.
+// identical reports whether the file name exists with that content. Other content is an error.
 func identical(root *os.Root, name string, content []byte) (bool, error) {
 	st, err := root.Stat(name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -210,7 +211,7 @@ func identical(root *os.Root, name string, content []byte) (bool, error) {
 	return false, errors.New("exists with other content")
 }
 
-// repack packs the folder as it is now and says what is lost of the solution. Other files there are not looked at.
+// repack packs the written files, and no others, and returns notes about the differences.
 func (u *Unpacked) repack(root *os.Root, folder string, text []byte) (notes []string, err error) {
 	note := func(format string, args ...any) { notes = append(notes, fmt.Sprintf(format, args...)) }
 	if _, err := config.Parse(config.Name, text); err != nil {

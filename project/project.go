@@ -21,19 +21,18 @@ import (
 	"fisub/workloads"
 )
 
-// A Project is the folder that fisub works in. Without Dir, Config and Dataset it is the working directory with the
-// embedded dataset.
+// A Project is a user's project. The zero Project is the working directory with the default dataset.
 type Project struct {
-	Dir     string   // "" is the working directory
-	Config  string   // "" is config.toml in Dir
-	Dataset string   // "" is $FIB_DATASET_PATH, else the embedded one
-	Version string   // of fisub, which a run records
-	Command []string // the command line, which a run records
+	Dir     string   // "" for the working directory
+	Config  string   // "" for config.toml in Dir
+	Dataset string   // "" for $FIB_DATASET_PATH, else the embedded one
+	Version string   // version of fisub, recorded in runs
+	Command []string // command line, recorded in runs
 
-	Warn func(text, hint string) // hears of unreadable runs
+	Warn func(text, hint string) // called for unreadable runs
 }
 
-// Path makes name relative to the project's folder.
+// Path resolves name relative to the project's folder.
 func (p *Project) Path(name string) string {
 	if p.Dir == "" || filepath.IsAbs(name) {
 		return name
@@ -41,15 +40,15 @@ func (p *Project) Path(name string) string {
 	return filepath.Join(p.Dir, name)
 }
 
-// ConfigPath is the config, which need not exist.
+// ConfigPath returns the path of the config, which need not exist.
 func (p *Project) ConfigPath() string { return p.Path(cmp.Or(p.Config, config.Name)) }
 
-// Root is the folder that has the runs: the config's.
+// Root returns the folder of the config, which contains the runs.
 func (p *Project) Root() string { return filepath.Dir(p.ConfigPath()) }
 
-// OpenDataset opens the dataset.
+// OpenDataset opens the dataset of the project.
 func (p *Project) OpenDataset() (*workloads.Dataset, error) {
-	root, _ := cache.Root() // whoever needs inputs is told
+	root, _ := cache.Root() // without a cache, only reading inputs fails
 	dir := os.Getenv("FIB_DATASET_PATH")
 	if p.Dataset != "" {
 		dir = p.Path(p.Dataset)
@@ -64,7 +63,7 @@ func (p *Project) OpenDataset() (*workloads.Dataset, error) {
 	return data, usage.Invalid(err)
 }
 
-// Configs returns the configs to check: the one that is named, or, if it does not exist, those in the immediate
+// Configs returns the configs to check: the project's, or, if the default does not exist, those in its immediate
 // subfolders, which the contest collects.
 func (p *Project) Configs() []string {
 	file := p.ConfigPath()
@@ -76,7 +75,7 @@ func (p *Project) Configs() []string {
 	return []string{file}
 }
 
-// Tables returns the tables [remote.NAME]. Without a config it returns an empty map.
+// Tables returns the tables [remote.NAME], or nil without a config.
 func (p *Project) Tables() (map[string]*config.Table, error) {
 	cfg, err := config.Load(p.ConfigPath())
 	if errors.Is(err, fs.ErrNotExist) {
@@ -88,7 +87,7 @@ func (p *Project) Tables() (map[string]*config.Table, error) {
 	return cfg.Remote, nil
 }
 
-// History lists the runs of the project, except runs of tools.
+// History returns the runs of the project, except runs of tools.
 func (p *Project) History() (*runs.History, error) {
 	isTool := func(folder string) bool {
 		plan, err := dispatch.Load(folder)
@@ -97,7 +96,7 @@ func (p *Project) History() (*runs.History, error) {
 	return runs.ReadHistory(p.Root(), isTool, func(err error) { p.Warn(plain.Line(err.Error()), "") })
 }
 
-// RunFolder finds the folder of the run that arg names: by its id, as "best", or as a folder.
+// RunFolder returns the folder of the run arg: a run id, "best", or a folder.
 func (p *Project) RunFolder(arg string) (string, error) {
 	if arg == "best" {
 		h, err := p.History()
@@ -125,7 +124,7 @@ func (p *Project) RunFolder(arg string) (string, error) {
 	return dir, nil
 }
 
-// ReadRun reads the run that arg names.
+// ReadRun reads the run arg, in the form accepted by RunFolder.
 func (p *Project) ReadRun(arg string) (*runs.Run, error) {
 	dir, err := p.RunFolder(arg)
 	if err != nil {
@@ -146,8 +145,7 @@ type Submission struct {
 	Warnings   []trace.Warning
 }
 
-// Load reads the packed solution, or, if that is "", the config and its sources. Its errors are about the user's
-// input.
+// Load reads the packed solution, or the config and its sources if packed is "". Its errors are about the user's input.
 func (p *Project) Load(packed string) (*Submission, error) {
 	data, err := p.OpenDataset()
 	if err != nil {
@@ -159,7 +157,7 @@ func (p *Project) Load(packed string) (*Submission, error) {
 	return LoadSources(p.ConfigPath(), data)
 }
 
-// LoadSources reads the config at file and packs its sources.
+// LoadSources reads the config file and packs its sources.
 func LoadSources(file string, data *workloads.Dataset) (*Submission, error) {
 	s, err := PackSources(file, data)
 	if err != nil {
@@ -176,8 +174,8 @@ func LoadSources(file string, data *workloads.Dataset) (*Submission, error) {
 	return s, usage.Invalid(config.Check(s.Config, s.Definition))
 }
 
-// PackSources is LoadSources without the checks against the definition, which the contest's packer does not look at.
-// Definition is nil if the dataset lacks it.
+// PackSources is LoadSources without the checks against the definition, which the contest's packer ignores. Definition
+// is nil if it is not in the dataset.
 func PackSources(file string, data *workloads.Dataset) (*Submission, error) {
 	cfg, err := config.Load(file)
 	if err != nil {
@@ -207,7 +205,7 @@ func PackSources(file string, data *workloads.Dataset) (*Submission, error) {
 	return s, nil
 }
 
-// loadPacked reads the packed solution in file; its runs are kept below root.
+// loadPacked reads the packed solution in file. Its runs are stored below root.
 func loadPacked(file, root string, data *workloads.Dataset) (*Submission, error) {
 	s := &Submission{Root: root, Data: data}
 	var err error
@@ -220,7 +218,7 @@ func loadPacked(file, root string, data *workloads.Dataset) (*Submission, error)
 	return s, nil
 }
 
-// Places is plain.Places of the submission. The text of a packed solution stays as it is.
+// Places applies plain.Places to text with the sources of s. For a packed solution it returns text.
 func (s *Submission) Places(text string) string {
 	if s.Config == nil {
 		return text
@@ -236,7 +234,7 @@ func (s *Submission) SourcePaths() (paths []string) {
 	return paths
 }
 
-// Files are the paths of the files that s was packed from.
+// Files returns the paths of the files that s was packed from.
 func (s *Submission) Files() []string {
 	var files []string
 	for _, e := range s.Entries {

@@ -14,14 +14,14 @@ import (
 	"fisub/workloads"
 )
 
-// A Source is what compare can run: a packed solution, a folder with a config, or a revision of the submission in git.
+// A Source is a solution for compare: packed, in a folder with a config, or in a git revision of the submission.
 type Source struct {
 	Arg string
 	*Submission
-	Git *event.Git // of a revision; nil: the state of the folder
+	Git *event.Git // the revision; nil for files and folders
 }
 
-// ReadSource reads the solution that arg names. It returns nil without an error if arg names none.
+// ReadSource reads the solution named by arg. It returns nil without an error if arg names none.
 func (p *Project) ReadSource(ctx context.Context, arg string, data *workloads.Dataset) (*Source, error) {
 	if strings.HasSuffix(arg, ".json") {
 		s, err := loadPacked(p.Path(arg), p.Root(), data)
@@ -58,7 +58,7 @@ func (p *Project) ReadSource(ctx context.Context, arg string, data *workloads.Da
 	return &Source{Arg: arg, Submission: s, Git: &event.Git{Commit: commit}}, nil
 }
 
-// loadRevision loads the submission of a config below a checkout. Links out of that are an error.
+// loadRevision loads the submission of a config in a checkout. A link out of the checkout is an error.
 func loadRevision(checkout, file string, data *workloads.Dataset) (*Submission, error) {
 	if !filepath.IsLocal(file) {
 		return nil, fmt.Errorf("%s: not in the repository", file)

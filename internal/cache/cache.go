@@ -1,5 +1,5 @@
-// Package cache keeps what can be made again: built kernels, toolchains, synthesised blobs. An entry appears whole or
-// not at all, also when several processes make it at once or one of them is killed.
+// Package cache stores files that can be recreated: built kernels, toolchains, synthesised blobs. Entries are complete
+// or absent, even if several processes create one at once or are killed.
 package cache
 
 import (
@@ -21,11 +21,11 @@ import (
 	"fisub/internal/hint"
 )
 
-// ErrNoFolder says that the environment names no folder for the cache.
+// ErrNoFolder reports that the environment does not define a cache folder.
 var ErrNoFolder = hint.Wrap(errors.New("no folder"), "set FISUB_CACHE to a folder that can be written to")
 
-// Root is the folder of the cache, absolute: $FISUB_CACHE, else fisub in the user's cache folder. It need not exist.
-// The error is an ErrNoFolder.
+// Root returns the absolute path of the cache, which need not exist: $FISUB_CACHE, else fisub in the user's cache
+// folder. The error wraps ErrNoFolder.
 func Root() (string, error) {
 	if dir := os.Getenv("FISUB_CACHE"); dir != "" {
 		return filepath.Abs(dir)
@@ -37,7 +37,7 @@ func Root() (string, error) {
 	return filepath.Abs(filepath.Join(dir, "fisub"))
 }
 
-// Key is a file name that stands for parts: equal for equal parts only.
+// Key returns a file name derived from parts. Different parts yield different names.
 func Key(parts ...string) string {
 	h := sha256.New()
 	var n [8]byte
@@ -49,9 +49,9 @@ func Key(parts ...string) string {
 	return hex.EncodeToString(h.Sum(nil))[:32]
 }
 
-// Folder returns the folder root/kind/key. Where it is missing, fill makes its contents in a temporary folder beside
-// it, which is synced and renamed; hit tells that fill was not called. An error of fill is returned as it is and leaves
-// nothing behind. Processes that want the same entry wait for the one that makes it, up to a *HeldError.
+// Folder returns the folder root/kind/key. If it is missing, fill creates its contents in a temporary folder, which is
+// then synced and renamed. hit reports that fill was not called. An error of fill is returned unchanged and leaves
+// nothing behind. Folder waits for a process that is creating the same entry, up to a *HeldError.
 func Folder(ctx context.Context, root, kind, key string, fill func(dir string) error) (dir string, hit bool,
 	err error) {
 	parent := filepath.Join(root, kind)
@@ -92,8 +92,8 @@ func Folder(ctx context.Context, root, kind, key string, fill func(dir string) e
 	return dir, false, nil
 }
 
-// sweepFolders removes what processes that were killed have left of folders that they filled: those of own, whose lock
-// the caller has, and those whose lock is free.
+// sweepFolders removes half-filled folders of killed processes: those for the key own, whose lock the caller holds, and
+// those whose lock is free.
 func sweepFolders(parent, own string) {
 	left, _ := filepath.Glob(filepath.Join(parent, ".*.*"))
 	for _, path := range left {
@@ -109,7 +109,7 @@ func sweepFolders(parent, own string) {
 	}
 }
 
-// WriteFile is Write of data.
+// WriteFile writes data like Write.
 func WriteFile(path string, data []byte, perm fs.FileMode) error {
 	return Write(path, perm, func(f io.Writer) error {
 		_, err := f.Write(data)
@@ -117,9 +117,9 @@ func WriteFile(path string, data []byte, perm fs.FileMode) error {
 	})
 }
 
-// Write has fill write the file path through a temporary file beside it, which is synced and renamed: a reader sees the
-// old or the new content, whatever happens. An error of that file names path; any other one of fill comes back as it
-// is.
+// Write writes the file path. fill writes to a temporary file, which is then synced and renamed, so that readers see
+// either the old or the new content. Errors of the temporary file name path; other errors of fill are returned
+// unchanged.
 func Write(path string, perm fs.FileMode, fill func(f io.Writer) error) error {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {
@@ -142,8 +142,8 @@ func Write(path string, perm fs.FileMode, fill func(f io.Writer) error) error {
 	return err
 }
 
-// Output writes a result where the user wants it: to stdout where name is "-", else into a file, which appears whole or
-// not at all; a link is followed; a device or pipe is written to directly.
+// Output writes a result to stdout if name is "-", else to a file, which is complete or absent. It follows symbolic
+// links, and writes to a device or pipe directly.
 func Output(stdout io.Writer, name string, data []byte) error {
 	if name == "-" {
 		_, err := stdout.Write(data)
@@ -171,14 +171,14 @@ func isDir(path string) bool {
 	return err == nil && st.IsDir()
 }
 
-// For how long another process may have a lock: the one that makes an entry, which may compile or fetch it, and the one
-// that prunes.
+// Time limits for locks of other processes that create an entry, which may include compiling or downloading it, or
+// prune.
 var (
 	fillTime  = 20 * time.Minute
 	pruneTime = 20 * time.Second
 )
 
-// A HeldError says that another process has a lock for longer than it should.
+// A HeldError reports that another process has held a lock for too long.
 type HeldError struct {
 	Path string
 	For  time.Duration
@@ -190,16 +190,16 @@ func (e *HeldError) Error() string {
 
 type waiting struct{}
 
-// Telling returns a context with which a function of this package calls tell, with the path, when it has to wait for a
-// lock that another process has.
+// Telling returns a context with which this package calls tell, with the path of the lock, if it has to wait for
+// another process.
 func Telling(ctx context.Context, tell func(path string)) context.Context {
 	return context.WithValue(ctx, waiting{}, tell)
 }
 
-// tellAfter is how long a lock is waited for without a word.
+// tellAfter is the time to wait for a lock before calling tell.
 var tellAfter = 3 * time.Second
 
-// lock takes a lock in the way how, and gives up with a *HeldError after most.
+// lock takes a flock of type how. It returns a *HeldError after waiting for most.
 func lock(ctx context.Context, path string, how int, most time.Duration) (unlock func(), err error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {

@@ -96,7 +96,7 @@ func TestFolderWaitsUntilCancelled(t *testing.T) {
 	}
 }
 
-// A lock that another process keeps is told, and waited for no longer than its holder may need it.
+// A lock held by another process is reported, and the wait for it is limited.
 func TestLockHeld(t *testing.T) {
 	fill, prune, after := fillTime, pruneTime, tellAfter
 	defer func() { fillTime, pruneTime, tellAfter = fill, prune, after }()

@@ -12,11 +12,11 @@ import (
 	"time"
 )
 
-// holdName is the file below the root of a cache whose lock those have who use entries.
+// holdName is a lock file in the root of a cache. Processes that use entries share its lock.
 const holdName = ".hold"
 
-// Hold keeps the entries below root where they are until release is called: Prune removes none meanwhile. If another
-// process has the cache for longer than a Prune takes, the error is a *HeldError.
+// Hold prevents Prune from removing entries below root until release is called. It returns a *HeldError if another
+// process locks the cache for longer than a Prune takes.
 func Hold(ctx context.Context, root string) (release func(), err error) {
 	if err := os.MkdirAll(root, 0o755); err != nil {
 		return nil, err
@@ -24,8 +24,8 @@ func Hold(ctx context.Context, root string) (release func(), err error) {
 	return lock(ctx, filepath.Join(root, holdName), syscall.LOCK_SH, pruneTime)
 }
 
-// Prune removes the entries root/KIND/NAME that nobody has used for age, and of the others those that were not used for
-// longest until all take at most size bytes. While somebody holds the cache it removes nothing.
+// Prune removes the entries root/KIND/NAME not used for age, then the least recently used ones until the rest take at
+// most size bytes. It does nothing while a process holds the cache.
 func Prune(root string, age time.Duration, size int64) error {
 	unlock, err := lock(context.Background(), filepath.Join(root, holdName), syscall.LOCK_EX, 0)
 	if err != nil {
@@ -80,7 +80,7 @@ func remove(path string) error {
 	return nil
 }
 
-// use notes that an entry was used, where that was not noted lately.
+// use records the use of an entry, at most once an hour.
 func use(path string) {
 	if st, err := os.Stat(path); err == nil && time.Since(st.ModTime()) > time.Hour {
 		now := time.Now()

@@ -53,7 +53,7 @@ func TestPrune(t *testing.T) {
 		t.Error(err)
 	}
 	there("build/large", "build/used", "blob/inputs.safetensors")
-	if err := Prune(root, 30*day, 1<<20+100<<10); err != nil { // what was used later stays
+	if err := Prune(root, 30*day, 1<<20+100<<10); err != nil { // later entries remain
 		t.Error(err)
 	}
 	there("build/used", "blob/inputs.safetensors")

@@ -10,13 +10,13 @@ import (
 	"time"
 )
 
-// TempDir is TempDirIn the folder for temporary files.
+// TempDir is TempDirIn in the system's folder for temporary files.
 func TempDir(name string) (dir string, remove func(), err error) {
 	return TempDirIn(os.TempDir(), name)
 }
 
-// TempDirIn makes a folder NAME-* in parent, which is this process's until it calls remove. Those that a process which
-// was killed has left there are removed first.
+// TempDirIn creates a folder NAME-* in parent, which the caller must remove. It first removes folders of killed
+// processes.
 func TempDirIn(parent, name string) (dir string, remove func(), err error) {
 	sweep(filepath.Join(parent, name+"-"))
 	if dir, err = os.MkdirTemp(parent, name+"-*"); err != nil {
@@ -32,7 +32,7 @@ func TempDirIn(parent, name string) (dir string, remove func(), err error) {
 	}, own(held)
 }
 
-// own locks what was just made. Whoever has locked it meanwhile keeps it from being swept just as well.
+// own locks a new file or folder. A lock that another process has on it also protects it from sweep.
 func own(f *os.File) error {
 	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); !errors.Is(err, syscall.EWOULDBLOCK) {
 		return err
@@ -40,8 +40,8 @@ func own(f *os.File) error {
 	return nil
 }
 
-// sweep removes what is named prefix and a number, is older than the moment in which one gets its lock, and is this
-// user's and nobody's in use.
+// sweep removes this user's files and folders named prefix plus a number, if they are not locked. It skips those
+// younger than a minute, which may not be locked yet.
 func sweep(prefix string) {
 	left, _ := filepath.Glob(prefix + "*")
 	for _, path := range left {
@@ -65,14 +65,14 @@ func sweep(prefix string) {
 	}
 }
 
-// removeAll is os.RemoveAll for a folder whose subfolders may have any mode. It ignores errors: a later sweep tries
+// removeAll is like os.RemoveAll but also removes inaccessible subfolders. It ignores errors: a later sweep tries
 // again.
 func removeAll(path string) {
 	if os.RemoveAll(path) == nil {
 		return
 	}
 	_ = filepath.WalkDir(path, func(path string, d fs.DirEntry, err error) error {
-		if err == nil && d.IsDir() { // before it is read
+		if err == nil && d.IsDir() { // before reading it
 			_ = os.Chmod(path, 0o700)
 		}
 		return nil

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// What is in use stays, and so does what is new or has another name; what a killed process left goes.
+// Leftovers of killed processes are removed, but nothing that is in use, new or named differently.
 func TestTempSweeps(t *testing.T) {
 	dir := t.TempDir()
 	old := func(path string) {
@@ -78,7 +78,7 @@ func TestTempDirSweeps(t *testing.T) {
 	}
 }
 
-// A mode that keeps the owner out of a folder does not keep the folder from being removed. Modes do not stop root.
+// Inaccessible folders are removed too. Modes do not stop root, so root runs this as another user.
 func TestTempDirModes(t *testing.T) {
 	if os.Getuid() == 0 {
 		cmd := exec.Command("/proc/self/exe", "-test.run=^TestTempDirModes$")
@@ -120,7 +120,7 @@ func TestTempDirModes(t *testing.T) {
 	}
 }
 
-// A folder that another process was killed in goes when the next one is filled; one that is being filled stays.
+// A folder of a killed process is removed when the next one is filled. A folder being filled is kept.
 func TestFolderSweeps(t *testing.T) {
 	root := t.TempDir()
 	parent := filepath.Join(root, "kind")

@@ -1,6 +1,6 @@
-// Package config reads config.toml, the description of one submission. It is strict, so that a misspelt key cannot
-// silently change what is packed, and it names every fault of the file at once, each with its place. It does not look
-// at the sources, and only Check looks at the definition.
+// Package config reads config.toml, the description of a submission. It is strict, so that a misspelt key cannot
+// silently change the packed solution, and reports all faults at once with their positions. It does not read the
+// sources.
 package config
 
 import (
@@ -21,7 +21,7 @@ import (
 // Name is the file name of a config.
 const Name = "config.toml"
 
-// maxSize bounds the file, in bytes: a config.toml is a page.
+// maxSize limits the size of the file, in bytes.
 const maxSize = 1 << 20
 
 // A Config is a decoded config.toml.
@@ -31,8 +31,8 @@ type Config struct {
 	Build    Build
 	Bench    Bench
 	Submit   Submit
-	Remote   map[string]*Table // the tables [remote.NAME] by NAME; who knows their keys decodes them
-	Warnings []*Fault          // what Load lets go: faults that are Harmless
+	Remote   map[string]*Table // the tables [remote.NAME] by NAME, decoded by the providers
+	Warnings []*Fault          // harmless faults, which Load accepts
 
 	src    []byte
 	places []place
@@ -43,41 +43,41 @@ type Solution struct {
 	Name        string
 	Definition  string
 	Author      string
-	Description string // "" where absent
+	Description string // "" if missing
 }
 
 // Build is the table [build].
 type Build struct {
 	Language                trace.Language
 	EntryPoint              string // "file::symbol", neither part empty
-	DestinationPassingStyle bool   // true where absent
-	Binding                 string // "tvm-ffi", "torch", or "" where absent
+	DestinationPassingStyle bool   // true if missing
+	Binding                 string // "tvm-ffi", "torch", or "" if missing
 	Dependencies            []string
-	SourceDir               string // relative to solution/; the language where absent
+	SourceDir               string // relative to solution/; defaults to the language
 	TargetHardware          []string
 }
 
-// Bench is the table [bench]; absent values are "".
+// Bench is the table [bench]. Missing values are "".
 type Bench struct {
 	Profile  string // "official", "quick" or "thorough"
 	Baseline string
-	Set      string // the workload set
+	Set      string // workload set
 }
 
-// Submit is the table [submit]; absent values are "".
+// Submit is the table [submit]. Missing values are "".
 type Submit struct {
-	Tag    string // name of the tag; may hold {n}, the next number, and {definition}
-	Remote string // name of the git remote that it is pushed to
+	Tag    string // name of the tag; may contain {n}, the next number, and {definition}
+	Remote string // name of the git remote to push to
 }
 
-// Load reads the config at path. Its error joins one *Fault for each thing that is wrong; see Faults.
+// Load reads the config at path. Its error joins one *Fault per problem; see Faults.
 func Load(path string) (*Config, error) {
 	c, faults := Read(path)
 	return c.unless(faults)
 }
 
-// Read is Load, but returns what can be read of a config beside its faults: values that are wrong or missing are empty
-// or as they are written. The config is never nil.
+// Read is like Load but also returns the readable part of a faulty config: an invalid or missing value is empty or as
+// written. The config is never nil.
 func Read(path string) (*Config, []*Fault) {
 	c := &Config{Path: path}
 	none := func(err error, hint, format string, args ...any) (*Config, []*Fault) {
@@ -97,15 +97,15 @@ func Read(path string) (*Config, []*Fault) {
 	return parse(path, data)
 }
 
-// Root is the folder of the submission, the one that holds the config.
+// Root returns the folder of the submission, which contains the config.
 func (c *Config) Root() string { return filepath.Dir(c.Path) }
 
-// SourceDir is the folder of the sources: solution/<source_dir> below Root.
+// SourceDir returns the folder of the sources: solution/<source_dir> below Root.
 func (c *Config) SourceDir() string {
 	return filepath.Join(c.Root(), "solution", filepath.FromSlash(c.Build.SourceDir))
 }
 
-// GuessEntry is what an entry point that is not file::symbol is likely meant to be; another one is returned as it is.
+// GuessEntry returns the entry point, or the probable one if it is not of the form file::symbol.
 func (c *Config) GuessEntry() string {
 	if entry := c.Build.EntryPoint; strings.Count(entry, "::") == 1 {
 		return entry
@@ -114,8 +114,8 @@ func (c *Config) GuessEntry() string {
 	return file + "::" + symbol
 }
 
-// Fault is a fault at the value of key, such as "build.entry_point"; at the table where the key is absent. code and
-// hint may be "".
+// Fault returns a fault at the value of key, such as "build.entry_point", or at its table if the key is missing. code
+// and hint may be "".
 func (c *Config) Fault(code, key, hint, format string, args ...any) *Fault {
 	f := &Fault{Code: code, Path: c.Path, Msg: fmt.Sprintf(format, args...), Hint: hint}
 	p, ok := c.place(key)
@@ -128,7 +128,7 @@ func (c *Config) Fault(code, key, hint, format string, args ...any) *Fault {
 	return f
 }
 
-// keyFault is a fault at a key itself.
+// keyFault returns a fault at the key itself.
 func (c *Config) keyFault(code, key, hint, format string, args ...any) *Fault {
 	f := &Fault{Code: code, Path: c.Path, Msg: fmt.Sprintf(format, args...), Hint: hint}
 	if p, ok := c.place(key); ok {
@@ -137,14 +137,14 @@ func (c *Config) keyFault(code, key, hint, format string, args ...any) *Fault {
 	return f
 }
 
-// UnknownDefinition is the fault of a definition that is not among known, with the nearest names as its hint.
+// UnknownDefinition returns a fault for a definition that is not in known. Its hint suggests the nearest names.
 func (c *Config) UnknownDefinition(known []string) *Fault {
 	name := c.Solution.Definition
 	hint := cmp.Or(meant(name, known), "fisub dataset ls lists those of the dataset")
 	return c.Fault("unknown-definition", "solution.definition", hint, "unknown definition %q", name)
 }
 
-// Check checks what needs the definition. Its error joins *Fault values.
+// Check checks c against its definition. Its error joins *Fault values.
 func Check(c *Config, def *trace.Definition) error {
 	var faults []error
 	if c.Solution.Definition != def.Name {
@@ -163,9 +163,8 @@ func Check(c *Config, def *trace.Definition) error {
 	return errors.Join(faults...)
 }
 
-// Discover returns the configs of a repository as the contest's collector finds them: config.toml in dir and in its
-// immediate subfolders, in this order. Each is a submission of its own. Hidden subfolders are not searched; none found
-// is not an error.
+// Discover returns the configs that the contest's collector finds in a repository: config.toml in dir, then in its
+// immediate subfolders that are not hidden. Each is a submission of its own. Finding none is not an error.
 func Discover(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -186,8 +185,8 @@ func Discover(dir string) ([]string, error) {
 	return paths, nil
 }
 
-// Encode writes [solution] and [build] so that Parse reads them back; absent and default values are left out, except
-// for destination_passing_style. Strings must be valid UTF-8.
+// Encode writes [solution] and [build] for Parse. It omits missing and default values, except
+// destination_passing_style. Strings must be valid UTF-8.
 func Encode(c *Config) []byte {
 	var b strings.Builder
 	line := func(key, value string) {
@@ -218,7 +217,7 @@ func Encode(c *Config) []byte {
 	return []byte(b.String())
 }
 
-// quote writes s as a TOML basic string, which is one of JSON but for one character.
+// quote returns s as a TOML basic string. TOML and JSON strings differ in one character.
 func quote(s string) string {
 	var b strings.Builder
 	e := json.NewEncoder(&b)
@@ -236,7 +235,7 @@ func quoted(words []string) string {
 	return plain.List(q, "or")
 }
 
-// meant asks whether the word is one of those known, misspelt; "" where it is like none.
+// meant returns a hint with the known words nearest to word, or "" if none is near.
 func meant(word string, known []string) string {
 	if near := plain.Nearest(word, known); len(near) > 0 {
 		return "did you mean " + quoted(near) + "?"
@@ -244,25 +243,25 @@ func meant(word string, known []string) string {
 	return ""
 }
 
-// misspelt tells whether the word is one of those known but for a letter or two.
+// misspelt reports whether at most a quarter of word's letters differ from a known word.
 func misspelt(word string, known []string) bool {
 	return slices.ContainsFunc(known, func(k string) bool { return 4*plain.Edits(word, k) <= len(word) })
 }
 
-// A Fault is one thing that is wrong with a config. Line and Col count from 1, Col in characters; both are 0 where the
-// fault has no place in the file, and Excerpt is then empty.
+// A Fault is one problem in a config. Line and Col count from 1, Col in characters. Without a position both are 0 and
+// Excerpt is "".
 type Fault struct {
-	Code      string // stable name of the kind of fault, such as "unknown-key"; "" for one of a caller
+	Code      string // stable name of the kind of fault, such as "unknown-key"; may be ""
 	Path      string
 	Line, Col int
 	Msg       string
-	Excerpt   string // the line of source and, below it, a marker; no final newline
+	Excerpt   string // the source line with a marker below it; no final newline
 	Hint      string // advice, or ""
-	Harmless  bool   // the contest takes the file all the same
+	Harmless  bool   // the contest accepts the file anyway
 	err       error
 }
 
-// Error gives the place and the fact, without excerpt and hint.
+// Error returns the position and the message, without excerpt and hint.
 func (f *Fault) Error() string {
 	switch {
 	case f.Path == "":
@@ -284,10 +283,10 @@ func (f *Fault) Excerpted() string {
 	return f.Error() + "\n" + f.Excerpt
 }
 
-// Unwrap is the error of the operating system, where there was one.
+// Unwrap returns the underlying operating-system error, if any.
 func (f *Fault) Unwrap() error { return f.err }
 
-// Faults returns the faults that err joins, in order; nil where it holds none.
+// Faults returns the faults that err joins, in order, or nil.
 func Faults(err error) []*Fault {
 	switch e := err.(type) { //nolint:errorlint // the tree is walked here
 	case nil:

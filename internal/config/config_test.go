@@ -29,7 +29,7 @@ language = "cuda"
 entry_point = "kernel.cu::kernel"
 `
 
-// TestFaults compares what is printed for each testdata/NAME.toml with testdata/NAME.txt.
+// TestFaults compares the output for each testdata/NAME.toml with testdata/NAME.txt.
 func TestFaults(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.toml")
 	if err != nil || len(files) < 10 {
@@ -215,7 +215,7 @@ func TestDiscover(t *testing.T) {
 	}
 }
 
-// FuzzParse: no panic, a place inside the file for each fault, and what is accepted is accepted again after Encode.
+// FuzzParse checks that Parse does not panic, that faults have valid positions, and that Encode's output is accepted.
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(good))
 	files, _ := filepath.Glob("testdata/*.toml")
@@ -252,7 +252,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// What is wrong very often is told a thousand times.
+// The number of reported faults is limited to about 1000.
 func TestManyFaults(t *testing.T) {
 	for _, head := range []string{"[solution]\n", ""} {
 		var text strings.Builder
@@ -267,7 +267,7 @@ func TestManyFaults(t *testing.T) {
 	}
 }
 
-// A list with very many faults, and very many tables, end in bounded text.
+// Long lists of faults and many tables produce bounded text.
 func TestHugeFiles(t *testing.T) {
 	c, err := config.Parse(config.Name, []byte(good))
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"fisub/internal/trace"
 )
 
-// A Section is a table that every config may have.
+// A Section is a predefined table of the config.
 type Section struct {
 	Name     string
 	Required bool
@@ -25,7 +25,7 @@ type Section struct {
 	Keys     []Key
 }
 
-// Sections are those of the config, in their order. Only the tables [remote.NAME] are not among them.
+// Sections returns all tables except [remote.NAME], in order.
 func (c *Config) Sections() []Section {
 	const packed = "The contest's own packer drops "
 	return []Section{
@@ -79,14 +79,14 @@ var (
 		string(trace.TileLang)}
 	bindings = []string{"tvm-ffi", "torch"}
 
-	// Profiles are what bench.profile may say; bench knows what each stands for.
+	// Profiles are the valid values of bench.profile; package bench defines their meaning.
 	Profiles = []string{Official, Quick, Thorough}
 )
 
-// The names of Profiles.
+// The names in Profiles.
 const Official, Quick, Thorough = "official", "quick", "thorough"
 
-// home is the table that a key belongs in, "" where there is none.
+// home returns the table that defines key, or "".
 func (c *Config) home(key string) string {
 	for _, s := range c.Sections() {
 		if slices.ContainsFunc(s.Keys, func(k Key) bool { return k.Name == key }) {
@@ -96,13 +96,13 @@ func (c *Config) home(key string) string {
 	return ""
 }
 
-// Parse decodes a config; path is for messages and Root. Its error is that of Load. The Config keeps no part of data.
+// Parse decodes a config. path is used for messages and Root. Errors are as for Load. The Config does not retain data.
 func Parse(path string, data []byte) (*Config, error) {
 	c, faults := parse(path, data)
 	return c.unless(faults)
 }
 
-// unless is c where there are no faults that keep the contest from taking it.
+// unless returns c with the faults as warnings, or an error if any fault is not harmless.
 func (c *Config) unless(faults []*Fault) (*Config, error) {
 	if slices.ContainsFunc(faults, func(f *Fault) bool { return !f.Harmless }) {
 		return nil, joined(faults)
@@ -111,7 +111,7 @@ func (c *Config) unless(faults []*Fault) (*Config, error) {
 	return c, nil
 }
 
-// joined joins faults in the order of their places; nil where there are none.
+// joined joins faults in the order of their positions, or returns nil.
 func joined(faults []*Fault) error {
 	slices.SortStableFunc(faults, byPlace)
 	errs := make([]error, len(faults))
@@ -121,7 +121,7 @@ func joined(faults []*Fault) error {
 	return errors.Join(errs...)
 }
 
-// word is one that the syntax does not allow, as far as it goes.
+// word matches the word at a syntax error.
 var word = regexp.MustCompile(`^[A-Za-z0-9_][^\s,#\]}=]*`)
 
 func byPlace(a, b *Fault) int { return (a.Line-b.Line)<<20 + a.Col - b.Col }
@@ -175,7 +175,7 @@ func parse(path string, data []byte) (*Config, []*Fault) {
 	return c, faults
 }
 
-// table gives the table of that name, an empty one where the value is none, with the fault of that.
+// table returns the named table. If value is not a table, it returns an empty one and a fault.
 func (c *Config) table(name string, value any) (*Table, *Fault) {
 	t := &Table{file: c, name: name}
 	var ok bool
@@ -191,7 +191,7 @@ func (c *Config) table(name string, value any) (*Table, *Fault) {
 	return t, c.Fault("wrong-type", name, hint, "%s must be a table, not %s", name, kind)
 }
 
-// remotes keeps the tables [remote.NAME] for who knows their keys.
+// remotes stores the tables [remote.NAME], for the providers to decode.
 func (c *Config) remotes(value any) (faults []*Fault) {
 	all, f := c.table("remote", value)
 	if f != nil {
@@ -239,7 +239,7 @@ func (c *Config) missingTable(s Section) *Fault {
 		Hint: "add [" + s.Name + "] with its keys " + strings.Join(names, ", ")}
 }
 
-// check finds what is wrong with values of the right types.
+// check reports invalid values that have the right type.
 func (c *Config) check(t *Table) {
 	switch t.name {
 	case "solution":
@@ -266,7 +266,7 @@ func (c *Config) check(t *Table) {
 		}
 		if name := c.Submit.Remote; name != "" && !refName(name) {
 			f := t.add("git-name", "remote", "git remote lists them", "remote is not the name of a git remote")
-			f.Excerpt = "" // a URL may hold a password
+			f.Excerpt = "" // a URL may contain a password
 		}
 	}
 }
@@ -305,7 +305,7 @@ func guessEntry(lang trace.Language, text string) (file, symbol string) {
 	return file, symbol
 }
 
-// refName tells whether the text is a safe name of a tag or remote.
+// refName reports whether text is a safe name for a tag or remote.
 func refName(text string) bool {
 	for _, part := range strings.Split(text, "/") {
 		if part == "" || part[0] == '.' || strings.HasSuffix(part, ".") || strings.HasSuffix(part, ".lock") {

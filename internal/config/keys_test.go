@@ -9,7 +9,7 @@ import (
 	"fisub/internal/config"
 )
 
-// Every key is described, and each example is what Parse takes.
+// Every key is documented, and Parse accepts each example.
 func TestKeys(t *testing.T) {
 	var text strings.Builder
 	for _, s := range new(config.Config).Sections() {

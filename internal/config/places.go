@@ -7,14 +7,13 @@ import (
 	"github.com/pelletier/go-toml/v2/unstable"
 )
 
-// A place is where a key, or the name of a table in its header, stands, and where its value. Of a header the value is
-// the name with its brackets.
+// A place is the position of a key or table header, and of its value. A header's value is the name with its brackets.
 type place struct {
 	path       string // "build.entry_point", "build"
 	key, value span
 }
 
-// locate finds where the keys and tables of a document are, in their order, up to a syntax error or more than maxKeys.
+// locate returns the places of all keys and tables in order, up to a syntax error or just over maxKeys.
 func locate(src []byte) (all []place) {
 	var p unstable.Parser
 	p.Reset(src)
@@ -32,7 +31,7 @@ func locate(src []byte) (all []place) {
 	return all
 }
 
-// locateValue gives the place of a key below table, a prefix of paths, and of those in its value.
+// locateValue returns the place of a key and the places of keys in its value. table is the path prefix.
 func locateValue(src []byte, table string, e *unstable.Node) []place {
 	name, key := keyOf(e)
 	p := place{table + name, key, span{key.end, int(e.Raw.Offset + e.Raw.Length)}}
@@ -50,7 +49,7 @@ func locateValue(src []byte, table string, e *unstable.Node) []place {
 	return all
 }
 
-// keyOf is the key of a value, or the name of a table, with all of its parts.
+// keyOf returns the complete dotted key of a value, or the name of a table.
 func keyOf(e *unstable.Node) (path string, s span) {
 	var parts []string
 	for it := e.Key(); it.Next(); {
@@ -63,7 +62,7 @@ func keyOf(e *unstable.Node) (path string, s span) {
 	return strings.Join(parts, "."), s
 }
 
-// place finds the key or table of that path, else the first one below it.
+// place returns the place of the key or table at path, or of the first one below it.
 func (c *Config) place(path string) (place, bool) {
 	i := slices.IndexFunc(c.places, func(p place) bool { return p.path == path })
 	if i < 0 {

@@ -10,29 +10,28 @@ import (
 	"time"
 )
 
-// A Key is one that a table may have. Whoever knows a table lists its keys: what reads the file, what its faults say
-// and what the documentation shows come of that one list.
+// A Key describes a key of a table. Decoding, faults and documentation all use this description.
 type Key struct {
 	Name     string
-	To       any      // what takes the value: *string, *bool, *int, *float64, *time.Duration, *[]string or *[]int
-	Default  any      // of To's type, where the key is missing; nil leaves To as it is
-	Absent   string   // what takes its place, where Default does not say
-	Required bool     // must be there
+	To       any      // destination: *string, *bool, *int, *float64, *time.Duration, *[]string or *[]int
+	Default  any      // value of To's type for a missing key; nil leaves To unchanged
+	Absent   string   // describes the effect of a missing key, if Default does not
+	Required bool     // the key must be present
 	Blank    bool     // may be ""
-	OneOf    []string // all that it may be
-	Form     string   // what it may be, in words
-	Example  string   // a value, as TOML
+	OneOf    []string // all valid values
+	Form     string   // describes the valid values
+	Example  string   // example value, as TOML
 	Help     string   // Markdown
 }
 
-// Type names the type of the value.
+// Type describes the type of the value.
 func (k Key) Type() string {
 	name, _ := k.kind()
 	return name
 }
 
-// kind names the type of the value, and gives what stores one of TOML, or, for nil, the default, and tells whether it
-// is of that type.
+// kind describes the type of the value. set stores a TOML value in To, or for nil the default, and reports whether the
+// type is right.
 func (k Key) kind() (name string, set func(v any) bool) {
 	switch to := k.To.(type) {
 	case *string:
@@ -66,7 +65,7 @@ func store[T any](to *T, def any, read func(any) (T, bool)) func(v any) bool {
 	}
 }
 
-// Missing says what takes the place of a missing key, "" where nothing does.
+// Missing describes the effect of a missing key, or "".
 func (k Key) Missing() string {
 	switch def := k.Default.(type) {
 	case nil:
@@ -76,7 +75,7 @@ func (k Key) Missing() string {
 		return k.Absent
 	case time.Duration:
 		text := def.String()
-		for _, zero := range []string{"m0s", "h0m"} { // of "30m0s", "2h0m0s"
+		for _, zero := range []string{"m0s", "h0m"} { // in "30m0s", "2h0m0s"
 			if strings.HasSuffix(text, zero) {
 				text = text[:len(text)-2]
 			}
@@ -115,7 +114,7 @@ func list[T any](item func(any) (T, bool)) func(any) ([]T, bool) {
 	}
 }
 
-// A Table is one table of a config, which whoever knows its keys decodes.
+// A Table is one table of a config. The owner of its keys decodes it.
 type Table struct {
 	file   *Config
 	name   string // "build", "remote.lab"
@@ -123,30 +122,29 @@ type Table struct {
 	faults []*Fault
 }
 
-// NewTable gives a table of that name that no file has. Values are those of TOML: strings, int64, float64, bool, []any
-// of them.
+// NewTable returns a table that is not in a file, with TOML values: string, int64, float64, bool, or []any of these.
 func NewTable(name string, values map[string]any) *Table {
 	return &Table{file: &Config{}, name: name, values: values}
 }
 
-// Name is that of the table: "build", "remote.lab".
+// Name returns the name of the table: "build", "remote.lab".
 func (t *Table) Name() string { return t.name }
 
-// Text gives the value of a key that is a string, else "".
+// Text returns the value of a string key, else "".
 func (t *Table) Text(key string) string {
 	text, _ := t.values[key].(string)
 	return text
 }
 
-// Has tells whether the key is there.
+// Has reports whether the table contains key.
 func (t *Table) Has(key string) bool { return t.values[key] != nil }
 
-// maxFaults bounds the faults of a table, and the keys outside tables. maxKeys bounds the keys and tables of a file:
-// the TOML decoder takes a time that grows with their square.
+// maxFaults limits the faults of a table, and the unknown top-level keys. maxKeys limits the keys and tables of a file:
+// the TOML decoder takes quadratic time.
 const maxFaults, maxKeys = 1000, 10_000
 
-// Decode gives the values to the keys, and notes as faults unknown and missing keys and what is not of its type;
-// of very many, the first thousand. What is missing, or at fault, gets its default.
+// Decode stores the values of keys. It records a fault for each unknown or missing key and each invalid value, up to
+// maxFaults. Missing and mistyped values get their defaults.
 func (t *Table) Decode(keys []Key) {
 	t.faults = nil
 	var known []string
@@ -180,7 +178,7 @@ func (t *Table) Decode(keys []Key) {
 	}
 }
 
-// mend says how a value of another type may have been meant.
+// mend returns a hint for a value of the wrong type, or "".
 func (k Key) mend(v any) string {
 	text, quoted := v.(string)
 	switch k.To.(type) {
@@ -209,7 +207,7 @@ func (t *Table) oneOf(k Key, value string) {
 	t.add("unknown-value", k.Name, hint, "%s %q is not one of %s", k.Name, value, strings.Join(k.OneOf, ", "))
 }
 
-// unknown is the advice for a key that the table does not have; sure where it is likely meant for one that is known.
+// unknown returns a hint for an unknown key. sure reports whether the intended key is clear.
 func (t *Table) unknown(name string, known []string) (hint string, sure bool) {
 	if name == "solution_dir" {
 		return `write source_dir = "..." in [build]: a folder below solution/`, true
@@ -223,26 +221,26 @@ func (t *Table) unknown(name string, known []string) (hint string, sure bool) {
 	return "known here: " + strings.Join(known, ", "), false
 }
 
-// Fault notes what is wrong with the value of a key. One that Decode found fault with already has its default.
+// Fault records a fault of a key's value. If Decode rejected the value, it has its default.
 func (t *Table) Fault(key, hint, format string, args ...any) {
 	t.add("", key, hint, "%s.%s: %s", t.name, key, fmt.Sprintf(format, args...))
 }
 
-// Match notes a value that does not have the form of re; an empty one is not looked at. want names the form.
+// Match records a fault if a non-empty value does not match re. want describes the form.
 func (t *Table) Match(key, value string, re interface{ MatchString(string) bool }, want string) {
 	if value != "" && !re.MatchString(value) {
 		t.Fault(key, "", "want %s, got %.80q", want, value)
 	}
 }
 
-// Between notes a value that is not in the range, whose ends belong to it.
+// Between records a fault if v is not in from..to, inclusive.
 func Between[T cmp.Ordered](t *Table, key string, v, from, to T) {
 	if !(v >= from && v <= to) {
 		t.Fault(key, "", "want %v to %v, got %v", from, to, v)
 	}
 }
 
-// add returns the fault that it notes. Those after the first maxFaults are dropped.
+// add records a fault, unless there are maxFaults already, and returns it.
 func (t *Table) add(code, key, hint, format string, args ...any) *Fault {
 	if len(t.faults) == maxFaults {
 		return &Fault{}
@@ -255,10 +253,10 @@ func (t *Table) add(code, key, hint, format string, args ...any) *Fault {
 	return t.faults[len(t.faults)-1]
 }
 
-// Err joins what was noted, as *Fault values in the order of their places.
+// Err joins the recorded faults, *Fault values sorted by position.
 func (t *Table) Err() error { return joined(t.faults) }
 
-// got tells what a value is that is not of the key's type.
+// got describes a value of the wrong type.
 func (k Key) got(v any) string {
 	switch k.To.(type) {
 	case *time.Duration:
@@ -278,7 +276,7 @@ func (k Key) got(v any) string {
 	return article(v)
 }
 
-// article names the type of a TOML value in prose.
+// article describes the type of a TOML value in prose.
 func article(v any) string {
 	switch v.(type) {
 	case string:

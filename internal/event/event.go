@@ -1,6 +1,5 @@
-// Package event is the one stream in which everything that happens during a run is told. The terminal view, --json, the
-// run folder and a remote client are renderings of it. Each event is one JSON object on a line of its own; a reader
-// ignores event types and keys that it does not know.
+// Package event defines the stream of events of a run. The terminal view, --json, the run folder and a remote client
+// all render it. Each event is one JSON object on its own line. Readers ignore unknown event types and keys.
 package event
 
 import (
@@ -17,10 +16,10 @@ import (
 	"fisub/internal/trace"
 )
 
-// Schema names the version of the stream; the run event carries it. Additions keep the version.
+// Schema is the version of the stream. Additions do not change it.
 const Schema = "fisub.event/1"
 
-// A Type says what happened, and so which payload an event has.
+// A Type is the kind of an event. It determines the payload.
 type Type string
 
 const (
@@ -30,11 +29,11 @@ const (
 	TypeStarted   Type = "started"   // a workload begins
 	TypeSamples   Type = "samples"   // a workload was timed
 	TypeEvaluated Type = "evaluated" // a workload has its verdict
-	TypeFailed    Type = "failed"    // a workload has no verdict: what judging it takes is not there
-	TypeWarning   Type = "warning"   // something that the result should be read with
-	TypeFloor     Type = "floor"     // what no solution can beat was timed
+	TypeFailed    Type = "failed"    // a workload has no verdict: it could not be judged
+	TypeWarning   Type = "warning"   // a caveat about the result
+	TypeFloor     Type = "floor"     // a roofline copy or an empty kernel was timed
 	TypeDone      Type = "done"      // the run ended; last event of a stream
-	TypeJob       Type = "job"       // of a remote run: what a job does; may come before the run event
+	TypeJob       Type = "job"       // a remote job changed state; may precede the run event
 )
 
 // An Event is one line of the stream. Exactly the payload of its Type is set.
@@ -48,27 +47,27 @@ type Event struct {
 	Started   *Started   `json:"started,omitempty"`
 	Samples   *Samples   `json:"samples,omitempty"`
 	Evaluated *Evaluated `json:"evaluated,omitempty"`
-	Message   *Message   `json:"message,omitempty"` // of failed, and of a warning that is not a finding
-	Finding   *Finding   `json:"finding,omitempty"` // of a warning about what the solution does on one workload
+	Message   *Message   `json:"message,omitempty"` // of failed events, and of warnings that are not findings
+	Finding   *Finding   `json:"finding,omitempty"` // of warnings about the solution's behaviour on one workload
 	Floor     *Floor     `json:"floor,omitempty"`
 	Done      *Done      `json:"done,omitempty"`
 
-	// Of a remote run, which is made of the streams of several jobs:
+	// Only in a remote run, which merges the streams of several jobs:
 	JobState *JobChange `json:"job_state,omitempty"`
-	Place    string     `json:"place,omitempty"`  // where it happened: "lab: gpu04 gpu 1"
-	Job      string     `json:"job,omitempty"`    // whose event it is
-	Origin   int64      `json:"origin,omitempty"` // its line in that job's stream, from 1
+	Place    string     `json:"place,omitempty"`  // host and GPU: "lab: gpu04 gpu 1"
+	Job      string     `json:"job,omitempty"`    // the job that sent the event
+	Origin   int64      `json:"origin,omitempty"` // line number in that job's stream, from 1
 }
 
-// A JobChange is the new state of a job of a remote run: a phase of package remote, sending, or ended.
+// A JobChange is the new state of a remote job: a phase of package remote, "sending" or "ended".
 type JobChange struct {
 	Phase  string  `json:"phase"`
 	Text   string  `json:"text,omitempty"`
-	Device *Device `json:"device,omitempty"` // with the first word that the host gives
+	Device *Device `json:"device,omitempty"` // in the first report from the host
 	Host   *Host   `json:"host,omitempty"`
 }
 
-// A Run says what runs where; it is the content of run.json too.
+// A Run describes a run. It is also the content of run.json.
 type Run struct {
 	Schema      string        `json:"schema"`
 	ID          string        `json:"id"`
@@ -77,29 +76,29 @@ type Run struct {
 	Command     []string      `json:"command"`
 	Solution    string        `json:"solution"` // name
 	Author      string        `json:"author"`
-	Folder      string        `json:"folder,omitempty"`  // of the sources, relative to the project; "" if they were packed
+	Folder      string        `json:"folder,omitempty"`  // source folder, relative to the project; "" if packed
 	Sources     []string      `json:"sources,omitempty"` // in Folder
 	Language    string        `json:"language"`
-	ContentHash string        `json:"content_hash"`                        // the contest's, of the solution
+	ContentHash string        `json:"content_hash"`                        // as the contest computes it
 	DPS         bool          `json:"destination_passing_style,omitempty"` // not part of the content hash
 	Definition  string        `json:"definition"`
 	Set         string        `json:"set"`
-	Seed        uint64        `json:"seed,omitempty"`  // of other generated inputs than the usual ones
-	Whole       int           `json:"whole,omitempty"` // workloads of the set, where some are left out
+	Seed        uint64        `json:"seed,omitempty"`  // seed of the generated inputs; 0: the usual ones
+	Whole       int           `json:"whole,omitempty"` // workloads in the set, if only some of them run
 	Workloads   []WorkloadRef `json:"workloads"`
-	BudgetS     float64       `json:"budget_s,omitempty"` // later than this no workload starts, except the first
+	BudgetS     float64       `json:"budget_s,omitempty"` // no workload starts after this time, except the first
 	Profile     Profile       `json:"profile"`
-	Timer       string        `json:"timer,omitempty"`    // as asked for: "auto", "cupti", "events"
-	Baseline    *Baseline     `json:"baseline,omitempty"` // what is timed in turn with the solution
+	Timer       string        `json:"timer,omitempty"`    // as requested: "auto", "cupti", "events"
+	Baseline    *Baseline     `json:"baseline,omitempty"` // timed alternately with the solution
 	Floors      bool          `json:"floors,omitempty"`   // also time an empty kernel and a copy of the same bytes
 	Tolerance   Tolerance     `json:"tolerance"`
 	Device      Device        `json:"device"`
-	Looked      *Looked       `json:"looked,omitempty"` // besides wrong outputs
+	Looked      *Looked       `json:"looked,omitempty"` // mistakes looked for, besides wrong outputs
 	Host        Host          `json:"host"`
 	Git         *Git          `json:"git,omitempty"`
 }
 
-// Selection says which workloads run: "20 workloads of set default", "5 of the 54 workloads of set contest".
+// Selection describes the workloads: "20 workloads of set default", "5 of the 54 workloads of set contest".
 func (r *Run) Selection() string {
 	set := r.Set
 	if r.Seed != 0 {
@@ -113,12 +112,12 @@ func (r *Run) Selection() string {
 
 // A Baseline is the solution that latencies are compared with.
 type Baseline struct {
-	Name        string `json:"name"` // as asked for
+	Name        string `json:"name"` // as requested
 	Solution    string `json:"solution"`
 	ContentHash string `json:"content_hash"`
 }
 
-// Text returns the name and the hash, and "none" for nil.
+// Text returns the name and the hash, or "none" if b is nil.
 func (b *Baseline) Text() string {
 	if b == nil {
 		return "none"
@@ -126,8 +125,7 @@ func (b *Baseline) Text() string {
 	return b.Name + " " + plain.Short(b.ContentHash)
 }
 
-// Score is what the mean speed-up over the baseline is called: only that over the
-// definition's reference is the contest's.
+// Score returns the name of the mean speed-up over b: "contest score" only if b is the reference.
 func (b *Baseline) Score() string {
 	if b.Name == "reference" {
 		return "contest score"
@@ -139,27 +137,27 @@ func (b *Baseline) Score() string {
 type WorkloadRef struct {
 	UUID  string         `json:"uuid"`
 	Axes  map[string]int `json:"axes"`
-	Tests string         `json:"tests,omitempty"` // in set edge: "scale 0"
+	Tests string         `json:"tests,omitempty"` // tested property, only in set edge: "scale 0"
 }
 
-// A Profile is how often the solution is called and timed (spec section 6).
+// A Profile sets the number of calls and trials and the time limits of a measurement (spec section 6).
 type Profile struct {
 	Name       string  `json:"name"`
 	Warmup     int     `json:"warmup_runs"`
 	Iterations int     `json:"iterations"`
 	Trials     int     `json:"num_trials"`
 	TimeoutS   float64 `json:"timeout_s"`            // wall clock for one workload
-	Target     float64 `json:"target,omitempty"`     // width of the interval up to which trials are added; 0: none
-	MaxTimeS   float64 `json:"max_time_s,omitempty"` // of timing one workload; 0: no limit
+	Target     float64 `json:"target,omitempty"`     // add trials until the interval is this narrow; 0: add none
+	MaxTimeS   float64 `json:"max_time_s,omitempty"` // limit for timing one workload; 0: none
 }
 
-// Looked says which mistakes a run looks for.
+// Looked lists the mistakes that a run looks for.
 type Looked struct {
-	For []string `json:"for"`           // with the calls that are examined
-	Not []string `json:"not,omitempty"` // what the device or the language cannot show
+	For []string `json:"for"`           // each with the calls that are examined
+	Not []string `json:"not,omitempty"` // mistakes that this device or language cannot show
 }
 
-// String is one sentence.
+// String returns one sentence.
 func (l *Looked) String() string {
 	text := "looked for: " + strings.Join(l.For, "; ")
 	if len(l.Not) > 0 {
@@ -183,63 +181,63 @@ type Host struct {
 	Cores  int    `json:"cores"`
 	Memory int64  `json:"memory_bytes"`
 
-	// Confined says by what the submission's process is kept from the run's files and processes.
+	// Confined names the mechanisms that keep the submission from the run's files and processes.
 	Confined string `json:"confined,omitempty"`
 }
 
-// Git is the state of the repository that the solution came from.
+// Git is the state of the repository that contains the solution.
 type Git struct {
 	Commit string `json:"commit"`
 	Dirty  bool   `json:"dirty"`
 }
 
-// Built tells how the solution was built.
+// Built is the result of building the solution.
 type Built struct {
 	OK      bool    `json:"ok"`
-	Cached  bool    `json:"cached"` // nothing was compiled; false of what Python builds
+	Cached  bool    `json:"cached"` // nothing was compiled; always false for Python builds
 	Seconds float64 `json:"seconds"`
 	Log     string  `json:"log,omitempty"` // the compiler's output
 }
 
-// Started opens a workload: number Index of Total, counted from 1.
+// Started starts a workload: number Index of Total, from 1.
 type Started struct {
 	Index int            `json:"index"`
 	Total int            `json:"total"`
 	Axes  map[string]int `json:"axes"`
 }
 
-// Samples are all timings of one workload, in nanoseconds, a row for each trial. All figures but the official one are
-// about the timings of all trials together.
+// Samples holds the timings of one workload, in nanoseconds, one row per trial. All figures except MedianNS are over
+// the timings of all trials together.
 type Samples struct {
 	Timer     string     `json:"timer"`                // "cupti", "cuda events"
-	TimerNote string     `json:"timer_note,omitempty"` // why CUPTI was not used, where it was asked for
+	TimerNote string     `json:"timer_note,omitempty"` // why CUPTI was requested but not used
 	ColdL2    bool       `json:"cold_l2"`
 	TrialsNS  [][]int64  `json:"trials_ns"`
-	MedianNS  float64    `json:"median_ns"` // the official figure: mean over trials of the trial's median
+	MedianNS  float64    `json:"median_ns"` // official latency: the mean over trials of each trial's median
 	MinNS     int64      `json:"min_ns"`
 	N         int        `json:"n"`
 	Q1NS      float64    `json:"q1_ns"` // quartiles
 	Q2NS      float64    `json:"q2_ns"` // the median of all timings
 	Q3NS      float64    `json:"q3_ns"`
 	MeanNS    float64    `json:"mean_ns"`
-	Interval  Interval   `json:"interval"`                // of the median of all timings
+	Interval  Interval   `json:"interval"`                // confidence interval of Q2NS
 	Bytes     int64      `json:"bytes"`                   // of all input and output tensors
-	Bandwidth float64    `json:"achieved_gb_s,omitempty"` // Bytes over the official figure, in 10^9 bytes a second
-	Warnings  []string   `json:"warnings,omitempty"`      // what the figures should be read with
+	Bandwidth float64    `json:"achieved_gb_s,omitempty"` // Bytes / MedianNS, in 10^9 bytes a second
+	Warnings  []string   `json:"warnings,omitempty"`      // caveats about the figures
 	Truncated bool       `json:"truncated,omitempty"`     // a time limit ended the measurement
-	Kernels   []Activity `json:"kernels,omitempty"`       // of one call, in order of their start; none with events
+	Kernels   []Activity `json:"kernels,omitempty"`       // of one call, in order of start; empty with CUDA events
 	Stamp     *Stamp     `json:"stamp,omitempty"`
-	Measured  int        `json:"measured"`            // how often the workload was measured; these are the last timings
-	Disturbed []string   `json:"disturbed,omitempty"` // sentences that say why the timings are in doubt
+	Measured  int        `json:"measured"`            // number of measurements; only the last one's timings are kept
+	Disturbed []string   `json:"disturbed,omitempty"` // reasons to doubt the timings, as sentences
 
-	Warm      *Timings `json:"warm,omitempty"`       // on a warm L2, right after
-	Baseline  *Timings `json:"baseline,omitempty"`   // of the run's baseline, trials taken in turn with these
-	CopyNS    float64  `json:"copy_ns,omitempty"`    // of a copy that moves Bytes, half of them read and half written
+	Warm      *Timings `json:"warm,omitempty"`       // with a warm L2, measured right afterwards
+	Baseline  *Timings `json:"baseline,omitempty"`   // of the run's baseline, its trials alternating with these
+	CopyNS    float64  `json:"copy_ns,omitempty"`    // roofline copy of Bytes, half read and half written
 	EmptyNS   float64  `json:"empty_ns,omitempty"`   // of an empty kernel
-	CopyShare float64  `json:"copy_share,omitempty"` // CopyNS over the official figure: the share of the copy's bandwidth
+	CopyShare float64  `json:"copy_share,omitempty"` // CopyNS / MedianNS: the fraction of the copy's bandwidth
 }
 
-// Timings are those of a measurement beside a workload's own. Figures are as in Samples.
+// Timings is an additional measurement of a workload, with figures as in Samples.
 type Timings struct {
 	Timer     string    `json:"timer"`
 	ColdL2    bool      `json:"cold_l2"`
@@ -250,16 +248,16 @@ type Timings struct {
 	Disturbed []string  `json:"disturbed,omitempty"`
 }
 
-// A Floor is what no solution can beat on this GPU: the time of an empty kernel, or of a plain copy.
+// A Floor is a lower bound on this GPU's latencies: the time of an empty kernel or of a roofline copy.
 type Floor struct {
 	Kind  string `json:"kind"`            // "empty", "copy"
-	Bytes int64  `json:"bytes,omitempty"` // that the copy moves: half of them read, half written
-	Shape string `json:"shape,omitempty"` // of the copy, the fastest of some
+	Bytes int64  `json:"bytes,omitempty"` // moved by the copy: half read, half written
+	Shape string `json:"shape,omitempty"` // of the fastest copy tried
 	Timings
 }
 
-// An Interval is where a median lies with a Confidence of 0.95, or a little more; of less than 6 timings it is their
-// range, at whatever confidence that has (stats.Summarize).
+// An Interval contains the median with a Confidence of at least 0.95. With fewer than 6 timings it is their range, and
+// its Confidence may be lower (stats.Summarize).
 type Interval struct {
 	LoNS       float64 `json:"lo_ns"`
 	HiNS       float64 `json:"hi_ns"`
@@ -267,16 +265,16 @@ type Interval struct {
 	Confidence float64 `json:"confidence"`
 }
 
-// Evaluated is a verdict: the official trace with its evaluation, and the facts that the format lacks.
+// Evaluated is a verdict: the official trace, and facts that the trace cannot hold.
 type Evaluated struct {
 	Index   int          `json:"index"`
 	Trace   *trace.Trace `json:"trace"`             // the official trace line
 	Detail  string       `json:"detail,omitempty"`  // one line: the worst element, or the error
-	Ratio   *float64     `json:"speedup,omitempty"` // over a baseline that is not the reference: its latency over this one
+	Ratio   *float64     `json:"speedup,omitempty"` // speed-up over a baseline other than the reference
 	Seconds float64      `json:"seconds"`           // wall clock of the whole workload
 }
 
-// UnmarshalJSON refuses a trace without an evaluation.
+// UnmarshalJSON rejects a trace without an evaluation.
 func (e *Evaluated) UnmarshalJSON(data []byte) error {
 	type fields Evaluated
 	if err := json.Unmarshal(data, (*fields)(e)); err != nil {
@@ -288,7 +286,7 @@ func (e *Evaluated) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// Status is the verdict in the contest's words.
+// Status returns the verdict, as the contest spells it.
 func (e *Evaluated) Status() trace.Status { return e.Trace.Evaluation.Status }
 
 // Passed reports whether the workload passed.
@@ -300,7 +298,7 @@ func (e *Evaluated) Axes() map[string]int { return maps.Collect(e.Trace.Workload
 // Log returns the log of the evaluation.
 func (e *Evaluated) Log() string { return e.Trace.Evaluation.Log }
 
-// Latency returns the official latency in milliseconds; nil if it was not measured.
+// Latency returns the official latency in milliseconds, or nil if it was not measured.
 func (e *Evaluated) Latency() *float64 {
 	if p := e.Trace.Evaluation.Performance; p != nil && p.LatencyMS > 0 {
 		return &p.LatencyMS
@@ -308,7 +306,7 @@ func (e *Evaluated) Latency() *float64 {
 	return nil
 }
 
-// Speedup returns the baseline's latency over this one; nil without a baseline that passes.
+// Speedup returns the baseline's latency divided by this one, or nil without a baseline that passes.
 func (e *Evaluated) Speedup() *float64 {
 	if p := e.Trace.Evaluation.Performance; e.Ratio == nil && p != nil && p.SpeedupFactor > 0 {
 		return &p.SpeedupFactor
@@ -316,7 +314,7 @@ func (e *Evaluated) Speedup() *float64 {
 	return e.Ratio
 }
 
-// Errors returns the largest absolute and relative errors; nil if outputs were not compared. e may be nil.
+// Errors returns the largest absolute and relative errors, or nil if no outputs were compared. e may be nil.
 func (e *Evaluated) Errors() (abs, rel *float64) {
 	if e == nil || e.Trace.Evaluation.Correctness == nil {
 		return nil, nil
@@ -325,29 +323,29 @@ func (e *Evaluated) Errors() (abs, rel *float64) {
 	return &c.MaxAbsoluteError, &c.MaxRelativeError
 }
 
-// A Message is one sentence, and what to do about it.
+// A Message is one sentence, with an optional hint.
 type Message struct {
 	Text string `json:"text"`
 	Hint string `json:"hint,omitempty"`
-	Log  string `json:"log,omitempty"` // of failed: what the solution, or what runs it, has said
+	Log  string `json:"log,omitempty"` // of failed events: output of the solution or of the program that runs it
 }
 
-// Contradiction is the Check of a finding about a stream that cannot be what one run has told: a verdict that stands
-// twice, numbers out of order, totals or an exit status that are not those of the verdicts; of a job, also lines that
-// its agent has not signed, or that are missing. The workload then has no verdict.
+// Contradiction is the Check of a finding about an impossible stream: two verdicts on a workload, numbers out of order,
+// totals or an exit status that disagree with the verdicts, or missing or unsigned lines of a job. The workload then
+// has no verdict.
 const Contradiction = "contradiction"
 
-// A Finding is something that a solution does and an honest one does not. The verdict stays the contest's.
+// A Finding reports something that no honest solution does. The contest's verdict stays the same.
 type Finding struct {
-	Check string `json:"check"`           // its name: "cached-by-pointer", "race", ...
-	Place string `json:"place,omitempty"` // file:line:column in the source, or a kernel, which it is about
+	Check string `json:"check"`           // name of the check: "cached-by-pointer", "race", ...
+	Place string `json:"place,omitempty"` // file:line:column in the source, or a kernel
 	Text  string `json:"text"`
 }
 
-// Told are the findings of a run that were shown, with the workload of each.
+// Told records the findings already shown, each with the workload it was shown for.
 type Told map[[2]string]string
 
-// Text returns the text of f on a workload to be shown; it is short if the same finding was shown before.
+// Text returns the text to show for f on a workload. It is short if the finding was shown before.
 func (t Told) Text(f *Finding, workload string) string {
 	key := [2]string{f.Check, cmp.Or(f.Place, f.Text)}
 	first, again := t[key]
@@ -361,23 +359,23 @@ func (t Told) Text(f *Finding, workload string) string {
 	return "as on " + first
 }
 
-// Done closes a run.
+// Done ends a run and holds its totals.
 type Done struct {
 	Passed  int     `json:"passed"`
-	Failed  int     `json:"failed"`            // judged, and not PASSED
+	Failed  int     `json:"failed"`            // judged, but not PASSED
 	Missing int     `json:"missing"`           // without a verdict
-	Left    int     `json:"not_run,omitempty"` // of these: the run's budget was spent
+	Left    int     `json:"not_run,omitempty"` // of Missing: not started because the budget was spent
 	Seconds float64 `json:"seconds"`
 
 	Findings int      `json:"findings,omitempty"`
-	Score    *float64 `json:"score,omitempty"`  // mean speed-up, 0 where a workload fails; absent without a baseline
-	Scored   int      `json:"scored,omitempty"` // workloads that the mean is over: those that the baseline passes
+	Score    *float64 `json:"score,omitempty"`  // mean speed-up; 0 if a workload fails, absent without a baseline
+	Scored   int      `json:"scored,omitempty"` // workloads in the mean: those that the baseline passes
 }
 
-// A Sink takes events in order. It must not keep the pointers in an event beyond the call.
+// A Sink receives events in order. It must not keep pointers from an event.
 type Sink func(Event) error
 
-// A Stream numbers events and hands each to every sink. Emit may be called from several goroutines.
+// A Stream numbers events and passes each to every sink. Emit may be called concurrently.
 type Stream struct {
 	mu    sync.Mutex
 	seq   int64
@@ -386,12 +384,12 @@ type Stream struct {
 	now   func() time.Time
 }
 
-// NewStream returns a stream into sinks.
+// NewStream returns a stream that writes to sinks.
 func NewStream(sinks ...Sink) *Stream {
 	return &Stream{sinks: sinks, now: time.Now}
 }
 
-// Emit sets the number and time of e and passes it on. A sink that fails gets no further events.
+// Emit sets the number and time of e and passes it to the sinks. A sink that fails gets no further events.
 func (s *Stream) Emit(e Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -410,14 +408,14 @@ func (s *Stream) Emit(e Event) {
 	}
 }
 
-// Err is the first error of a sink.
+// Err returns the first error of a sink.
 func (s *Stream) Err() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.err
 }
 
-// Marshal gives the line of e, with its newline.
+// Marshal returns e as a line, including the newline.
 func Marshal(e Event) ([]byte, error) {
 	line, err := json.Marshal(e)
 	return append(line, '\n'), err

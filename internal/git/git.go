@@ -1,5 +1,5 @@
-// Package git runs the program git on the repository of a submission. It reads, but for Tag and Push; it never commits,
-// moves a tag or forces a push. What a revision holds is what a clean checkout of it holds.
+// Package git runs git on the repository of a submission. Only Tag and Push write; nothing commits, moves a tag or
+// forces a push. A revision has the content of its clean checkout.
 package git
 
 import (
@@ -20,21 +20,21 @@ import (
 )
 
 var (
-	// ErrMissing says that there is no program git.
+	// ErrMissing reports that the git program is not installed.
 	ErrMissing = hint.Wrap(errors.New("git: not found"), "install git")
-	// ErrNoRepository says that a folder is in no working tree of git.
+	// ErrNoRepository reports that a folder is not in a git working tree.
 	ErrNoRepository = hint.Wrap(errors.New("not a git repository"), "git init makes it one")
-	// ErrOffline says that a remote gave no answer in time, or none at all.
+	// ErrOffline reports that a remote is unreachable or did not answer in time.
 	ErrOffline = errors.New("no answer")
 )
 
-// maxOutput bounds what is read of one git command, in bytes.
+// maxOutput limits the output of one git command, in bytes.
 const maxOutput = 64 << 20
 
-// An Error is a git command that failed, in git's words, without what is secret in URLs.
+// An Error is a failed git command with git's message, without credentials in URLs.
 type Error struct {
 	Command string // "push"
-	Text    string // its complaint, one or more lines
+	Text    string // git's message, one or more lines
 	err     error
 }
 
@@ -46,11 +46,10 @@ func (e *Error) Advice() string { return read(signs, e.Text) }
 
 // A Repository is a working tree and its history.
 type Repository struct {
-	Top string // the root of the working tree, links resolved
+	Top string // root of the working tree, symbolic links resolved
 }
 
-// Root is the nearest folder with a .git, dir itself or above it, as an absolute path; "" where there is none. Git is
-// not asked.
+// Root returns the absolute path of the nearest folder with a .git, dir itself or above it, or "". It does not run git.
 func Root(dir string) string {
 	at, err := filepath.Abs(dir)
 	for err == nil {
@@ -65,8 +64,7 @@ func Root(dir string) string {
 	return ""
 }
 
-// Open finds the working tree that holds the folder dir. The error is, or wraps, ErrMissing or ErrNoRepository, where
-// it is that.
+// Open returns the working tree that contains the folder dir. The error may wrap ErrMissing or ErrNoRepository.
 func Open(ctx context.Context, dir string) (*Repository, error) {
 	if _, err := exec.LookPath("git"); err != nil {
 		return nil, ErrMissing
@@ -82,10 +80,10 @@ func Open(ctx context.Context, dir string) (*Repository, error) {
 	return &Repository{Top: top}, err
 }
 
-// IsMissing tells whether err says that there is no git, or no repository.
+// IsMissing reports whether err wraps ErrMissing or ErrNoRepository.
 func IsMissing(err error) bool { return errors.Is(err, ErrMissing) || errors.Is(err, ErrNoRepository) }
 
-// Relative gives the path of file below Top, with slashes; "." is Top itself. It is false where file is not below it.
+// Relative returns the slash-separated path of file relative to Top, or false if file is outside Top.
 func (r *Repository) Relative(file string) (string, bool) {
 	abs, err := filepath.Abs(file)
 	if err != nil {
@@ -101,12 +99,12 @@ func (r *Repository) Relative(file string) (string, bool) {
 	return filepath.ToSlash(rel), true
 }
 
-// own are the variables that environment sets, or by which a hook or a script names its own repository.
+// own matches the variables that environment sets, and those that select another repository in hooks and scripts.
 var own = regexp.MustCompile(`^(GIT_(DIR|WORK_TREE|INDEX_FILE|OBJECT_DIRECTORY|PREFIX|ALTERNATE_OBJECT_DIRECTORIES|` +
 	`COMMON_DIR|NAMESPACE|LITERAL_PATHSPECS|ASKPASS|TERMINAL_PROMPT|OPTIONAL_LOCKS|TRACE|CURL_VERBOSE|TRACE_CURL)|` +
 	`LC_ALL|LANGUAGE)=`)
 
-// environment is that of git: nothing asks for a password, and messages are in English.
+// environment returns git's environment: no password prompts, and messages in English.
 func environment(more ...string) []string {
 	var env []string
 	for _, v := range os.Environ() {
@@ -125,14 +123,14 @@ type command struct {
 	env   []string
 }
 
-// run gives what git prints on stdout.
+// run returns git's stdout.
 func (r *Repository) run(ctx context.Context, c command, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, "git", append([]string{"-C", r.Top, "-c", "core.fsmonitor=false"}, args...)...)
 	cmd.Env = environment(c.env...)
 	cmd.Stdin = strings.NewReader(c.stdin)
 	out, complaint := &plain.Buffer{Limit: maxOutput}, &plain.Buffer{Limit: 1 << 16}
 	cmd.Stdout, cmd.Stderr = out, complaint
-	cmd.WaitDelay = time.Second // a helper of git's that has outlived it may hold the pipes
+	cmd.WaitDelay = time.Second // a surviving helper process of git may hold the pipes
 	err := cmd.Run()
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
@@ -147,7 +145,7 @@ func (r *Repository) run(ctx context.Context, c command, args ...string) ([]byte
 	return out.Bytes(), nil
 }
 
-// line is what git prints, without the newline at its end.
+// line returns git's stdout without the final newline.
 func (r *Repository) line(ctx context.Context, args ...string) (string, error) {
 	out, err := r.run(ctx, command{}, args...)
 	return strings.TrimSuffix(string(out), "\n"), err
@@ -158,18 +156,18 @@ var (
 	query    = regexp.MustCompile(`(\w://[^\s?#'"]*)[?#][^\s'"]*`)
 )
 
-// scrub takes user names, passwords and tokens out of the URLs in text.
+// scrub removes user names, passwords and tokens from the URLs in text.
 func scrub(text string) string {
 	return query.ReplaceAllString(userinfo.ReplaceAllString(text, "$1"), "$1")
 }
 
-// A Head is the commit that is checked out.
+// A Head is the checked-out commit.
 type Head struct {
-	Commit string // "" where nothing is committed yet
-	Branch string // "" where HEAD is detached
+	Commit string // "" if nothing is committed yet
+	Branch string // "" if HEAD is detached
 }
 
-// Head reads HEAD.
+// Head returns the checked-out commit and branch.
 func (r *Repository) Head(ctx context.Context) (h Head, err error) {
 	var failed *Error
 	if h.Branch, err = r.line(ctx, "symbolic-ref", "--quiet", "--short", "HEAD"); err != nil && !errors.As(err, &failed) {
@@ -179,7 +177,7 @@ func (r *Repository) Head(ctx context.Context) (h Head, err error) {
 	return h, err
 }
 
-// Commit is the commit that a revision names, in git's words for one; "" where it names none.
+// Commit returns the commit that revision names, or "" if git cannot resolve it.
 func (r *Repository) Commit(ctx context.Context, revision string) (string, error) {
 	commit, err := r.line(ctx, "rev-parse", "--verify", "--quiet", "--end-of-options", revision+"^{commit}")
 	if _, ok := errors.AsType[*Error](err); ok {
@@ -188,8 +186,7 @@ func (r *Repository) Commit(ctx context.Context, revision string) (string, error
 	return commit, err
 }
 
-// UserName is git's user.name as seen from the folder dir, or the nearest above it that is there; "" where there is
-// none.
+// UserName returns git's user.name for dir, or its nearest existing parent; "" if it is not set.
 func UserName(ctx context.Context, dir string) string {
 	ctx, cancel := context.WithTimeout(ctx, remoteLimit)
 	defer cancel()
@@ -206,7 +203,7 @@ func UserName(ctx context.Context, dir string) string {
 	return strings.TrimSpace(name)
 }
 
-// Tracked tells whether the index has the file, a path below Top.
+// Tracked reports whether the index contains file, a path relative to Top.
 func (r *Repository) Tracked(ctx context.Context, file string) bool {
 	out, err := r.line(ctx, "ls-files", "--", file)
 	return err == nil && out != ""
@@ -214,15 +211,15 @@ func (r *Repository) Tracked(ctx context.Context, file string) bool {
 
 // A Change is a file that differs from HEAD.
 type Change struct {
-	Path  string // below Top
+	Path  string // relative to Top
 	State string // "modified", "added", "deleted", "renamed", "unmerged", "untracked", "ignored"
 }
 
 var states = map[byte]string{'M': "modified", 'T': "modified", 'A': "added", 'D': "deleted", 'R': "renamed",
 	'C': "added", 'U': "unmerged", '?': "untracked", '!': "ignored"}
 
-// Changes lists what differs from HEAD at and below paths, sorted as git does: the working tree's changes, those that
-// are staged, and files that git ignores or does not know.
+// Changes returns the files at or below paths that differ from HEAD, in git's order, including staged, untracked and
+// ignored files.
 func (r *Repository) Changes(ctx context.Context, paths ...string) (changes []Change, err error) {
 	if len(paths) == 0 {
 		return nil, nil
@@ -242,8 +239,8 @@ func (r *Repository) Changes(ctx context.Context, paths ...string) (changes []Ch
 	return changes, err
 }
 
-// State is the commit of the working tree that holds the folder dir, and whether names in dir differ from it; "" where
-// there is no commit.
+// State returns the checked-out commit of the working tree around dir, or "", and reports whether names in dir differ
+// from it.
 func State(ctx context.Context, dir string, names ...string) (commit string, dirty bool) {
 	r, err := Open(ctx, dir)
 	if err != nil {
@@ -263,8 +260,8 @@ func State(ctx context.Context, dir string, names ...string) (commit string, dir
 	return commit, dirty || err != nil
 }
 
-// Checkout puts the commit into a new temporary folder as git makes it with its own settings: filters, hooks and line
-// ends of this user's or this clone's configuration are not used, and neither are submodules. The caller calls remove.
+// Checkout checks out commit into a new temporary folder with git's defaults: without filters, hooks and line-ending
+// settings of this user or clone, and without submodules. The caller must call remove.
 func (r *Repository) Checkout(ctx context.Context, commit string) (dir string, remove func(), err error) {
 	objects, err := r.line(ctx, "rev-parse", "--path-format=absolute", "--git-path", "objects")
 	if err != nil {
@@ -306,15 +303,15 @@ func (r *Repository) Checkout(ctx context.Context, commit string) (dir string, r
 	return temp, remove, nil
 }
 
-// LinkOut is what the link name, below the folder root, says where that is no part of root: a clone of root has nothing
-// there. It is "" for what is no link, or one to a file of root. With root "" only links to absolute paths lead out.
+// LinkOut returns the target of the symbolic link name if that is absolute or outside the folder root, so that a clone
+// lacks it; else "". With root "" it returns every link's target.
 func LinkOut(root, name string) string {
 	text, err := os.Readlink(name)
 	if err != nil || filepath.IsAbs(text) || root == "" {
 		return text
 	}
 	target, err := filepath.EvalSymlinks(name)
-	if err != nil { // to nothing that is here
+	if err != nil { // a dangling link
 		target = filepath.Join(filepath.Dir(name), text)
 	} else if real, err := filepath.EvalSymlinks(root); err == nil {
 		root = real

@@ -24,7 +24,7 @@ func TestScrub(t *testing.T) {
 	}
 }
 
-// repository makes one with the files, in a commit; git runs git there.
+// repository creates a repository with files in a commit. The returned function runs git in it.
 func repository(t *testing.T, files map[string]string) (r *Repository, git func(args ...string) string) {
 	t.Helper()
 	if _, err := exec.LookPath("git"); err != nil {
@@ -67,7 +67,7 @@ func write(t *testing.T, name, text string) {
 	}
 }
 
-// A checkout is what others get: this clone's filters, hooks, attributes, line ends and replacements are not theirs.
+// A checkout ignores this clone's filters, hooks, attributes, line endings and replacements.
 func TestCheckout(t *testing.T) {
 	r, git := repository(t, map[string]string{"solution/cuda/k.cu": "one\ntwo\n", ".gitattributes": "*.cu filter=upper\n"})
 	git("config", "core.eol", "crlf")
@@ -119,7 +119,7 @@ func TestChanges(t *testing.T) {
 	}
 }
 
-// The order is that of time, then of numbers; tags of trees are none, and one of a tag is one.
+// Tags are ordered by time, then by number. Tags of trees are left out, tags of tags are included.
 func TestTags(t *testing.T) {
 	r, git := repository(t, map[string]string{"k": "1"})
 	t.Setenv("GIT_COMMITTER_DATE", "@2000000000 +0000")

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// A sign is a word of git's complaint, or several, with the hint for it.
+// A sign maps substrings of a git message, separated by "|", to a hint.
 type sign struct{ words, hint string }
 
 var signs = []sign{
@@ -14,7 +14,7 @@ var signs = []sign{
 	{"gpg", "git signs tags here, as tag.gpgSign says; git config tag.gpgSign false makes plain ones"},
 }
 
-// pushSigns are about pushing a tag that exists here. %s in a hint is the command that pushes again.
+// pushSigns are the signs for a failed push of an existing tag. %s in a hint is the command that retries the push.
 var pushSigns = []sign{
 	{"already exists", "it is never overwritten: git fetch --tags, then give the tag another name: tag in [submit] of " +
 		"config.toml"},
@@ -26,7 +26,7 @@ var pushSigns = []sign{
 	{"", "the tag is made here; to try again: %s"},
 }
 
-// pushHint returns the hint for a push of the tag that failed.
+// pushHint returns the hint for a failed push of tag.
 func pushHint(err error, remote, tag string) string {
 	again := fmt.Sprintf("git push %s refs/tags/%s", remote, tag)
 	return strings.ReplaceAll(read(pushSigns, err.Error()), "%s", again)

@@ -15,26 +15,26 @@ import (
 	"fisub/internal/plain"
 )
 
-// maxLine bounds a line that is git's or a commit's, in bytes.
+// maxLine limits a line of git's messages or of a commit, in bytes.
 const maxLine = 1000
 
-// remoteLimit is how long a remote has to list its tags.
+// remoteLimit is the time limit for a remote's answer.
 const remoteLimit = 15 * time.Second
 
-// A Remote is where a tag is pushed to.
+// A Remote is a remote repository to push tags to.
 type Remote struct {
 	Name string   `json:"name"`
-	URLs []string `json:"urls"` // for pushing, without user names, passwords and tokens
+	URLs []string `json:"urls"` // push URLs, without credentials
 }
 
-// Remotes lists the names of the remotes, sorted.
+// Remotes returns the names of all remotes, sorted.
 func (r *Repository) Remotes(ctx context.Context) ([]string, error) {
 	out, err := r.line(ctx, "remote")
 	return strings.Fields(out), err
 }
 
-// Remote finds the remote of that name; for "" it is the one of the branch, else origin, else the only one. It is nil
-// where there is none.
+// Remote returns the remote called name, or for "" the branch's remote, else origin, else the only remote. It returns
+// nil if there is no such remote.
 func (r *Repository) Remote(ctx context.Context, name, branch string) (*Remote, error) {
 	names, err := r.Remotes(ctx)
 	if err != nil {
@@ -67,7 +67,7 @@ func (r *Repository) Remote(ctx context.Context, name, branch string) (*Remote, 
 	return found, nil
 }
 
-// batch keeps ssh from asking for a passphrase or about a host's key, unless the user has chosen the command.
+// batch returns environment variables that keep ssh from prompting, or nil if the user has configured an ssh command.
 func (r *Repository) batch(ctx context.Context) []string {
 	for _, v := range environment() {
 		if strings.HasPrefix(v, "GIT_SSH_COMMAND=") || strings.HasPrefix(v, "GIT_SSH=") {
@@ -80,10 +80,10 @@ func (r *Repository) batch(ctx context.Context) []string {
 	return []string{"GIT_SSH_COMMAND=ssh -oBatchMode=yes"}
 }
 
-// Refs are the branches and tags of a remote: name to object.
+// Refs maps the branches and tags of a remote to their objects.
 type Refs map[string]string
 
-// ask runs a command that waits for the remote, for as long as remoteLimit.
+// ask runs a git command that contacts the remote, limited to remoteLimit.
 func (r *Repository) ask(ctx context.Context, remote string, args ...string) ([]byte, error) {
 	limit, cancel := context.WithTimeout(ctx, remoteLimit)
 	defer cancel()
@@ -94,7 +94,7 @@ func (r *Repository) ask(ctx context.Context, remote string, args ...string) ([]
 	return out, err
 }
 
-// List asks the remote for its refs. The error wraps ErrOffline where the remote gives no answer.
+// List returns the refs of the remote. The error wraps ErrOffline if the remote is unreachable.
 func (r *Repository) List(ctx context.Context, remote string) (Refs, error) {
 	out, err := r.ask(ctx, remote, "ls-remote", "--quiet", "--", remote)
 	if failed, ok := errors.AsType[*Error](err); ok {
@@ -112,10 +112,10 @@ func (r *Repository) List(ctx context.Context, remote string) (Refs, error) {
 	return refs, nil
 }
 
-// Tag is the object of a tag of the remote, "" where it has none of that name.
+// Tag returns the object of the remote's tag, or "".
 func (refs Refs) Tag(name string) string { return refs["refs/tags/"+name] }
 
-// Names are the names of the remote's tags.
+// Names returns the names of the remote's tags, sorted.
 func (refs Refs) Names() (names []string) {
 	for ref := range refs {
 		if name, ok := strings.CutPrefix(ref, "refs/tags/"); ok && !strings.HasSuffix(name, "^{}") {
@@ -126,8 +126,8 @@ func (refs Refs) Names() (names []string) {
 	return names
 }
 
-// Lacking lists the commits up to commit that a remote with refs has not, the newest first, each as its short hash and
-// first line; n counts all of them, of which at most limit are given.
+// Lacking returns the commits up to commit that are missing on a remote with refs, newest first, as short hash and
+// subject. n counts all of them, of which at most limit are returned.
 func (r *Repository) Lacking(ctx context.Context, commit string, refs Refs, limit int) (
 	commits []string, n int, err error) {
 	var revs strings.Builder
@@ -148,22 +148,22 @@ func (r *Repository) Lacking(ctx context.Context, commit string, refs Refs, limi
 	return commits, n, nil
 }
 
-// Preview asks the remote whether it would take the commit, or the object of a tag, as a new tag of that name. Nothing
-// is sent, and no hook of this repository runs. The error wraps ErrOffline where it gives no answer in time.
+// Preview asks the remote whether it would accept object, a commit or a tag object, as a new tag. It sends nothing and
+// runs no local hook. The error wraps ErrOffline if the remote does not answer in time.
 func (r *Repository) Preview(ctx context.Context, remote, object, tag string) error {
 	_, err := r.ask(ctx, remote, "push", "--dry-run", "--porcelain", "--no-verify", "--no-follow-tags",
 		"--recurse-submodules=no", "--", remote, object+":refs/tags/"+tag)
 	return refused(err)
 }
 
-// Push sends the tag, and the commits that it needs, and nothing else. A tag of the remote is never overwritten.
+// Push pushes the tag and the commits it needs, nothing else. It never overwrites a remote tag.
 func (r *Repository) Push(ctx context.Context, remote, tag string) error {
 	out, err := r.run(ctx, command{env: r.batch(ctx)}, "push", "--porcelain", "--no-follow-tags",
 		"--recurse-submodules=no", "--", remote, "refs/tags/"+tag)
 	var failed *Error
 	if errors.As(err, &failed) {
 		for line := range strings.Lines(string(out)) {
-			// "!", the refs, and the reason in brackets, which the complaint does not always repeat.
+			// Format: "!", the refs, and the reason in brackets, which stderr does not always repeat.
 			if why, ok := strings.CutPrefix(line, "!\t"); ok {
 				_, why, _ = strings.Cut(strings.TrimSpace(why), "\t")
 				failed.Text = cmp.Or(why, "refused") + "\n" + failed.Text
@@ -176,7 +176,7 @@ func (r *Repository) Push(ctx context.Context, remote, tag string) error {
 	return err
 }
 
-// refused leaves out of git's complaint what is not about this push.
+// refused removes generic lines from git's error message.
 func refused(err error) error {
 	var failed *Error
 	if !errors.As(err, &failed) {
@@ -195,18 +195,18 @@ func refused(err error) error {
 	return err
 }
 
-// A Tag is a tag of the repository that leads to a commit.
+// A Tag is a local tag of a commit.
 type Tag struct {
 	Name      string    `json:"name"`
-	Object    string    `json:"object"` // hash of the tag itself; of a lightweight one, which has none, the commit's
+	Object    string    `json:"object"` // hash of the tag object; the commit's hash for a lightweight tag
 	Commit    string    `json:"commit"`
 	Created   time.Time `json:"created"`
 	Annotated bool      `json:"annotated"`
-	Message   string    `json:"-"` // "" of a lightweight one
+	Message   string    `json:"-"` // "" for a lightweight tag
 }
 
-// Tags lists the tags that lead to commits, the newest first: the contest takes the newest of a definition. Of two of
-// the same second the one with the higher number in its name is the newer.
+// Tags returns the tags of commits, newest first: the contest uses a definition's newest tag. For tags of the same
+// second, the higher number in the name is newer.
 func (r *Repository) Tags(ctx context.Context) ([]Tag, error) {
 	out, err := r.run(ctx, command{}, "for-each-ref", "--sort=-version:refname", "--sort=-creatordate",
 		"--format=%(refname)%00%(objecttype)%00%(objectname)%00"+
@@ -224,7 +224,7 @@ func (r *Repository) Tags(ctx context.Context) ([]Tag, error) {
 			kind, t.Commit = text(3), text(4)
 			t.Message = text(6)
 		}
-		if kind == "tag" { // of a tag of a tag
+		if kind == "tag" { // a tag of a tag
 			if t.Commit, err = r.Commit(ctx, t.Object); err != nil {
 				return nil, err
 			}
@@ -239,7 +239,7 @@ func (r *Repository) Tags(ctx context.Context) ([]Tag, error) {
 	return tags, nil
 }
 
-// CheckName tells whether git takes a tag of that name. The error gives git's word for what is wrong.
+// CheckName returns an error if name is not a valid git tag name.
 func (r *Repository) CheckName(ctx context.Context, name string) error {
 	_, err := r.run(ctx, command{}, "check-ref-format", "refs/tags/"+name)
 	var failed *Error
@@ -249,7 +249,7 @@ func (r *Repository) CheckName(ctx context.Context, name string) error {
 	return err
 }
 
-// Tag makes an annotated tag with the message on the commit. A tag that exists is never moved: it is an error.
+// Tag creates an annotated tag of commit. It returns an error if the tag exists; it never moves one.
 func (r *Repository) Tag(ctx context.Context, name, commit string, message string) (object string, err error) {
 	if _, err := r.run(ctx, command{stdin: message}, "tag", "--annotate", "--cleanup=verbatim", "--file=-", "--", name,
 		commit); err != nil {

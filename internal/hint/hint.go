@@ -9,7 +9,7 @@ import (
 	"syscall"
 )
 
-// An adviser is an error type with hints of its own. An empty hint is none.
+// An adviser is an error with its own hint; "" means no hint.
 type adviser interface{ Advice() string }
 
 type hinted struct {
@@ -28,8 +28,8 @@ func Wrap(err error, text string) error {
 	return &hinted{err, text}
 }
 
-// Of returns the hint of err, or "". If several errors in the chain of err have one, the outermost counts. Errors of
-// the operating system that any package may meet have a hint without Wrap.
+// Of returns the hint of err, or "". If several errors in the chain have a hint, the outermost one counts. Common
+// operating-system errors have a hint without Wrap.
 func Of(err error) string {
 	if text := find(err); text != "" {
 		return text

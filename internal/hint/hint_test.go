@@ -19,7 +19,7 @@ func TestOf(t *testing.T) {
 	for _, tc := range []struct {
 		name string
 		err  error
-		want string // a prefix; "" is no hint
+		want string // a prefix; "" for no hint
 	}{
 		{"none", plain, ""},
 		{"nil", nil, ""},

@@ -1,5 +1,5 @@
-// Package longtest decides which tests run: it keeps those that start daemons or compilers, or take long, out of make check, which
-// runs go test -short, and skips those that need something that this machine lacks.
+// Package longtest decides which tests run. It keeps tests that are slow or start daemons or compilers out of make
+// check, which runs go test -short, and skips tests whose requirements are missing on this machine.
 package longtest
 
 import (
@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// Skip skips the test under -short; what says what it takes, such as "starts sshd".
+// Skip skips the test under -short for the reason what, such as "starts sshd".
 func Skip(t testing.TB, what string) {
 	t.Helper()
 	if testing.Short() {
@@ -17,7 +17,7 @@ func Skip(t testing.TB, what string) {
 	}
 }
 
-// installers maps each name that FISUB_TEST_REQUIRE may list to the command that installs it, if there is one.
+// installers maps the names allowed in FISUB_TEST_REQUIRE to the commands that install them, if any.
 var installers = map[string]string{
 	"aws":        "scripts/aws/tools",
 	"axe":        "scripts/setup --test",
@@ -32,13 +32,13 @@ var installers = map[string]string{
 	"toolchain":  "dist/fisub toolchain install",
 }
 
-// Required reports whether FISUB_TEST_REQUIRE, names with commas between them, lists name.
+// Required reports whether FISUB_TEST_REQUIRE, a comma-separated list, contains name.
 func Required(name string) bool {
 	return slices.Contains(strings.Split(os.Getenv("FISUB_TEST_REQUIRE"), ","), name)
 }
 
-// Missing skips the test for the given reason: the machine lacks something that FISUB_TEST_REQUIRE calls name. If
-// FISUB_TEST_REQUIRE lists name, the test fails instead. The message ends with the command that installs it.
+// Missing skips the test for the given reason. name is the name of the missing requirement in FISUB_TEST_REQUIRE: if
+// that lists name, the test fails instead. The message includes the command that installs it.
 func Missing(t testing.TB, name string, reason any) {
 	t.Helper()
 	command, ok := installers[name]

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// record keeps the outcome of a test instead of ending it.
+// record stores the outcome of a test instead of ending it.
 type record struct {
 	testing.TB
 	outcome string

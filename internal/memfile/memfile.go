@@ -1,5 +1,5 @@
-// Package memfile makes files in memory that have no name: other processes reach them only through a descriptor that
-// they are given.
+// Package memfile creates nameless files in memory, which other processes reach only through a descriptor passed to
+// them.
 package memfile
 
 import (
@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// New makes a file of size bytes that nobody can make shorter, so that whoever maps it can read all of it. Processes
-// that have it can write to it, and make it longer with Truncate.
+// New creates a file of size bytes that cannot be shortened, so that a mapping of it stays readable. A process that has
+// the file can write to it, and extend it with Truncate.
 func New(name string, size int64) (*os.File, error) {
 	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|unix.MFD_NOEXEC_SEAL)
 	if errors.Is(err, unix.EINVAL) { // before Linux 6.3
@@ -30,7 +30,7 @@ func New(name string, size int64) (*os.File, error) {
 	return f, nil
 }
 
-// Freeze ends all writing to f but through mappings that there are now, and all changes of its length.
+// Freeze forbids changes of f's length, and writing except through existing mappings.
 func Freeze(f *os.File) error {
 	err := seal(f, unix.F_SEAL_FUTURE_WRITE|unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL)
 	if errors.Is(err, unix.EINVAL) { // before Linux 5.1
@@ -42,7 +42,7 @@ func Freeze(f *os.File) error {
 	return err
 }
 
-// Settle keeps the processes that have f from sealing it, against writing or more length.
+// Settle forbids further seals, so that no process that has f can stop others from writing to it or extending it.
 func Settle(f *os.File) error { return seal(f, unix.F_SEAL_SEAL) }
 
 func seal(f *os.File, seals int) error {

@@ -57,7 +57,7 @@ func TestFreeze(t *testing.T) {
 	}
 }
 
-// Whoever has a file cannot keep its maker from writing to it or from making it longer.
+// A process that has a file cannot stop its creator from writing to it or extending it.
 func TestSettle(t *testing.T) {
 	f, err := New("x", 10)
 	if err == nil {

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// Nearest returns up to three of the candidates that word may be a misspelling of, nearest first. Case does not count,
-// and the candidates' order decides among equals.
+// Nearest returns up to three candidates that word may be a misspelling of, nearest first. It ignores case; ties keep
+// their order.
 func Nearest(word string, candidates []string) []string {
 	type match struct {
 		candidate string
@@ -35,10 +35,9 @@ func Nearest(word string, candidates []string) []string {
 
 func abs(n int) int { return max(n, -n) }
 
-// Edits is how many letters lie between two words: changed, added or left out.
+// Edits returns the number of edits that turn a into b: letters changed, added, removed or swapped with a neighbour.
 func Edits(a, b string) int { return distance([]rune(a), []rune(b)) }
 
-// distance counts the insertions, deletions, substitutions and swaps of neighbours that turn a into b.
 func distance(a, b []rune) int {
 	rows := [3][]int{make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)}
 	for j := range rows[0] {

@@ -1,5 +1,5 @@
-// Package plain makes text of other programs and people fit for a line of a terminal, a message or a shell, and finds
-// the word that may be meant. What a file format needs to be quoted stays with the format.
+// Package plain prepares foreign text for a terminal line, a message or a shell, and finds the word meant by a misspelt
+// one. Quoting for a file format belongs to that format's package.
 package plain
 
 import (
@@ -18,21 +18,21 @@ import (
 	"unicode/utf8"
 )
 
-// control tells whether r could move a terminal's cursor, break a line, or turn round or hide what stands beside it.
+// control reports whether r could move a cursor, break a line, or reverse or hide the text next to it.
 func control(r rune) bool {
 	return unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) || r == '\u2028' || r == '\u2029'
 }
 
-// longest is the number of characters of the longest line that is shown.
+// longest is the maximum length of a displayed line, in characters.
 const longest = 4096
 
-// Line gives s as one line of at most 4,096 characters: tabs become spaces; other control characters, and bytes that
-// are no UTF-8, U+FFFD.
+// Line returns s as one line of at most 4,096 characters. Tabs become spaces; other control characters and invalid
+// UTF-8 become U+FFFD.
 func Line(s string) string {
 	return Cut(Lines(strings.NewReplacer("\t", " ", "\n", "\uFFFD").Replace(s)), longest)
 }
 
-// Text is Lines with long lines cut as by Line.
+// Text is like Lines but cuts each line to 4,096 characters.
 func Text(s string) string {
 	if s = Lines(s); len(s) <= longest {
 		return s
@@ -44,7 +44,7 @@ func Text(s string) string {
 	return strings.Join(lines, "\n")
 }
 
-// Lines is Line for a text of several lines, which may be indented with tabs.
+// Lines replaces invalid UTF-8, and control characters other than tabs and newlines, with U+FFFD.
 func Lines(s string) string {
 	return strings.Map(func(r rune) rune {
 		if control(r) && r != '\n' && r != '\t' {
@@ -54,8 +54,8 @@ func Lines(s string) string {
 	}, s)
 }
 
-// Brief gives s as one line of at most most bytes, the last of them "..." where there is more: control characters, line
-// ends and white space between words become one space, and what is no UTF-8 is left out.
+// Brief returns s as one line of at most most bytes, with "..." at the end if it is cut. White space and control
+// characters between words become one space; invalid UTF-8 is dropped.
 func Brief(s string, most int) string {
 	s = strings.Join(strings.FieldsFunc(strings.ToValidUTF8(s, ""),
 		func(r rune) bool { return unicode.IsSpace(r) || control(r) }), " ")
@@ -65,8 +65,8 @@ func Brief(s string, most int) string {
 	return s
 }
 
-// Places returns text with the path of each of the files that has a line behind it, `kernel.cu:12` or `File "main.py",
-// line 3`, behind folder, in which the files are.
+// Places adds folder to the names of files that precede a line number in text, as in `kernel.cu:12` or `File "main.py",
+// line 3`.
 func Places(text, folder string, files []string) string {
 	for _, file := range files {
 		place := regexp.MustCompile(`(?m)(^|[\s("])` + regexp.QuoteMeta(file) + `([:(]\d|", line \d)`)
@@ -76,13 +76,13 @@ func Places(text, folder string, files []string) string {
 	return text
 }
 
-// First is the first line of s, which may be one of several.
+// First returns the first line of s.
 func First(s string) string {
 	line, _, _ := strings.Cut(s, "\n")
 	return line
 }
 
-// Cause is err without the path that the operating system's errors have, for one that names the file itself.
+// Cause returns err without the path of an *fs.PathError, for messages that already name the file.
 func Cause(err error) error {
 	if file, ok := errors.AsType[*fs.PathError](err); ok {
 		return file.Err
@@ -90,7 +90,7 @@ func Cause(err error) error {
 	return err
 }
 
-// Cut shortens s to n characters, the last of which then is an ellipsis.
+// Cut shortens s to n characters, ending in an ellipsis.
 func Cut(s string, n int) string {
 	if len(s) <= n {
 		return s
@@ -102,13 +102,13 @@ func Cut(s string, n int) string {
 	return string(r[:n-1]) + "…"
 }
 
-// Short is the beginning of a hash, or of a uuid, which may be any text.
+// Short returns the first 8 characters of a hash, a uuid or any other text.
 func Short(hash string) string {
 	r := []rune(Line(hash))
 	return string(r[:min(8, len(r))])
 }
 
-// Count gives a number with its noun: "1 file", "2 files".
+// Count returns a number with its noun: "1 file", "2 files".
 func Count(n int, noun string) string {
 	if n != 1 {
 		noun += "s"
@@ -124,24 +124,24 @@ func List(words []string, conjunction string) string {
 	return strings.Join(words[:len(words)-1], ", ") + " " + conjunction + " " + words[len(words)-1]
 }
 
-// Quote gives s as one word of a POSIX shell.
+// Quote returns s as one word of a POSIX shell.
 func Quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 
-// A Form is what a text looks like, as a regular expression that is compiled when it is first asked: fisub starts in
-// several processes for each job, and most of them ask for none.
+// A Form is a regular expression that is compiled at its first use: each job starts several fisub processes, and few
+// use one.
 type Form func() *regexp.Regexp
 
-// NewForm gives the Form that expr describes.
+// NewForm returns the Form of the regular expression expr.
 func NewForm(expr string) Form {
 	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expr) })
 }
 
-// MatchString tells whether s looks so.
+// MatchString reports whether s matches f.
 func (f Form) MatchString(s string) bool { return f().MatchString(s) }
 
 var plainWord = regexp.MustCompile(`^[A-Za-z0-9_./:@%+=,-]+$`)
 
-// Word is Quote for a command that a person reads: quotes are left out where the shell needs none.
+// Word is like Quote, but omits quotes that the shell does not need. It is for commands shown to a person.
 func Word(s string) string {
 	if plainWord.MatchString(s) {
 		return s
@@ -149,7 +149,7 @@ func Word(s string) string {
 	return Quote(s)
 }
 
-// ReadFile is os.ReadFile of at most most bytes: a longer file, also one without an end, such as a device, is an error.
+// ReadFile is like os.ReadFile but returns an error for more than most bytes, as from an endless device.
 func ReadFile(path string, most int) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -163,11 +163,11 @@ func ReadFile(path string, most int) ([]byte, error) {
 	return data, err
 }
 
-// ErrTooLong says that a line is longer than ReadLine may read.
+// ErrTooLong reports a line longer than the limit of ReadLine.
 var ErrTooLong = errors.New("line too long")
 
-// ReadLine reads up to and with the next newline, most bytes at most. Its error is r's, with the line so far, or
-// ErrTooLong.
+// ReadLine reads up to and including the next newline. It returns ErrTooLong for more than most bytes, else r's error
+// with the line so far.
 func ReadLine(r *bufio.Reader, most int) (line []byte, err error) {
 	for {
 		part, err := r.ReadSlice('\n')
@@ -181,7 +181,7 @@ func ReadLine(r *bufio.Reader, most int) (line []byte, err error) {
 	}
 }
 
-// Relative returns the path p relative to the working directory if that is shorter.
+// Relative returns p relative to the working directory if that is shorter.
 func Relative(p string) string {
 	wd, err := os.Getwd()
 	if err != nil {
@@ -193,7 +193,7 @@ func Relative(p string) string {
 	return p
 }
 
-// Field is the value of the first line "key: value" of a file such as /proc/cpuinfo; "" where there is none.
+// Field returns the value of the first line "key: value" in a file such as /proc/cpuinfo, or "".
 func Field(path, key string) string {
 	data, _ := os.ReadFile(path)
 	for line := range strings.Lines(string(data)) {
@@ -204,8 +204,8 @@ func Field(path, key string) string {
 	return ""
 }
 
-// A Buffer keeps the first Limit bytes that are written to it and drops the rest; no write fails. Several goroutines
-// may use it. The zero value keeps nothing.
+// A Buffer keeps the first Limit bytes written to it and silently drops the rest. It is safe for concurrent use. The
+// zero value keeps nothing.
 type Buffer struct {
 	Limit int
 
@@ -223,7 +223,7 @@ func (b *Buffer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Bytes is what was kept. It must not be changed, and is stale after the next Write.
+// Bytes returns the kept bytes, which must not be modified. They are stale after the next Write.
 func (b *Buffer) Bytes() []byte {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -232,15 +232,15 @@ func (b *Buffer) Bytes() []byte {
 
 func (b *Buffer) String() string { return string(b.Bytes()) }
 
-// Over tells whether something was dropped.
+// Over reports whether bytes were dropped.
 func (b *Buffer) Over() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.over
 }
 
-// Mark gives the place of a range of bytes of a text: the line and column, which counts characters, of its beginning,
-// both from 1, and the line with a marker below what of the range is in it, without a final newline.
+// Mark returns the position of the byte range from start to end: line and column of its start, both from 1, the column
+// in characters. excerpt is that line with a marker below its part of the range, without a final newline.
 func Mark(src string, start, end int) (line, col int, excerpt string) {
 	start = min(start, len(src))
 	begin := strings.LastIndexByte(src[:start], '\n') + 1
@@ -250,7 +250,7 @@ func Mark(src string, start, end int) (line, col int, excerpt string) {
 	end = max(start, min(end, begin+len(whole)))
 	line, col = 1+strings.Count(src[:begin], "\n"), 1+utf8.RuneCountInString(src[begin:start])
 
-	const width = 120 // characters of a line that are shown
+	const width = 120 // maximum number of characters shown
 	shown := func(from, to int) []rune { return []rune(Lines(src[from:to])) }
 	before, marked := shown(max(begin, start-4*width), start), shown(start, min(end, start+4*width))
 	after := shown(end, min(begin+len(whole), end+4*width))

@@ -1,6 +1,6 @@
-// Package safetensors reads and writes safetensors files: a little-endian header length, a JSON header, and the bytes
-// of the tensors without gaps. Files are mapped, never read; a header is checked as a whole before any tensor of it is
-// handed out. The package knows nothing of workloads.
+// Package safetensors reads and writes safetensors files: a little-endian header length, a JSON header, and the
+// tensors' bytes without gaps. It maps files, and checks the whole header before it returns a tensor. It knows nothing
+// of workloads.
 package safetensors
 
 import (
@@ -32,21 +32,21 @@ const (
 	metadataKey = "__metadata__"
 )
 
-// bits are the element widths of the format's dtypes.
+// bits maps the format's dtypes to their element widths.
 var bits = map[string]int{
 	"BOOL": 8, "U8": 8, "I8": 8, "F8_E5M2": 8, "F8_E4M3": 8, "F8_E8M0": 8, "I16": 16, "U16": 16, "F16": 16, "BF16": 16,
 	"I32": 32, "U32": 32, "F32": 32, "F64": 64, "I64": 64, "U64": 64, "C64": 64, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6,
 }
 
-// names are the format's names of the dtypes that a definition may have.
+// names maps the dtypes that a definition may use to the format's names.
 var names = map[tensor.DType]string{
 	tensor.Float32: "F32", tensor.Float16: "F16", tensor.BFloat16: "BF16", tensor.Float8E4M3FN: "F8_E4M3",
 	tensor.Float8E5M2: "F8_E5M2", tensor.Float4E2M1: "F4", tensor.Int64: "I64", tensor.Int32: "I32",
 	tensor.Int16: "I16", tensor.Int8: "I8", tensor.Bool: "BOOL",
 }
 
-// A File is a mapped safetensors file. It is safe for concurrent use until Close. The file must not be truncated while
-// it is open: reading a page that is gone faults.
+// A File is a mapped safetensors file. It is safe for concurrent use until Close. Truncating the file while it is open
+// makes reads fault.
 type File struct {
 	path     string
 	mapping  []byte
@@ -61,10 +61,10 @@ type entry struct {
 	begin, end int // offsets from the first tensor byte
 }
 
-// An LFSPointerError says that a file is the pointer that Git LFS keeps in place of the content.
+// An LFSPointerError reports a Git LFS pointer instead of the file itself.
 type LFSPointerError struct {
 	Path string
-	OID  string // sha256 of the content in hexadecimal, "" where the pointer is damaged
+	OID  string // SHA-256 of the content in hexadecimal; "" if the pointer is damaged
 	Size int64  // of the content, in bytes
 }
 
@@ -81,7 +81,7 @@ func (e *LFSPointerError) Advice() string {
 	return "fetch it: git lfs pull --include " + filepath.Base(e.Path) + ", in the clone that it came from"
 }
 
-// A DamagedError says that a file is not what the format wants: it was cut off, or is another file.
+// A DamagedError reports a file that is truncated or has another format.
 type DamagedError struct {
 	Path string
 	Err  error
@@ -95,8 +95,8 @@ func (e *DamagedError) Advice() string {
 	return "the file is cut off, damaged or another one: fetch it again"
 }
 
-// Open maps the file and checks its header. A Git LFS pointer is an *LFSPointerError, what is no safetensors file a
-// *DamagedError.
+// Open maps the file and checks its header. It returns an *LFSPointerError for a Git LFS pointer, and a *DamagedError
+// for another invalid file.
 func Open(path string) (*File, error) {
 	st, err := os.Stat(path)
 	if err != nil {
@@ -143,16 +143,16 @@ func (f *File) Close() error {
 	return err
 }
 
-// Metadata returns the header's text entries; nil where there are none.
+// Metadata returns the header's text entries, or nil.
 func (f *File) Metadata() map[string]string { return f.metadata }
 
-// Has tells whether the file has a tensor of that name.
+// Has reports whether the file contains a tensor called name.
 func (f *File) Has(name string) bool {
 	_, ok := f.entries[name]
 	return ok
 }
 
-// Tensor returns a tensor that aliases the mapping: it must not be written, nor used after Close.
+// Tensor returns a tensor that aliases the mapping. The caller must not modify it, or use it after Close.
 func (f *File) Tensor(name string) (*tensor.Tensor, error) {
 	e, ok := f.entries[name]
 	if !ok {
@@ -167,7 +167,7 @@ func (f *File) Tensor(name string) (*tensor.Tensor, error) {
 	return nil, fmt.Errorf("%s: tensor %q: dtype %s is not one that a definition can have", f.path, name, e.dtype)
 }
 
-// Offset is the place of a tensor's first byte in the file; ok is false where there is no such tensor.
+// Offset returns the file offset of a tensor's first byte. ok is false if the tensor does not exist.
 func (f *File) Offset(name string) (offset int64, ok bool) {
 	e, ok := f.entries[name]
 	return int64(f.data + e.begin), ok
@@ -263,7 +263,7 @@ func parseEntry(text jsontext.Value) (e entry, err error) {
 	return e, nil
 }
 
-// noNull refuses null, which the format has nowhere, and package json takes for nothing.
+// noNull rejects null, which the format forbids but package json ignores.
 var noNull = json.WithUnmarshalers(json.UnmarshalFromFunc(func(d *jsontext.Decoder, _ any) error {
 	if d.PeekKind() == 'n' {
 		return &json.SemanticError{JSONKind: 'n'}
@@ -271,7 +271,7 @@ var noNull = json.WithUnmarshalers(json.UnmarshalFromFunc(func(d *jsontext.Decod
 	return errors.ErrUnsupported
 }))
 
-// decode reads a JSON value, in which no key stands twice, into v, which has a place for each.
+// decode decodes JSON into v. Duplicate and unknown keys are errors.
 func decode(text []byte, v any) error {
 	err := json.Unmarshal(text, v, json.RejectUnknownMembers(true), noNull)
 	var syntax *jsontext.SyntacticError
@@ -291,7 +291,7 @@ func decode(text []byte, v any) error {
 	return err
 }
 
-// checkLayout sorts the tensors by their data and makes sure that they cover all of it, once.
+// checkLayout checks that the tensors cover all data without overlaps.
 func (f *File) checkLayout() error {
 	order := slices.SortedFunc(maps.Keys(f.entries), func(a, b string) int {
 		x, y := f.entries[a], f.entries[b]
@@ -317,14 +317,14 @@ func (f *File) checkLayout() error {
 	return nil
 }
 
-// A Named is a tensor to write and its name.
+// A Named is a tensor to write, with its name.
 type Named struct {
 	Name   string
 	Tensor *tensor.Tensor
 }
 
-// Write writes the tensors, in that order, to path through a temporary file beside it. The data begins at a multiple of
-// eight bytes. Folders are not created.
+// Write writes the tensors in order to path, through a temporary file. The data starts at a multiple of eight bytes.
+// Folders are not created.
 func Write(path string, tensors []Named, metadata map[string]string) error {
 	return cache.Write(path, 0o644, func(f io.Writer) error {
 		if err := write(f, tensors, metadata); err != nil {
@@ -350,7 +350,7 @@ func write(w io.Writer, tensors []Named, metadata map[string]string) error {
 	return nil
 }
 
-// header returns the header of a file; align is a divisor of its length.
+// header returns the header of a file, padded to a multiple of align bytes.
 func header(tensors []Named, metadata map[string]string, align int) ([]byte, error) {
 	b := append(make([]byte, 8), '{')
 	if len(metadata) > 0 {

@@ -225,7 +225,7 @@ func TestWrite(t *testing.T) {
 	}
 }
 
-// The bytes are what Python's safetensors writes for one tensor without metadata.
+// The expected bytes were written by Python's safetensors for one tensor without metadata.
 func TestWriteBytes(t *testing.T) {
 	x := tensor.New(tensor.BFloat16, 2)
 	x.WriteFloat32s([]float32{1, 2}, 0)
@@ -340,7 +340,7 @@ func BenchmarkWrite(b *testing.B) {
 	}
 }
 
-// float32s reads all elements.
+// float32s returns all elements.
 func float32s(t *tensor.Tensor) []float32 {
 	dst := make([]float32, t.Len())
 	t.ReadFloat32s(dst, 0)

@@ -21,7 +21,7 @@ import (
 	"fisub/internal/sandbox"
 )
 
-// TestMain makes the system calls of an attack, in a sandbox, if a test asks for it.
+// TestMain makes the system calls of an attack in a sandbox if a test requests it.
 func TestMain(m *testing.M) {
 	if os.Getenv("FISUB_TERMINAL") != "" {
 		atTerminal()
@@ -83,7 +83,7 @@ func ioctl(request uintptr) error {
 	return call(unix.SYS_IOCTL, uintptr(fd), request, uintptr(unsafe.Pointer(&value)))
 }
 
-// attacks are what a submission may try. want is the answer; "idle" stands for success without an effect.
+// attacks are system calls that a submission may try. want is the result; "idle" is success without an effect.
 var attacks = []struct {
 	name, want string
 	call       func() error
@@ -297,7 +297,7 @@ var attacks = []struct {
 		if _, err := unix.Write(fd, sh); err != nil {
 			return err
 		}
-		// Not by the id of this process: each of its threads has a Landlock domain of its own, and may not look at the first.
+		// Not through the id of this process: each of its threads has its own Landlock domain and cannot see the first one.
 		return exec.Command(fmt.Sprintf("/proc/self/fd/%d", fd), "-c", "echo x >>"+file()).Run()
 	}},
 	{"device of its own", "EPERM", func() error {
@@ -378,17 +378,16 @@ func TestAttacks(t *testing.T) {
 	attack(t, false, nil)
 }
 
-// A sandbox for NVIDIA's tools lets them connect to sockets and trace their own processes, and no others.
+// NVIDIA's tools may connect to sockets and trace their own processes, but no others.
 func TestAttacksBelowTools(t *testing.T) {
 	attack(t, true, map[string]string{"unix socket": "done", "unix datagrams": "done", "unix datagram socket": "done",
 		"raw unix socket": "done", "unix socket of high bits": "done", "virtual machine socket": "", "raw network packets": "",
 		"kernel's ciphers": "", "perf": "", "capabilities": "", "real-time disk access of its own": "",
 		"read memory": "", "write memory": "", "environment file": "",
-		"tracing by a parent": "none"}) // this test would be its tracer, and Go's Wait knows nothing of tracing
+		"tracing by a parent": "none"}) // this test would be the tracer, and Go's Wait cannot trace
 }
 
-// attack makes the attacks. other has the answers that differ; "" is one that depends on the machine, and "none" leaves
-// the attack out.
+// attack runs the attacks. other overrides results: "" accepts any result, and "none" skips the attack.
 func attack(t *testing.T, tools bool, other map[string]string) {
 	need(t, "seccomp", "signals")
 	dir := t.TempDir()
@@ -470,7 +469,7 @@ func attack(t *testing.T, tools bool, other map[string]string) {
 	}
 }
 
-// typed types a line into the terminal, by its name and by every descriptor.
+// typed types a line into the terminal, through its name and through every descriptor.
 func typed() error {
 	_, _ = unix.Open("/dev/tty", unix.O_RDWR, 0)
 	for fd := range uintptr(16) {
@@ -481,8 +480,8 @@ func typed() error {
 	return nil
 }
 
-// atTerminal starts the attack "type" in a sandbox, or without one, as a program that a person has started, and says how
-// many bytes are typed.
+// atTerminal runs the attack "type" like a program started by a person, in a sandbox or not, and prints the number of
+// bytes typed.
 func atTerminal() {
 	s := sandbox.Sandbox{Env: []string{"FISUB_ATTACK=type"}}
 	cmd := s.Command(context.Background(), os.Args[0])
@@ -497,7 +496,7 @@ func atTerminal() {
 	os.Exit(0)
 }
 
-// A submission types nothing into the terminal in which fisub was started.
+// A submission cannot type into the terminal in which fisub was started.
 func TestTerminal(t *testing.T) {
 	need(t, "seccomp")
 	for _, how := range []string{"sandbox", "bare"} {
@@ -532,7 +531,7 @@ func TestTerminal(t *testing.T) {
 	}
 }
 
-// A daemon stays in the session of its job, where it is found when its parents are gone.
+// A daemon stays in the session of its job, so it is found after its parents have ended.
 func TestDaemons(t *testing.T) {
 	need(t, "seccomp")
 	s := sandbox.Sandbox{Write: []string{t.TempDir()}}
@@ -561,7 +560,7 @@ func TestDaemons(t *testing.T) {
 	}
 }
 
-// Processes that replace themselves all the time end too.
+// Processes that constantly replace themselves are killed too.
 func TestForkBomb(t *testing.T) {
 	need(t, "seccomp")
 	dir := t.TempDir()
@@ -590,7 +589,7 @@ func TestForkBomb(t *testing.T) {
 	}
 }
 
-// Memory in files without a name counts, mapped or not.
+// Memory counts nameless memory files, mapped or not.
 func TestMemory(t *testing.T) {
 	fd, err := unix.MemfdCreate("hidden", 0)
 	if err != nil {

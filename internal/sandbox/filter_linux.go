@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Calls that a process in a sandbox may not make at all.
+// System calls with a special treatment.
 var (
 	refused = []string{
 		"ptrace", "process_vm_readv", "process_vm_writev", "process_madvise", "process_mrelease", "pidfd_getfd", "kcmp",
@@ -25,14 +25,13 @@ var (
 		"lookup_dcookie", "vhangup", "shmget", "shmat", "msgget", "semget", "mq_open",
 		"memfd_secret",
 	}
-	// tracing calls are those of refused that debuggers and profilers need.
+	// tracing lists the calls in refused that debuggers and profilers need.
 	tracing = []string{"ptrace", "process_vm_readv", "process_vm_writev", "perf_event_open"}
-	// absent calls look as on an older kernel: programs have another way. Their arguments are in memory, where a filter
-	// cannot look.
+	// absent calls fail with ENOSYS, as on an older kernel: programs have a fallback. Their arguments are in memory, out
+	// of a filter's reach.
 	absent = []string{"clone3", "openat2", "io_uring_setup", "io_uring_enter", "io_uring_register"}
-	// idle calls succeed without an effect, because compilers and archivers make them, and Landlock does not limit them
-	// to the files that a process may write. Without setsid all processes of a job stay in its session, where End finds
-	// them.
+	// idle calls succeed without an effect: compilers and archivers need them, but Landlock does not limit them to
+	// writable files. Without setsid, processes stay in the session of their job, where End finds them.
 	idle = []string{
 		"chmod", "fchmod", "fchmodat", "fchmodat2", "chown", "fchown", "lchown", "fchownat", "utime", "utimes",
 		"utimensat", "futimesat", "setxattr", "lsetxattr", "fsetxattr", "setxattrat", "removexattr", "lremovexattr",
@@ -42,7 +41,7 @@ var (
 
 type conditions = seccomp.ArgumentConditions
 
-// is holds if the low 32 bits of an argument are value: the kernel ignores the others.
+// is matches if the low 32 bits of an argument are value. The kernel ignores the high bits.
 func is(argument uint32, value uint32) (all conditions) {
 	for bit := range 32 {
 		if value&(1<<bit) != 0 {
@@ -63,10 +62,10 @@ func has(argument uint32, bits uint64) conditions {
 	return conditions{{Argument: argument, Operation: seccomp.BitsSet, Value: bits}}
 }
 
-// filters returns the seccomp filters of a sandbox: one for calls that are the same whatever their arguments, and one
-// for each call whose arguments matter, because the package does not go on to other calls behind a condition. Calls
-// that its tables do not know, and those of other architectures, are absent. With sockets, programs may connect to Unix
-// sockets, which CUDA's multi-process service and NVIDIA's tools need; with tools, they may trace each other.
+// filters returns the seccomp filters of a sandbox: one for calls with the same treatment for all arguments, and one
+// for each other call, because package seccomp cannot continue after a condition. Calls of other architectures, and
+// calls that the package does not know, are absent. sockets allows connections to Unix sockets, for CUDA's
+// multi-process service and NVIDIA's tools. tools allows processes to trace each other.
 func filters(sockets, tools bool) (programs [][]bpf.RawInstruction, err error) {
 	const namespaces = unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC |
 		unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNET
@@ -84,7 +83,7 @@ func filters(sockets, tools bool) (programs [][]bpf.RawInstruction, err error) {
 	})
 	assemble := func(p seccomp.Policy) {
 		program, perr := p.Assemble()
-		for i, in := range program { // the package knows neither such a default action nor an error number of 0
+		for i, in := range program { // package seccomp has neither this default action nor error number 0
 			switch in {
 			case bpf.RetConstant{Val: uint32(seccomp.ActionTrap)}:
 				program[i] = bpf.RetConstant{Val: uint32(seccomp.ActionErrno) | uint32(unix.ENOSYS)}
@@ -114,12 +113,12 @@ func filters(sockets, tools bool) (programs [][]bpf.RawInstruction, err error) {
 		}
 		assemble(seccomp.Policy{DefaultAction: seccomp.ActionAllow, Syscalls: []seccomp.SyscallGroup{group}})
 	}
-	for _, name := range []string{"prlimit64", "migrate_pages", "move_pages"} { // of other processes
+	for _, name := range []string{"prlimit64", "migrate_pages", "move_pages"} { // on other processes
 		when(refuse, name, isNot(0, 0))
 	}
 	when(refuse, "clone", has(0, namespaces))
-	when(refuse, "fcntl", is(1, unix.F_SETLEASE)) // whoever opens the file would wait
-	// Terminals: what is typed, selected or shown. Files: attributes, which a reader may change, also those of XFS.
+	when(refuse, "fcntl", is(1, unix.F_SETLEASE)) // a lease delays other processes that open the file
+	// Terminals: typing, selecting and redirecting text. Files: attributes, also on XFS, which a reader could change.
 	when(refuse, "ioctl", is(1, unix.TIOCSTI), is(1, unix.TIOCLINUX), is(1, unix.TIOCCONS), is(1, unix.TIOCSCTTY),
 		is(1, unix.FS_IOC_SETFLAGS), is(1, 0x40046602), is(1, 0x401c5820))
 	for name, mode := range map[string]uint32{"open": 2, "openat": 3} {
@@ -129,14 +128,14 @@ func filters(sockets, tools bool) (programs [][]bpf.RawInstruction, err error) {
 		when(refuse, name, has(mode, setID))
 	}
 	if !sockets {
-		// CUDA listens on a socket of type SOCK_SEQPACKET. Programs that would start others use the other types.
+		// CUDA listens on a SOCK_SEQPACKET socket. Programs that would start others use the other types.
 		types := conditions{{Argument: 1, Operation: seccomp.BitsNotSet, Value: unix.SOCK_SEQPACKET &^ unix.SOCK_STREAM}}
 		when(refuse, "socket", isNot(0, unix.AF_UNIX, unix.AF_INET, unix.AF_INET6, unix.AF_NETLINK),
 			append(is(0, unix.AF_UNIX), types...), append(is(0, unix.AF_UNIX), has(1, unix.SOCK_DGRAM)...))
 		when(refuse, "socketpair", has(1, unix.SOCK_DGRAM)) // datagrams can be sent to any socket
 	}
-	when(succeed, "prctl", is(0, unix.PR_SET_DUMPABLE)) // the memory limit counts through /proc
-	// Programs that bind their own threads to processors must go on.
+	when(succeed, "prctl", is(0, unix.PR_SET_DUMPABLE)) // the memory limit reads /proc of the process
+	// Programs that bind their own threads to processors must not fail.
 	for _, name := range []string{"sched_setaffinity", "sched_setscheduler", "sched_setparam", "sched_setattr"} {
 		when(succeed, name, isNot(0, 0))
 	}
@@ -147,14 +146,14 @@ func filters(sockets, tools bool) (programs [][]bpf.RawInstruction, err error) {
 	return programs, err
 }
 
-// load gives this thread a filter.
+// load installs a filter for this thread.
 func load(program []bpf.RawInstruction) error {
 	raw := make([]unix.SockFilter, len(program))
 	for i, in := range program {
 		raw[i] = unix.SockFilter{Code: in.Op, Jt: in.Jt, Jf: in.Jf, K: in.K}
 	}
 	all := unix.SockFprog{Len: uint16(len(raw)), Filter: &raw[0]}
-	// SPEC_ALLOW keeps kernels before 5.16 from slowing down a process that has a filter.
+	// SPEC_ALLOW prevents kernels before 5.16 from slowing down a process that has a filter.
 	_, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_SPEC_ALLOW,
 		uintptr(unsafe.Pointer(&all)))
 	if errno != 0 {

@@ -13,25 +13,25 @@ import (
 	"time"
 )
 
-// A process is what /proc tells of one.
+// A process is the entry of one process in /proc.
 type process struct {
 	pid, parent, group, session int
 	rss                         int64 // bytes
 }
 
-// tree returns the process pid, its descendants and all processes of its session. A process in a sandbox cannot leave
-// its session: it stays in the tree when its parent is gone. Without /proc the tree is pid alone.
+// tree returns the process pid, its descendants and all processes of its session, which a sandboxed process cannot
+// leave. Without /proc it returns only pid.
 func tree(pid int) []process {
 	children := map[int][]process{}
 	root := process{pid: pid}
 	var others []process
-	folders, _ := filepath.Glob("/proc/[0-9]*") // with "/stat", Glob would list each of them
+	folders, _ := filepath.Glob("/proc/[0-9]*") // with "/stat", Glob would list each folder
 	for _, folder := range folders {
 		data, err := os.ReadFile(filepath.Join(folder, "stat"))
 		if err != nil {
 			continue
 		}
-		// pid (comm) state ppid pgrp session ... rss is number 24; comm may hold spaces and parentheses.
+		// Format: pid (comm) state ppid pgrp session ... rss is field 24. comm may contain spaces and parentheses.
 		fields := strings.Fields(string(data[max(bytes.LastIndexByte(data, ')')+1, 0):]))
 		id, err := strconv.Atoi(filepath.Base(folder))
 		if err != nil || len(fields) < 22 || fields[0] == "Z" || fields[0] == "X" {
@@ -61,14 +61,14 @@ func tree(pid int) []process {
 	return all
 }
 
-// End kills the process pid, which may be this one, after its descendants and the processes of its session.
+// End kills the descendants of the process pid, the processes of its session, and then pid, which may be this process.
 func End(pid int) { end(pid, true) }
 
-// EndLeft kills the processes that pid, which has ended, has left in its session.
+// EndLeft kills the remaining processes in the session of pid, which has ended.
 func EndLeft(pid int) { end(pid, false) }
 
-// end repeats itself until the processes are gone, or 5 seconds have passed. A process that replaces itself all the
-// time may be in no tree: a signal to its group reaches it.
+// end retries for up to 5 seconds until the processes are gone. A process that constantly replaces itself may escape
+// every tree, but not a signal to its group.
 func end(pid int, leader bool) {
 	deadline := time.Now().Add(5 * time.Second)
 	for gone := 0; gone < 3 && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
@@ -91,8 +91,7 @@ func end(pid int, leader bool) {
 	}
 }
 
-// Memory returns the bytes of memory of the process pid, its descendants and the processes of its session: resident
-// pages, and memory files that they have open.
+// Memory returns the memory of the processes in tree(pid), in bytes: resident pages and open memory files.
 func Memory(pid int) (sum int64) {
 	type file struct{ device, inode uint64 }
 	seen := map[file]bool{}

@@ -1,6 +1,6 @@
 // Package sandbox starts the processes that run or compile submitted code: workers, references and compilers. On Linux
-// such a process has a session of its own without a terminal, a small environment, no rights of root, a Landlock domain
-// and a seccomp filter. It may use the network and, unless Read is set, read the user's files.
+// such a process has its own session without a terminal, a small environment, no root rights, a Landlock domain and a
+// seccomp filter. It may use the network and, unless Read is set, read the user's files.
 package sandbox
 
 import (
@@ -15,16 +15,16 @@ import (
 	"time"
 )
 
-// A Sandbox says which files a process and its descendants may reach.
+// A Sandbox defines the files that a process and its descendants may access.
 type Sandbox struct {
-	Write []string // files and folders they may change; a missing one becomes a folder
-	Read  []string // files and folders they may read besides Write and the system's libraries; nil is all
-	Env   []string // added to the allowed variables of this process
-	Tools bool     // NVIDIA's tools run in it: their processes may trace each other and use Unix sockets
-	Below []string // command of a tool that starts the program, which must be this one; nil for no tool
+	Write []string // files and folders they may change; missing ones become folders
+	Read  []string // files and folders they may also read, besides the system's libraries; nil for all
+	Env   []string // additional environment variables
+	Tools bool     // NVIDIA's tools run inside: processes may trace each other and use Unix sockets
+	Below []string // command of a tool that starts the program, which must be this one; may be nil
 }
 
-// A spec is what a process is told before it enters its sandbox.
+// A spec describes a sandbox to the process that is to enter it.
 type spec struct {
 	Write []string
 	Read  []string
@@ -35,18 +35,18 @@ type spec struct {
 }
 
 const (
-	// name is the first argument of a process that is to enter a sandbox.
+	// name is argument 0 of a process that is to enter a sandbox.
 	name = "fisub-sandbox"
-	// inside is set in the environment of a process in a sandbox.
+	// inside is an environment variable set inside a sandbox.
 	inside = "FISUB_SANDBOX"
-	// narrow has the spec of the program below a tool.
+	// narrow is an environment variable with the spec of a program below a tool.
 	narrow = "FISUB_SANDBOX_BELOW"
 	// failed is the exit status of a process that could not enter its sandbox.
 	failed = 125
 )
 
-// Command is like exec.CommandContext for a process in the sandbox s. The process dies with this one; when ctx is done,
-// its descendants die too. Set its environment through Env alone.
+// Command is like exec.CommandContext, in the sandbox s. The process is killed when this one ends; when ctx is done,
+// its descendants are killed too. Set its environment only through Env.
 func (s *Sandbox) Command(ctx context.Context, program string, args ...string) *exec.Cmd {
 	to := spec{s.Write, s.Read, s.Read != nil, s.Tools, false, os.Getenv("CUDA_MPS_PIPE_DIRECTORY")}
 	text, err := json.Marshal(to)
@@ -54,9 +54,9 @@ func (s *Sandbox) Command(ctx context.Context, program string, args ...string) *
 	cmd.Args = slices.Concat([]string{name, string(text), program}, args)
 	env := append(environment(os.Environ()), s.Env...)
 	if s.Below != nil {
-		// CUDA writes to /proc/self, and a rule for it names one existing process. So the tool may write to all of
-		// /proc, and the program that it starts gives that up by itself: a process that first restricts itself and
-		// then becomes the program would not work, because tools attach to the first program of a process.
+		// CUDA writes to /proc/self, but a Landlock rule covers only an existing process. So the tool may write to all of
+		// /proc, and the program then gives up that right. It cannot be started by a restricted process, because tools attach
+		// to the first program of a process.
 		to.Proc = true
 		tool, terr := json.Marshal(to)
 		cmd.Args = slices.Concat([]string{name, string(tool)}, s.Below, []string{program}, args)
@@ -70,14 +70,14 @@ func (s *Sandbox) Command(ctx context.Context, program string, args ...string) *
 	return cmd
 }
 
-// Refused reports whether err, of a process of Command, says that it could not enter its sandbox. Its standard error
-// says why.
+// Refused reports whether err, from a process of Command, means that it could not enter its sandbox. Its stderr has the
+// reason.
 func Refused(err error) bool {
 	var exit *exec.ExitError
 	return errors.As(err, &exit) && exit.ExitCode() == failed
 }
 
-// init turns a process that Command has started into its program, and restricts a program that a tool has started.
+// init turns a process started by Command into its program, and restricts a program started by a tool.
 func init() {
 	var s spec
 	var err error
@@ -100,8 +100,8 @@ func init() {
 	os.Exit(failed)
 }
 
-// names and prefixes are the variables that a sandbox lets through: what CUDA, Python, its packages, compilers and the
-// choice of a GPU need.
+// names and prefixes select the environment variables that a sandbox keeps: those for CUDA, Python, its packages,
+// compilers and the choice of a GPU. Variables with one of secrets in the name are dropped.
 var (
 	names = []string{"PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "TZ", "TMPDIR", "TERM", "NO_COLOR", "CC",
 		"CXX", "CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH", "COMPILER_PATH", "GCC_EXEC_PREFIX",
@@ -114,7 +114,7 @@ var (
 	secrets = []string{"KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIAL"}
 )
 
-// environment returns the variables of all that a sandbox lets through.
+// environment returns the variables in all that a sandbox keeps.
 func environment(all []string) []string {
 	return slices.DeleteFunc(slices.Clone(all), func(v string) bool {
 		name, _, _ := strings.Cut(v, "=")
@@ -124,13 +124,13 @@ func environment(all []string) []string {
 	})
 }
 
-// An Enforcement says what the sandbox enforces on this machine.
+// An Enforcement describes the protection by the sandbox on this machine.
 type Enforcement struct {
-	Text string   // in a few words, such as "landlock 7, seccomp"
-	Gaps []string // what it does not enforce, each with the kernel that does
+	Text string   // summary, such as "landlock 7, seccomp"
+	Gaps []string // missing restrictions, each with the kernel that adds it
 }
 
-// Files reports whether files of the judge are out of a submission's reach.
+// Files reports whether the judge's files are protected from a submission.
 func (r Enforcement) Files() bool { return strings.HasPrefix(r.Text, "landlock") }
 
 func (r Enforcement) String() string {

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Rights of files that a sandbox takes away except where a rule gives them back.
+// File rights that a sandbox removes unless a rule grants them.
 const (
 	change = ll.AccessFSWriteFile | ll.AccessFSRemoveDir | ll.AccessFSRemoveFile | ll.AccessFSMakeChar |
 		ll.AccessFSMakeDir | ll.AccessFSMakeReg | ll.AccessFSMakeSock | ll.AccessFSMakeFifo | ll.AccessFSMakeBlock |
@@ -24,28 +24,27 @@ const (
 )
 
 var (
-	// devices are the files that programs write to. The GPUs' are there once their driver is loaded.
+	// devices are files that programs write to. The GPUs' devices exist once their driver is loaded.
 	devices = []string{"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"}
 	gpus    = []string{"/dev/nvidia*", "/dev/nvidia-caps*/*", "/dev/dri/*", "/dev/dxg"}
-	// system is what a program reads to start, without the user's files.
+	// system lists the paths, except the user's files, that a program reads to start.
 	system = []string{"/usr", "/bin", "/sbin", "/lib*", "/opt/rh", "/nix/store", "/gnu/store", "/etc/ld.so.*",
 		"/etc/alternatives", "/etc/localtime", "/proc/self", "/proc/cpuinfo", "/proc/meminfo", "/proc/stat",
 		"/sys/devices/system/cpu"}
 )
 
-// self is this program, also if its file is gone.
+// self returns a path of this program that works even if its file was removed.
 func self() string { return "/proc/self/exe" }
 
-// Own gives a program that is to be started a session of its own, without the terminal, and lets it die with this
-// process, however that ends.
+// Own makes cmd start in its own session, without the terminal, and die with this process in any case.
 func Own(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
-	if os.Getenv(inside) != "" { // the filter keeps the session of the job
+	if os.Getenv(inside) != "" { // the seccomp filter disables setsid
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	}
 }
 
-// State reports what the sandbox enforces here.
+// State returns the Enforcement on this machine.
 func State() Enforcement {
 	v, err := ll.LandlockGetABIVersion()
 	r := Enforcement{Text: fmt.Sprintf("landlock %d", v)}
@@ -68,13 +67,13 @@ func State() Enforcement {
 	return r
 }
 
-// enter restricts this process and becomes the program argv.
+// enter restricts this process and replaces it with the program argv.
 func enter(s spec, argv []string) error {
 	path, err := exec.LookPath(argv[0])
 	if err != nil {
 		return err
 	}
-	runtime.LockOSThread() // the thread that is restricted is the one that becomes the program
+	runtime.LockOSThread() // the restricted thread must be the one that executes the program
 	makeUVM()
 	if err := errors.Join(unprivileged(s.Tools), unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)); err != nil {
 		return err
@@ -94,9 +93,8 @@ func enter(s spec, argv []string) error {
 	return fmt.Errorf("%s: %w", path, unix.Exec(path, argv, os.Environ()))
 }
 
-// unprivileged gives up root's rights except those over its own files and memory and, for tools, the one that a GPU's
-// driver asks for before a program may read its counters. Programs that are started do not get them back, because no
-// new privileges are given.
+// unprivileged drops root's capabilities, except those over its own files and memory and, for tools, the one that a
+// GPU's driver requires for performance counters. With PR_SET_NO_NEW_PRIVS child processes cannot regain them.
 func unprivileged(tools bool) error {
 	keep := uint64(1<<unix.CAP_CHOWN | 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_FOWNER | 1<<unix.CAP_FSETID |
 		1<<unix.CAP_IPC_LOCK)
@@ -115,8 +113,8 @@ func unprivileged(tools bool) error {
 	return unix.Capset(&hdr, &sets[0])
 }
 
-// makeUVM has the driver's own program create the device that CUDA needs, if it is missing: a process in a sandbox
-// cannot use that setuid program.
+// makeUVM creates the device that CUDA needs, if it is missing, with the driver's setuid program, which a process in a
+// sandbox cannot use.
 func makeUVM() {
 	_, driver := os.Stat("/dev/nvidiactl")
 	if _, err := os.Stat("/dev/nvidia-uvm"); driver == nil && errors.Is(err, os.ErrNotExist) {
@@ -124,7 +122,7 @@ func makeUVM() {
 	}
 }
 
-// restrict enforces as much of s as this kernel's Landlock can.
+// restrict enforces s as far as this kernel's Landlock can.
 func restrict(s spec) error {
 	version, err := ll.LandlockGetABIVersion()
 	if err != nil || version <= 0 {
@@ -156,7 +154,7 @@ func restrict(s spec) error {
 	}
 	for _, path := range glob(devices) {
 		if s.Limit && path == "/dev/zero" {
-			continue // as a source it fills the memory
+			continue // as a source file it would fill the memory
 		}
 		allow(path, landlock.RWDirs, landlock.RWFiles)
 	}
@@ -188,7 +186,7 @@ func restrict(s spec) error {
 		return err
 	}
 	if config.HandledAccessNet = 0; version < 2 {
-		config.HandledAccessFS &^= ll.AccessFSRefer // it is always refused there
+		config.HandledAccessFS &^= ll.AccessFSRefer // older kernels always refuse it
 	}
 	return config.BestEffort().Restrict(rules...)
 }
@@ -201,7 +199,7 @@ func glob(patterns []string) (paths []string) {
 	return paths
 }
 
-// Programs returns the folders that a program at path reads: that of the installation whose bin folder it is in.
+// Programs returns the folders that a program at path reads: its own and, next to a bin folder, the installation's.
 func Programs(path string) (folders []string) {
 	for _, path := range []string{path, target(path)} {
 		bin := filepath.Dir(path)
@@ -222,6 +220,6 @@ func target(path string) string {
 	return path
 }
 
-// Hide closes the memory and the descriptors of this process to all others of the user, which may not trace it either;
-// a process with root's rights may, unless it is in a sandbox. It leaves no core file.
+// Hide prevents the user's other processes from tracing this process and from reading its memory and descriptors, and
+// disables core files. A process with root rights is not stopped unless it is in a sandbox.
 func Hide() { _ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) }

@@ -13,10 +13,10 @@ func self() string {
 	return path
 }
 
-// Own gives a program that is to be started a session of its own.
+// Own makes cmd start in its own session.
 func Own(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} }
 
-// State reports what the sandbox enforces here.
+// State returns the Enforcement on this machine.
 func State() Report { return Report{Text: "none", Gaps: []string{"everything (Linux)"}} }
 
 func enter(_ spec, argv []string) error {
@@ -29,8 +29,8 @@ func enter(_ spec, argv []string) error {
 
 func restrict(spec) error { return nil }
 
-// Programs returns nothing here.
+// Programs returns nil on this system.
 func Programs(string) []string { return nil }
 
-// Hide does nothing here.
+// Hide does nothing on this system.
 func Hide() {}

@@ -14,7 +14,7 @@ import (
 	"fisub/internal/sandbox"
 )
 
-// script runs a shell script in a sandbox that may write in the folder dir only, which need not exist.
+// script runs a shell script in a sandbox that may write only to dir, which need not exist.
 func script(t *testing.T, dir, text string) (string, error) {
 	t.Helper()
 	s := sandbox.Sandbox{Write: []string{dir}}
@@ -27,7 +27,7 @@ func script(t *testing.T, dir, text string) (string, error) {
 	return string(out), err
 }
 
-// A process in a sandbox has not root's rights over others, and no program gives them to it.
+// A process in a sandbox, and any program it starts, is without root's capabilities over others.
 func TestUnprivileged(t *testing.T) {
 	out, err := script(t, filepath.Join(t.TempDir(), "own"), "grep -E '^(CapPrm|CapEff|CapInh|NoNewPrivs)' /proc/self/status")
 	if err != nil {
@@ -42,7 +42,7 @@ func TestUnprivileged(t *testing.T) {
 	}
 }
 
-// need skips a test on a machine that does not enforce what it is about, unless FISUB_TEST_REQUIRE asks for it.
+// need skips a test if a restriction is missing on this machine, unless FISUB_TEST_REQUIRE lists it.
 func need(t *testing.T, gaps ...string) {
 	t.Helper()
 	state := sandbox.State()
@@ -100,7 +100,7 @@ func TestFiles(t *testing.T) {
 	}
 }
 
-// A sandbox whose reading is limited has the system's programs, and none of the user's files.
+// A sandbox with limited reading can read the system's programs but not the user's files.
 func TestRead(t *testing.T) {
 	need(t)
 	root := t.TempDir()

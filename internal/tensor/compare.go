@@ -8,11 +8,11 @@ import (
 	"sync"
 )
 
-// A Tolerance is the contest's acceptance rule: an element fails when its absolute error exceeds Atol and its relative
-// error exceeds Rtol; an output passes when the share of elements that do not fail is at least MatchedRatio.
+// A Tolerance is the contest's acceptance rule: an element fails if its absolute error exceeds Atol and its relative
+// error exceeds Rtol; an output passes if the share of other elements is at least MatchedRatio.
 type Tolerance struct {
 	Atol, Rtol   float64
-	MatchedRatio float64 // in (0, 1]; 0 stands for 1
+	MatchedRatio float64 // in (0, 1]; 0 means 1
 }
 
 // An Element is one element of a comparison.
@@ -23,26 +23,25 @@ type Element struct {
 
 // A Comparison is the verdict on one output.
 type Comparison struct {
-	// MaxAbs and MaxRel are the largest errors over all elements, in float32 arithmetic, the relative one |got-want| /
-	// (|want|+1e-8). As with torch's max, one NaN among the errors (a NaN in want, or an infinity for MaxRel) makes
-	// the maximum NaN. Both are infinite when got has an infinity, else NaN when it has a NaN.
+	// MaxAbs and MaxRel are the largest errors, in float32 arithmetic. The relative error is |got-want| / (|want|+1e-8).
+	// As with torch's max, one NaN error (a NaN in want, or for MaxRel an infinity) makes the maximum NaN. Both are
+	// infinite if got contains an infinity, else NaN if it contains a NaN.
 	MaxAbs, MaxRel float64
-	Matched        float64 // share of elements that did not fail, 1 for an empty output
-	Len, Failed    int     // elements in all; failed or not finite in got
-	First          Element // first failed one; Index -1 without one
-	Inf, NaN       bool    // got has such an element
+	Matched        float64 // share of elements that did not fail; 1 for an empty output
+	Len, Failed    int     // elements; those that failed or are not finite in got
+	First          Element // first failed element; Index -1 without one
+	Inf, NaN       bool    // got contains such an element
 	OK             bool
 }
 
-// Compare judges got by the contest's rule. Non-finite values of got fail the whole output; a finite value where want
-// is NaN or infinite counts as matched. It panics where the lengths differ: shapes and dtypes are the caller's to
-// check.
+// Compare applies the contest's rule. A non-finite value in got fails the whole output; a finite one matches a NaN or
+// infinity in want. Compare panics if the lengths differ. It does not check shapes and dtypes.
 func Compare(got, want *Tensor, tol Tolerance) Comparison {
 	n := got.Len()
 	if n != want.Len() {
 		panic(fmt.Sprintf("tensor: comparing %v with %v", got.Shape, want.Shape))
 	}
-	const grain = 1 << 17 // elements that are worth a goroutine
+	const grain = 1 << 17 // minimum number of elements per goroutine
 	workers := max(1, min(runtime.GOMAXPROCS(0), n/grain))
 	parts := make([]Comparison, workers)
 	var wg sync.WaitGroup
@@ -54,7 +53,7 @@ func Compare(got, want *Tensor, tol Tolerance) Comparison {
 	c := parts[0]
 	c.Len = n
 	for _, p := range parts[1:] {
-		c.MaxAbs, c.MaxRel = max(c.MaxAbs, p.MaxAbs), max(c.MaxRel, p.MaxRel) // NaN where one is, also beside an infinity
+		c.MaxAbs, c.MaxRel = max(c.MaxAbs, p.MaxAbs), max(c.MaxRel, p.MaxRel) // NaN wins over infinity
 		if p.Failed == 0 {
 			continue
 		}
@@ -139,7 +138,7 @@ func Wrong(got, want *Tensor, tol Tolerance, tell func(index int)) {
 	}
 }
 
-// fails tells whether x, where y is wanted, is not finite, or off by more than both tolerances.
+// fails reports whether x is not finite, or differs from the expected y by more than both tolerances.
 func fails(x, y, atol, rtol float32) bool {
 	abs := abs32(x - y)
 	return !(abs32(x) <= math.MaxFloat32) || abs > atol && abs/(abs32(y)+1e-8) > rtol

@@ -44,7 +44,7 @@ func TestCompare(t *testing.T) {
 				OK: true}},
 		{"absolute error within", Float32, []float64{0.0078125}, []float64{0}, contest,
 			Comparison{MaxAbs: 0.0078125, MaxRel: float64(float32(0.0078125) / float32(1e-8)), Matched: 1, Len: 1, First: none, OK: true}},
-		// The thresholds are float32 values, and equality is within.
+		// The thresholds are float32 values. An error equal to a threshold is accepted.
 		{"exactly atol", Float32, []float64{0.01}, []float64{0}, contest,
 			Comparison{MaxAbs: float64(float32(0.01)), MaxRel: float64(float32(0.01) / float32(1e-8)), Matched: 1, Len: 1,
 				First: none, OK: true}},
@@ -106,7 +106,7 @@ func equal(a, b Comparison) bool {
 		a.Inf == b.Inf && a.NaN == b.NaN && a.OK == b.OK
 }
 
-// A large comparison is split over goroutines; the verdict must not depend on where the parts meet.
+// A large comparison is split over goroutines. The verdict must not depend on the boundaries.
 func TestCompareParts(t *testing.T) {
 	n := 1<<19 + 7
 	want, got := New(Float32, n), New(Float32, n)
@@ -128,7 +128,7 @@ func TestCompareParts(t *testing.T) {
 	}
 }
 
-// The maxima are those of torch, whatever part of the tensor an infinity and a NaN lie in.
+// The maxima match torch's for any position of an infinity and a NaN in the tensor.
 func TestCompareNaNWithInfinity(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(4))
 	n := 1 << 19

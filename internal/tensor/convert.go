@@ -14,16 +14,16 @@ func BFloat16FromFloat32(x float32) uint16 {
 	return uint16((b + 0x7fff + b>>16&1) >> 16)
 }
 
-// Float32FromBFloat16 is exact.
+// Float32FromBFloat16 converts exactly.
 func Float32FromBFloat16(h uint16) float32 { return math.Float32frombits(uint32(h) << 16) }
 
-// Float16FromFloat32 rounds to nearest even; what is too large becomes infinity, every NaN the quiet one of its sign.
-// From 2^16 on a value is above the largest one by more than half a unit.
+// Float16FromFloat32 rounds to nearest even. Values that are too large become infinity, a NaN becomes the quiet NaN of
+// its sign. Values from 2^16 on exceed the largest finite one by more than half a unit.
 func Float16FromFloat32(x float32) uint16 {
 	return uint16(narrow(x, 16, 10, 15, 143<<23, 0x7c00, 0x7e00))
 }
 
-// Float32FromFloat16 is exact.
+// Float32FromFloat16 converts exactly.
 func Float32FromFloat16(h uint16) float32 {
 	sign, exp, man := uint32(h&0x8000)<<16, uint32(h>>10&31), uint32(h&0x3ff)
 	switch exp {
@@ -35,22 +35,22 @@ func Float32FromFloat16(h uint16) float32 {
 	return math.Float32frombits(sign | (exp+127-15)<<23 | man<<13)
 }
 
-// Float8E4M3FNFromFloat32 rounds to nearest even. The type has no infinity: what rounds beyond 448, and infinity, is
-// NaN. From 480 on a value has NaN's encoding.
+// Float8E4M3FNFromFloat32 rounds to nearest even. The type has no infinity: infinity and values that round beyond 448
+// become NaN. Values from 480 on have NaN's encoding.
 func Float8E4M3FNFromFloat32(x float32) uint8 {
 	return uint8(narrow(x, 8, 3, 7, 0x43f00000, 0x7f, 0x7f))
 }
 
-// Float32FromFloat8E4M3FN is exact.
+// Float32FromFloat8E4M3FN converts exactly.
 func Float32FromFloat8E4M3FN(b uint8) float32 { return e4m3fn[b] }
 
-// Float8E5M2FromFloat32 rounds to nearest even; what rounds beyond 57344 becomes infinity.
+// Float8E5M2FromFloat32 rounds to nearest even. Values that round beyond 57344 become infinity.
 func Float8E5M2FromFloat32(x float32) uint8 { return uint8(narrow(x, 8, 2, 15, 143<<23, 0x7c, 0x7f)) }
 
-// Float32FromFloat8E5M2 is exact.
+// Float32FromFloat8E5M2 converts exactly.
 func Float32FromFloat8E5M2(b uint8) float32 { return Float32FromFloat16(uint16(b) << 8) }
 
-// Float4E2M1FromFloat32 rounds to nearest even and saturates at 6, as the GPU's conversion does; NaN becomes 6. The
+// Float4E2M1FromFloat32 rounds to nearest even and saturates at 6, as the GPU's conversion does. NaN becomes 6. The
 // result is in the low four bits.
 func Float4E2M1FromFloat32(x float32) uint8 {
 	if x != x {
@@ -77,7 +77,7 @@ var (
 	}()
 )
 
-// small decodes a float of 1 + expBits + manBits bits that has neither infinity nor NaN.
+// small decodes a float of 1 + expBits + manBits bits, in a format without infinity and NaN.
 func small(b uint32, expBits, manBits, bias int) float32 {
 	man, exp := float64(b&(1<<manBits-1)), int(b>>manBits)&(1<<expBits-1)
 	if exp == 0 {
@@ -92,8 +92,8 @@ func small(b uint32, expBits, manBits, bias int) float32 {
 	return float32(x)
 }
 
-// narrow rounds to a format of that many bits, of which man are the mantissa's. limit is the bits of the float32 from
-// which on a value becomes over; nan is NaN.
+// narrow rounds x to a format with the given number of bits, man of them for the mantissa. Values from limit on, given
+// as the bits of a float32, become over. NaN becomes nan.
 func narrow(x float32, bits, man uint, bias int, limit, over, nan uint32) uint32 {
 	b := math.Float32bits(x)
 	sign, abs := b>>31<<(bits-1), b&0x7fffffff
@@ -106,8 +106,8 @@ func narrow(x float32, bits, man uint, bias int, limit, over, nan uint32) uint32
 	return sign | round(abs, man, bias)
 }
 
-// round returns exponent and mantissa bits of abs, the bits of a finite non-negative float32, in a format of manBits
-// and bias. A carry out of the mantissa goes into the exponent, as it must.
+// round returns the exponent and mantissa bits of abs in a format with manBits and bias. abs is the bit pattern of a
+// finite non-negative float32. A carry out of the mantissa correctly increments the exponent.
 func round(abs uint32, manBits uint, bias int) uint32 {
 	exp, man := int(abs>>23)-127+bias, abs&0x7fffff|1<<23
 	shift, base := 23-manBits, uint32(0)
@@ -123,10 +123,10 @@ func round(abs uint32, manBits uint, bias int) uint32 {
 	return base + (man+half-1+man>>shift&1)>>shift
 }
 
-// ReadFloat32s fills dst with the elements from index first on. It panics where the tensor ends before dst does.
+// ReadFloat32s fills dst with the elements from index first on. It panics if the tensor has too few.
 func (t *Tensor) ReadFloat32s(dst []float32, first int) { read(t, dst, first) }
 
-// ReadFloat64s is ReadFloat32s in float64, which is exact for every dtype but int64.
+// ReadFloat64s is like ReadFloat32s but reads float64, which is exact for every dtype except int64.
 func (t *Tensor) ReadFloat64s(dst []float64, first int) { read(t, dst, first) }
 
 func read[F float32 | float64](t *Tensor, dst []F, first int) {
@@ -184,7 +184,7 @@ func read[F float32 | float64](t *Tensor, dst []F, first int) {
 	}
 }
 
-// Ints reads a whole tensor of integers.
+// Ints returns all elements of an integer tensor.
 func (t *Tensor) Ints() []int {
 	values := make([]float64, t.Len())
 	t.ReadFloat64s(values, 0)
@@ -195,12 +195,12 @@ func (t *Tensor) Ints() []int {
 	return ints
 }
 
-// WriteFloat32s stores src from index first on. Floats round to nearest even. Integers are truncated; what is out of
-// range becomes the nearest value, NaN becomes 0. A bool is x != 0. Concurrent calls may write disjoint ranges, except
-// that two float4_e2m1 elements share a byte. It panics where the tensor ends before src does.
+// WriteFloat32s stores src from index first on. Floats are rounded to nearest even. Integers are truncated and clamped
+// to the range of the dtype; NaN becomes 0. A bool is x != 0. Concurrent calls may write disjoint ranges, except that
+// two float4_e2m1 elements share a byte. It panics if src does not fit into the tensor.
 func (t *Tensor) WriteFloat32s(src []float32, first int) { write(t, src, first) }
 
-// WriteFloat64s is WriteFloat32s from float64; floats are rounded to float32 first, as torch does.
+// WriteFloat64s is like WriteFloat32s for float64. Float dtypes are rounded to float32 first, as in torch.
 func (t *Tensor) WriteFloat64s(src []float64, first int) { write(t, src, first) }
 
 func write[F float32 | float64](t *Tensor, src []F, first int) {
@@ -269,7 +269,7 @@ func (t *Tensor) putInt(dst []byte, i int, x float64) {
 	}
 }
 
-// bytes returns the storage of n elements from index first on, beginning at the byte that holds the first of them.
+// bytes returns the storage of n elements from index first on. It starts with the byte that contains the first one.
 func (t *Tensor) bytes(first, n int) []byte {
 	if first < 0 || n < 0 || first > t.Len()-n {
 		panic("tensor: range outside the tensor")

@@ -7,19 +7,19 @@ import (
 	"testing"
 )
 
-// A format is a slow, independent statement of a small float type: sign, exponent and mantissa fields, decoded with
+// A format is a slow, independent model of a small float type with sign, exponent and mantissa fields. Decoding uses
 // math.Ldexp; encoding searches the list of all values for the nearest.
 type format struct {
 	name             string
 	expBits, manBits int
 	bias             int
-	special          bool // the top exponent holds infinity and NaN
-	topNaN           bool // the top code is NaN, there is no infinity
+	special          bool // the top exponent encodes infinity and NaN
+	topNaN           bool // the top code is NaN; no code is infinity
 	saturate         bool
-	nan              func(negative bool) uint32 // what NaN encodes to
+	nan              func(negative bool) uint32 // code of a NaN
 	encode           func(float32) uint32
 	decode           func(uint32) float32
-	values           []float64 // of the non-negative finite codes, ascending, and of the code after them
+	values           []float64 // of the non-negative finite codes, ascending, and of the next code
 }
 
 func formats() []*format {
@@ -63,7 +63,7 @@ func formats() []*format {
 	return all
 }
 
-// value is the number that code c stands for as if no code were special.
+// value decodes c as if no code were special.
 func (f *format) value(c uint32) float64 {
 	exp, man := int(c>>f.manBits), float64(c&(1<<f.manBits-1))/float64(int(1)<<f.manBits)
 	if exp == 0 {
@@ -163,7 +163,7 @@ func TestEncodeRounds(t *testing.T) {
 		for range 1 << 20 {
 			check(math.Float32frombits(r.Uint32()))
 		}
-		for range 1 << 18 { // where the type's values are dense
+		for range 1 << 18 { // in the dense range of the type's values
 			check(float32(r.NormFloat64() * f.values[len(f.values)/2]))
 		}
 	}
@@ -300,7 +300,7 @@ func BenchmarkWriteFloat64s(b *testing.B) {
 	}
 }
 
-// float32s reads all elements.
+// float32s returns all elements.
 func float32s(t *Tensor) []float32 {
 	dst := make([]float32, t.Len())
 	t.ReadFloat32s(dst, 0)

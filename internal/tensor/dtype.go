@@ -2,7 +2,7 @@ package tensor
 
 import "fmt"
 
-// A DType is the element type of a tensor, in the order in which the format lists them.
+// A DType is the element type of a tensor. The constants are in the format's order.
 type DType uint8
 
 const (
@@ -46,7 +46,7 @@ func DTypes() []DType {
 	return all
 }
 
-// ParseDType returns the dtype of that exact name, such as "bfloat16"; ok is false for any other text.
+// ParseDType returns the dtype called name, such as "bfloat16". ok is false for any other text.
 func ParseDType(name string) (d DType, ok bool) {
 	for i, t := range dtypes {
 		if t.name == name {
@@ -56,7 +56,7 @@ func ParseDType(name string) (d DType, ok bool) {
 	return 0, false
 }
 
-// String returns the format's name of d.
+// String returns the format's name for d.
 func (d DType) String() string {
 	if d >= numDTypes {
 		return fmt.Sprintf("dtype(%d)", uint8(d))
@@ -64,13 +64,13 @@ func (d DType) String() string {
 	return dtypes[d].name
 }
 
-// Bits is the width of one element in bits: 4 for float4_e2m1, which packs two elements into a byte.
+// Bits returns the width of one element in bits: 4 for float4_e2m1, which packs two elements into a byte.
 func (d DType) Bits() int { return dtypes[d].bits }
 
-// IsFloat tells whether d has NaN-able, fractional elements.
+// IsFloat reports whether d is a floating-point type.
 func (d DType) IsFloat() bool { return d <= Float4E2M1 }
 
-// Bytes is the storage of n elements in bytes; ok is false when n is negative or the product overflows an int.
+// Bytes returns the size of n elements in bytes. ok is false if n is negative or the size overflows an int.
 func (d DType) Bytes(n int) (bytes int, ok bool) {
 	bits := d.Bits()
 	if n < 0 || n > (1<<62)/bits {

@@ -4,15 +4,15 @@ package tensor
 
 import "fmt"
 
-// A Tensor is a dense, row-major tensor in host memory. Data is little-endian and may be a read-only mapping: write
-// only to tensors that New made.
+// A Tensor is a dense, row-major tensor in host memory. Data is little-endian. It may be a read-only mapping: write
+// only to tensors created by New.
 type Tensor struct {
 	DType DType
 	Shape []int // an empty shape is a 0-d tensor of one element
 	Data  []byte
 }
 
-// New returns a zeroed tensor. It panics when the shape is negative or its size overflows.
+// New returns a zeroed tensor. It panics if an extent is negative or the size overflows.
 func New(d DType, shape ...int) *Tensor {
 	n, ok := Elements(shape)
 	if !ok {
@@ -25,7 +25,7 @@ func New(d DType, shape ...int) *Tensor {
 	return &Tensor{DType: d, Shape: append([]int(nil), shape...), Data: make([]byte, bytes)}
 }
 
-// Elements is the product of shape, 1 for an empty shape; ok is false for a negative extent or an overflow.
+// Elements returns the product of shape, 1 for an empty shape. ok is false for a negative extent or an overflow.
 func Elements(shape []int) (n int, ok bool) {
 	n = 1
 	for _, s := range shape {
@@ -40,7 +40,7 @@ func Elements(shape []int) (n int, ok bool) {
 	return n, true
 }
 
-// Len is the number of elements.
+// Len returns the number of elements.
 func (t *Tensor) Len() int {
 	n, _ := Elements(t.Shape)
 	return n

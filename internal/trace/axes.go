@@ -6,15 +6,15 @@ import (
 	"strings"
 )
 
-// An axisError is a mismatch of shapes and axes, in the contest's words.
+// An axisError is a mismatch of shapes and axes, in the contest's wording.
 type axisError string
 
 func (e axisError) Error() string { return string(e) }
 
 func axisErrorf(format string, args ...any) error { return axisError(fmt.Sprintf(format, args...)) }
 
-// BindAxes infers the var axes from the shapes of the inputs, as the contest's runner does. An input that shapes lacks,
-// and a scalar one, binds nothing. Sizes of const axes are not compared.
+// BindAxes infers the var axes from the shapes of the inputs, as the contest's runner does. It ignores scalars and
+// inputs without a shape, and does not compare the sizes of const axes.
 func (d *Definition) BindAxes(shapes map[string][]int) (map[string]int, error) {
 	axes := make(map[string]int)
 	for name, spec := range d.Inputs.All() {
@@ -48,8 +48,8 @@ func (d *Definition) BindAxes(shapes map[string][]int) (map[string]int, error) {
 	return axes, nil
 }
 
-// Shape is the concrete shape of spec, with the var axes' sizes from axes; further entries of axes are ignored. It is
-// nil for a scalar, and not nil but empty for a 0-d tensor.
+// Shape returns the concrete shape of spec, with the sizes of var axes from axes. It is nil for a scalar, and empty but
+// not nil for a 0-d tensor.
 func (d *Definition) Shape(spec TensorSpec, axes map[string]int) ([]int, error) {
 	if spec.Scalar {
 		return nil, nil
@@ -73,15 +73,15 @@ func (d *Definition) Shape(spec TensorSpec, axes map[string]int) ([]int, error) 
 	return shape, nil
 }
 
-// InPlace gives the index of the input that the output of that name is, changed in place; false for an output with
-// memory of its own, as one is whose param names no input.
+// InPlace returns the index of the input that the named output overwrites. ok is false for an output with its own
+// memory, including one whose param names no input.
 func (d *Definition) InPlace(output string) (input int, ok bool) {
 	spec, _ := d.Outputs.Get(output)
 	input = slices.Index(d.Inputs.Keys(), spec.Param)
 	return max(input, 0), input >= 0 && spec.Param != ""
 }
 
-// Returned are the outputs with memory of their own, in order: those that a solution returns, or takes behind the
+// Returned returns the outputs with their own memory, in order. A solution returns them, or takes them after the
 // inputs.
 func (d *Definition) Returned() Map[TensorSpec] {
 	var own Map[TensorSpec]
@@ -93,7 +93,7 @@ func (d *Definition) Returned() Map[TensorSpec] {
 	return own
 }
 
-// Arguments are the names of what a solution in destination-passing style takes, in order.
+// Arguments returns the parameter names of a solution in destination-passing style, in order.
 func (d *Definition) Arguments() []string {
 	own := d.Returned()
 	return append(slices.Clone(d.Inputs.Keys()), own.Keys()...)

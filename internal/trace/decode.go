@@ -13,14 +13,14 @@ import (
 	"fisub/internal/tensor"
 )
 
-// maxFaults bounds how many faults, and how many warnings, one document reports.
+// maxFaults limits the reported faults, and the warnings, of one document.
 const maxFaults = 1000
 
-// A ValidationError lists everything that is wrong with a document: the faults of its JSON, or else those of all its
-// fields, in the order in which the format's models declare them. A model's rules across fields are checked only where
-// its fields are valid, and the first that fails ends them. After 1000 faults the rest are left out.
+// A ValidationError lists the faults of a document's JSON, or else of its fields, in the order of the format's models.
+// A model's rules across fields are checked only if all its fields are valid, and only the first violation is reported.
+// Faults after the first 1000 are omitted.
 type ValidationError struct {
-	File   string // its name; empty when none was named
+	File   string // file name, may be ""
 	Model  string // "Definition", "Workload", "Solution" or "Trace"
 	Faults []Fault
 }
@@ -35,12 +35,12 @@ func (e *ValidationError) Advice() string {
 
 // A Fault is one reason to reject a document.
 type Fault struct {
-	Loc       []any  // path of keys (string) and indices (int); empty is the whole document
-	Msg       string // as the format's library words it, where that has the same rule
-	Line, Col int    // place in the file, from 1, Col in bytes; 0 for a value that was not read
+	Loc       []any  // path of keys (string) and indices (int); empty for the whole document
+	Msg       string // as the format's library words it, if it has the same rule
+	Line, Col int    // position in the file, from 1, Col in bytes; 0 if not decoded from a file
 }
 
-// Error is one line for each fault: "solution.json:3:9: spec.language: Input should be ...".
+// Error returns one line per fault: "solution.json:3:9: spec.language: Input should be ...".
 func (e *ValidationError) Error() string {
 	lines := make([]string, len(e.Faults))
 	for i, f := range e.Faults {
@@ -53,17 +53,17 @@ func (e *ValidationError) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// A Warning is a key that the format does not know. The format ignores it, and writing the document loses it.
+// A Warning reports an unknown key. The format ignores it, and encoding drops it.
 type Warning struct {
-	File       string // its name; empty when none was named
+	File       string // file name, may be ""
 	Model      string
-	Loc        []any // of the object that holds the key
+	Loc        []any // path of the object that contains the key
 	Key        string
-	Suggestion string // the key that may be meant, or ""
+	Suggestion string // the probably intended key, or ""
 	Line, Col  int
 }
 
-// String is one line: "solution.json:3:9: unknown key spec.bindings".
+// String returns one line: "solution.json:3:9: unknown key spec.bindings".
 func (w Warning) String() string {
 	loc := append(slices.Clone(w.Loc), w.Key)
 	return plain.Line(place(w.File, w.Model, w.Line, w.Col) + "unknown key " + locText(loc))
@@ -87,7 +87,7 @@ func locText(loc []any) string {
 	return strings.Join(parts, ".")
 }
 
-// words are the values that a string may have whose rule names them.
+// words maps the name of a rule to the strings that it allows.
 var words = map[string][]string{
 	"language": {"python", "triton", "cpp", "cuda", "tilelang"},
 	"binding":  {"tvm-ffi", "torch"},
@@ -103,37 +103,37 @@ func dtypes() (names []string) {
 	return names
 }
 
-// rules are the words of a field's tag rule: required; contest, required but in a dialect; beside, of a field that the
-// format's library ignores, so that one of a wrong type counts as unknown; nonempty, of a string, of the strings in a
-// list and the keys of a map; some, of a list; null, where that is the zero value; nan, where that is a number; or a
-// name of words.
+// rules is the content of a field's tag rule, a list of: required; contest (required except in a dialect); beside
+// (ignored by the format's library, so a value of the wrong type counts as an unknown key); nonempty (a string, the
+// strings in a list or the keys of a map); some (a list with at least one item); null (null is allowed and decodes to
+// the zero value); nan (NaN is allowed); or a key of words.
 type rules string
 
 func (r rules) has(word string) bool { return slices.Contains(strings.Split(string(r), ","), word) }
 
-// A custom type reads itself.
+// A custom type decodes itself.
 type custom interface {
 	decode(d *decoder, v *value, r rules)
 }
 
-// A checked type has rules across its fields: check returns the first that fails, "" where all hold, and the keys and
-// indices that lead to what is at fault.
+// A checked type has rules across its fields. check returns the first violation, or "", and the keys and indices that
+// lead to the faulty value.
 type checked interface {
 	check() (fault string, at []any)
 }
 
-// A decoder turns JSON values into the types of this package and collects what is wrong with them.
+// A decoder converts JSON values to the types of this package and collects faults.
 type decoder struct {
 	lines
 	model    string
-	dialect  bool // what other dialects have is read, and what the format requires across fields is not asked for
+	dialect  bool // accept the dialects' additions, and skip the checks across fields
 	loc      []any
 	faults   []Fault
 	warnings []Warning
-	bad      int // faults found, of which the first maxFaults are in faults
+	bad      int // number of faults found; faults holds the first maxFaults
 }
 
-// decode reads one document.
+// decode decodes one document.
 func decode[T any](data []byte, model string) (*T, []Warning, error) {
 	return decodeAs[T](&decoder{lines: lines{data: data}, model: model})
 }
@@ -164,14 +164,14 @@ func (d *decoder) fault(pos int, msg string) {
 	d.faults = append(d.faults, f)
 }
 
-// within reads v as the part loc of the present place.
+// within decodes v, whose path is loc below the current one.
 func (d *decoder) within(loc any, v *value, dst reflect.Value, r rules) {
 	d.loc = append(d.loc, loc)
 	d.value(v, dst, r)
 	d.loc = d.loc[:len(d.loc)-1]
 }
 
-// value reads v into dst, or reports faults.
+// value decodes v into dst or records faults.
 func (d *decoder) value(v *value, dst reflect.Value, r rules) {
 	if c, ok := dst.Addr().Interface().(custom); ok {
 		c.decode(d, v, r)
@@ -206,7 +206,7 @@ func (d *decoder) value(v *value, dst reflect.Value, r rules) {
 	}
 }
 
-// boolean reads true and false, and the numbers and words that the format's library takes for them.
+// boolean decodes true, false, and the numbers and words that the format's library converts to them.
 func (d *decoder) boolean(v *value) bool {
 	const invalid = "Input should be a valid boolean"
 	switch v.kind {
@@ -233,7 +233,7 @@ func (d *decoder) boolean(v *value) bool {
 	return false
 }
 
-// record reads the fields of the struct that dst points to, in their order; valid tells that none was at fault.
+// record decodes the fields of the struct that dst points to, in order. valid reports whether it found no fault.
 func (d *decoder) record(v *value, dst any) (valid bool) {
 	if v.kind != '{' {
 		d.fault(v.pos, "Input should be an object")
@@ -270,18 +270,18 @@ func (d *decoder) record(v *value, dst any) (valid bool) {
 	return true
 }
 
-// field is the JSON name of a field, and its rules; ok tells that it has one.
+// field returns the JSON name of a struct field and its rules. ok is false for a field that is not decoded.
 func field(f reflect.StructField) (name string, r rules, ok bool) {
 	name, _, _ = strings.Cut(f.Tag.Get("json"), ",")
 	return name, rules(f.Tag.Get("rule")), f.IsExported()
 }
 
-// fits tells whether v is a string or a boolean, whichever the field is.
+// fits reports whether v is a string exactly if the field is one, and likewise for booleans.
 func (v *value) fits(field reflect.Kind) bool {
 	return (v.kind == '"') == (field == reflect.String) && (v.kind == 't' || v.kind == 'f') == (field == reflect.Bool)
 }
 
-// find follows keys and indices from v, as far as they lead.
+// find follows the keys and indices in at as far as they exist.
 func (v *value) find(at []any) *value {
 	for _, step := range at {
 		next := (*value)(nil)
@@ -299,7 +299,7 @@ func (v *value) find(at []any) *value {
 	return v
 }
 
-// unknown warns of the keys of v that are not known.
+// unknown records a warning for each key of v that is not in known.
 func (d *decoder) unknown(v *value, known []string) {
 	for _, k := range v.keys {
 		if slices.Contains(known, k.name) || len(d.warnings) == maxFaults || d.dialect {
@@ -365,7 +365,7 @@ func (d *decoder) text(v *value, r rules) string {
 	return v.text
 }
 
-// word reads one of the list.
+// word decodes a string that must be one of list.
 func (d *decoder) word(v *value, list ...string) string {
 	if v.kind == '"' && slices.Contains(list, v.text) {
 		return v.text
@@ -378,10 +378,10 @@ func (d *decoder) word(v *value, list ...string) string {
 	return ""
 }
 
-// integral tells that v is a number without a fraction and an exponent.
+// integral reports whether v is a number without fraction and exponent.
 func (v *value) integral() bool { return v.kind == '0' && strings.Trim(v.text, "-0123456789") == "" }
 
-// integer reads an integer.
+// integer decodes an integer.
 func (d *decoder) integer(v *value) int64 {
 	n, err := strconv.ParseInt(v.text, 10, 64)
 	switch {
@@ -395,7 +395,7 @@ func (d *decoder) integer(v *value) int64 {
 
 const negative = "Input should be greater than or equal to 0"
 
-// count reads an integer that is not negative.
+// count decodes a non-negative integer.
 func (d *decoder) count(v *value) int {
 	if v.integral() && v.text[0] == '-' && strings.Trim(v.text, "-0") != "" {
 		d.fault(v.pos, negative)
@@ -408,8 +408,8 @@ func (d *decoder) count(v *value) int {
 	return int(n)
 }
 
-// float reads a number that is not negative. One out of range is an infinity, as are the strings that the format's
-// library writes for what is not finite.
+// float decodes a non-negative number. It accepts the library's strings for non-finite numbers. Numbers out of range
+// become infinite.
 func (d *decoder) float(v *value, r rules) float64 {
 	if v.kind != '0' && (v.kind != '"' || !slices.Contains([]string{"NaN", "Infinity", "-Infinity"}, v.text)) {
 		d.fault(v.pos, "Input should be a valid number")
@@ -425,7 +425,7 @@ func (d *decoder) float(v *value, r rules) float64 {
 	return f
 }
 
-// any reads any JSON value: nil, bool, int64, float64, string, []any, *Map[any], and BigInt for larger integers.
+// any decodes any JSON value as nil, bool, int64, float64, string, []any or *Map[any], and larger integers as BigInt.
 func (d *decoder) any(v *value) any {
 	switch v.kind {
 	case 't', 'f':
@@ -457,7 +457,7 @@ func (d *decoder) any(v *value) any {
 	return nil
 }
 
-// A union is read as the kind that its key "type" says, one of kinds, or where that is missing as guess; "" with a
+// union returns the value of v's key "type", one of kinds. It returns guess if the key is missing, and "" after a
 // fault.
 func (d *decoder) union(v *value, guess string, kinds ...string) string {
 	t := v.get("type")
@@ -469,7 +469,7 @@ func (d *decoder) union(v *value, guess string, kinds ...string) string {
 	return d.word(t, kinds...)
 }
 
-// What the key "type" of an axis and of an input may be, and the fields of each kind.
+// Kinds of axes and inputs, selected by the key "type".
 type (
 	constAxis struct {
 		Type        string  `json:"type"`
@@ -571,7 +571,7 @@ func (s *Scalar) decode(d *decoder, v *value, _ rules) {
 	}
 }
 
-// A tensorSpec is a TensorSpec as the format writes it.
+// A tensorSpec is the JSON form of a TensorSpec.
 type tensorSpec struct {
 	Shape       *[]string `json:"shape" rule:"required,nonempty"`
 	DType       string    `json:"dtype" rule:"required,dtype"`

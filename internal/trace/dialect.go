@@ -12,10 +12,9 @@ import (
 	"fisub/internal/plain"
 )
 
-// ReadDialect reads a definition file of the format or of a dialect of it. What the format lacks (axes of kind expr,
-// const axes without a value, further dtypes) is read, what it requires of a definition as a whole is not checked:
-// DecodeDefinition of its JSON tells that. Its JSON has the document's keys in their order, also those that this
-// package does not know, and none that the document lacks, but for fields that were set since.
+// ReadDialect reads a definition file of the format or of a dialect. It accepts the dialects' extensions (axes of kind
+// expr, const axes without a value, further dtypes) and does not check rules across fields, which DecodeDefinition of
+// the result's JSON does. That JSON keeps all keys of the file in order and adds only fields that were set later.
 func ReadDialect(path string) (*Definition, error) {
 	data, err := plain.ReadFile(path, MaxBytes)
 	if err != nil {
@@ -25,7 +24,7 @@ func ReadDialect(path string) (*Definition, error) {
 	return def, moved(path, 0, nil, err)
 }
 
-// DecodeDialectWorkload reads a workload of SOL-ExecBench, or one of the format.
+// DecodeDialectWorkload decodes a workload of SOL-ExecBench or of the format.
 func DecodeDialectWorkload(data []byte) (*DialectWorkload, error) {
 	w, _, err := decodeAs[DialectWorkload](&decoder{lines: lines{data: data}, model: "Workload", dialect: true})
 	return w, err
@@ -39,13 +38,13 @@ func (w *DialectWorkload) decode(d *decoder, v *value, _ rules) {
 	}
 }
 
-// A kept is how a document of a dialect had an object: its keys in order, and those that no field has.
+// A kept preserves an object of a dialect's document: the order of its keys, and the keys that match no field.
 type kept struct {
 	keys   []string
 	others map[string]jsontext.Value
 }
 
-// keep is what was kept of v, which was read into fields; nil of a document of the format.
+// keep returns the kept of v, which was decoded into fields, or nil if the document is not in a dialect.
 func (d *decoder) keep(v *value, fields any) *kept {
 	if !d.dialect {
 		return nil
@@ -58,15 +57,14 @@ func (d *decoder) keep(v *value, fields any) *kept {
 			return ok && name == key.name && (!r.has("beside") || v.items[i].fits(f.Type.Kind()))
 		})
 		raw, _ := jsontext.NewDecoder(bytes.NewReader(d.data[v.items[i].pos:])).ReadValue()
-		if !known || slices.Contains([]string{"false", `""`}, string(raw)) { // encoding leaves those out
+		if !known || slices.Contains([]string{"false", `""`}, string(raw)) { // encoding omits these
 			k.others[key.name] = raw
 		}
 	}
 	return k
 }
 
-// write writes the fields in their order; where something was kept, as that was: fields that were not there are
-// written, at the end, only where they are set.
+// write encodes fields. If k is not nil, it writes the keys of k in their order, and then other fields that are set.
 func (k *kept) write(enc *jsontext.Encoder, fields any) error {
 	if k == nil {
 		return json.MarshalEncode(enc, fields)

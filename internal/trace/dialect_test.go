@@ -13,7 +13,7 @@ import (
 	"fisub/internal/trace"
 )
 
-// What others wrote is written back as it was. Python writes other characters than ASCII as \u.
+// Documents of other programs are written back unchanged. Python escapes non-ASCII characters as \u.
 func TestDialectsUnchanged(t *testing.T) {
 	files, err := filepath.Glob("testdata/dialects/*/*.json")
 	if err != nil || len(files) < 12 {
@@ -49,7 +49,7 @@ func TestDialectsUnchanged(t *testing.T) {
 	}
 }
 
-// relaid is JSON without spaces, its strings as encoding writes them.
+// relaid returns data as JSON without spaces, with strings in the encoder's form.
 func relaid(t *testing.T, data []byte) []byte {
 	t.Helper()
 	v := jsontext.Value(bytes.Clone(data))
@@ -80,7 +80,7 @@ func TestDialectFields(t *testing.T) {
 	if def = read("sol-execbench/custom_inputs_matmul.json"); def.CustomInputs != "generate_inputs" {
 		t.Errorf("got %q", def.CustomInputs)
 	}
-	// What the contest's library rejects is rejected where the format is meant, and what it ignores is read.
+	// ReadDefinition rejects the same documents as the contest's library, but reads fields that the library ignores.
 	for file, want := range map[string]string{
 		"fi_trace/gdn_fused_decode_h5120_v48_d128.json": "top-level function named 'run'",
 		"fi_trace/xqa_mla_h1_ckv128_kpe1_ps64.json":     "axes.beam_width.value: Field required",

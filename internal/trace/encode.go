@@ -10,44 +10,44 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// A Form is a way to lay out JSON. Both forms keep the types' field order, write non-ASCII characters as they are, and
-// end without a newline.
+// A Form is a JSON layout. Both forms keep the order of fields, leave non-ASCII characters unescaped, and end without a
+// newline.
 type Form uint8
 
 const (
-	Compact Form = iota // no spaces: lines of workloads and traces files
+	Compact Form = iota // no spaces: lines of workload and trace files
 	Indent              // two spaces: solution.json
 )
 
-// JSON writes the definition.
+// JSON encodes the definition.
 func (d *Definition) JSON(form Form) []byte { return text(d, form) }
 
-// JSON writes the workload. A scalar input that is not finite becomes null, which cannot be read back.
+// JSON encodes the workload. A non-finite scalar becomes null, which cannot be decoded.
 func (w *Workload) JSON(form Form) []byte { return text(w, form) }
 
-// JSON writes the solution.
+// JSON encodes the solution.
 func (s *Solution) JSON(form Form) []byte { return text(s, form) }
 
-// JSON writes the trace. Of numbers that are not finite, the errors of a correctness become "NaN" and "Infinity", all
-// others null. It panics where the correctness's extra holds what no JSON can.
+// JSON encodes the trace. Non-finite errors become "NaN" and "Infinity", other non-finite numbers null. It panics if
+// Correctness.Extra contains a value that JSON cannot represent.
 func (t *Trace) JSON(form Form) []byte {
 	type fields Trace // without MarshalJSON
 	return text((*fields)(t), form)
 }
 
-// MarshalJSON writes the trace as JSON does.
+// MarshalJSON encodes the trace like JSON.
 func (t *Trace) MarshalJSON() ([]byte, error) { return t.JSON(Compact), nil }
 
-// text writes v; invalid UTF-8 becomes the replacement character.
+// text encodes v. Invalid UTF-8 becomes the replacement character.
 func text(v any, form Form) []byte {
 	data, err := marshal(v, form, jsontext.AllowInvalidUTF8(true))
 	if err != nil {
-		panic(err) // a value that no type of this package holds
+		panic(err) // not a value of this package's types
 	}
 	return data
 }
 
-// marshal writes v as pydantic does. Strings with invalid UTF-8 are a *jsontext.SyntacticError.
+// marshal encodes v as pydantic does. Invalid UTF-8 in a string is a *jsontext.SyntacticError.
 func marshal(v any, form Form, opts ...json.Options) ([]byte, error) {
 	opts = append(opts, json.WithMarshalers(json.MarshalToFunc(writeFloat)))
 	if form == Indent {
@@ -72,7 +72,7 @@ func (m Map[V]) MarshalJSONTo(enc *jsontext.Encoder) error {
 	return enc.WriteToken(jsontext.EndObject)
 }
 
-// MarshalJSONTo writes the fields.
+// MarshalJSONTo writes the fields of the definition.
 func (d Definition) MarshalJSONTo(enc *jsontext.Encoder) error {
 	type Fields Definition
 	return d.kept.write(enc, Fields(d))
@@ -109,7 +109,7 @@ func (s InputSpec) MarshalJSONTo(enc *jsontext.Encoder) error {
 	return json.MarshalEncode(enc, randomInput{s.Kind.String()})
 }
 
-// MarshalJSONTo writes the number or boolean as its kind is written.
+// MarshalJSONTo writes the number or boolean with its original type.
 func (s Scalar) MarshalJSONTo(enc *jsontext.Encoder) error {
 	switch s.Kind {
 	case IntScalar:
@@ -133,7 +133,7 @@ func (b BuildSpec) MarshalJSONTo(enc *jsontext.Encoder) error {
 	return json.MarshalEncode(enc, out)
 }
 
-// MarshalJSONTo writes errors that are not finite as strings.
+// MarshalJSONTo writes non-finite errors as strings.
 func (c Correctness) MarshalJSONTo(enc *jsontext.Encoder) error {
 	return json.MarshalEncode(enc, struct {
 		MaxRelativeError bound     `json:"max_relative_error"`
@@ -142,10 +142,10 @@ func (c Correctness) MarshalJSONTo(enc *jsontext.Encoder) error {
 	}{bound(c.MaxRelativeError), bound(c.MaxAbsoluteError), c.Extra})
 }
 
-// A bound is an error of a correctness.
+// A bound is an error in Correctness.
 type bound float64
 
-// MarshalJSONTo writes "NaN", "Infinity" and "-Infinity".
+// MarshalJSONTo writes non-finite values as "NaN", "Infinity" and "-Infinity".
 func (b bound) MarshalJSONTo(enc *jsontext.Encoder) error {
 	if f := float64(b); math.IsNaN(f) || math.IsInf(f, 0) {
 		return enc.WriteToken(jsontext.Float(f))
@@ -156,8 +156,8 @@ func (b bound) MarshalJSONTo(enc *jsontext.Encoder) error {
 // MarshalJSONTo writes the digits.
 func (n BigInt) MarshalJSONTo(enc *jsontext.Encoder) error { return enc.WriteValue(jsontext.Value(n)) }
 
-// writeFloat writes f in the format's spelling: the shortest digits that read back as f, plain from 1e-5 up to 1e16,
-// and always recognisable as a float; null where it is not finite.
+// writeFloat writes f as the format does: the shortest digits that decode to f, without exponent from 1e-5 up to 1e16,
+// and always recognisable as a float. Non-finite numbers become null.
 func writeFloat(enc *jsontext.Encoder, f float64) error {
 	if math.IsNaN(f) || math.IsInf(f, 0) {
 		return enc.WriteToken(jsontext.Null)

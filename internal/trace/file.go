@@ -11,22 +11,22 @@ import (
 	"fisub/internal/plain"
 )
 
-// ReadDefinition reads a definition file. A fault of its content is a *ValidationError that names path.
+// ReadDefinition reads a definition file. Invalid content is a *ValidationError that names path.
 func ReadDefinition(path string) (*Definition, []Warning, error) {
 	return readFile(path, DecodeDefinition)
 }
 
-// ReadSolution reads a solution file. A fault of its content is a *ValidationError that names path.
+// ReadSolution reads a solution file. Invalid content is a *ValidationError that names path.
 func ReadSolution(path string) (*Solution, []Warning, error) {
 	return readFile(path, DecodeSolution)
 }
 
-// ReadWorkload reads a file of one workload. A fault of its content is a *ValidationError that names path.
+// ReadWorkload reads a file with one workload. Invalid content is a *ValidationError that names path.
 func ReadWorkload(path string) (*Workload, []Warning, error) {
 	return readFile(path, DecodeWorkload)
 }
 
-// ReadTrace reads a file of one trace. A fault of its content is a *ValidationError that names path.
+// ReadTrace reads a file with one trace. Invalid content is a *ValidationError that names path.
 func ReadTrace(path string) (*Trace, []Warning, error) {
 	return readFile(path, DecodeTrace)
 }
@@ -40,7 +40,7 @@ func readFile[T any](path string, decode func([]byte) (*T, []Warning, error)) (*
 	return v, warnings, moved(path, 0, warnings, err)
 }
 
-// moved sets the file of warnings and of a *ValidationError to path, and their lines down by so many lines.
+// moved sets the file of warnings and of a *ValidationError to path, and adds by to their lines.
 func moved(path string, by int, warnings []Warning, err error) error {
 	for i := range warnings {
 		warnings[i].File = path
@@ -56,8 +56,8 @@ func moved(path string, by int, warnings []Warning, err error) error {
 	return err
 }
 
-// ReadTraces reads a .jsonl file of workloads or traces; blank lines are skipped. Its error joins a *ValidationError
-// for each line that is invalid; the traces of the others are returned with it.
+// ReadTraces reads a .jsonl file of workloads or traces, and skips blank lines. Its error joins a *ValidationError for
+// each invalid line; the traces of the other lines are returned with it.
 func ReadTraces(path string) ([]*Trace, []Warning, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -67,7 +67,7 @@ func ReadTraces(path string) ([]*Trace, []Warning, error) {
 	return DecodeTraces(f, path)
 }
 
-// DecodeTraces is ReadTraces of a file that is open, and path by name.
+// DecodeTraces is ReadTraces of an open file, called path in messages.
 func DecodeTraces(from io.Reader, path string) (traces []*Trace, warnings []Warning, err error) {
 	var errs []error
 	r := bufio.NewReaderSize(from, 1<<16)
@@ -94,7 +94,7 @@ func DecodeTraces(from io.Reader, path string) (traces []*Trace, warnings []Warn
 	}
 }
 
-// readLine reads up to and including the next newline, and of a longer line than a document may be only the start.
+// readLine reads up to and including the next newline. It truncates lines longer than MaxBytes.
 func readLine(r *bufio.Reader) (line []byte, err error) {
 	for {
 		part, err := r.ReadSlice('\n')

@@ -95,7 +95,7 @@ func TestGoldenTraces(t *testing.T) {
 	}
 }
 
-// Floats reach the encoder through a correctness, which accepts all of them.
+// Floats are encoded as errors of a Correctness, which accepts all of them.
 func TestGoldenFloats(t *testing.T) {
 	var vectors struct{ Pairs [][2]string }
 	if err := json.Unmarshal(readGolden(t, "float_vectors.json"), &vectors); err != nil {
@@ -200,14 +200,15 @@ func unnil[T any, P interface {
 	return v, w, err
 }
 
-// branches are the names of a union's models, which pydantic puts into the place of a fault.
+// branches are the models of unions, which pydantic inserts into the path of a fault.
 var branches = []string{"AxisConst", "AxisVar", "RandomInput", "SafetensorsInput", "ScalarInput", "int", "float",
 	"bool"}
 
-// testdata/pydantic.jsonl holds what pydantic 2.13.4 makes of random damage to sound documents, with models of the
-// format's fields and rules: the faults, or else the document written again. What pydantic refuses is refused here, for
-// faults that it names too; of a union it names those of every branch. What it takes only by converting a string, a
-// number or a boolean, or by another branch than the keys say, is refused with a fault about a type.
+// testdata/pydantic.jsonl contains randomly damaged documents with the results of pydantic 2.13.4 for models with the
+// format's fields and rules: faults, or the encoded document. Documents that pydantic rejects must be rejected here,
+// with faults that it also reports; for a union it reports the faults of every branch. Documents that pydantic accepts
+// only by converting a string, number or boolean, or in another branch than the keys imply, are rejected here with a
+// type fault.
 func TestPydanticVectors(t *testing.T) {
 	f, err := os.Open("testdata/pydantic.jsonl")
 	if err != nil {
@@ -270,9 +271,9 @@ func TestPydanticVectors(t *testing.T) {
 	}
 }
 
-// brief cuts what the format's library says of how it tried to convert a value.
+// brief removes details of attempted conversions from a message of the format's library.
 func brief(msg string) string {
-	msg = strings.Replace(msg, "finite number", "valid integer", 1) // of an integer
+	msg = strings.Replace(msg, "finite number", "valid integer", 1) // for integers
 	if strings.HasPrefix(msg, "Input should be a valid ") {
 		msg, _, _ = strings.Cut(msg, ": ")
 		msg, _, _ = strings.Cut(msg, ", ")
@@ -314,7 +315,7 @@ func TestDataset(t *testing.T) {
 	}
 }
 
-// stable checks that a written document reads back, and then is written the same.
+// stable checks that an encoded document decodes, and then encodes to the same bytes.
 func stable(t *testing.T, model string, data []byte) {
 	t.Helper()
 	again, _, err := decodeAs(model, data)

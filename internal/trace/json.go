@@ -11,18 +11,18 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// MaxBytes bounds a JSON document, and a line of several.
+// MaxBytes limits the size of a JSON document, or of one line in a .jsonl file.
 const MaxBytes = 64 << 20
 
-const maxValues = 1 << 20 // of a document
+const maxValues = 1 << 20 // per document
 
-// A value is a JSON value with its place in the document.
+// A value is a JSON value with its position in the document.
 type value struct {
 	kind  jsontext.Kind
-	pos   int     // offset of its first byte
-	text  string  // a string's content, a number's literal
-	items []value // an array's items, an object's values
-	keys  []key   // an object's keys, parallel to items
+	pos   int     // offset of the first byte
+	text  string  // content of a string, literal of a number
+	items []value // items of an array, values of an object
+	keys  []key   // keys of an object, parallel to items
 }
 
 type key struct {
@@ -30,7 +30,7 @@ type key struct {
 	pos  int
 }
 
-// get returns the value of name, or nil.
+// get returns the value of the key name, or nil.
 func (v *value) get(name string) *value {
 	if i := slices.IndexFunc(v.keys, func(k key) bool { return k.name == name }); i >= 0 {
 		return &v.items[i]
@@ -46,15 +46,15 @@ type syntaxError struct {
 
 func (e *syntaxError) Error() string { return e.text }
 
-// A reader reads values one after the other.
+// A reader reads consecutive values.
 type reader struct {
 	*jsontext.Decoder
 	data   []byte
 	values int
 }
 
-// parse reads the whole document: RFC 8259, and the tokens NaN, Infinity and -Infinity. Keys that stand twice and
-// invalid UTF-8 are faults.
+// parse parses a document: JSON as in RFC 8259, plus NaN, Infinity and -Infinity. Duplicate keys and invalid UTF-8 are
+// faults.
 func parse(data []byte) (*value, *syntaxError) {
 	if len(data) > MaxBytes {
 		return nil, &syntaxError{0, fmt.Sprintf("document of %d bytes exceeds %d", len(data), MaxBytes)}
@@ -78,7 +78,7 @@ func parse(data []byte) (*value, *syntaxError) {
 	case errors.As(err, &mine):
 		return nil, mine
 	}
-	return nil, &syntaxError{len(data), io.ErrUnexpectedEOF.Error()} // of a document without a value
+	return nil, &syntaxError{len(data), io.ErrUnexpectedEOF.Error()} // a document without a value
 }
 
 func (r *reader) value(v *value) error {
@@ -121,14 +121,14 @@ func (r *reader) value(v *value) error {
 	return err
 }
 
-// unquoted is the content of a string that was read.
+// unquoted returns the content of a JSON string.
 func unquoted(raw jsontext.Value) string {
 	text, _ := jsontext.AppendUnquote(make([]byte, 0, len(raw)), raw)
 	return string(text)
 }
 
-// finite gives data with numbers of the same length in the place of NaN, Infinity and -Infinity, which JSON lacks and
-// Python writes.
+// finite returns data with numbers of the same length instead of NaN, Infinity and -Infinity, which Python writes but
+// JSON forbids.
 func finite(data []byte) []byte {
 	numbers := map[string]string{"NaN": "0e0", "Infinity": "0.000000", "-Infinity": "-0.000000"}
 	if !bytes.Contains(data, []byte("NaN")) && !bytes.Contains(data, []byte("Infinity")) {
@@ -158,13 +158,13 @@ func finite(data []byte) []byte {
 	return data
 }
 
-// lines finds the line and column of offsets in a document.
+// lines converts offsets in a document to lines and columns.
 type lines struct {
 	data   []byte
-	starts []int // offsets of the lines' first bytes, once asked for
+	starts []int // offsets of the lines, computed when needed
 }
 
-// at returns the line and the column, in bytes, of an offset; both count from 1.
+// at returns the line and the column, in bytes, of an offset. Both count from 1.
 func (l *lines) at(pos int) (line, col int) {
 	if l.starts == nil {
 		l.starts = append(l.starts, 0)

@@ -10,27 +10,27 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// DecodeDefinition reads a definition. Its error is a *ValidationError; warnings are returned with it as well.
+// DecodeDefinition decodes a definition. Its error is a *ValidationError and does not suppress the warnings.
 func DecodeDefinition(data []byte) (*Definition, []Warning, error) {
 	return decode[Definition](data, "Definition")
 }
 
-// DecodeWorkload reads a workload: what the workload key of a trace holds. Its error is a *ValidationError.
+// DecodeWorkload decodes a workload, the value of a trace's key "workload". Its error is a *ValidationError.
 func DecodeWorkload(data []byte) (*Workload, []Warning, error) {
 	return decode[Workload](data, "Workload")
 }
 
-// DecodeSolution reads a solution. Its error is a *ValidationError.
+// DecodeSolution decodes a solution. Its error is a *ValidationError.
 func DecodeSolution(data []byte) (*Solution, []Warning, error) {
 	return decode[Solution](data, "Solution")
 }
 
-// DecodeTrace reads a trace: one line of a workloads or traces file. Its error is a *ValidationError.
+// DecodeTrace decodes a trace: one line of a workloads or traces file. Its error is a *ValidationError.
 func DecodeTrace(data []byte) (*Trace, []Warning, error) {
 	return decode[Trace](data, "Trace")
 }
 
-// UnmarshalJSON reads what DecodeTrace reads.
+// UnmarshalJSON decodes a trace like DecodeTrace.
 func (t *Trace) UnmarshalJSON(data []byte) error {
 	read, _, err := DecodeTrace(data)
 	if err == nil {
@@ -39,8 +39,8 @@ func (t *Trace) UnmarshalJSON(data []byte) error {
 	return err
 }
 
-// Validate checks a solution made in Go by the rules of DecodeSolution. Its error is a *ValidationError whose faults
-// have no lines.
+// Validate applies the rules of DecodeSolution to a solution made in Go. Its error is a *ValidationError without
+// positions.
 func (s *Solution) Validate() error {
 	data, err := marshal(s, Compact)
 	var invalid *ValidationError
@@ -63,7 +63,7 @@ func (s *Solution) Validate() error {
 	return err
 }
 
-// definesRun matches every Python source with a top-level function run, and others that have such a line.
+// definesRun matches every Python source with a top-level function run, and some others.
 var definesRun = regexp.MustCompile(`(?:^|[\r\n\f])\x{feff}?def[ \t\f]+run[ \t\f]*[(\[]`)
 
 func (d *Definition) check() (fault string, at []any) {

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// Hash is the solution's content hash, 40 lower-case hex digits: SHA-1 over definition, language, entry point, binding,
-// dependencies and sources. Name, author, description, target hardware and the calling style are not part of it.
+// Hash returns the content hash, 40 lower-case hex digits: SHA-1 over definition, language, entry point, binding,
+// dependencies and sources. Name, author, description, target hardware and calling style are not part of it.
 func (s *Solution) Hash() string {
 	h := sha1.New()
 	write := func(text string) { h.Write([]byte(text)) }
@@ -25,7 +25,7 @@ func (s *Solution) Hash() string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// Entry splits the entry point into its file and symbol. Without "::" the symbol is empty.
+// Entry returns the file and symbol of the entry point. symbol is "" without "::".
 func (s *Solution) Entry() (file, symbol string) {
 	file, symbol, _ = strings.Cut(s.Spec.EntryPoint, "::")
 	return file, symbol

@@ -36,7 +36,7 @@ func documents() map[string]string {
 	return map[string]string{"Definition": definition, "Solution": solution, "Workload": workload, "Trace": passed}
 }
 
-// edited replaces old by now in the sound document of a model.
+// edited replaces old by now in the valid document of a model.
 func edited(t *testing.T, model, old, now string) []byte {
 	t.Helper()
 	doc := documents()[model]
@@ -91,7 +91,7 @@ func TestManyValues(t *testing.T) {
 	}
 }
 
-// Neither depth nor digits are a fault of the JSON.
+// Deep nesting and long numbers are valid JSON.
 func TestWithinLimits(t *testing.T) {
 	deep := `"extra":{"a":` + strings.Repeat("[", 196) + strings.Repeat("]", 196) + `,"n":` + strings.Repeat("9",
 		4300) + "}"
@@ -136,7 +136,7 @@ func TestFaultTexts(t *testing.T) {
 	}
 }
 
-// The faults of a document do not grow without bound.
+// The number of faults is limited.
 func TestManyFaults(t *testing.T) {
 	doc := edited(t, "Solution", `"target_hardware":["cuda"]`, `"target_hardware":[`+strings.Repeat("1,", 5000)+`1]`)
 	_, _, err := trace.DecodeSolution(doc)
@@ -172,7 +172,7 @@ func TestWarnings(t *testing.T) {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 
-	// A key of another branch of the union is unknown to the one that was chosen.
+	// A key of another branch of the union is unknown in the chosen one.
 	doc = strings.Replace(workload, `"type":"random"`, `"type":"random","seed":1,"value":2`, 1)
 	w, warnings, err := trace.DecodeWorkload([]byte(doc))
 	if err != nil || len(warnings) != 2 || warnings[0].String() != "workload:1:48: unknown key inputs.x.seed" ||
@@ -182,7 +182,7 @@ func TestWarnings(t *testing.T) {
 	if s, _ := w.Inputs.Get("x"); s.Kind != trace.Random {
 		t.Errorf("got %v", s.Kind)
 	}
-	// The historic key is known.
+	// The obsolete key "optional" is known.
 	doc = strings.Replace(definition, `"dtype":"int8"`, `"dtype":"int8","optional":true`, 1)
 	def, warnings, err := trace.DecodeDefinition([]byte(doc))
 	if err != nil || len(warnings) > 0 {
@@ -204,7 +204,7 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// A type is written as JSON has it: what the format's library would convert is refused.
+// Values must have their exact JSON type. Conversions of the format's library are rejected.
 func TestStrictTypes(t *testing.T) {
 	for _, tt := range []struct{ model, old, now, want string }{
 		{"Definition", `"value":8`, `"value":"8"`, "definition:1:103: axes.h.value: Input should be a valid integer"},
@@ -233,7 +233,7 @@ func TestStrictTypes(t *testing.T) {
 	}
 }
 
-// Booleans are read as pydantic 2.13.4 reads them.
+// Booleans are decoded as in pydantic 2.13.4.
 func TestBooleans(t *testing.T) {
 	for text, want := range map[string]bool{"true": true, "1": true, "1.0": true, "10e-1": true, "0": false, "-0.0": false,
 		`"True"`: true, `"YES"`: true, `"on"`: true, `"y"`: true, `"t"`: true, `"1"`: true, `"False"`: false, `"no"`: false,
@@ -247,8 +247,8 @@ func TestBooleans(t *testing.T) {
 	}
 }
 
-// Python's json writes values that are not finite bare, pydantic writes them as strings: both are read. In strings and keys the
-// words are words.
+// Non-finite values are accepted bare, as Python's json writes them, and as pydantic's strings. In strings and keys the
+// words are plain text.
 func TestNotFinite(t *testing.T) {
 	for _, tt := range []struct{ old, now, want string }{
 		{`"max_relative_error":0.5`, `"max_relative_error":NaN`, `"max_relative_error":"NaN"`},
@@ -330,7 +330,7 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-// What no document can hold is written all the same, and refused when it is read.
+// Values that no document may contain can be encoded, but not decoded.
 func TestUnreadable(t *testing.T) {
 	def, _, err := trace.DecodeDefinition([]byte(definition))
 	if err != nil {
@@ -452,14 +452,14 @@ func fuzz(f *testing.F, model string) {
 		`[NaN,Infinity]`, "{\"a\":\"\xff\"}", `{"\ud800":1}`, `[1e400,-0,1E+2]`, `{NaN:"NaN"}`, `{} {}`} {
 		f.Add([]byte(v))
 	}
-	for _, word := range []string{"NaN", "Infinity", "-Infinity"} { // in the place of each number
+	for _, word := range []string{"NaN", "Infinity", "-Infinity"} { // replacing each number
 		f.Add([]byte(strings.NewReplacer("0.5", word, "1.0", word, "2", word, "4", word).Replace(documents()[model])))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		v, _, err := decodeAs(model, data)
 		if err != nil {
 			var invalid *trace.ValidationError
-			// What another parser takes is no fault of the syntax, but for what both documents say of this one.
+			// If a character is invalid here, it must be for encoding/json too, which accepts duplicate keys and invalid UTF-8.
 			if errors.As(err, &invalid) && strings.HasPrefix(invalid.Faults[0].Msg, "Invalid JSON: invalid character") &&
 				json.Valid(data) {
 				t.Fatalf("%q: got %v", data, err)

@@ -2,8 +2,8 @@ package trace
 
 import "strings"
 
-// Track gives the definitions of the contest's track of that name, as its texts and configurations write it; nil for
-// any other name.
+// Track returns the definitions of a contest track, in any spelling used by the contest's texts and configurations, or
+// nil.
 func Track(name string) []string {
 	switch strings.ReplaceAll(strings.ToLower(name), "-", "_") {
 	case "moe", "fused_moe":

@@ -1,23 +1,22 @@
-// Package trace is the contest's data format: definitions (what an operation is), workloads (concrete inputs for it),
-// solutions (sources that implement it) and traces (a workload, and what came of running a solution on it).
+// Package trace implements the contest's data format: definitions of operations, workloads (concrete inputs), solutions
+// (sources that implement a definition) and traces (a workload with the result of running a solution on it).
 //
-// A document is one JSON object: a file for a definition or a solution, a line of a .jsonl file for a workload, which
-// is a trace without solution, and for a trace. The types of this package say what it holds: the tag json names a
-// key, the tag rule what must hold of its value. Decoding words its faults as the format's own library does. It is
-// stricter in types: a number, a boolean and a string are written as JSON has them, and a key stands once. Keys that
-// the format does not know are dropped, with a Warning; where a union's key "type" is missing, its other keys decide.
-// NaN, Infinity and -Infinity are read as Python writes them, bare or as strings. Integers have at most 64 bits, a
-// document at most 64 MiB and a million values. Encoding writes what the format's library writes, byte for byte; the
-// order of keys in maps is the order in the document, because the order of a definition's inputs and outputs is its
-// calling convention.
+// A document is one JSON object: a file for a definition or a solution, a line of a .jsonl file for a workload or a
+// trace. A workload line is a trace without a solution. In the types of this package the tag json names a key, and the
+// tag rule restricts its value. Faults are worded as in the format's own library. Decoding is stricter: it does not
+// convert between strings, numbers and booleans, and rejects duplicate keys. Unknown keys are dropped with a Warning.
+// If the key "type" of a union is missing, its other keys determine the type. NaN, Infinity and -Infinity are accepted
+// bare, as Python writes them, and as strings. Integers have at most 64 bits, a document at most 64 MiB and a million
+// values. Encoding writes exactly the bytes that the format's library writes. Maps keep the order of their keys,
+// because the order of a definition's inputs and outputs is its calling convention.
 //
-// Two dialects of definitions and workloads are read by ReadDialect and ReadDialectWorkloads: that of FlashInfer's
-// fi_trace and that of SOL-ExecBench. What they have beside the format and the format's library ignores (an output's
-// param, optional, init, check), each decoder reads, where its type is right, and encoding writes it.
+// ReadDialect and DecodeDialectWorkload read two dialects: FlashInfer's fi_trace and SOL-ExecBench. The format's
+// library ignores their additional fields (an output's param, optional, init, check). Every decoder here reads such a
+// field if its type is right, and encoding writes it.
 //
-// The package checks a document by itself. It does not relate documents to each other, open the files that a workload
-// names, or run anything. Of a definition's reference it asks for a line that defines run; whether that and the
-// constraints are Python, only Python tells.
+// Each document is checked alone. The package does not relate documents to each other, open the files named in a
+// workload, or run anything. In a definition's reference it looks only for a line that defines run. It does not check
+// that the reference and the constraints are valid Python.
 package trace
 
 import "fisub/internal/tensor"
@@ -34,20 +33,20 @@ type Definition struct {
 	Description *string         `json:"description"`
 	Constraints []string        `json:"constraints" rule:"nonempty"` // Python expressions over the axes
 
-	// Of the dialects, beside the format; Python source that is never run.
+	// Only in dialects; Python source that is never run.
 	Init         string `json:"init,omitzero" rule:"beside"`                     // makes inputs (fi_trace)
 	Check        string `json:"check,omitzero" rule:"beside"`                    // compares outputs (fi_trace)
-	CustomInputs string `json:"custom_inputs_entrypoint,omitzero" rule:"beside"` // reference's function that makes inputs
+	CustomInputs string `json:"custom_inputs_entrypoint,omitzero" rule:"beside"` // Reference function that makes inputs
 
 	kept *kept
 }
 
-// An Axis is a named dimension: of a fixed size (const), or bound by the inputs' shapes (var); in a dialect also one
-// that follows from others.
+// An Axis is a named dimension. Its size is fixed (const), bound by the inputs' shapes (var), or in a dialect computed
+// from other axes.
 type Axis struct {
 	Const       bool
 	Value       int    // size of a const axis, in elements
-	Expr        string // an expression over the other axes, in Python
+	Expr        string // Python expression over the other axes
 	Description *string
 	kept        *kept
 }
@@ -55,14 +54,14 @@ type Axis struct {
 // A TensorSpec is the declared shape and dtype of one input or output.
 type TensorSpec struct {
 	Scalar      bool     // shape null: a Python number
-	Shape       []string // axis names; empty and not Scalar is a 0-d tensor
+	Shape       []string // axis names; empty for a 0-d tensor
 	DType       tensor.DType
 	Description *string
 
-	// Of the dialects, beside the format.
-	Optional bool   // the argument may be None, an output may be absent
-	Param    string // of an output: the argument that is changed in place, an input's name where one has it
-	Foreign  string // a dtype that the format lacks, such as "uint8"; DType then says nothing
+	// Only in dialects.
+	Optional bool   // the argument may be None, or the output absent
+	Param    string // of an output: the argument modified in place, usually the name of an input
+	Foreign  string // unsupported dtype, such as "uint8"; DType is then meaningless
 	kept     *kept
 }
 
@@ -76,34 +75,34 @@ type Workload struct {
 // A DialectWorkload is a workload of SOL-ExecBench.
 type DialectWorkload struct {
 	Workload
-	Tolerance *Tolerance // how its outputs are compared; nil where the workload does not say
+	Tolerance *Tolerance // nil if the workload sets none
 }
 
-// A Tolerance is that dialect's: an element is right where |got - want| is at most MaxAtol + MaxRtol * |want|.
+// A Tolerance is SOL-ExecBench's. An element is correct if |got - want| <= MaxAtol + MaxRtol * |want|.
 type Tolerance struct {
 	MaxAtol              float64  `json:"max_atol"`
 	MaxRtol              float64  `json:"max_rtol"`
 	RequiredMatchedRatio float64  `json:"required_matched_ratio"`
-	MaxErrorCap          *float64 `json:"max_error_cap"` // no element may be further off, nil for any
+	MaxErrorCap          *float64 `json:"max_error_cap"` // upper limit for the error of every element; nil: none
 	AllowNegativeInf     bool     `json:"allow_negative_inf"`
 }
 
-// InputKind says where an input's values come from.
+// InputKind is the source of an input's values.
 type InputKind uint8
 
 const (
 	Random InputKind = iota
 	Safetensors
 	ScalarInput
-	CustomInput // of a dialect: the definition's CustomInputs makes it
+	CustomInput // only in dialects: created by the definition's CustomInputs
 )
 
-// String is the value of an input's key "type".
+// String returns the value of the input's key "type".
 func (k InputKind) String() string {
 	return [...]string{"random", "safetensors", "scalar", "custom"}[k]
 }
 
-// An InputSpec is the source of one input.
+// An InputSpec describes the source of one input.
 type InputSpec struct {
 	Kind      InputKind
 	Path      string // Safetensors: file, relative to the dataset root or absolute
@@ -111,7 +110,7 @@ type InputSpec struct {
 	Value     Scalar // ScalarInput
 }
 
-// ScalarKind is the type that a JSON scalar had.
+// ScalarKind is the JSON type of a scalar.
 type ScalarKind uint8
 
 const (
@@ -120,7 +119,7 @@ const (
 	BoolScalar
 )
 
-// A Scalar is a number or boolean that keeps the type it had in JSON: 1 stays an int, 1.0 a float.
+// A Scalar is a number or boolean that keeps its JSON type: 1 stays an int, 1.0 a float.
 type Scalar struct {
 	Kind  ScalarKind
 	Int   int64
@@ -149,7 +148,7 @@ const (
 	TileLang Language = "tilelang"
 )
 
-// A BuildSpec says how a solution is built and called.
+// A BuildSpec describes how to build and call a solution.
 type BuildSpec struct {
 	Language                Language `json:"language" rule:"required,language"`
 	TargetHardware          []string `json:"target_hardware" rule:"required,some"`
@@ -159,7 +158,7 @@ type BuildSpec struct {
 	Binding                 string   `json:"binding" rule:"null,binding"` // "tvm-ffi", "torch", or "" for null
 }
 
-// Compiled tells whether solutions of that spec are compiled and called through TVM-FFI: CUDA and C++ but for the torch
+// Compiled reports whether the solution is compiled and called through TVM-FFI, as CUDA and C++ are without the torch
 // binding. All others run in Python.
 func (b *BuildSpec) Compiled() bool {
 	return (b.Language == CUDA || b.Language == CPP) && b.Binding != "torch"
@@ -171,7 +170,7 @@ type SourceFile struct {
 	Content string `json:"content" rule:"required,nonempty"`
 }
 
-// A Trace is one line of a workloads or traces file: a workload, and, where a solution ran on it, the evaluation.
+// A Trace is one line of a workloads or traces file: a workload and, if a solution ran on it, the evaluation.
 type Trace struct {
 	Definition string      `json:"definition" rule:"required,nonempty"`
 	Workload   Workload    `json:"workload" rule:"required"`
@@ -179,7 +178,7 @@ type Trace struct {
 	Evaluation *Evaluation `json:"evaluation"`
 }
 
-// A Status is the verdict on one workload, in the contest's words.
+// A Status is the verdict on one workload, as the contest spells it.
 type Status string
 
 const (
@@ -192,7 +191,7 @@ const (
 	Timeout            Status = "TIMEOUT"
 )
 
-// An Evaluation is what came of running a solution on a workload (spec 1.4).
+// An Evaluation is the result of running a solution on a workload (spec 1.4).
 type Evaluation struct {
 	Status      Status       `json:"status" rule:"required,status"`
 	Environment Environment  `json:"environment" rule:"required"`
@@ -212,7 +211,7 @@ type Environment struct {
 type Correctness struct {
 	MaxRelativeError float64   `json:"max_relative_error" rule:"nan"`
 	MaxAbsoluteError float64   `json:"max_absolute_error" rule:"nan"`
-	Extra            *Map[any] `json:"extra"` // nil is null; values are what decoding JSON gives
+	Extra            *Map[any] `json:"extra"` // nil for null; values as decoded from JSON
 }
 
 // Performance holds latencies in milliseconds.
@@ -222,5 +221,5 @@ type Performance struct {
 	SpeedupFactor      float64 `json:"speedup_factor"`
 }
 
-// A BigInt is an integer of Correctness.Extra that int64 cannot hold, in decimal.
+// A BigInt is an integer in Correctness.Extra that does not fit int64, in decimal.
 type BigInt string

@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// Watch gives a writer to w that remembers the first error of writing, and what tells that error: not all that prints
-// asks for it, and a result that is lost is no success. It is a terminal where w is one.
+// Watch returns a writer to w and a function that returns the first write error. Most printing code ignores write
+// errors, but a lost result is not a success. The writer is a terminal if w is one.
 func Watch(w io.Writer) (io.Writer, func() error) {
 	o := &output{w: w}
 	if f, ok := w.(*os.File); ok {

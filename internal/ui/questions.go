@@ -15,17 +15,17 @@ import (
 	"fisub/internal/usage"
 )
 
-// ErrEnded says that the input ended where an answer was waited for.
+// ErrEnded reports that the input ended before an answer.
 var ErrEnded = errors.New("the input ended")
 
-// Questions are asked on a terminal.
+// Questions asks the user questions on a terminal.
 type Questions struct {
 	ctx   context.Context
 	term  *Terminal
-	lines <-chan string // closed at the end of the input
+	lines <-chan string // closed when the input ends
 }
 
-// Questions asks on t and reads the answers from in, until ctx ends.
+// Questions returns a Questions that reads answers from in until ctx ends.
 func (t *Terminal) Questions(ctx context.Context, in io.Reader) *Questions {
 	lines := make(chan string)
 	go func() {
@@ -34,7 +34,7 @@ func (t *Terminal) Questions(ctx context.Context, in io.Reader) *Questions {
 		for {
 			line, err := r.ReadString('\n')
 			if err != nil {
-				return // half a line is no answer
+				return // an incomplete line is not an answer
 			}
 			select {
 			case lines <- strings.TrimSpace(line):
@@ -46,7 +46,7 @@ func (t *Terminal) Questions(ctx context.Context, in io.Reader) *Questions {
 	return &Questions{ctx, t, lines}
 }
 
-// Ask asks until accept takes the answer; an empty one is the fallback, where there is one.
+// Ask repeats the question until accept returns nil. An empty answer selects fallback unless that is "".
 func (q *Questions) Ask(question, fallback string, accept func(answer string) error) error {
 	for {
 		if fallback != "" {
@@ -77,8 +77,8 @@ func (q *Questions) Ask(question, fallback string, accept func(answer string) er
 	}
 }
 
-// Choose lists what can be answered and asks for one, by number or by name; find finds a name, or says what is wrong
-// with it.
+// Choose lists names and asks for one, by number or by name. find accepts a name or returns an error that explains the
+// rejection.
 func (q *Questions) Choose(question string, names []string, describe func(string) string, fallback string,
 	find func(name string) error) error {
 	width := 0
@@ -102,7 +102,7 @@ func (q *Questions) Choose(question string, names []string, describe func(string
 	})
 }
 
-// Keyboard is the terminal that answers can be typed on, or nil.
+// Keyboard returns the terminal to read answers from, or nil.
 func (t *Terminal) Keyboard() *os.File {
 	if in, ok := t.In.(*os.File); ok && IsTerminal(in) {
 		return in
@@ -110,13 +110,14 @@ func (t *Terminal) Keyboard() *os.File {
 	return nil
 }
 
-// answer gives the next line that is typed on the terminal, in lower case, and whether it is a whole one.
+// answer reads a line from the terminal and converts it to lower case. whole is false if the line is incomplete.
 func answer(in *os.File) (word string, whole bool) {
 	line, err := bufio.NewReader(in).ReadString('\n')
 	return strings.ToLower(strings.TrimSpace(line)), err == nil
 }
 
-// Agreed asks a question where there is a keyboard, unless yes is set. The end of ctx is a no.
+// Agreed asks a yes-or-no question. Without a keyboard, or if yes is set, it returns true without asking. If ctx ends,
+// it returns false.
 func (t *Terminal) Agreed(ctx context.Context, yes bool, question string) bool {
 	in := t.Keyboard()
 	if yes || in == nil {
@@ -137,9 +138,9 @@ func (t *Terminal) Agreed(ctx context.Context, yes bool, question string) bool {
 	}
 }
 
-// Decide waits for a signal and tells whether the jobs are to stop; they are left alone where it returns false. On a
-// terminal the first interrupt asks and the second one stops. Without one an interrupt stops: what was started by a
-// script must not cost money when the script is ended. A terminal that is closed leaves the jobs running.
+// Decide waits for a signal and reports whether to stop the jobs; otherwise they keep running. On a terminal the first
+// interrupt asks and the second one stops. Without a terminal the first one stops, because jobs of an interrupted
+// script must not cost money. SIGHUP, from a closed terminal, leaves the jobs running.
 func (t *Terminal) Decide(signals <-chan os.Signal, over <-chan struct{}) (stop bool) {
 	in := t.Keyboard()
 	answers := make(chan string, 1)

@@ -2,8 +2,7 @@ package ui
 
 import "sync"
 
-// Sums is a progress bar over the bytes of several things at once, each with its own total. It is safe for concurrent
-// use.
+// Sums is one progress bar for the bytes of several transfers. It is safe for concurrent use.
 type Sums struct {
 	term        *Terminal
 	label       string
@@ -13,7 +12,7 @@ type Sums struct {
 	sum         int64
 }
 
-// Set says how much of one of them is done.
+// Set records the progress of a transfer.
 func (b *Sums) Set(name string, sent, total int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -35,12 +34,12 @@ func (b *Sums) Set(name string, sent, total int64) {
 	}
 }
 
-// Finish takes the bar off the screen for good.
+// Finish removes the bar from the screen for good.
 func (b *Sums) Finish() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.bar.Finish()
 }
 
-// Sums makes a bar of that label.
+// Sums returns a bar with the given label.
 func (t *Terminal) Sums(label string) *Sums { return &Sums{term: t, label: label} }

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// Columns of words give way, the widest first, then long headings of numbers. Then columns are left out from the right, first
-// those that say the same in each row; in capitals they stay whole, and so do the first and the last.
+// Columns of words shrink first, then long headings of numbers. Then columns are dropped from the right, first those
+// that are the same in all rows. Upper-case columns, the first and the last are kept.
 func TestFit(t *testing.T) {
 	rows := func(cells ...string) (all [][]string) {
 		for _, row := range cells {
@@ -37,7 +37,7 @@ func TestFit(t *testing.T) {
 	}
 }
 
-// Lines break between words, a long one behind a slash, and one with neither where the line ends.
+// Lines break between words, long words after a slash, and words without a slash at the width.
 func TestWrap(t *testing.T) {
 	for _, tc := range []struct{ text, want string }{
 		{"ok  short\nok  short too", "ok  short\nok  short too"},

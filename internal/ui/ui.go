@@ -1,5 +1,5 @@
-// Package ui shows a run to a person: a table on stdout, everything else on stderr, a progress bar only where stderr is
-// a terminal. It renders events and decides nothing.
+// Package ui shows a run on the terminal: a table on stdout, everything else on stderr, and a progress bar if stderr is
+// a terminal. It only renders events.
 package ui
 
 import (
@@ -19,21 +19,21 @@ import (
 	"fisub/internal/plain"
 )
 
-// A Terminal is where things are shown.
+// A Terminal shows output to the user.
 type Terminal struct {
-	In       io.Reader // what is typed; may be nil
-	Out, Err io.Writer // what cannot be written is lost: Watch tells of it
+	In       io.Reader // keyboard input; may be nil
+	Out, Err io.Writer // write errors are ignored: use Watch to see them
 	Color    bool      // ANSI colours on Out and Err
-	Quiet    bool      // no progress, no notes; errors and the result stay
-	Verbose  bool      // whole logs
-	Wide     bool      // the table of a run has a line of further figures below each row
+	Quiet    bool      // no progress and no notes
+	Verbose  bool      // complete logs
+	Wide     bool      // add a line of figures to each row of a run's table
 
-	// Places, if it is not nil, gives the sources in a message the paths that the user knows.
+	// Places, if not nil, replaces source paths in a message with paths that the user knows.
 	Places func(text string) string
 }
 
-// UseColor decides for mode "auto", "always" or "never": auto colours a terminal unless NO_COLOR is set or TERM is
-// dumb.
+// UseColor reports whether to use colours in mode "auto", "always" or "never". "auto" means on terminals, unless
+// NO_COLOR is set or TERM is dumb.
 func UseColor(mode string, w io.Writer) bool {
 	switch mode {
 	case "always":
@@ -44,16 +44,16 @@ func UseColor(mode string, w io.Writer) bool {
 	return os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" && IsTerminal(w)
 }
 
-// A file is an *os.File, or what writes to one.
+// A file is an *os.File or a wrapper around one.
 type file interface{ Fd() uintptr }
 
-// IsTerminal tells whether w is one.
+// IsTerminal reports whether w is a terminal.
 func IsTerminal(w io.Writer) bool {
 	f, ok := w.(file)
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
-// Width is the number of columns of w, 80 where it is no terminal.
+// Width returns the number of columns of w, or 80 if w is not a terminal.
 func Width(w io.Writer) int {
 	if f, ok := w.(file); ok {
 		if n, _, err := term.GetSize(int(f.Fd())); err == nil && n > 0 {
@@ -78,19 +78,19 @@ func (t *Terminal) paint(code, s string) string {
 	return "\x1b[" + code + "m" + s + "\x1b[0m"
 }
 
-// Note prints a line about progress to Err.
+// Note prints a progress note to Err.
 func (t *Terminal) Note(format string, args ...any) {
 	if !t.Quiet {
 		fmt.Fprintln(t.Err, plain.Text(fmt.Sprintf(format, args...)))
 	}
 }
 
-// Warn prints a warning, and a hint where there is one, to Err.
+// Warn prints a warning to Err, followed by hint unless that is "".
 func (t *Terminal) Warn(text, hint string) {
 	t.say(t.paint(yellow, "warning:"), text, hint)
 }
 
-// Error prints an error, which may have several lines, and its hint, to Err.
+// Error prints an error and its hint to Err. text may have several lines.
 func (t *Terminal) Error(text, hint string) {
 	t.say(t.paint(red, "fisub:"), text, hint)
 }
@@ -102,8 +102,8 @@ func (t *Terminal) say(what, text, hint string) {
 	}
 }
 
-// Bar returns a progress bar over total steps on Err; nil, which all its methods accept, where there is no terminal, or
-// a dumb one.
+// Bar returns a progress bar over total steps on Err. Without a terminal, or on a dumb one, it returns nil, which is a
+// valid *Bar.
 func (t *Terminal) Bar(total int64, label string, bytes bool) *Bar {
 	if t.Quiet || !IsTerminal(t.Err) || os.Getenv("TERM") == "dumb" {
 		return nil
@@ -115,7 +115,7 @@ func (t *Terminal) Bar(total int64, label string, bytes bool) *Bar {
 		progressbar.OptionSetWidth(30), progressbar.OptionThrottle(50*time.Millisecond))}
 }
 
-// A Bar shows progress; a nil Bar shows nothing.
+// A Bar shows progress. A nil *Bar shows nothing.
 type Bar struct{ bar *progressbar.ProgressBar }
 
 // Set moves the bar to step n.
@@ -132,14 +132,14 @@ func (b *Bar) Describe(label string) {
 	}
 }
 
-// Clear takes the bar off the screen until it moves again.
+// Clear removes the bar from the screen until it moves again.
 func (b *Bar) Clear() {
 	if b != nil {
 		_ = b.bar.Clear()
 	}
 }
 
-// Finish takes the bar off the screen for good.
+// Finish removes the bar from the screen for good.
 func (b *Bar) Finish() {
 	if b != nil {
 		_ = b.bar.Finish()
@@ -147,14 +147,14 @@ func (b *Bar) Finish() {
 	}
 }
 
-// Run returns a sink that shows a run: rows of a table on Out as the verdicts come, then the totals.
+// Run returns a sink that shows a run on Out: one table row per verdict, then the totals.
 func (t *Terminal) Run() event.Sink {
 	v := &runView{t: t, places: map[string]bool{}, warned: map[string]bool{}}
 	return v.event
 }
 
-// Progress returns a sink that shows on Err what happens in a run whose result is shown by something else: what does
-// not pass, findings and warnings, each with label in front, and, if asked for, a bar.
+// Progress returns a sink that shows failures, findings, warnings and optionally a bar on Err. Each line starts with
+// label. Something else must show the result.
 func (t *Terminal) Progress(label string, bar bool) event.Sink {
 	var b *Bar
 	told := event.Told{}
@@ -195,13 +195,13 @@ type runView struct {
 	columns []column
 	samples map[string]*event.Samples
 	timer   string
-	doubts  map[string][]string // workloads by the sentence that says why their timings are in doubt
+	doubts  map[string][]string // workloads by reason to doubt their timings
 	l2      string              // "cold", "warm"
-	emptyNS float64             // of an empty kernel, 0 where that is not known
+	emptyNS float64             // time of an empty kernel; 0: unknown
 	headed  bool
-	places  map[string]bool // of a remote run, those that have begun; empty for a run on this machine
-	warned  map[string]bool // warnings that several places have told
-	said    string          // what stands below the row before
+	places  map[string]bool // of a remote run; true once started. Empty for a local run
+	warned  map[string]bool // warnings already shown
+	said    string          // detail and log below the previous row
 	told    event.Told
 }
 
@@ -284,7 +284,7 @@ func (v *runView) start(r *event.Run) {
 	v.axes = slices.Sorted(maps.Keys(names))
 }
 
-// job shows what a job of a remote run does.
+// job shows a state change of a remote job.
 func (v *runView) job(place string, j *event.JobChange) {
 	v.places[place] = v.places[place] || j.Device != nil
 	text := j.Phase
@@ -300,23 +300,23 @@ func (v *runView) job(place string, j *event.JobChange) {
 	}
 }
 
-// gaps says what the sandbox of a host does not enforce.
+// gaps prints the restrictions that a host's sandbox does not enforce.
 func (t *Terminal) gaps(place string, h event.Host) {
 	if _, gaps, found := strings.Cut(h.Confined, "; not enforced: "); found {
 		t.Note("%ssandbox    not enforced: %s (fisub doctor)", place, plain.Line(gaps))
 	}
 }
 
-// A column of the table of a run. Numbers stand on its right, words on its left.
+// A column of the run table. Numbers are right-aligned, words left-aligned.
 type column struct {
 	title  string
 	width  int
 	number bool
-	hidden bool // there is no room for it
+	hidden bool // for lack of space
 }
 
-// columns are those of a run, in a line of at most that width. Where it would be longer, the longest names of axes are
-// cut, as far as the values of the workloads allow, and then columns are left out: fisub runs show has them.
+// columns returns the columns of a run's table. To fit into width, it cuts the longest axis names, but not their
+// values, and then hides columns. fisub runs show prints all of them.
 func columns(r *event.Run, axes []string, width int) []column {
 	const statusWidth, errorWidth, timeWidth = len("INCORRECT_NUMERICAL"), len("1.00e-07"), len("1234.56 us")
 	all := []column{{"WORKLOAD", 8, false, false}}
@@ -372,7 +372,7 @@ func columns(r *event.Run, axes []string, width int) []column {
 	return all
 }
 
-// lineWidth is what a line of a table on w may have: that of the terminal, and at most 99.
+// lineWidth returns the maximum width of a table line on w, at most 99.
 func lineWidth(w io.Writer) int {
 	if !IsTerminal(w) {
 		return 99
@@ -380,7 +380,7 @@ func lineWidth(w io.Writer) int {
 	return min(99, Width(w)-1)
 }
 
-// line puts cells into the columns, and behind them what there is more.
+// line aligns cells in the columns and appends further cells.
 func (v *runView) line(cells []string) string {
 	var shown []string
 	for i, cell := range cells {
@@ -398,7 +398,7 @@ func (v *runView) line(cells []string) string {
 	return strings.TrimRight(strings.Join(shown, "  "), " ")
 }
 
-// head prints the headings above the first row, so that nothing of the build comes between.
+// head prints the headings. It waits for the first row so that no build output comes between.
 func (v *runView) head() {
 	if v.headed {
 		return
@@ -429,7 +429,7 @@ func (v *runView) head() {
 	fmt.Fprintln(v.t.Out, v.t.paint(bold, v.line(cells)))
 }
 
-// begin gives the cells of a row up to the status, which has that colour.
+// begin returns the cells of a row up to the status, which is painted in color.
 func (v *runView) begin(uuid string, axes map[string]int, status, color string) []string {
 	v.head()
 	cells := []string{plain.Short(uuid)}
@@ -443,7 +443,7 @@ func (v *runView) begin(uuid string, axes map[string]int, status, color string) 
 	return append(cells, v.t.paint(color, pad(plain.Line(status), v.columns[len(cells)].width)))
 }
 
-// unjudged is the row of a workload without a verdict.
+// unjudged prints the row of a workload without a verdict.
 func (v *runView) unjudged(uuid, place string, why *event.Message) {
 	i := slices.IndexFunc(v.run.Workloads, func(w event.WorkloadRef) bool { return w.UUID == uuid })
 	var axes map[string]int
@@ -460,7 +460,7 @@ func (v *runView) unjudged(uuid, place string, why *event.Message) {
 	fmt.Fprintln(v.t.Out, strings.Join(lines, "\n"))
 }
 
-// tests says what a workload of set edge tests.
+// tests returns a line with the property tested by a workload of set edge, or nil.
 func (v *runView) tests(uuid string) []string {
 	i := slices.IndexFunc(v.run.Workloads, func(w event.WorkloadRef) bool { return w.UUID == uuid })
 	if i < 0 || v.run.Workloads[i].Tests == "" {
@@ -469,7 +469,7 @@ func (v *runView) tests(uuid string) []string {
 	return []string{v.dim(v.run.Set + ": " + v.run.Workloads[i].Tests)}
 }
 
-// below is what stands below the row of a workload that did not pass: nothing where it stands below the row before.
+// below returns the lines below a row that did not pass, or nil if they repeat the lines of the previous row.
 func (v *runView) below(uuid, detail, log string) (lines []string) {
 	if said := detail + "\x00" + log; said == v.said {
 		return nil
@@ -499,7 +499,7 @@ func (v *runView) dim(line string) string {
 	return "          " + v.t.paint(dim, plain.Line(v.placed(line)))
 }
 
-// placed gives the sources in text the paths that the user knows.
+// placed replaces source paths in text with paths that the user knows.
 func (v *runView) placed(text string) string {
 	if v.run == nil || v.run.Folder == "" {
 		return v.t.placed(text)
@@ -507,7 +507,7 @@ func (v *runView) placed(text string) string {
 	return plain.Places(text, v.run.Folder, v.run.Sources)
 }
 
-// placed is Places, if that is not nil.
+// placed applies t.Places if it is not nil.
 func (t *Terminal) placed(text string) string {
 	if t.Places == nil {
 		return text
@@ -620,8 +620,7 @@ func (v *runView) done(d *event.Done) {
 	}
 }
 
-// ScoreText says what d has of the mean speed-up over b: only that over the definition's reference is the contest's
-// score.
+// ScoreText describes the mean speed-up over b, which is the contest score only if b is the reference.
 func ScoreText(b *event.Baseline, d *event.Done) string {
 	of := fmt.Sprintf("%s on %s%s", plain.Line(b.Name), plain.Count(d.Scored, "workload"), Zeroed(d))
 	if b.Score() == "contest score" {
@@ -630,7 +629,7 @@ func ScoreText(b *event.Baseline, d *event.Done) string {
 	return fmt.Sprintf("mean speed-up: %.3f over baseline %s", *d.Score, of)
 }
 
-// Tolerance says when an element is right.
+// Tolerance describes when an output element is correct.
 func Tolerance(t event.Tolerance) string {
 	text := fmt.Sprintf("right: within %g absolute or %g relative", t.Atol, t.Rtol)
 	if t.MatchedRatio > 0 && t.MatchedRatio < 1 {
@@ -639,7 +638,7 @@ func Tolerance(t event.Tolerance) string {
 	return text
 }
 
-// legend says what the figures are.
+// legend explains the figures in the table.
 func (v *runView) legend() string {
 	text := "latency: " + Latency(v.run.Profile, v.l2, v.timer) + "\n±: half of the 95 % interval of the median"
 	if v.emptyNS > 0 {
@@ -649,7 +648,7 @@ func (v *runView) legend() string {
 	return text
 }
 
-// figures are those of a workload that have no column; with a baseline the fastest call has none.
+// figures returns the figures of a workload without a column. With a baseline they include the fastest call.
 func figures(s *event.Samples, baseline bool) string {
 	list := []string{fmt.Sprintf("%.0f GB/s", s.Bandwidth)}
 	if baseline {
@@ -669,9 +668,9 @@ func figures(s *event.Samples, baseline bool) string {
 	return strings.Join(list, ", ")
 }
 
-// Table prints rows in columns on Out, the first one as the heading. align has an l or r for each column, in capitals
-// where nothing of it may be lost on a narrow terminal. news tells whether the last cell of a row, counted from 0, is
-// good news (1), bad news (-1) or neither (0); it may be nil.
+// Table prints rows as columns on Out. The first row is the heading. align has an l or r for each column, in upper case
+// if the column must not be cut or dropped on a narrow terminal. news rates the last cell of a row, from 0: good (1),
+// bad (-1) or neutral (0). It may be nil.
 func (t *Terminal) Table(align string, rows [][]string, news func(row int) int) {
 	if len(rows) > 0 && IsTerminal(t.Out) {
 		var lost []string
@@ -715,10 +714,10 @@ func cellWidths(align string, rows [][]string) []int {
 	return widths
 }
 
-// fit makes rows fit lines of that width. The widest columns of words are cut, but to no less than 12, and headings of
-// numbers to no less than 8. Then columns are left out, and lost has their headings: those that say the same in all
-// rows before others, from the right. Columns in capitals and the first stay whole, and the last stays, unless nothing
-// else helps.
+// fit fits rows into width. It cuts the widest columns of words, to no less than 12, and headings of numbers, to no
+// less than 8. Then it drops columns from the right, first those that are the same in all rows, and returns their
+// headings in lost. The last column is never dropped. The first and upper-case columns stay whole unless nothing else
+// helps.
 func fit(align string, rows [][]string, width int) (fitted string, cut [][]string, lost []string) {
 	widths := cellWidths(align, rows)
 	over := 2*(len(widths)-1) - width
@@ -771,8 +770,8 @@ func fit(align string, rows [][]string, width int) (fitted string, cut [][]strin
 	return fitted, cut, lost
 }
 
-// Fit breaks the lines of text where Out is a terminal and they are longer than it is wide: between words, and in
-// longer ones behind a slash. What follows is indented.
+// Fit wraps text to the width of Out, if that is a terminal: between words, or after a slash in long words.
+// Continuation lines are indented.
 func (t *Terminal) Fit(text string, indent int) string {
 	if !IsTerminal(t.Out) {
 		return text
@@ -802,7 +801,7 @@ func wrap(text string, indent, width int) string {
 	return strings.Join(lines, "\n")
 }
 
-// News colours s as good (1) or bad news (-1), or not at all (0).
+// News colours s green for good news (1), red for bad news (-1), and not at all for 0.
 func (t *Terminal) News(news int, s string) string {
 	return t.paint([]string{red, "", green}[news+1], s)
 }

@@ -93,7 +93,7 @@ fedcba98           4  7  PASSED               0.00e+00  0.00e+00     2.56 µs  0
 	}
 }
 
-// What a sandbox does not enforce is said of the machine that runs the submission.
+// A local run reports the gaps of the sandbox once; a remote run reports those of the host.
 func TestGaps(t *testing.T) {
 	run := gpuRun("0123456789abc")
 	run.Run.Host.Confined = "landlock 4, seccomp; not enforced: device ioctls (Linux 6.10), signals (Linux 6.12)"
@@ -203,7 +203,7 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// Below the row of a workload of set edge that fails stands what it tests.
+// The tested property of a failed edge workload is shown below its row.
 func TestTests(t *testing.T) {
 	var out bytes.Buffer
 	sink := (&Terminal{Out: &out, Err: io.Discard}).Run()
@@ -225,8 +225,7 @@ func TestTests(t *testing.T) {
 	}
 }
 
-// A line with the figures has less than 100 columns, with three axes, or with two and all columns.
-// What a host says in a warning, or in an error, does not reach the terminal as a command to it.
+// Control characters in a host's warnings and errors do not reach the terminal.
 func TestHostileWords(t *testing.T) {
 	var errs bytes.Buffer
 	term := &Terminal{Out: io.Discard, Err: &errs}
@@ -242,7 +241,7 @@ func TestHostileWords(t *testing.T) {
 	}
 }
 
-// On a narrow terminal the columns that say least are left out, and every line has room.
+// A narrow terminal hides the least useful columns, and every line fits.
 func TestNarrow(t *testing.T) {
 	run := gpuRun("u1").Run
 	run.Workloads[0].Axes = map[string]int{"batch_size": 64}
@@ -378,7 +377,7 @@ func TestScore(t *testing.T) {
 	}
 }
 
-// A run that was resumed begins again in its events.
+// A resumed run repeats its run event.
 func TestTwoRuns(t *testing.T) {
 	out, _ := show(t, &Terminal{}, gpuRun("u1"), gpuRun("u1"),
 		event.Event{Type: event.TypeEvaluated, Workload: "u1", Evaluated: eventtest.Verdict{Status: "TIMEOUT",

@@ -8,10 +8,10 @@ import (
 	"fisub/internal/plain"
 )
 
-// Micros gives nanoseconds as microseconds with three significant digits at least.
+// Micros formats nanoseconds as microseconds, with at least three significant digits.
 func Micros(ns float64) string { return fmt.Sprintf("%.2f µs", ns/1e3) }
 
-// Times gives a speed-up, "-" where there is none.
+// Times formats a speed-up, nil as "-".
 func Times(x *float64) string {
 	switch {
 	case x == nil:
@@ -22,7 +22,7 @@ func Times(x *float64) string {
 	return fmt.Sprintf("%.2fx", *x)
 }
 
-// Percent gives a share, "-" where it is 0.
+// Percent formats a share, 0 as "-".
 func Percent(share float64) string {
 	if share == 0 {
 		return "-"
@@ -30,7 +30,7 @@ func Percent(share float64) string {
 	return fmt.Sprintf("%.0f %%", 100*share)
 }
 
-// Spread is half of the interval of a median, in per cent of it.
+// Spread returns half of the interval of a median, in per cent of it.
 func Spread(i event.Interval) string {
 	half := 50 * i.Width
 	if half >= 9.95 {
@@ -39,7 +39,7 @@ func Spread(i event.Interval) string {
 	return fmt.Sprintf("%.1f %%", half)
 }
 
-// ErrorText gives the size of an error, "-" where it is not known.
+// ErrorText formats the size of an error, nil as "-".
 func ErrorText(f *float64) string {
 	if f == nil {
 		return "-"
@@ -47,7 +47,7 @@ func ErrorText(f *float64) string {
 	return fmt.Sprintf("%.2e", *f)
 }
 
-// Latency says what the figure of a workload is. l2 is "cold" or "warm".
+// Latency explains the latency of a workload. l2 is "cold" or "warm".
 func Latency(p event.Profile, l2, timer string) string {
 	trials := fmt.Sprint(p.Trials)
 	if p.Target > 0 {
@@ -57,7 +57,7 @@ func Latency(p event.Profile, l2, timer string) string {
 		plain.Line(timer), plain.Line(p.Name))
 }
 
-// Zeroed says why the score of d is 0, in a clause that begins with a colon; "" where it is not. d.Score must be set.
+// Zeroed returns a clause that starts with a colon and explains a score of 0, or "". d.Score must be set.
 func Zeroed(d *event.Done) string {
 	if d.Failed == 0 || *d.Score != 0 {
 		return ""
@@ -65,7 +65,7 @@ func Zeroed(d *event.Done) string {
 	return ": 0 because a workload fails"
 }
 
-// Profile says how often the solution is called and timed.
+// Profile describes the trials, calls and limits of p.
 func Profile(p event.Profile) string {
 	seconds := func(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 	text := fmt.Sprintf("%s (%d trials of %d warm-up and %d timed calls, timeout %v", p.Name, p.Trials, p.Warmup,
@@ -76,7 +76,7 @@ func Profile(p event.Profile) string {
 	return text + ")"
 }
 
-// Device names a device in a line.
+// Device describes a device in one line.
 func Device(d event.Device) string {
 	if d.Emulated {
 		return plain.Line(fmt.Sprintf("emu (%s, %s)", d.Name, d.Toolchain))
@@ -84,7 +84,7 @@ func Device(d event.Device) string {
 	return plain.Line(fmt.Sprintf("%s:%d (%s, %s, driver %s)", d.Kind, d.Ordinal, d.Name, d.Arch, d.Driver))
 }
 
-// L2 is the word for the state of the cache before a call.
+// L2 returns the word for the state of the cache before a call.
 func L2(cold bool) string {
 	if cold {
 		return "cold"
@@ -92,7 +92,7 @@ func L2(cold bool) string {
 	return "warm"
 }
 
-// Age is how long ago something was, in its largest unit.
+// Age formats a duration in its largest unit.
 func Age(d time.Duration) string {
 	switch {
 	case d < time.Minute:

@@ -1,5 +1,5 @@
-// Package usage marks errors that are about what the user gave: the command line, the config, files that are named
-// there. fisub ends with exit status 2 for them. It knows neither flags nor exit statuses.
+// Package usage marks errors in the user's input: the command line, the config and the files named there. fisub then
+// exits with status 2. The package knows neither flags nor exit statuses.
 package usage
 
 import (
@@ -13,7 +13,7 @@ import (
 	"fisub/internal/plain"
 )
 
-// An Error is about the user's input.
+// An Error is an error in the user's input.
 type Error struct{ Err error }
 
 func (e *Error) Error() string { return e.Err.Error() }
@@ -24,7 +24,7 @@ func Errorf(text, format string, args ...any) error {
 	return &Error{hint.Wrap(fmt.Errorf(format, args...), text)}
 }
 
-// Invalid marks err, which is about the user's input and may be nil; not where it is that something cannot be written.
+// Invalid marks err as an error in the user's input, unless it is nil or a failure to write a file.
 func Invalid(err error) error {
 	if err == nil || unwritten(err) {
 		return err
@@ -32,7 +32,7 @@ func Invalid(err error) error {
 	return &Error{err}
 }
 
-// Unknown says that word is not one of the known ones, and which it may have been meant for.
+// Unknown returns an error for a word that is not in known. Its hint suggests the nearest known words.
 func Unknown(what, word string, known []string) error {
 	if near := plain.Nearest(word, known); len(near) > 0 {
 		return Errorf("did you mean "+strings.Join(near, " or ")+"?", "unknown %s %q", what, word)
@@ -40,8 +40,8 @@ func Unknown(what, word string, known []string) error {
 	return Errorf("one of "+strings.Join(known, ", "), "unknown %s %q", what, word)
 }
 
-// Explain returns the text of err for a user, with the excerpt of a fault in a file, and its hint. It leaves out names
-// of system calls that say nothing to a user.
+// Explain returns the text and hint of err for a user, with the excerpt of a fault in a file and without names of
+// system calls.
 func Explain(err error) (text, advice string) {
 	text = err.Error()
 	var file *fs.PathError
@@ -62,7 +62,7 @@ func Explain(err error) (text, advice string) {
 	return text, hint.Of(err)
 }
 
-// Flatten returns the single errors of a joined one.
+// Flatten returns the individual errors in a joined error.
 func Flatten(err error) []error {
 	if u, ok := err.(*Error); ok { //nolint:errorlint // itself, not one that it wraps
 		return Flatten(u.Err)
@@ -77,7 +77,7 @@ func Flatten(err error) []error {
 	return []error{err}
 }
 
-// unwritten tells whether err is that a file or folder cannot be written, by what only writing fails with.
+// unwritten reports whether err is a failure that only writing a file or folder causes.
 func unwritten(err error) bool {
 	var file *fs.PathError
 	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || errors.Is(err, syscall.EROFS) ||

@@ -9,7 +9,7 @@ import (
 	"fisub/internal/trace"
 )
 
-// A Verdict is a verdict on a workload; everything may be left out.
+// A Verdict is a verdict on a workload. All fields are optional.
 type Verdict struct {
 	UUID             string
 	Index            int
@@ -20,7 +20,7 @@ type Verdict struct {
 	Detail, Log      string
 }
 
-// Evaluated returns the payload of the event. Its trace is one that can be read back.
+// Evaluated returns the payload of an evaluated event. Its trace can be decoded again.
 func (v Verdict) Evaluated() *event.Evaluated {
 	name := "s"
 	e := &trace.Evaluation{Status: trace.Status(v.Status), Environment: trace.Environment{Hardware: "h"}, Timestamp: "t", Log: v.Log}
