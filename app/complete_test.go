@@ -67,7 +67,7 @@ func completionProject(t *testing.T) string {
 	return dir
 }
 
-// complete returns what a shell gets to complete the last word.
+// complete returns the candidates that a shell gets for the last word.
 func complete(words ...string) string {
 	var out strings.Builder
 	completeMain(words, &out)

@@ -21,7 +21,7 @@ import (
 	"fisub/scaffold"
 )
 
-// needs lists what an example needs but a test does not have. All other examples are run.
+// needs maps examples that a test cannot run to their missing requirement. All other examples are run.
 var needs = map[string]string{
 	"fisub local --set contest --device cuda:0":                  "a GPU",
 	"fisub local --limit 3 --watch":                              "someone who ends it",

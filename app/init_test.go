@@ -108,7 +108,7 @@ func TestInitProjects(t *testing.T) {
 	}
 }
 
-// The submissions in solution pass on the virtual GPU: those of the family, which share one build, and the baselines,
+// The submissions in solution pass on the virtual GPU: the family, which shares one build, and the baselines,
 // except those that call a library that needs a GPU.
 func TestSubmissions(t *testing.T) {
 	t.Parallel()

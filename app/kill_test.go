@@ -92,7 +92,7 @@ func TestKilledHang(t *testing.T) {
 	}
 }
 
-// --watch runs again after each save, whatever the result of the previous run, until an interrupt.
+// --watch runs again after each save, even if the previous run failed, until an interrupt.
 func TestWatch(t *testing.T) {
 	longtest.Skip(t, "builds a kernel")
 	repo, err := filepath.Abs("..")
@@ -168,7 +168,7 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// A full disk under the cache never gives a verdict, wherever fisub meets it, even if nvcc crashes because of it. The
+// A full disk under the cache never leads to a verdict, even if nvcc crashes because of it. The
 // run resumes when there is room. The disk is a tmpfs.
 func TestFullCache(t *testing.T) {
 	longtest.Skip(t, "builds a kernel")

@@ -230,7 +230,7 @@ func (s section) Empty() string {
 // Count returns the number of workloads with a histogram, as text.
 func (s section) Count() string { return plain.Count(len(s.Hist), "workload") }
 
-// Latency describes the section's latencies, or returns "" if there are none.
+// Latency describes the section's latencies, or returns "" if nothing was timed.
 func (s section) Latency() string { return s.Run.Latency() }
 
 // failure describes a workload that did not pass.
