@@ -225,7 +225,7 @@ func (l *line) valuesOf(f cli.Flag, word, prefix string) (found []candidate, kin
 	return found, kind, prefix
 }
 
-// values returns the candidates for the value that the help calls name, of a flag or an argument. kind is ":files" or
+// values returns the candidates for a flag value or an argument that the help calls name. kind is ":files" or
 // ":folders" if files or folders are valid too.
 func (l *line) values(name string) (found []candidate, kind string) {
 	switch name {

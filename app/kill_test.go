@@ -168,8 +168,8 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// A full disk under the cache never leads to a verdict, even if nvcc crashes because of it. The
-// run resumes when there is room. The disk is a tmpfs.
+// A full disk under the cache never leads to a verdict, even if nvcc crashes because of it. The run resumes when there
+// is room. The disk is a tmpfs.
 func TestFullCache(t *testing.T) {
 	longtest.Skip(t, "builds a kernel")
 	if os.Getuid() != 0 {

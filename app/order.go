@@ -154,8 +154,9 @@ func (o *order) show(term *ui.Terminal, size int64) {
 	term.Note("limit      %v for each job, kept on the host", p.Limit)
 }
 
-// again prepares a plan, whose jobs have ended, to run the workloads without a verdict. With named tables it uses
-// their places, otherwise it keeps the plan's. Options that o leaves unset stay as they are.
+// again prepares a plan whose jobs have ended for another attempt at the workloads without a verdict. It uses the
+// places of the tables in h, or keeps the plan's places if h has no tables. Options that o leaves unset stay as they
+// are.
 func again(plan *dispatch.Plan, o hostOptions, lacking int, h hosts) error {
 	for _, name := range h.names {
 		if gpu := strings.ToLower(h.terms[name].GPU); gpu != "" && gpu != cmp.Or(plan.GPU, "none") {

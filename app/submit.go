@@ -127,7 +127,7 @@ func (a *app) submitTag(ctx context.Context, o submitOptions, survey *submit.Sur
 	return nil
 }
 
-// submitPlan returns the plan of the tag of s, with the open steps.
+// submitPlan plans the tag of s and lists the open steps.
 func (a *app) submitPlan(ctx context.Context, how submitOptions, survey *submit.Survey, s *project.Submission) (
 	*submit.TagPlan, error) {
 	o := submit.Options{Config: s.Config.Path, Solution: s.Solution, Pattern: s.Config.Submit.Tag, Version: Version,

@@ -30,7 +30,7 @@ func (f JSON) Get() any         { return true }
 
 func (f JSON) Set(value string) error { return f.Mode(value) }
 
-// First moves the flags of a command before its arguments: the flag package takes everything after an argument for
+// First moves the flags of a command before its arguments: the flag package treats everything after an argument as
 // arguments. Words after "--" stay. pending is a last flag whose value is missing.
 func First(program *cli.App, args []string) (sorted []string, pending cli.Flag) {
 	flags, commands := program.Flags, program.Commands

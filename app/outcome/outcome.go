@@ -32,7 +32,7 @@ type Outcome struct {
 	Status  string `json:"status"`      // see above
 	Exit    int    `json:"exit_status"` // see fisub help exit-status
 
-	Submission *SubmissionName `json:"submission,omitempty"`   // the checked or run submission, if there is only one
+	Submission *SubmissionName `json:"submission,omitempty"`   // submission that was checked or run, if only one
 	Run        *RunTotals      `json:"run,omitempty"`          // for commands about a run
 	Score      *float64        `json:"score,omitempty"`        // mean speed-up over the baseline; 0 if a workload failed
 	ScoreName  string          `json:"score_name,omitempty"`   // "contest score" if the baseline is the reference
@@ -80,7 +80,7 @@ type Group struct {
 	CopyShare float64 `json:"mean_copy_share,omitempty"` // share of the bandwidth of a plain copy of the same size
 }
 
-// A Fault is one fault, with its place if that is known.
+// A Fault is one error, with its place if that is known.
 type Fault struct {
 	Code     string         `json:"code"`               // code of a finding of check, or status of a workload
 	Workload string         `json:"workload,omitempty"` // uuid
