@@ -14,7 +14,7 @@ import (
 	"unicode/utf8"
 )
 
-// layers lists the packages from the bottom up: a package imports only what stands in an earlier row.
+// layers lists the packages from the bottom up. A package may import only packages of earlier rows.
 var layers = [][]string{
 	{"internal/hint"},
 	{"internal/longtest", "internal/memfile", "internal/sandbox", "internal/cache", "internal/plain", "internal/tensor", "definitions",
@@ -48,7 +48,8 @@ var layers = [][]string{
 	{"."},
 }
 
-// only names, for a module outside this one, the packages that may import it; the fake of it, in NAMEtest below, may too.
+// only maps modules outside this one to the packages that may import them. A package's fake, in NAMEtest below it, may
+// too.
 var only = map[string]string{
 	"gorgonia.org/cu":                    "device/cuda",
 	"github.com/urfave/cli/v2":           "app app/flags",
@@ -67,7 +68,7 @@ var only = map[string]string{
 	"google.golang.org/grpc":                "remote/modal",
 }
 
-// never lists imports that the layers would allow.
+// never lists forbidden imports that the layers would allow.
 var never = map[string][]string{
 	"bench":          {"device/cuda", "device/vgpu", "device/nvcc"},
 	"bench/compare":  {"device", "workloads", "pack"},
@@ -155,8 +156,8 @@ func TestImportDirections(t *testing.T) {
 	}
 }
 
-// The context of the flag library is known only to the function literals in constructors of commands. No line of production
-// code is wider than 120 characters.
+// Only function literals in constructors of commands take the context of the flag library. No line of production code
+// has more than 120 characters.
 func TestSizes(t *testing.T) {
 	err := filepath.WalkDir(".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil {

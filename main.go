@@ -1,5 +1,5 @@
-// Command fisub takes a GPU kernel submission of the FlashInfer kernel contest from source to result: it checks it,
-// runs its workloads on the local GPU or an emulation of it, and packs it.
+// Command fisub takes a GPU kernel submission for the FlashInfer kernel contest from source to result: it checks it,
+// runs its workloads on a GPU or the virtual GPU, and packs it.
 package main
 
 import (
@@ -15,11 +15,11 @@ func main() {
 	os.Exit(app.Main(os.Args, os.Stdin, os.Stdout, os.Stderr))
 }
 
-// firstHeap is how much memory, in bytes, Go takes before it collects garbage for the first time: most commands end
-// before, in two thirds of the time.
+// firstHeap is the heap size, in bytes, at which Go first collects garbage. Most commands end earlier, which takes a
+// third off their time.
 const firstHeap = 32 << 20
 
-// collectLate has the garbage collector begin at firstHeap, and then go on as the environment says.
+// collectLate delays the first garbage collection until firstHeap. Later ones follow the environment's settings.
 func collectLate() {
 	if os.Getenv("GOGC") != "" || os.Getenv("GOMEMLIMIT") != "" {
 		return

@@ -11,7 +11,7 @@ import (
 	"fisub/remote/aws/mailbox"
 )
 
-// agentMain is `fisub agent`, the hidden command that runs jobs on a host. It takes signals in its own way.
+// agentMain runs `fisub agent`, the hidden command that executes jobs on a host. It handles signals itself.
 func agentMain(args []string, stdout, stderr io.Writer) int {
 	self, err := os.Executable()
 	if err == nil {

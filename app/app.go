@@ -1,6 +1,6 @@
-// Package app is the command line: flags, commands, exit statuses and output. A command is one file with a constructor
-// for its flags, the options that they fill, and a method that tells the whole story of the command. The rules of a
-// domain are in its package. The list of devices is here.
+// Package app is the command line: flags, commands, exit statuses and output. Each command has one file: a constructor
+// for its flags, its options, and a method that contains the whole command. Domain rules are in other packages. The
+// list of devices is here.
 package app
 
 import (
@@ -32,14 +32,14 @@ import (
 	"fisub/project"
 )
 
-// Version is what `fisub --version` prints and run.json records.
+// Version is printed by `fisub --version` and recorded in run.json.
 const Version = "0.1.0"
 
-// commit is what scripts/build built this program from, with -dirty where files had been changed; "" where it built
-// none.
+// commit is the commit that scripts/build built this program from, with the suffix -dirty if files had changed. It is
+// "" in other builds.
 var commit string
 
-// versionText is the version, and the commit where it is known.
+// versionText returns the version, with the commit if it is known.
 func versionText() string {
 	if commit == "" {
 		return Version
@@ -55,26 +55,26 @@ func versionText() string {
 // Exit statuses.
 const (
 	exitOK          = 0
-	exitError       = 1 // fisub could not do it; a workload without a verdict
-	exitUsage       = 2 // usage or invalid input, what the machine lacks
-	exitNotPassed   = 3 // it ran, and some workload did not pass; compare found a regression
+	exitError       = 1 // fisub failed, or a workload has no verdict
+	exitUsage       = 2 // wrong usage, invalid input, or something missing on this machine
+	exitNotPassed   = 3 // a workload did not pass, or compare found a regression
 	exitInterrupted = 130
 )
 
-// openers are the devices that fisub knows, in the order in which --device auto tries them.
+// openers lists the devices in the order in which --device auto tries them.
 var openers = []device.Opener{cuda.Opener(), vgpu.Opener()}
 
-// An app is one call of fisub.
+// An app is one invocation of fisub.
 type app struct {
-	project.Project // of the flags -C, --config and --dataset
+	project.Project // set by the flags -C, --config and --dataset
 	json            bool
-	final           *outcome.Outcome // of --json=final, else nil
-	runID           string           // of the run that --json=final tells of
-	hears           event.Sink       // hears of the events of a run too, where a program has made the call
+	final           *outcome.Outcome // object of --json=final; nil without it
+	runID           string           // run that --json=final describes
+	hears           event.Sink       // also receives the events of a run if a program made the call; else nil
 	stdout, stderr  io.Writer
 	term            *ui.Terminal
-	signals         bool    // the command has taken signals into its own hands
-	typed           *typing // what is to be completed, or nil
+	signals         bool    // the command handles signals itself
+	typed           *typing // line to complete, or nil
 }
 
 // Main runs the program and returns its exit status.
@@ -91,13 +91,13 @@ func Main(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	return run(ctx, args, stdin, stdout, stderr, nil)
 }
 
-// run does what args say, and gives the exit status. hears, which may be nil, is handed the events of a run.
+// run executes args and returns the exit status. hears may be nil; it also receives the events of a run.
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer, hears event.Sink) int {
 	stdout, failed := ui.Watch(stdout)
 	a := &app{stdout: stdout, stderr: stderr, hears: hears, term: &ui.Terminal{In: stdin, Out: stdout, Err: stderr}}
 	a.term.Color = ui.UseColor("auto", stdout) && ui.UseColor("auto", stderr)
 	if slices.Contains(args[:cmp.Or(slices.Index(args, "--")+1, len(args))], "--json=final") {
-		a.final = new(outcome.Outcome) // of a wrong flag before it too
+		a.final = new(outcome.Outcome) // also for errors in earlier flags
 	}
 	program := a.cli()
 	sorted, _ := flags.First(program, args)
@@ -130,7 +130,8 @@ func (a *app) end(status int) error {
 	return a.final.Write(a.stdout, status)
 }
 
-// endSignals are those that end a command in good order: a closed terminal's is one, but not under nohup.
+// endSignals returns the signals that end a command cleanly. It includes SIGHUP, unless that is ignored as under
+// nohup.
 func endSignals() []os.Signal {
 	all := []os.Signal{os.Interrupt, syscall.SIGTERM}
 	if !signal.Ignored(syscall.SIGHUP) {
@@ -139,15 +140,15 @@ func endSignals() []os.Signal {
 	return all
 }
 
-// shown is an error of which everything has been said: the exit status is left.
+// shown is an error that has already been printed. Only its exit status remains.
 type shown int
 
 func (s shown) Error() string { return fmt.Sprintf("exit status %d", int(s)) }
 
-// maxShown bounds the faults of one kind that are printed.
+// maxShown limits how many faults of one kind are printed.
 const maxShown = 100
 
-// exit is the one place where errors become exit statuses.
+// exit is the only place that turns errors into exit statuses.
 func (a *app) exit(err error) int {
 	var status shown
 	var wrong *usage.Error
@@ -177,7 +178,7 @@ func (a *app) exit(err error) int {
 
 func (a *app) cli() *cli.App {
 	if a.term == nil {
-		a.term = &ui.Terminal{Out: io.Discard, Err: io.Discard} // who asks for the commands alone
+		a.term = &ui.Terminal{Out: io.Discard, Err: io.Discard} // for callers that only need the list of commands
 	}
 	commands := []*cli.Command{
 		a.initCommand(), a.checkCommand(),
@@ -190,7 +191,7 @@ func (a *app) cli() *cli.App {
 		a.helpCommand(), a.completionCommand(), a.workerCommand(),
 	}
 	a.finish(commands, "")
-	cli.VersionFlag = boolFlag(new(bool), "version", "print the version") // -v is ours
+	cli.VersionFlag = boolFlag(new(bool), "version", "print the version") // -v means verbose
 	return &cli.App{
 		Name:  "fisub",
 		Usage: "check, run, and pack GPU kernel submissions for the FlashInfer kernel contest",
@@ -198,7 +199,7 @@ func (a *app) cli() *cli.App {
 			exitText,
 		Version:         versionText(),
 		Commands:        commands,
-		Flags:           append(a.globalFlags(), cli.HelpFlag), // cli adds it where no command is named help
+		Flags:           append(a.globalFlags(), cli.HelpFlag), // cli adds it only if a command is named help
 		Reader:          a.term.In,
 		Writer:          a.stdout,
 		ErrWriter:       a.stderr,
@@ -206,8 +207,8 @@ func (a *app) cli() *cli.App {
 		OnUsageError: func(_ *cli.Context, err error, _ bool) error {
 			return flags.Error(a.globalFlags(), "fisub", err)
 		},
-		// Main decides on exit statuses: without this an error that has an exit code of its own, such as that of a child
-		// process, would end the program with it.
+		// Main decides on exit statuses. Without this hook an error with an exit code of its own, such as a child
+		// process's, would end the program with that code.
 		ExitErrHandler:       func(*cli.Context, error) {},
 		EnableBashCompletion: true,
 		BashComplete:         a.completer(nil),
@@ -222,8 +223,8 @@ func (a *app) cli() *cli.App {
 	}
 }
 
-// finish gives the commands behind the words before what all of them have: their description, the global flags,
-// completion, and their refusals of flags and arguments.
+// finish adds to the commands below the words before: description, global flags, completion, and checks of flags and
+// arguments.
 func (a *app) finish(commands []*cli.Command, before string) {
 	for _, c := range commands {
 		words := before + c.Name
@@ -256,10 +257,10 @@ func (a *app) finish(commands []*cli.Command, before string) {
 	}
 }
 
-// withFinal are the commands that --json=final is for.
+// withFinal lists the commands that support --json=final.
 var withFinal = []string{"check", "local", "remote", "remote attach", "compare", "runs show"}
 
-// ends refuses --json=final for the other commands, whose --json is one object, or a list, as it is.
+// ends rejects --json=final for other commands. Their --json already prints a single object or list.
 func (a *app) ends(words string) error {
 	if a.final == nil || slices.Contains(withFinal, words) {
 		return nil
@@ -267,7 +268,7 @@ func (a *app) ends(words string) error {
 	return usage.Errorf("--json; =final is for "+strings.Join(withFinal, ", "), "%s: it has no --json=final", words)
 }
 
-// writeJSON prints the result of a command; with --json=final the outcome has it.
+// writeJSON prints the result of a command. With --json=final it prints nothing: the outcome holds the result.
 func (a *app) writeJSON(v any) error {
 	if a.final != nil {
 		return nil
@@ -278,7 +279,7 @@ func (a *app) writeJSON(v any) error {
 	return enc.Encode(v)
 }
 
-// result prints the result of a command, as JSON where that is asked for.
+// result prints the result of a command, as JSON if --json is set.
 func (a *app) result(v interface{ Text() string }) error {
 	if a.json {
 		return a.writeJSON(v)
@@ -291,12 +292,12 @@ func (a *app) result(v interface{ Text() string }) error {
 	return err
 }
 
-// line prints a line of a result: what it is about, and what there is to say.
+// line prints a labelled line of a result.
 func (a *app) line(what, format string, args ...any) {
 	fmt.Fprintln(a.stdout, a.term.Fit(fmt.Sprintf("%-10s  %s", what, plain.Line(fmt.Sprintf(format, args...))), 12))
 }
 
-// events shows the events of a run, as a table or as JSON.
+// events returns a sink that shows the events of a run, as a table or as JSON.
 func (a *app) events() event.Sink {
 	switch {
 	case a.final != nil:
@@ -318,7 +319,7 @@ func (a *app) events() event.Sink {
 	})
 }
 
-// also has the program that made the call hear the events that show shows.
+// also adds the calling program's sink to show, if there is one.
 func (a *app) also(show event.Sink) event.Sink {
 	if a.hears == nil {
 		return show
@@ -326,7 +327,7 @@ func (a *app) also(show event.Sink) event.Sink {
 	return func(e event.Event) error { return errors.Join(a.hears(e), show(e)) }
 }
 
-// warn shows what was odd about the input without being wrong.
+// warn shows warnings about the input.
 func (a *app) warn(warnings []trace.Warning) {
 	for _, w := range warnings {
 		hint := ""
@@ -337,7 +338,7 @@ func (a *app) warn(warnings []trace.Warning) {
 	}
 }
 
-// load reads the submission: the packed solution, or, where that is "", the config and its sources.
+// load reads the submission: the packed solution, or, if that is "", the config and its sources.
 func (a *app) load(packed string) (*project.Submission, error) {
 	s, err := a.Load(packed)
 	if err == nil {

@@ -40,11 +40,11 @@ func TestMain(m *testing.M) {
 	}
 	testscript.Main(m, map[string]func(){
 		"fisub": func() { os.Exit(Main(os.Args, os.Stdin, os.Stdout, os.Stderr)) },
-		"bare":  func() {}, // Linux alone has it
+		"bare":  func() {}, // implemented on Linux only
 	})
 }
 
-// A file that cannot be written is no fault of the input.
+// A file that cannot be written is not a fault of the input.
 func TestExitOfWriting(t *testing.T) {
 	for _, tc := range []struct {
 		err  error
@@ -63,8 +63,8 @@ func TestExitOfWriting(t *testing.T) {
 	}
 }
 
-// The scripts share one cache, so that each kernel is built once. They run in a folder with a copy of this repository's
-// submission.
+// The scripts share one cache, so that each kernel is built once. Each runs in a folder with a copy of this
+// repository's submission.
 func TestScripts(t *testing.T) {
 	t.Parallel()
 	repo, err := filepath.Abs("..")
@@ -78,7 +78,7 @@ func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/script",
 		Setup: func(env *testscript.Env) error {
-			env.Setenv("HOME", filepath.Join(env.WorkDir, ".tmp")) // which is there
+			env.Setenv("HOME", filepath.Join(env.WorkDir, ".tmp")) // it exists
 			env.Setenv("FISUB_CACHE", cacheDir)
 			env.Setenv("REPO", repo)
 			env.Setenv("FISUB_BIN", filepath.SplitList(env.Getenv("PATH"))[0])
@@ -120,7 +120,7 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// newCache is an empty cache but for what tests have compiled before.
+// newCache returns a cache that contains only what tests have compiled before.
 func newCache(t testing.TB) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -128,9 +128,9 @@ func newCache(t testing.TB) string {
 	return dir
 }
 
-// forged runs the submission forge.cu in one of its ways, here and through loopback: no run may pass, now or when it is
-// read again, and none may have reached what is the judge's. With Landlock each has the verdict that it deserves.
-// Without, which is asked for by the word "bare", it has that or none, and may have reached files.
+// forged runs one variant of the submission forge.cu here and through loopback. No run may pass, now or when it is
+// read again, and none may reach the judge. With Landlock each gets its proper verdict. Without Landlock (the argument
+// "bare") it may get no verdict, and may reach files.
 func forged(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) == 0 {
 		ts.Fatalf("usage: forged WAY [bare]")
@@ -164,7 +164,7 @@ func forged(ts *testscript.TestScript, neg bool, args []string) {
 		}
 	}
 	reached := regexp.MustCompile(`forge: reached .*`)
-	if without { // the memory of the judge and of the agent, whose file has its hash as its name
+	if without { // memory of the judge and of the agent, whose file is named by its hash
 		reached = regexp.MustCompile(`forge: reached (memory|ptrace|descriptor) .* of (fisub|[0-9a-f]{15})\n`)
 	}
 	logs, _ := filepath.Glob(ts.MkAbs(".fisub/runs/*/log/*.log"))
@@ -176,7 +176,7 @@ func forged(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(os.RemoveAll(ts.MkAbs(".fisub/runs")))
 }
 
-// isJSON checks that what the last command printed is JSON, one value or more, and nothing else.
+// isJSON checks that the last command printed one or more JSON values and nothing else.
 func isJSON(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 0 {
 		ts.Fatalf("usage: isjson")
@@ -192,7 +192,7 @@ func isJSON(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// sub makes the work folder a submission of the kernel KERNEL.cu for a definition: sub KERNEL DEFINITION.
+// sub KERNEL DEFINITION turns the work folder into a submission of KERNEL.cu for the definition.
 func sub(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 2 {
 		ts.Fatalf("usage: sub KERNEL DEFINITION")
@@ -225,7 +225,8 @@ func copySubmission(repo, dir string) error {
 	return nil
 }
 
-// exits STATUS COMMAND... checks the exit status, and that the program did not crash: that has the status of a wrong flag.
+// exits STATUS COMMAND... checks the exit status, and that the program did not crash: a panic has the status of a
+// wrong flag.
 func exits(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 2 {
 		ts.Fatalf("usage: exits status command...")
@@ -248,7 +249,7 @@ func exits(ts *testscript.TestScript, neg bool, args []string) {
 
 var crashed = regexp.MustCompile(`(?m)^(panic|fatal error): |^goroutine \d+ `)
 
-// replace FILE OLD NEW changes the first OLD in FILE, which must be there.
+// replace FILE OLD NEW replaces the first OLD in FILE, and fails if it is missing.
 func replace(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 3 {
 		ts.Fatalf("usage: replace file old new")
@@ -281,8 +282,8 @@ func newest(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Setenv(args[0], id)
 }
 
-// timed ID FACTOR SEED makes a run of that id, out of the emulated run $RUN, as if it had been timed on a GPU: 3 trials
-// of 50 timings of 2.6 us times FACTOR, with 1.5 % of noise, on a timer that ticks in 32 ns.
+// timed ID FACTOR SEED copies the emulated run $RUN to a run ID that looks as if it had been timed on a GPU: 3 trials
+// of 50 timings of 2.6 us times FACTOR, with 1.5 % noise, on a timer with ticks of 32 ns.
 func timed(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 3 {
 		ts.Fatalf("usage: timed id factor seed")
@@ -294,7 +295,8 @@ func timed(ts *testscript.TestScript, neg bool, args []string) {
 	remake(ts, args[0], factor, seed, func(*runs.Run, *runs.Row) {})
 }
 
-// scored ID BASELINE SPEEDUP is timed with a baseline that takes SPEEDUP times as long, and figures of all other kinds.
+// scored ID BASELINE SPEEDUP is like timed, with a baseline that takes SPEEDUP times as long, and with all other kinds
+// of figures.
 func scored(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 3 {
 		ts.Fatalf("usage: scored id baseline speedup")
@@ -311,7 +313,7 @@ func scored(ts *testscript.TestScript, neg bool, args []string) {
 	})
 }
 
-// remake makes a run of that id out of the emulated run $RUN, with timings as timed says; change may change its rows.
+// remake copies the emulated run $RUN to a run of that id, with timings as in timed. change may edit the rows.
 func remake(ts *testscript.TestScript, id string, factor float64, seed uint64, change func(*runs.Run, *runs.Row)) {
 	root := ts.MkAbs(".")
 	r, err := runs.Read(filepath.Join(root, runs.Dir, ts.Getenv("RUN")))
@@ -340,9 +342,9 @@ func remake(ts *testscript.TestScript, id string, factor float64, seed uint64, c
 	ts.Check(folder.Close())
 }
 
-// typed FILE STATUS COMMAND... runs COMMAND with a terminal as stdin and stderr, types the content of FILE and Ctrl-D there,
-// and writes what the terminal shows to the file screen. The commands ttyin and ttyout of testscript lose the last words of
-// a program on a busy machine, because they close the terminal before they have read it to its end.
+// typed FILE STATUS COMMAND... runs COMMAND with a terminal as stdin and stderr, types the content of FILE and Ctrl-D,
+// and writes the terminal's output to the file screen. testscript's ttyin and ttyout lose the last output on a busy
+// machine, because they close the terminal before they have read everything.
 func typed(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 3 {
 		ts.Fatalf("usage: typed file status command...")
@@ -366,7 +368,7 @@ func typed(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Logf("[terminal]\n%s", text)
 }
 
-// bytes FILE TEXT writes TEXT, with Go's escapes such as \xff, into FILE.
+// bytes FILE TEXT writes TEXT, which may contain Go escapes such as \xff, to FILE.
 func writeBytes(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 2 {
 		ts.Fatalf("usage: bytes file text")

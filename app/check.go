@@ -54,10 +54,10 @@ func (a *app) checkCommand() *cli.Command {
 	}
 }
 
-// contestCUDA is the release of the image that the contest evaluates in, flashinfer-ci-cu132.
+// contestCUDA is the CUDA release in the contest's evaluation image, flashinfer-ci-cu132.
 const contestCUDA = "13.2"
 
-// contestArch is the arch that the contest's builder compiles for: its GPU's arch without the "a".
+// contestArch is the arch that the contest's builder compiles for: the arch of its GPU without the "a".
 const contestArch = "sm_100"
 
 func (a *app) check(ctx context.Context, o checkOptions) error {
@@ -113,7 +113,7 @@ type emitted struct {
 	Kernels   []preflight.CompiledKernel `json:"kernels"` // of all files
 }
 
-// emit lists the code that the submission compiles to, of the sources o.files or of all.
+// emit lists the code compiled from the sources o.files, or from all sources.
 func (a *app) emit(ctx context.Context, o checkOptions) error {
 	if a.final != nil {
 		return usage.Errorf("--json", "check --emit: it has no --json=final")
@@ -167,7 +167,7 @@ func (a *app) emit(ctx context.Context, o checkOptions) error {
 	return a.result(e)
 }
 
-// Text returns the listing of each file below a line that names it.
+// Text returns the listings, each after a line that names its file.
 func (e *emitted) Text() string {
 	var w strings.Builder
 	for _, l := range e.Files {
@@ -182,7 +182,7 @@ func checkTable(t *config.Table) error {
 	return err
 }
 
-// preflight checks the submissions of these configs; "" stands for the packed solution of o.
+// preflight checks the submissions of the given configs. A config of "" means the packed solution in o.
 func (a *app) preflight(ctx context.Context, o preflight.Options, configs ...string) (reports []*preflight.Report,
 	err error) {
 	if o.Cache, err = cache.Root(); err != nil && len(o.Archs) > 0 {
@@ -225,7 +225,7 @@ type collectedJSON struct {
 	Author     string `json:"author"`
 }
 
-// newChecked returns the JSON of a report.
+// newChecked returns the JSON form of a report.
 func newChecked(r *preflight.Report, strict bool) checkedOne {
 	one := checkedOne{OK: r.OK(strict), Findings: append([]preflight.Finding{}, r.Findings...),
 		Files: append([]pack.Entry{}, r.Entries...), Kernels: []preflight.CompiledKernel{}, Collected: []collectedJSON{}}
@@ -273,7 +273,7 @@ func (a *app) showReports(reports []*preflight.Report, ok, strict bool) error {
 	return nil
 }
 
-// callText describes the call of a solution of the definition.
+// callText describes the calling convention of a solution, with its numbers of inputs and outputs.
 func callText(sol *trace.Solution, def *trace.Definition) string {
 	own := def.Returned()
 	in, out := plain.Count(def.Inputs.Len(), "input"), own.Len()
@@ -342,7 +342,7 @@ func (a *app) showReport(r *preflight.Report, strict bool) {
 	fmt.Fprintln(a.stdout, "sound")
 }
 
-// showFindings prints findings by their severity; strict makes errors of warnings.
+// showFindings prints findings by severity. If strict is set, warnings count as errors.
 func (a *app) showFindings(findings []preflight.Finding, strict bool) {
 	told := map[string]int{}
 	for _, f := range findings {
@@ -373,7 +373,7 @@ func (a *app) showFindings(findings []preflight.Finding, strict bool) {
 type checkedFile struct {
 	File   string      `json:"file"`
 	Sound  bool        `json:"sound"`
-	Holds  string      `json:"holds,omitempty"` // in words
+	Holds  string      `json:"holds,omitempty"` // description of the content
 	Faults []fileFault `json:"faults,omitempty"`
 }
 
@@ -383,7 +383,7 @@ type fileFault struct {
 	Hint string `json:"hint,omitempty"`
 }
 
-// checkFiles checks dataset files; their keys tell a definition from a workload or a solution.
+// checkFiles checks dataset files. Their keys distinguish definitions, workloads and solutions.
 func (a *app) checkFiles(ctx context.Context, names []string) error {
 	bad := false
 	all := []checkedFile{}

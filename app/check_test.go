@@ -12,7 +12,7 @@ import (
 	"fisub/preflight"
 )
 
-// TestShowReport: what check says of the kernels that it compiled, as text and as JSON.
+// TestShowReport checks the output of check about compiled kernels, as text and as JSON.
 func TestShowReport(t *testing.T) {
 	kernel := nvcc.Resources{Name: "scale<256>", Symbol: "_Z5scale", File: "kernel.cu", Registers: 40, SpillStores: 8,
 		SpillLoads: 16, Shared: 1024, Constant: 924, MaxThreads: 256}

@@ -35,12 +35,12 @@ type compareOptions struct {
 	failOn    string
 	best      bool
 	args      []string
-	given     string // a flag about how to run that was given, "--set"
+	given     string // a flag such as "--set" that applies only to solutions; "" if none was given
 
 	jobs hostOptions
 	on   string
 	yes  bool
-	send bool // write the events of all runs to stdout, for the machine that has sent this job
+	send bool // write the events of all runs to stdout, for the machine that sent this job
 }
 
 func (a *app) compareCommand() *cli.Command {
@@ -114,7 +114,7 @@ func (a *app) compare(ctx context.Context, o compareOptions) error {
 	return a.compared(sides, threshold, o.failOn)
 }
 
-// compared shows the comparison of each run with the first.
+// compared prints the comparison of each further run with the first.
 func (a *app) compared(sides []*runs.Run, threshold float64, failOn string) error {
 	var err error
 	var results []*compare.Result
@@ -154,11 +154,11 @@ func (a *app) compared(sides []*runs.Run, threshold float64, failOn string) erro
 	return nil
 }
 
-// maxSides is how many solutions a comparison takes: each holds a process and its tensors on the device.
+// maxSides is the maximum number of solutions in a comparison: each holds a process and its tensors on the device.
 const maxSides = 9
 
-// sides returns the runs that the arguments name. If they name sources it runs these, and returns their runs; nil if
-// they are shown already.
+// sides returns the runs that the arguments name. If they name solutions, it runs these and returns their runs, or nil
+// if the result has already been shown.
 func (a *app) sides(ctx context.Context, o compareOptions, threshold float64) ([]*runs.Run, error) {
 	data, err := a.OpenDataset()
 	if err != nil {
@@ -186,7 +186,7 @@ func (a *app) sides(ctx context.Context, o compareOptions, threshold float64) ([
 		}
 	}
 	last := sources[len(sources)-1]
-	o.Baseline = setup.NoBaseline // A is
+	o.Baseline = setup.NoBaseline // A is the baseline
 	u, err := setup.NewLocal(ctx, &a.Project, last.Submission, o.Options, nil, a.term)
 	if err != nil {
 		return nil, err
@@ -206,7 +206,7 @@ func (a *app) sides(ctx context.Context, o compareOptions, threshold float64) ([
 	})
 }
 
-// readSides returns the runs that the arguments name, or the sources, which have the same definition.
+// readSides returns the runs that the arguments name, or the solutions, which must share a definition.
 func (a *app) readSides(ctx context.Context, args []string, data *workloads.Dataset) (found []*runs.Run,
 	sources []*project.Source, err error) {
 	var foundArg string
@@ -240,7 +240,7 @@ func (a *app) readSides(ctx context.Context, args []string, data *workloads.Data
 	return found, sources, sameDefinition(sources)
 }
 
-// sameDefinition refuses sources of several definitions.
+// sameDefinition rejects sources of different definitions.
 func sameDefinition(sources []*project.Source) error {
 	for _, s := range sources {
 		first := sources[0]
@@ -252,7 +252,7 @@ func sameDefinition(sources []*project.Source) error {
 	return nil
 }
 
-// describeAll describes a run of each source; the run of A is the oldest.
+// describeAll describes a run of each source. The run of A is the oldest.
 func describeAll(ctx context.Context, u *setup.Setup, sources []*project.Source) (all []event.Run) {
 	for _, s := range sources {
 		time.Sleep(2 * time.Millisecond)
@@ -265,8 +265,8 @@ func describeAll(ctx context.Context, u *setup.Setup, sources []*project.Source)
 	return all
 }
 
-// runTogether runs the sources with their trials taken in turn on one device, and returns their runs. It calls begin
-// for each, with its letter and its run, for the sink of its events.
+// runTogether runs the sources on one device with alternating trials, and returns their runs. It calls begin for each
+// source, with its letter and its run, to get the sink of its events.
 func (a *app) runTogether(ctx context.Context, u *setup.Setup, sources []*project.Source,
 	begin func(letter string, s *project.Source, run *event.Run) event.Sink) ([]*runs.Run, error) {
 	u.Profile = u.Profile.InTurn(sources[0].Definition)
@@ -299,7 +299,8 @@ func (a *app) runTogether(ctx context.Context, u *setup.Setup, sources []*projec
 	return read, nil
 }
 
-// sender writes the events of a run, of the letter with that index, for the machine that has sent this job.
+// sender returns a sink that writes the events of one run, with the index of its side, for the machine that sent this
+// job.
 func (a *app) sender(side int) event.Sink {
 	return func(e event.Event) error {
 		text, err := json.Marshal(e)
@@ -313,7 +314,7 @@ func (a *app) sender(side int) event.Sink {
 	}
 }
 
-// remoteSides runs the sources in one job on a place of a table; their trials alternate.
+// remoteSides runs the sources with alternating trials, in one job on a place of a table.
 func (a *app) remoteSides(ctx context.Context, o compareOptions, sources []*project.Source, threshold float64) error {
 	if o.Device != "" {
 		return usage.Errorf("--gpu names the GPU of the hosts; --gpu none is the emulator", "--device: not with --on")
@@ -333,7 +334,7 @@ func (a *app) remoteSides(ctx context.Context, o compareOptions, sources []*proj
 		}})
 }
 
-// A comparison takes the events of several runs from one job, into a run folder each.
+// A comparison receives the events of several runs from one job and stores each run in its own folder.
 type comparison struct {
 	a         *app
 	sides     dispatch.Sides
@@ -403,7 +404,7 @@ func news(v compare.Verdict) int {
 	return 0
 }
 
-// headline is the news of the whole: none that is good where some workloads are slower.
+// headline rates the whole result. It is not good news if some workloads are slower.
 func headline(res *compare.Result) int {
 	if res.Mixed && res.Verdict == compare.Faster {
 		return 0
@@ -411,7 +412,7 @@ func headline(res *compare.Result) int {
 	return news(res.Verdict)
 }
 
-// runText names a run in a line.
+// runText describes a run on one line.
 func runText(r *runs.Run) string {
 	if r.Run == nil {
 		return plain.Line(r.ID)

@@ -33,7 +33,7 @@ import (
 	"fisub/scaffold"
 )
 
-// The scripts teach a shell to ask fisub itself.
+// completionScripts make a shell ask fisub for candidates.
 //
 //go:embed completion/*
 var completionScripts embed.FS
@@ -58,22 +58,21 @@ func (a *app) completionCommand() *cli.Command {
 	}
 }
 
-// completeFlag is the last word where a shell asks: those before it are what was typed, the last of them the one to
-// complete.
+// completeFlag is the last argument in a shell's request for candidates. The arguments before it are the typed words;
+// the last of these is to be completed.
 const completeFlag = "--generate-bash-completion"
 
-// completionTime is what completing may take: whoever types waits for it.
+// completionTime limits how long a user waits for candidates.
 const completionTime = time.Second
 
-// A typing is a line whose last word is to be completed.
+// A typing is a command line whose last word is to be completed.
 type typing struct {
-	word    string   // as far as it is typed
-	pending cli.Flag // the flag whose value it is, or nil
+	word    string   // the part typed so far
+	pending cli.Flag // flag whose value the word is, or nil
 }
 
-// completeMain prints candidates for the last of the words, each with a tab and a few words about it, and as the last
-// line ":files" or ":folders" where those of the shell are candidates too. It prints nothing else, whatever is wrong
-// with the project.
+// completeMain prints candidates for the last word, each with a tab and a description. A last line ":files" or
+// ":folders" asks the shell to add its own. It prints nothing else, even if the project has errors.
 func completeMain(words []string, stdout io.Writer) int {
 	done := make(chan []byte, 1)
 	go func() {
@@ -103,8 +102,8 @@ func completeMain(words []string, stdout io.Writer) int {
 	return exitOK
 }
 
-// completer is the hook that the flag package calls where the line that is typed is of the command c, nil for the
-// program itself.
+// completer returns the hook that the flag package calls to complete a line of the command c. c is nil for the program
+// itself.
 func (a *app) completer(c *cli.Command) cli.BashCompleteFunc {
 	return func(ctx *cli.Context) {
 		l := &line{app: a, command: c, args: ctx.Args().Slice(), flags: ctx.App.Flags, below: ctx.App.Commands,
@@ -130,14 +129,14 @@ func (a *app) completer(c *cli.Command) cli.BashCompleteFunc {
 	}
 }
 
-// A line is the command line before the word to complete.
+// A line is the command line before the word to be completed.
 type line struct {
 	*app
-	command *cli.Command // nil: the program itself
+	command *cli.Command // nil for the program itself
 	flags   []cli.Flag
 	below   []*cli.Command
 	args    []string
-	given   map[string]string // flags that are set, with the value of those that take text
+	given   map[string]string // flags that are set, with their text values
 }
 
 func (l *line) print(w io.Writer) {
@@ -152,7 +151,7 @@ func (l *line) print(w io.Writer) {
 	}
 }
 
-// complete returns the candidates for word; they come after prefix, a part of it.
+// complete returns the candidates for word. prefix is the part of word that precedes them.
 func (l *line) complete(word string) (found []candidate, kind, prefix string) {
 	name, value, whole := strings.Cut(word, "=")
 	switch {
@@ -207,7 +206,7 @@ func commandCandidates(commands []*cli.Command) (found []candidate) {
 	return found
 }
 
-// valueName is how the help calls the value of a flag.
+// valueName returns the name of a flag's value in the help.
 func valueName(f cli.Flag) string {
 	parts := strings.SplitN(f.(cli.DocGenerationFlag).GetUsage(), "`", 3)
 	if len(parts) < 3 {
@@ -216,7 +215,7 @@ func valueName(f cli.Flag) string {
 	return parts[1]
 }
 
-// valuesOf gives the values of a flag. Those of a list, "TABLE[,TABLE...]", are completed one by one.
+// valuesOf returns the values of a flag. The items of a list such as "TABLE[,TABLE...]" are completed one by one.
 func (l *line) valuesOf(f cli.Flag, word, prefix string) (found []candidate, kind, before string) {
 	name, _, list := strings.Cut(valueName(f), "[")
 	if i := strings.LastIndexByte(word, ','); list && i >= 0 {
@@ -226,15 +225,15 @@ func (l *line) valuesOf(f cli.Flag, word, prefix string) (found []candidate, kin
 	return found, kind, prefix
 }
 
-// values gives what may be given where the help says name, of a flag or an argument. kind is ":files" or ":folders"
-// where those may be given too.
+// values returns the candidates for a flag value or an argument that the help calls name. kind is ":files" or
+// ":folders" if files or folders are valid too.
 func (l *line) values(name string) (found []candidate, kind string) {
 	switch name {
 	case "FILE":
 		return nil, ":files"
 	case "DIR":
 		return nil, ":folders"
-	case "A", "B", "C": // of compare
+	case "A", "B", "C": // arguments of compare
 		return l.runs(), ":files"
 	case "RUN":
 		if l.typed.pending == nil && !strings.HasPrefix(l.command.HelpName, "fisub remote") {
@@ -267,7 +266,7 @@ func (l *line) values(name string) (found []candidate, kind string) {
 	return candidates(words[name]...), ""
 }
 
-// topics gives the commands below those that are given, and behind help alone the topics.
+// topics returns the commands below the given ones and, directly after help, the topics.
 func (l *line) topics() (found []candidate) {
 	commands := (&app{term: l.term}).cli().Commands
 	for _, arg := range l.args {
@@ -288,7 +287,7 @@ func (l *line) topics() (found []candidate) {
 	return found
 }
 
-// A candidate may be completed to; what describes it.
+// A candidate is a possible completion; what describes it.
 type candidate struct{ word, what string }
 
 // candidates returns words that need no description.
@@ -365,7 +364,7 @@ func (l *line) runs() (found []candidate) {
 	}
 	for i, id := range ids {
 		what := ""
-		if i < 50 { // each is a file to read
+		if i < 50 { // each needs a file to be read
 			if run, err := runs.Header(filepath.Join(l.Root(), runs.Dir, id)); err == nil {
 				what = fmt.Sprintf("%s %s, %s on %s", run.Solution, plain.Short(run.ContentHash), plain.Count(len(run.Workloads),
 					"workload"), run.Device.Name)
@@ -398,7 +397,7 @@ func (l *line) gitRemotes() []candidate {
 	return candidates(names...)
 }
 
-// devices returns the devices that the driver has made files for: opening one would take too long.
+// devices lists the GPUs by their device files: opening a device would take too long.
 func devices() []candidate {
 	found := []candidate{{"auto", "the first GPU, else the emulator"}, {"emu", "the emulator: no times"}, {"cuda",
 		"the first GPU"}}

@@ -17,7 +17,7 @@ import (
 	"fisub/internal/longtest"
 )
 
-// completionProject makes a folder with a submission, two tables of remotes and two runs, and works in it.
+// completionProject creates a folder with a submission, two remote tables and two runs, and changes into it.
 func completionProject(t *testing.T) string {
 	t.Helper()
 	repo, err := filepath.Abs("..")
@@ -67,22 +67,22 @@ func completionProject(t *testing.T) string {
 	return dir
 }
 
-// complete gives what a shell is told that completes the last of these words.
+// complete returns the candidates that a shell gets for the last word.
 func complete(words ...string) string {
 	var out strings.Builder
 	completeMain(words, &out)
 	return out.String()
 }
 
-// noValues are the names of values that only the user knows.
+// noValues lists names of values that only the user knows.
 var noValues = []string{"N", "TIME", "GIB", "PERCENT", "NAME", "TEXT", "PREFIX", "AXIS=N", "ARCH",
 	"FOUND"}
 
 func TestComplete(t *testing.T) {
 	completionProject(t)
 	for _, tc := range []struct {
-		line string   // the words behind fisub; what stands behind the last space is to be completed
-		want []string // candidates, in their order; "..." for any others
+		line string   // words after fisub; the part after the last space is to be completed
+		want []string // candidates, in order; "..." for any others
 	}{
 		{"lo", []string{"local"}},
 		{"runs ", []string{"ls", "show", "best", "rm"}},
@@ -91,7 +91,7 @@ func TestComplete(t *testing.T) {
 		{"work", nil}, // a hidden command
 		{"local --pre", nil},
 		{"local --dev", []string{"--device"}},
-		{"local --device emu --device", nil}, // given already
+		{"local --device emu --device", nil}, // already given
 		{"local --workload 3fb7 --workl", []string{"--workload"}},
 		{"local --device ", []string{"auto", "emu", "cuda", "..."}},
 		{"local --device=e", []string{"--device=emu"}},
@@ -100,7 +100,7 @@ func TestComplete(t *testing.T) {
 		{"local --timer c", []string{"cupti"}},
 		{"local --set ", []string{"default", "batches", "contest", "edge"}},
 		{"local --baseline ", []string{"flashinfer", "mine", "reference", "torch-compile", "torch-reference", "triton",
-			"warp-8-rows", "warp-per-row", "none", ":files"}}, // and prefill-plain, of another definition, not
+			"warp-8-rows", "warp-per-row", "none", ":files"}}, // not prefill-plain, which has another definition
 		{"local --baseline m", []string{"mine", ":files"}},
 		{"local --resume ", []string{"last", "last~1", "20260102-120000-000-bbbb", "20260101-120000-000-aaaa"}},
 		{"runs show 20260101", []string{"20260101-120000-000-aaaa", ":folders"}},
@@ -152,7 +152,7 @@ func TestComplete(t *testing.T) {
 	}
 }
 
-// In a broken project completion is silent.
+// In a broken project completion prints nothing.
 func TestCompleteBroken(t *testing.T) {
 	completionProject(t)
 	for _, words := range [][]string{
@@ -173,7 +173,7 @@ func TestCompleteBroken(t *testing.T) {
 	}
 }
 
-// Every flag that takes a value has candidates, or a placeholder that says that only the user knows it.
+// Every flag with a value has candidates, or a placeholder for a value that only the user knows.
 func TestCompleteAllFlags(t *testing.T) {
 	completionProject(t)
 	var walk func(names []string, commands []*cli.Command)
@@ -199,7 +199,7 @@ func TestCompleteAllFlags(t *testing.T) {
 	walk(nil, (&app{}).cli().Commands)
 }
 
-// shell gives the program, or skips.
+// shell returns the path of a shell, or skips the test.
 func shell(t *testing.T, name string) string {
 	t.Helper()
 	path, err := exec.LookPath(name)
@@ -209,7 +209,8 @@ func shell(t *testing.T, name string) string {
 	return path
 }
 
-// testShell checks what a shell offers for lines that end at the cursor. offers gives the words for each line.
+// testShell checks the candidates of a shell for lines that end at the cursor. offers returns the candidates for each
+// line.
 func testShell(t *testing.T, offers func(lines []string) [][]string) {
 	cases := []struct {
 		line string
@@ -272,7 +273,7 @@ for word in "${COMPREPLY[@]}"; do [[ -d $word ]] && word+=/; printf '%s\n' "$hea
 		}
 		return offers
 	})
-	// A colon is a word of its own for readline, and only what stands behind it is replaced.
+	// For readline a colon is a word of its own, and only the part after it is replaced.
 	t.Run("colon", func(t *testing.T) {
 		out, err := exec.Command(bash, "--norc", "-c", `source <(fisub completion bash)
 fisub() { printf 'cuda:0\ta GPU\ncuda:1\ta GPU\n'; }
@@ -306,7 +307,7 @@ func TestFish(t *testing.T) {
 	})
 }
 
-// zsh completes in its line editor only, so one runs on a pseudo-terminal and shows the line behind a tab.
+// zsh completes only in its line editor. The test runs one on a pseudo-terminal that shows the line after a tab.
 func TestZsh(t *testing.T) {
 	zsh := shell(t, "zsh")
 	completionProject(t)

@@ -119,7 +119,7 @@ func (v *verified) add(f datasetFault) {
 	v.Faults = append(v.Faults, f)
 }
 
-// A datasetFault is one of a workload, or of a definition where Workload is "".
+// A datasetFault is a fault of a workload, or of a definition if Workload is "".
 type datasetFault struct {
 	Definition string `json:"definition"`
 	Workload   string `json:"workload"`
@@ -127,8 +127,8 @@ type datasetFault struct {
 	Hint       string `json:"hint"`
 }
 
-// verify checks workloads and input files against their definitions, and the references of these. unread is the reason
-// why references were not looked at.
+// verify checks workloads and input files against their definitions, and the references of the definitions. unread is
+// the reason why references were not checked.
 func (o *datasetOptions) verify(ctx context.Context, data *workloads.Dataset) (found verified, unread, err error) {
 	found.Faults = []datasetFault{}
 	seen := map[string]bool{}
@@ -256,7 +256,7 @@ type imported struct {
 	*workloads.Imported
 }
 
-// Text is a line for each note, and one for all.
+// Text returns one line for each note and a total.
 func (i *imported) Text() string {
 	var b strings.Builder
 	for _, n := range i.Notes {
@@ -271,7 +271,7 @@ func (i *imported) Text() string {
 	return b.String()
 }
 
-// datasetImport takes the definitions and workloads of the folder or file src into the dataset in the folder out.
+// datasetImport imports the definitions and workloads of the folder or file src into the dataset in the folder out.
 func (a *app) datasetImport(ctx context.Context, src, out string) error {
 	found, err := workloads.Import(a.Path(src), a.Path(out), workloads.Python(preflight.Python(ctx)))
 	if err != nil {
@@ -322,7 +322,7 @@ func (o *datasetOptions) eachSet(data *workloads.Dataset,
 	return nil
 }
 
-// axesText returns the axes of a workload in a line.
+// axesText formats the axes of a workload on one line.
 func axesText(w *trace.Workload) string {
 	text := ""
 	for name, n := range w.Axes.All() {

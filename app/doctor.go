@@ -32,7 +32,7 @@ func (a *app) doctorCommand() *cli.Command {
 	}
 }
 
-// A diagnosis is what doctor found, and what of that is required and missing.
+// A diagnosis is the result of doctor, with the required items that are missing.
 type diagnosis struct {
 	*doctor.Diagnosis
 	Required []string `json:"required_and_missing,omitempty"`
@@ -46,7 +46,7 @@ func (a *app) doctor(ctx context.Context, noRemote bool, require string) (err er
 		return machine.OpenGPU(ctx, device.Options{CacheDir: o.Cache})
 	}
 	if !noRemote {
-		if tables, err := a.Tables(); err == nil { // a broken config has its own line
+		if tables, err := a.Tables(); err == nil { // doctor reports a broken config separately
 			o.Tables = tables
 			if tables == nil {
 				o.Tables = map[string]*config.Table{}
@@ -98,7 +98,7 @@ func (a *app) showMachine(r *doctor.Diagnosis) {
 	}
 }
 
-// joinLines puts a text of some lines on one.
+// joinLines joins the lines of text with "; ".
 func joinLines(text string) string {
 	return plain.Line(strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r == '\n' }), "; "))
 }

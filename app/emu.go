@@ -131,7 +131,7 @@ func (a *app) emu(ctx context.Context, o emuOptions, program []string) error {
 	cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+libraries, "FISUB_EMU="+library, "FISUB_EMU_RUNTIME="+cuda,
 		"FISUB_EMU_REPORT="+report.Name(), "FISUB_EMU_SANITIZE="+strings.Join(tools, ","))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) } // it tells what runs, and ends
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) } // it reports running kernels, then ends
 	cmd.WaitDelay = 5 * time.Second
 	err = cmd.Run()
 	found, rerr := os.ReadFile(report.Name())
@@ -163,7 +163,7 @@ func (a *app) emu(ctx context.Context, o emuOptions, program []string) error {
 	return a.ended(program[0], err)
 }
 
-// lookedFor says what the virtual GPU has looked for.
+// lookedFor describes the checks of the virtual GPU.
 func lookedFor(tools []string) string {
 	if tools == nil {
 		return "invalid accesses, and in the first launch of each kernel for races and reads of unwritten memory"
@@ -171,7 +171,7 @@ func lookedFor(tools []string) string {
 	return "what these tools look for in every launch: " + strings.Join(tools, ", ")
 }
 
-// ended passes the exit status of a program on, of which everything has been said.
+// ended turns the exit status of a program into fisub's. The program has already printed its errors.
 func (a *app) ended(program string, err error) error {
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) {
@@ -184,8 +184,8 @@ func (a *app) ended(program string, err error) error {
 	return shown(exit.ExitCode())
 }
 
-// linked refuses a program that has NVIDIA's runtime in it, or needs another version of it than the toolchain has,
-// which is named as runtime is. A program that is no ELF file may start others.
+// linked rejects a program that contains NVIDIA's runtime, or that needs another version of it than the file name
+// runtime. It accepts files other than ELF: a script may start other programs.
 func linked(path, runtime string) error {
 	f, err := elf.Open(path)
 	if err != nil {

@@ -20,9 +20,9 @@ import (
 	"fisub/internal/usage"
 )
 
-// The flags of a command fill its options: each is declared once, with the option that it goes to. What the option
-// holds before is its default. absent says in the help what stands where the flag is missing. The word in backquotes is
-// the value's name: by it values are completed.
+// Flags write directly to the options of a command: each is declared once, with its destination. The destination's
+// initial value is the default, and absent describes the default in the help. The word in backquotes names the value,
+// also for completion.
 
 func stringFlag(to *string, name, help, absent string) *cli.StringFlag {
 	return &cli.StringFlag{Name: name, Usage: help, DefaultText: absent, Value: *to, Destination: to}
@@ -32,7 +32,7 @@ func boolFlag(to *bool, name, help string) *cli.BoolFlag {
 	return &cli.BoolFlag{Name: name, Usage: help, Destination: to, DisableDefaultText: true}
 }
 
-// listFlag may be repeated.
+// listFlag returns a flag that may be repeated.
 func listFlag(to *[]string, name, help string) *cli.StringSliceFlag {
 	return &cli.StringSliceFlag{Name: name, Usage: help, Action: func(_ *cli.Context, values []string) error {
 		*to = values
@@ -40,7 +40,7 @@ func listFlag(to *[]string, name, help string) *cli.StringSliceFlag {
 	}}
 }
 
-// countFlag takes a whole number from 1.
+// countFlag returns a flag for a whole number of at least 1.
 func countFlag(to *int, name, help, absent string) *cli.IntFlag {
 	return &cli.IntFlag{Name: name, Usage: help, DefaultText: absent, Value: *to, Destination: to,
 		Action: func(_ *cli.Context, n int) error {
@@ -51,7 +51,7 @@ func countFlag(to *int, name, help, absent string) *cli.IntFlag {
 		}}
 }
 
-// timeFlag takes a time above zero.
+// timeFlag returns a flag for a time above zero.
 func timeFlag(to *time.Duration, name, help, absent string) *cli.DurationFlag {
 	return &cli.DurationFlag{Name: name, Usage: help, DefaultText: absent, Value: *to, Destination: to,
 		Action: func(_ *cli.Context, d time.Duration) error {
@@ -62,7 +62,7 @@ func timeFlag(to *time.Duration, name, help, absent string) *cli.DurationFlag {
 		}}
 }
 
-// numberFlag leaves nil where it is missing.
+// numberFlag leaves *to unchanged if the flag is missing.
 func numberFlag(to **float64, name, help, absent string) *cli.Float64Flag {
 	return &cli.Float64Flag{Name: name, Usage: help, DefaultText: absent, Action: func(_ *cli.Context, x float64) error {
 		*to = &x
@@ -70,7 +70,7 @@ func numberFlag(to **float64, name, help, absent string) *cli.Float64Flag {
 	}}
 }
 
-// workloadFlags say what runs, wherever it does, and how it is timed.
+// workloadFlags select the workloads and how they are timed, here or on other hosts.
 func workloadFlags(o *setup.Options) []cli.Flag {
 	return []cli.Flag{
 		stringFlag(&o.Set, "set", "run the workloads of `SET`", "bench.set of the config, else default"),
@@ -96,7 +96,7 @@ func seedFlag(to *uint64) cli.Flag {
 		DefaultText: "0, the usual ones", Destination: to}
 }
 
-// runFlags are those of every command that runs solutions on this machine and times them.
+// runFlags are the flags of all commands that run and time solutions on this machine.
 func runFlags(o *setup.Options) []cli.Flag {
 	return append([]cli.Flag{deviceFlag(&o.Device)}, append(workloadFlags(o),
 		numberFlag(&o.MemoryLimit, "memory-limit", "end a worker that holds more than `GIB`; 0 is no limit",
@@ -123,8 +123,8 @@ func strictFlag(to *bool) cli.Flag {
 
 const globalCategory = "Global:"
 
-// globalFlags stand before or after the command's name. They act when they are found: a command's own flags of these
-// names must not undo what stands before it.
+// globalFlags may precede or follow the command's name. They act as soon as they are parsed, so that a command's own
+// flags of the same names do not override earlier ones.
 func (a *app) globalFlags() []cli.Flag {
 	text := func(name, help, absent string, act func(string) error) cli.Flag {
 		return &cli.StringFlag{Name: name, Usage: help, DefaultText: absent, Category: globalCategory,
@@ -144,7 +144,7 @@ func (a *app) globalFlags() []cli.Flag {
 		text("C", "work in `DIR` as if fisub had been started there", "", func(dir string) error {
 			a.Dir = dir
 			if a.typed != nil {
-				return nil // nothing of a line that is typed is refused
+				return nil // completion rejects nothing
 			}
 			if st, err := os.Stat(dir); err != nil {
 				return usage.Invalid(fmt.Errorf("-C: %w", err))
@@ -171,7 +171,7 @@ func (a *app) globalFlags() []cli.Flag {
 	}
 }
 
-// jsonMode is told the value of --json.
+// jsonMode handles the value of --json.
 func (a *app) jsonMode(value string) error {
 	a.json = value == "true" || value == "final"
 	switch value {

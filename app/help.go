@@ -17,7 +17,7 @@ import (
 	"fisub/internal/usage"
 )
 
-// straightPath is what `fisub` alone shows, in the order in which a newcomer needs it.
+// straightPath lists the commands that `fisub` shows without arguments, in the order in which a newcomer needs them.
 var straightPath = []struct{ line, what string }{
 	{"fisub doctor", "what can this machine do, and what does it lack?"},
 	{"fisub init my-kernel", "a project that runs as it stands, to begin with"},
@@ -33,7 +33,7 @@ var straightPath = []struct{ line, what string }{
 //go:embed help.txt
 var helpText string
 
-// descriptions are what the help of a command says of it at length, by its words behind fisub: "remote attach".
+// descriptions returns the long help texts by command, such as "remote attach".
 var descriptions = sync.OnceValue(func() map[string]string {
 	all := map[string]string{}
 	for part := range strings.SplitSeq("\n"+helpText, "\n# ") {
@@ -43,7 +43,7 @@ var descriptions = sync.OnceValue(func() map[string]string {
 	return all
 })
 
-// pathText is the straight path in the form of examples.
+// pathText formats straightPath as examples.
 func pathText() string {
 	var b strings.Builder
 	for _, step := range straightPath {
@@ -116,13 +116,13 @@ func (a *app) help(commands []*cli.Command, words []string) error {
 	return helpOf(a.stdout, words)
 }
 
-// helpOf writes the help of the command of these words.
+// helpOf writes the help of the command named by words.
 func helpOf(w io.Writer, words []string) error {
 	program := (&app{stdout: w, stderr: io.Discard}).cli()
 	return program.Run(append(append([]string{program.Name}, words...), "--help"))
 }
 
-// Reference is the help of all commands, as a page in Markdown.
+// Reference returns the help of all commands as a Markdown page.
 func Reference() (string, error) {
 	var b strings.Builder
 	b.WriteString("# Commands\n\nWhat `fisub help` says of each command. Flags may stand before or behind arguments;\n" +

@@ -21,7 +21,7 @@ import (
 	"fisub/scaffold"
 )
 
-// needs says what an example needs that a test has not; all others are run.
+// needs maps examples that a test cannot run to their missing requirement. All other examples are run.
 var needs = map[string]string{
 	"fisub local --set contest --device cuda:0":                  "a GPU",
 	"fisub local --limit 3 --watch":                              "someone who ends it",
@@ -65,7 +65,7 @@ var needs = map[string]string{
 	"fisub toolchain show":                                                                   "a CUDA compiler",
 }
 
-// allCommands are those that can be seen, with the ones below them.
+// allCommands returns the visible commands and their subcommands.
 func allCommands(commands []*cli.Command) (all []*cli.Command) {
 	for _, c := range commands {
 		if !c.Hidden {
@@ -75,7 +75,7 @@ func allCommands(commands []*cli.Command) (all []*cli.Command) {
 	return all
 }
 
-// Each part of help.txt is about a command, and that about remote names the kinds of providers.
+// Each part of help.txt is about a command, and the part about remote names all kinds of providers.
 func TestDescriptions(t *testing.T) {
 	for words := range descriptions() {
 		commands := (&app{}).cli().Commands
@@ -92,8 +92,7 @@ func TestDescriptions(t *testing.T) {
 	}
 }
 
-// Every command has an example; each is a command line that fisub takes, and those that need no more than this machine
-// run.
+// Every command has an example. fisub accepts each example, and those that need only this machine run.
 func TestExamples(t *testing.T) {
 	t.Parallel()
 	var lines []string
@@ -136,7 +135,7 @@ func TestExamples(t *testing.T) {
 	}
 }
 
-// understood checks flags and arguments of each call of fisub in a shell's line, without doing anything.
+// understood checks flags and arguments of each call of fisub in a line of shell, without running it.
 func understood(line string) error {
 	line, _, _ = strings.Cut(line, ">")
 	for part := range strings.SplitSeq(line, "|") {
@@ -144,7 +143,7 @@ func understood(line string) error {
 		if len(words) == 0 || words[0] != "fisub" {
 			return fmt.Errorf("%q is no call of fisub", part)
 		}
-		a := &app{stdout: os.Stdout, stderr: os.Stderr, typed: &typing{}} // its folders need not be there
+		a := &app{stdout: os.Stdout, stderr: os.Stderr, typed: &typing{}} // its folders need not exist
 		program := a.cli()
 		ran := false
 		var disarm func(commands []*cli.Command)
@@ -172,8 +171,7 @@ func understood(line string) error {
 	return nil
 }
 
-// README is short; fisub takes each of its commands, the first three make a submission that passes, and its links lead
-// somewhere.
+// README is short. fisub accepts all its commands, the first three make a submission that passes, and its links work.
 func TestReadme(t *testing.T) {
 	t.Parallel()
 	data, err := os.ReadFile("../README.md")
@@ -207,7 +205,7 @@ func TestReadme(t *testing.T) {
 	}
 }
 
-// What init writes for agents names the definition's tensors and only commands that fisub takes.
+// AGENTS.md names the definition's tensors, and only commands that fisub accepts.
 func TestAgents(t *testing.T) {
 	data, err := (&app{}).OpenDataset()
 	if err != nil {
@@ -257,7 +255,8 @@ func TestUnderstood(t *testing.T) {
 	}
 }
 
-// exampleFolder makes a repository with this repository's submission, packed and run on the emulator, and gives bash in it.
+// exampleFolder creates a repository with this repository's submission, packed and run on the virtual GPU. It returns
+// a function that makes bash commands in it.
 func exampleFolder(t *testing.T) (bash func(args ...string) *exec.Cmd) {
 	t.Helper()
 	repo, err := filepath.Abs("..")
@@ -289,7 +288,7 @@ fisub pack; fisub local --device emu --limit 2`).CombinedOutput()
 	return bash
 }
 
-// Each topic is about a screen, and names no flag, command or file of docs that is not there.
+// Each topic fits about one screen, and names only existing flags, commands and files of docs.
 func TestTopics(t *testing.T) {
 	commands := (&app{}).cli().Commands
 	flags := []string{"--help", "--version"}

@@ -139,7 +139,7 @@ func unanswered(err error) error {
 	return err
 }
 
-// A newProject is what init made.
+// A newProject is the result of init.
 type newProject struct {
 	Dir        string         `json:"dir"`
 	Definition string         `json:"definition"`
@@ -156,7 +156,7 @@ type newFile struct {
 	Bytes  int    `json:"bytes"`
 }
 
-// initialised prints what was written and what comes next.
+// initialised prints the written files and the next steps.
 func (a *app) initialised(dir string, opts scaffold.Options, p *scaffold.Project, done []string) error {
 	made := newProject{Dir: dir, Definition: opts.Definition.Name, Language: opts.Language, Name: opts.Name,
 		Author: opts.Author, Files: []newFile{}, Next: a.nextLines(dir)}
@@ -179,13 +179,13 @@ func (a *app) initialised(dir string, opts scaffold.Options, p *scaffold.Project
 	return nil
 }
 
-// nextLines are the commands to go on with in dir.
+// nextLines returns the commands to continue with in dir.
 func (a *app) nextLines(dir string) (lines []string) {
 	command := "fisub"
 	data, moved := a.Dataset, filepath.Clean(dir) != "."
 	if data != "" {
 		if abs, err := filepath.Abs(a.Path(data)); err == nil && moved {
-			data = abs // -C moves relative paths
+			data = abs // -C changes the base of relative paths
 		}
 		command += " --dataset " + plain.Word(data)
 	}
@@ -198,7 +198,7 @@ func (a *app) nextLines(dir string) (lines []string) {
 	return lines
 }
 
-// revision names this fisub for a build from source: the commit that it was built from, else its version's tag.
+// revision identifies this fisub for a build from source: its commit, else the tag of its version.
 func revision() string {
 	if hash, _, _ := strings.Cut(commit, "-"); hash != "" {
 		return hash
@@ -206,7 +206,7 @@ func revision() string {
 	return "v" + Version
 }
 
-// scaffoldOptions are what the flags say, and on a terminal the answers to questions about what they leave open.
+// scaffoldOptions returns the options given by flags. On a terminal it asks for the missing ones.
 func (a *app) scaffoldOptions(ctx context.Context, o initOptions, data *workloads.Dataset,
 	dir string, q *scaffold.Questioner) (opts scaffold.Options, err error) {
 	switch {
@@ -255,7 +255,7 @@ func (a *app) scaffoldOptions(ctx context.Context, o initOptions, data *workload
 	return opts, err
 }
 
-// questions returns nil where nobody can be asked: stdin or stderr is no terminal, or a program wants JSON.
+// questions returns nil if nobody can be asked: stdin or stderr is not a terminal, or --json is set.
 func (a *app) questions(ctx context.Context) *scaffold.Questioner {
 	in := a.term.Keyboard()
 	if in == nil || !ui.IsTerminal(a.stderr) || a.json {

@@ -21,21 +21,21 @@ import (
 	"fisub/scaffold"
 )
 
-// For each definition and each language: what init makes is sound, and passes its workloads on this machine as it stands. Those of
-// the contest are made twice and pack to the same bytes.
+// For each definition and language, a new project is sound and passes its workloads on this machine. The contest's
+// projects are created twice and pack to the same bytes.
 func TestInitProjects(t *testing.T) {
 	t.Parallel()
 	longtest.Skip(t, "runs each project")
 	cache := newCache(t)
 	noPython := emulated(t, cache)
-	limits := map[string]string{ // workloads to run, where all of them would take long
+	limits := map[string]string{ // number of workloads, if all of them would take long
 		"dsa_sparse_attention_h16_ckv512_kpe64_topk2048_ps64":          "3",
 		"gdn_decode_qk4_v8_d128_k_last":                                "2",
 		"gdn_prefill_qk4_v8_d128_k_last":                               "7",
 		"moe_fp8_block_scale_ds_routing_topk8_ng8_kg4_e32_h7168_i2048": "1",
 		"dsa_topk_indexer_fp8_h64_d128_topk2048_ps64":                  "4",
 	}
-	run := map[string]bool{ // of the families, whose kernels come of one template: each of its branches
+	run := map[string]bool{ // one definition for each branch of the template that the families share
 		"gdn_decode_qk4_v8_d128_v_last":                 true,
 		"gdn_mtp_l2norm_bf16_state_qk4_v8_d128_k_last":  true,
 		"gdn_mtp_output_qk4_v8_d128_k_last":             true,
@@ -83,7 +83,7 @@ func TestInitProjects(t *testing.T) {
 					}
 				}
 				if !contest && (!run[definition] || language != trace.CUDA && !strings.Contains(definition, "_qk4_")) {
-					return // what it has in common with others is run there
+					return // other cases run the common parts
 				}
 				if language != trace.CUDA && noPython != nil {
 					longtest.Missing(t, "python", noPython)
@@ -96,7 +96,7 @@ func TestInitProjects(t *testing.T) {
 				if !regexp.MustCompile(`(?m)^` + limit + ` of ` + limit + ` PASSED on emu`).MatchString(out) {
 					t.Errorf("local: got\n%s\nwant %s workloads that pass", out, limit)
 				}
-				// Of the 1.4 GB of weights of moe, made anew for each workload, nothing stays.
+				// The weights of moe, 1.4 GB generated for each workload, are deleted.
 				_ = filepath.WalkDir(filepath.Join(cache, "dataset"), func(name string, _ fs.DirEntry, _ error) error {
 					if st, err := os.Stat(name); err == nil && st.Size() > 60<<20 {
 						t.Errorf("left: %s of %d bytes", name, st.Size())
@@ -108,8 +108,8 @@ func TestInitProjects(t *testing.T) {
 	}
 }
 
-// What lies in solution passes on the virtual GPU: the submissions of the family, which share one build, and the baselines but
-// for those that call a library which needs a GPU.
+// The submissions in solution pass on the virtual GPU: the family, which shares one build, and the baselines,
+// except those that call a library that needs a GPU.
 func TestSubmissions(t *testing.T) {
 	t.Parallel()
 	longtest.Skip(t, "runs each submission")
@@ -140,8 +140,9 @@ func TestSubmissions(t *testing.T) {
 	}
 }
 
-// The adapters of FlashInfer's functions give them what they take, as a stand-in with their signatures has it. Where states
-// are bfloat16 and lie in a pool, padding is theirs alone: the first workload has none.
+// The adapters call FlashInfer's functions with valid arguments, as checked by a stand-in with the same signatures.
+// With bfloat16 states in a pool FlashInfer treats padding differently, so only the first workload, which has no
+// padding, is run.
 func TestFlashInfer(t *testing.T) {
 	t.Parallel()
 	longtest.Skip(t, "runs each submission")
@@ -164,19 +165,19 @@ func TestFlashInfer(t *testing.T) {
 			if pooled, _ := regexp.MatchString("_(pool|split)_bf16", dir); pooled {
 				flags = append(flags, "--limit", "1")
 			}
-			out := runWith(t, []string{"PYTHONPATH=" + stand}, cache, dir, flags...) // fails where one does not pass
+			out := runWith(t, []string{"PYTHONPATH=" + stand}, cache, dir, flags...) // fails if a workload does not pass
 			t.Logf("%s", out)
 		})
 	}
 }
 
-// runHere runs this program in a folder and gives its standard output.
+// runHere runs this program in a folder and returns its standard output.
 func runHere(t *testing.T, cache, dir string, args ...string) string {
 	t.Helper()
 	return runWith(t, nil, cache, dir, args...)
 }
 
-// runWith is runHere with an environment beside this one's.
+// runWith is runHere with additional environment variables.
 func runWith(t *testing.T, env []string, cache, dir string, args ...string) string {
 	t.Helper()
 	self, err := os.Executable()
@@ -194,7 +195,7 @@ func runWith(t *testing.T, env []string, cache, dir string, args ...string) stri
 	return string(out)
 }
 
-// emulated prepares the virtual GPU for submissions in Python, and gives the reason where there is no Python for them.
+// emulated prepares the virtual GPU for submissions in Python. It returns the reason if there is no suitable Python.
 func emulated(t *testing.T, cache string) error {
 	t.Helper()
 	_, noPython := pyworker.Command(t.Context(), cache)

@@ -18,7 +18,7 @@ import (
 	"fisub/internal/longtest"
 )
 
-// A kernel that hangs ends with fisub, whichever signal that gets.
+// A kernel that hangs ends with fisub, whichever signal ends fisub.
 func TestKilledHang(t *testing.T) {
 	longtest.Skip(t, "builds a kernel")
 	hangups(t)
@@ -44,7 +44,7 @@ func TestKilledHang(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// hung are the processes that have the kernel.
+	// hung returns the processes that have loaded the kernel.
 	hung := func() (pids []string) {
 		all, _ := filepath.Glob("/proc/[0-9]*")
 		for _, pid := range all {
@@ -92,7 +92,7 @@ func TestKilledHang(t *testing.T) {
 	}
 }
 
-// What is saved is run again, whatever became of the run before, until an interrupt.
+// --watch runs again after each save, even if the previous run failed, until an interrupt.
 func TestWatch(t *testing.T) {
 	longtest.Skip(t, "builds a kernel")
 	repo, err := filepath.Abs("..")
@@ -168,8 +168,8 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// A full disk under the cache gives no verdict, wherever fisub meets it, also where nvcc crashes of it; the run goes on
-// when there is room. The disk is a tmpfs.
+// A full disk under the cache never leads to a verdict, even if nvcc crashes because of it. The run resumes when there
+// is room. The disk is a tmpfs.
 func TestFullCache(t *testing.T) {
 	longtest.Skip(t, "builds a kernel")
 	if os.Getuid() != 0 {
@@ -236,9 +236,9 @@ func TestFullCache(t *testing.T) {
 	}
 }
 
-// fisub, or its worker, is killed at 20 random points of emulated runs of 10 workloads; each run is resumed until it
-// has ended. At most the workload in flight is lost, every line of every file is whole, and nothing is judged twice. A
-// killed worker costs the workload in flight its verdict, no other one.
+// fisub or its worker is killed at 20 random points of emulated runs of 10 workloads, and each run is resumed until it
+// ends. At most the workload in flight is lost, every line of every file is complete, and nothing is judged twice. A
+// killed worker costs only the workload in flight its verdict.
 func TestKill(t *testing.T) {
 	t.Parallel()
 	longtest.Skip(t, "runs 20 times on the emulator")
@@ -256,7 +256,7 @@ func TestKill(t *testing.T) {
 	}
 	env := append(os.Environ(), "FISUB_CACHE="+newCache(t), "FIB_DATASET_PATH=")
 	var stderr bytes.Buffer
-	// fisub runs the program, with kill beside it, and gives its exit status, -1 where a signal ended it.
+	// fisub runs the program, with kill at the same time, and returns its exit status, or -1 if a signal ended it.
 	fisub := func(kill func(pid int), args ...string) int {
 		stderr.Reset()
 		cmd := exec.Command(program, append([]string{"-q"}, args...)...)
@@ -271,7 +271,7 @@ func TestKill(t *testing.T) {
 		return cmd.ProcessState.ExitCode()
 	}
 
-	// builds the kernel, makes the inputs
+	// build the kernel, generate the inputs
 	if status := fisub(nil, "local", "--device", "emu", "--limit", "10"); status != 0 {
 		t.Fatalf("exit status %d: %s", status, &stderr)
 	}
@@ -285,9 +285,9 @@ func TestKill(t *testing.T) {
 
 	random := rand.New(rand.NewPCG(20, 26))
 	kills, inside, completed := 0, 0, 0
-	var id string                   // of the run that is not complete
+	var id string                   // of the incomplete run
 	var before map[string]traceText // its verdicts
-	faults := 0                     // workers of it that were killed
+	faults := 0                     // number of its workers that were killed
 	for kills < 20 || inside < 3 || id != "" {
 		if kills > 200 {
 			t.Fatalf("kills between the first verdict and the last: got %d of %d, want 3 at least", inside, kills)
@@ -299,7 +299,7 @@ func TestKill(t *testing.T) {
 		worker, struck, had := kills%2 == 1, false, countEvents(dir, folders)
 		var kill func(int)
 		if kills < 20 || inside < 3 {
-			// A random number of events after the start, and then a random moment until the one that follows.
+			// After a random number of events, wait for a random part of the time to the next event.
 			events, wait := random.IntN(2*(10-len(before))+4), time.Duration(random.Float64()*float64(whole)/12)
 			kill = func(pid int) {
 				for from := time.Now(); countEvents(dir, folders) < events+had && time.Since(from) < 2*whole; {
@@ -332,7 +332,7 @@ func TestKill(t *testing.T) {
 
 		r, err := runs.Read(filepath.Join(dir, runs.Dir, id))
 		if err != nil {
-			if strings.Contains(err.Error(), runs.ErrEmpty.Error()) { // within the first event: nothing to go on with
+			if strings.Contains(err.Error(), runs.ErrEmpty.Error()) { // killed during the first event: nothing to resume
 				folders, id = append(folders, id), ""
 				continue
 			}
@@ -357,7 +357,7 @@ func TestKill(t *testing.T) {
 		if status != 0 && status != 3 && (status != 1 || !worker) {
 			t.Fatalf("exit status %d: %s", status, &stderr)
 		}
-		if status == 1 { // the worker died while it opened the device of a run that was resumed
+		if status == 1 { // the worker died while it opened the device of a resumed run
 			continue
 		}
 		if r.State() != "done" || len(now) != 10 || r.Done.Missing != 0 || r.Done.Failed > faults {
@@ -379,7 +379,7 @@ func TestKill(t *testing.T) {
 // A traceText is a line of traces.jsonl.
 type traceText string
 
-// countEvents counts the events of the run that is not among the old ones.
+// countEvents counts the events of the run that is not in old.
 func countEvents(dir string, old []string) int {
 	ids, _ := runs.IDs(dir)
 	for _, id := range ids {
@@ -391,7 +391,7 @@ func countEvents(dir string, old []string) int {
 	return 0
 }
 
-// verdicts gives the verdicts in the events of a run, which must not repeat; half a line at the end does not count.
+// verdicts returns the verdicts in the events of a run. It fails on duplicates and ignores an incomplete last line.
 func verdicts(t *testing.T, dir, id string) map[string]traceText {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join(dir, runs.Dir, id, "events.jsonl"))
@@ -421,7 +421,7 @@ func verdicts(t *testing.T, dir, id string) map[string]traceText {
 	return all
 }
 
-// wholeFiles checks that all lines of all files are JSON, and that there is one trace for each workload.
+// wholeFiles checks that all lines of all files are JSON, and that each workload has one trace.
 func wholeFiles(t *testing.T, path string) {
 	t.Helper()
 	for _, name := range []string{"run.json", "events.jsonl", "traces.jsonl", "samples.jsonl"} {
@@ -449,7 +449,7 @@ func wholeFiles(t *testing.T, path string) {
 	}
 }
 
-// child gives a process that pid started, 0 where there is none.
+// child returns a child process of pid, or 0.
 func child(pid int) int {
 	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
 	for _, path := range stats {

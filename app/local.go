@@ -30,11 +30,11 @@ import (
 type localOptions struct {
 	setup.Options
 	solution      string
-	resume        string // the run to resume, as runs.Find takes it
-	dump          string // folder for the tensors of the first workload that does not pass
+	resume        string // run to resume, as runs.Find takes it
+	dump          string // folder for the tensors of the first workload that fails
 	failFast      bool
 	keepGoing     bool
-	budget        time.Duration // no workload starts later than that after the first; 0: no limit
+	budget        time.Duration // how long after the first workload others may still start; 0: no limit
 	strict, watch bool
 }
 
@@ -80,7 +80,7 @@ func (a *app) local(ctx context.Context, o localOptions) error {
 	return verdict(total.Missing, total.Failed, total.Findings, o.strict)
 }
 
-// runLocal runs s on this machine and keeps the run below its root. show gets its events too.
+// runLocal runs s on this machine and stores the run below its root. show also receives the events.
 func (a *app) runLocal(ctx context.Context, s *project.Submission, o localOptions, show event.Sink) (
 	total event.Done, err error) {
 	folder, old, err := openResumed(s.Root, o.resume)
@@ -145,7 +145,7 @@ func (a *app) runLocal(ctx context.Context, s *project.Submission, o localOption
 		Admit: admit, Before: before, Dump: o.dump})
 	total = event.Done{Failed: result.Failed, Findings: result.Findings, Missing: result.Missing - result.Left}
 	if result.Stopped && result.Failed > 0 {
-		total.Missing = 0 // those that failed tell enough
+		total.Missing = 0 // the failed workloads decide the exit status
 	}
 	if ctx.Err() != nil || result.Stopped && !result.Unbuilt {
 		a.term.Note("go on with: fisub local --resume %s", run.ID)
@@ -242,8 +242,8 @@ func (a *app) watch(ctx context.Context, o localOptions) error {
 	return ctx.Err()
 }
 
-// onChange calls run, and again whenever a file among roots, or below those that are folders, has changed and all have
-// stayed as they are for a moment. The context of a run ends when something changes. onChange returns when ctx ends.
+// onChange calls run, and calls it again after a file in roots has changed and all files have been stable for one
+// tick. A change cancels the context of the current run. onChange returns when ctx ends.
 func onChange(ctx context.Context, roots []string, run func(context.Context)) {
 	for ctx.Err() == nil {
 		before := fileTimes(roots)
@@ -271,14 +271,14 @@ func onChange(ctx context.Context, roots []string, run func(context.Context)) {
 	}
 }
 
-// fileTimes lists all files with the times of their last change. Folders whose name begins with a dot are left out.
+// fileTimes lists all files with their sizes and modification times. It skips folders whose names begin with a dot.
 func fileTimes(roots []string) string {
 	var all strings.Builder
 	for _, root := range roots {
 		_ = filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
 			switch {
 			case err != nil:
-				return nil // it has just gone
+				return nil // deleted in the meantime
 			case d.IsDir() && name != root && strings.HasPrefix(d.Name(), "."):
 				return filepath.SkipDir
 			case d.IsDir():
@@ -293,8 +293,8 @@ func fileTimes(roots []string) string {
 	return all.String()
 }
 
-// verdict is the exit status of a run, of which the table has said everything: by its workloads without a verdict,
-// those that did not pass, and its findings.
+// verdict returns the exit status of a run from its numbers of missing verdicts, failed workloads and findings. The
+// table has already been printed.
 func verdict(missing, failed, findings int, strict bool) error {
 	switch {
 	case missing > 0:

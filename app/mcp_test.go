@@ -19,8 +19,8 @@ import (
 	"fisub/internal/longtest"
 )
 
-// A client of the protocol goes from an empty folder to a run that passes, by calls of tools and an edit; a call that is
-// cancelled ends its run; no tool reaches outside of the project.
+// A client of the protocol gets from an empty folder to a run that passes with calls of tools and an edit. A cancelled
+// call ends its run. No tool reaches outside of the project.
 func TestMCP(t *testing.T) {
 	t.Parallel()
 	longtest.Skip(t, "runs on the emulator")
@@ -28,7 +28,7 @@ func TestMCP(t *testing.T) {
 	cmd := exec.Command("fisub", "mcp", "-C", dir)
 	cmd.Env = append(os.Environ(), "FISUB_CACHE="+newCache(t), "FIB_DATASET_PATH=")
 	cmd.Stderr = t.Output()
-	var told sync.Map // the messages of progress by their token
+	var told sync.Map // progress messages by token
 	client := mcp.NewClient(&mcp.Implementation{Name: "test"}, &mcp.ClientOptions{
 		ProgressNotificationHandler: func(_ context.Context, r *mcp.ProgressNotificationClientRequest) {
 			at, _ := told.LoadOrStore(r.Params.ProgressToken, make(chan string, 100))
@@ -51,7 +51,7 @@ func TestMCP(t *testing.T) {
 			return o, true, err.Error()
 		}
 		text = res.Content[0].(*mcp.TextContent).Text
-		_ = json.Unmarshal([]byte(text), &o) // what the tests below tell
+		_ = json.Unmarshal([]byte(text), &o) // only the fields that the tests need
 		return o, res.IsError, text
 	}
 	if _, failed, text := call(t.Context(), "init", "", map[string]any{"definition": "gdn_decode_qk4_v8_d128_k_last",
@@ -95,7 +95,7 @@ func TestMCP(t *testing.T) {
 		t.Errorf("report: got %v, %s", failed, text)
 	}
 
-	// Cancelled once its first workload is over.
+	// Cancel after the first workload.
 	ctx, cancel := context.WithCancel(t.Context())
 	first := make(chan string, 100)
 	told.Store("some", first)
@@ -106,7 +106,7 @@ func TestMCP(t *testing.T) {
 	if _, failed, _ = call(ctx, "local", "some", map[string]any{"device": "emu"}); !failed {
 		t.Error("a call that was cancelled has a result")
 	}
-	// The next run begins when that one has ended.
+	// The next run waits for the end of the cancelled one.
 	o, failed, text = call(t.Context(), "compare", "", map[string]any{"a": ".", "b": ".", "device": "emu", "limit": 1})
 	if failed || len(o.Compared) != 1 {
 		t.Errorf("compare: got %v, %s", failed, text)

@@ -33,20 +33,20 @@ import (
 	"fisub/remote/providers"
 )
 
-// hostOptions say where a run goes. Zero values are as the tables say.
+// hostOptions choose the hosts of a run and its limits. Zero values use the settings of the tables.
 type hostOptions struct {
-	GPU    string // "b200"; "none" is the emulator
-	Shards int    // 0 is one for each place
+	GPU    string // such as "b200"; "none" is the virtual GPU
+	Shards int    // 0: one for each place
 	Busy   bool
 	Strict bool
 	Limit  time.Duration // of each job
 }
 
-// defaultLimit is the limit of a job if neither hostOptions nor the table has one.
+// defaultLimit is a job's time limit if neither the options nor the table set one.
 const defaultLimit = 30 * time.Minute
 
-// tablesOf returns the names of tables in on, "lab,cloud". If on is "" these are all tables, and unless all is set
-// there must be one only.
+// tablesOf splits a list of tables such as "lab,cloud". If on is "" it returns all tables; unless all is set, there
+// must then be only one.
 func tablesOf(tables map[string]*config.Table, on string, all bool) ([]string, error) {
 	if on != "" {
 		names := strings.Split(on, ",")
@@ -68,23 +68,23 @@ func tablesOf(tables map[string]*config.Table, on string, all bool) ([]string, e
 	return names, nil
 }
 
-// An order is a remote run that has not begun.
+// An order is a prepared remote run that has not started.
 type order struct {
 	Plan     *dispatch.Plan
 	Spec     bundle.Spec
 	Baseline *bench.Baseline
-	Others   []*trace.Solution // that the command runs besides the submission
+	Others   []*trace.Solution // solutions to compare with the submission
 	solution *trace.Solution
 }
 
-// hosts are the opened providers of tables.
+// hosts holds the opened providers of tables.
 type hosts struct {
-	names []string // of the tables, in the user's order
+	names []string // tables, in the user's order
 	open  providers.Set
 	terms map[string]remote.Common
 }
 
-// openTables opens the tables of those names, for that kind of GPU if gpu is not "".
+// openTables opens the named tables. If gpu is not "", they must provide that kind of GPU.
 func (a *app) openTables(names []string, gpu string) (hosts, error) {
 	tables, err := a.Tables()
 	if err != nil {
@@ -131,7 +131,7 @@ func (a *app) newOrder(ctx context.Context, e errand, u *setup.Setup, terms disp
 	return &order{Plan: plan, Spec: spec, Baseline: u.Baseline, solution: s.Solution}, nil
 }
 
-// show says what would run where, and the size in bytes of what is sent.
+// show prints what would run where, and the number of bytes to send.
 func (o *order) show(term *ui.Terminal, size int64) {
 	p, spec := o.Plan, o.Spec
 	term.Note("plan       %s, %s, profile %s", p.Run.Definition, p.Run.Selection(), p.Run.Profile.Name)
@@ -154,8 +154,9 @@ func (o *order) show(term *ui.Terminal, size int64) {
 	term.Note("limit      %v for each job, kept on the host", p.Limit)
 }
 
-// again makes a plan whose jobs are over one that runs what has no verdict, on the tables of those names, or where
-// there are none on the places that it has. What o leaves open stays.
+// again prepares a plan whose jobs have ended for another attempt at the workloads without a verdict. It uses the
+// places of the tables in h, or keeps the plan's places if h has no tables. Options that o leaves unset stay as they
+// are.
 func again(plan *dispatch.Plan, o hostOptions, lacking int, h hosts) error {
 	for _, name := range h.names {
 		if gpu := strings.ToLower(h.terms[name].GPU); gpu != "" && gpu != cmp.Or(plan.GPU, "none") {
@@ -172,8 +173,8 @@ func again(plan *dispatch.Plan, o hostOptions, lacking int, h hosts) error {
 	return nil
 }
 
-// termsOf returns the terms of all jobs, and the kind of their devices. The GPU and the limit are those of the options,
-// else of the tables, whose shortest limit counts.
+// termsOf returns the common terms of all jobs and their kind of device. The GPU and the limit come from the options,
+// else from the tables; the shortest limit of the tables applies.
 func termsOf(o hostOptions, h hosts) (t dispatch.Terms, kind string, err error) {
 	gpu, limit := "", time.Duration(0)
 	for _, name := range h.names {
@@ -195,10 +196,10 @@ func termsOf(o hostOptions, h hosts) (t dispatch.Terms, kind string, err error) 
 	return t, "cuda", nil
 }
 
-// placesOf are those of the tables that at most so many workloads can use.
+// placesOf returns the places of the tables that this many workloads can use.
 func placesOf(o hostOptions, workloads int, h hosts) (all []dispatch.ProviderPlace) {
 	for _, name := range h.names {
-		n := workloads // of a further table too: they are needed where the first has trouble
+		n := workloads // offered by each table, in case another one fails
 		if o.Shards > 0 {
 			n = max(0, o.Shards-len(all))
 		}
@@ -209,7 +210,7 @@ func placesOf(o hostOptions, workloads int, h hosts) (all []dispatch.ProviderPla
 	return all
 }
 
-// hostArch gives what is compiled here for a host's GPU: "" where nothing has to be, and nothing can be.
+// hostArch returns the arch to compile for on this machine, or "" if this machine cannot compile and need not.
 func hostArch(s *project.Submission, u *setup.Setup, gpu, named string, term *ui.Terminal) (string, error) {
 	arch, known := bundle.Arch(gpu)
 	switch {
@@ -234,13 +235,13 @@ func hostArch(s *project.Submission, u *setup.Setup, gpu, named string, term *ui
 	return cmp.Or(named, arch), nil
 }
 
-// The packed solution of a remote run, in its run folder, and the folder of its packed baseline there.
+// Names in the folder of a remote run: its packed solution, and the folder of its packed baseline.
 const (
 	solutionName = "solution.json"
 	baselineDir  = "baseline"
 )
 
-// keep writes the packed solutions into the run folder: a job that is submitted later needs them too.
+// keep writes the packed solutions to the run folder: jobs that are submitted later need them too.
 func (o *order) keep(folder string) error {
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return err
@@ -265,7 +266,7 @@ func (o *order) keep(folder string) error {
 	return os.WriteFile(o.Spec.Solution, o.solution.JSON(trace.Compact), 0o644)
 }
 
-// within makes the paths of spec those in the run folder, wherever that is seen from here.
+// within points the paths of spec into the run folder, whose path differs between machines.
 func within(folder string, spec *bundle.Spec) {
 	spec.Solution = filepath.Join(folder, solutionName)
 	for i := range spec.Others {
@@ -276,7 +277,7 @@ func within(folder string, spec *bundle.Spec) {
 	}
 }
 
-// newBundle makes the files that all jobs of the run in folder share.
+// newBundle builds the files that all jobs of the run share.
 func newBundle(ctx context.Context, folder string, spec bundle.Spec) (*bundle.Bundle, error) {
 	root, err := cache.Root()
 	if err != nil {
@@ -293,8 +294,8 @@ func newBundle(ctx context.Context, folder string, spec bundle.Spec) (*bundle.Bu
 	return bundle.New(ctx, root, filepath.Join(folder, "remote", "files"), self, spec, beside...)
 }
 
-// asking runs do, which prepares a run, and asks the hosts meanwhile, whose connections then stand: where they say that
-// a job could run on none of them, do is ended with that.
+// asking runs do, which prepares a run, and checks the hosts at the same time, which also opens their connections. If
+// no host could run a job, it cancels do and returns the reasons.
 func asking(ctx context.Context, open providers.Set, do func(context.Context) error) error {
 	doing, stop := context.WithCancelCause(ctx)
 	asked, enough := context.WithCancel(ctx)
@@ -316,7 +317,7 @@ func asking(ctx context.Context, open providers.Set, do func(context.Context) er
 	return err
 }
 
-// nowhere tells why a job could run on none of the hosts; nil where it could on one, or where nobody knows.
+// nowhere returns the reasons why no host could run a job, or nil if one could or a provider does not know.
 func nowhere(ctx context.Context, open providers.Set) error {
 	var mu sync.Mutex
 	var faults []error
@@ -341,8 +342,8 @@ func nowhere(ctx context.Context, open providers.Set) error {
 	return errors.Join(faults...)
 }
 
-// filesOf returns the function that gives the files of further jobs of the run in folder. The bundle is made when the
-// first of them is submitted.
+// filesOf returns a function that returns the files of further jobs of the run in folder. The function builds the
+// bundle when it is first called.
 func filesOf(ctx context.Context, folder string, plan *dispatch.Plan) (func(context.Context, []string) ([]remote.File,
 	[]string, error), error) {
 	if !plan.Packed() {

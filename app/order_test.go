@@ -15,19 +15,19 @@ import (
 
 // A fakeHost is a provider of n places.
 type fakeHost struct {
-	remote.Provider // what is not asked for
+	remote.Provider // methods that are not called
 	places          int
 	hosts           []remote.Host
 }
 
 func (h *fakeHost) Check(ctx context.Context) ([]remote.Host, error) {
 	if h.hosts == nil {
-		<-ctx.Done() // it takes its time
+		<-ctx.Done() // a slow host
 	}
 	return h.hosts, ctx.Err()
 }
 
-// Nothing is compiled for hosts that could not run it, and what is compiled waits for no host.
+// Nothing is compiled for hosts that could not run it, and compiling does not wait for a host.
 func TestAsking(t *testing.T) {
 	down := remote.Host{State: "down", Err: &remote.Denied{Code: "no-driver", Provider: "lab", Host: "h1", Text: "no GPU"}}
 	busy := remote.Host{State: "busy"}

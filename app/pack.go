@@ -37,7 +37,7 @@ func (a *app) packCommand() *cli.Command {
 	}
 }
 
-// A packed is what pack wrote.
+// A packed is the result of pack.
 type packed struct {
 	Path        string              `json:"path"`
 	Name        string              `json:"name"`
@@ -91,7 +91,7 @@ func (a *app) pack(ctx context.Context, o packOptions) error {
 	sol := s.Solution
 	if a.json {
 		if out == "-" {
-			return nil // stdout holds the solution, which is JSON
+			return nil // stdout holds the solution, which is already JSON
 		}
 		return a.writeJSON(packed{out, sol.Name, sol.Definition, sol.Author, sol.Spec.Language, sol.Hash(),
 			append([]pack.Entry{}, s.Entries...), append([]preflight.Finding{}, findings...)})
@@ -119,7 +119,8 @@ func (a *app) pack(ctx context.Context, o packOptions) error {
 			a.term.Warn(f.Text(), f.Hint)
 		}
 	}
-	// The solution that the contest's own packer makes of the repository has another hash than what was tested.
+	// The contest's own packer ignores some keys of the config: its solution then has another hash than the tested
+	// one.
 	if lost := pack.Ignored(s.Config); len(lost) > 0 && !o.packed {
 		a.term.Warn(plain.Relative(s.Config.Path)+": "+pack.IgnoredText(lost...), pack.CollectHint)
 	}
@@ -135,7 +136,7 @@ func (a *app) unpackCommand() *cli.Command {
 	}
 }
 
-// An unpacked is what unpack wrote.
+// An unpacked is the result of unpack.
 type unpacked struct {
 	Folder string   `json:"folder"`
 	Files  []string `json:"files"`
@@ -167,7 +168,7 @@ func (a *app) unpack(file, dir string) error {
 	return nil
 }
 
-// readPacked reads a packed solution; - is stdin.
+// readPacked reads a packed solution. A file of "-" means stdin.
 func (a *app) readPacked(file string) ([]byte, error) {
 	in, name := a.term.In, "stdin"
 	if file != "-" {

@@ -14,7 +14,7 @@ import (
 	"fisub/internal/cache"
 )
 
-// BenchmarkProgram takes the wall time of dist/fisub, which make builds, and the largest resident set of its process.
+// BenchmarkProgram measures the wall time of dist/fisub, which make builds, and its maximum resident set.
 func BenchmarkProgram(b *testing.B) {
 	root, err := filepath.Abs("..")
 	if err != nil {
@@ -85,7 +85,7 @@ func BenchmarkProgram(b *testing.B) {
 				times = append(times, time.Since(begun))
 				memory = max(memory, cmd.ProcessState.SysUsage().(*syscall.Rusage).Maxrss<<10)
 			}
-			once() // warms up
+			once() // warm-up
 			times, memory = nil, 0
 			for b.Loop() {
 				once()
@@ -101,7 +101,7 @@ func BenchmarkProgram(b *testing.B) {
 
 func args(list ...string) func(*testing.B) []string { return func(*testing.B) []string { return list } }
 
-// projectOf writes what init has for a definition, in CUDA; one workload of it is run.
+// projectOf creates a CUDA project with init for a definition. The benchmark runs one of its workloads.
 func projectOf(definition string) func(*testing.B) []string {
 	return func(b *testing.B) []string {
 		dir := filepath.Join(b.TempDir(), "project")
@@ -114,13 +114,13 @@ func projectOf(definition string) func(*testing.B) []string {
 	}
 }
 
-// compilersOnly gives a cache that has nothing but the compilers of this machine's.
+// compilersOnly returns a cache that contains only this machine's compilers.
 func compilersOnly(b *testing.B) string {
 	of, err := cache.Root()
 	if err != nil {
 		b.Fatal(err)
 	}
-	dir, err := os.MkdirTemp("", "fisub-bench-") // b.TempDir has the benchmark's name in it, with commas
+	dir, err := os.MkdirTemp("", "fisub-bench-") // b.TempDir contains the benchmark's name, with commas
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -131,7 +131,7 @@ func compilersOnly(b *testing.B) string {
 	return dir
 }
 
-// bigSubmission writes a submission whose sources are size bytes long.
+// bigSubmission writes a submission with size bytes of sources.
 func bigSubmission(b *testing.B, root string, size int) (dir string) {
 	dir = b.TempDir()
 	if err := os.MkdirAll(filepath.Join(dir, "solution", "cuda"), 0o755); err != nil {

@@ -78,18 +78,19 @@ func (a *app) remote(ctx context.Context, o remoteOptions) error {
 		detach: o.detach})
 }
 
-// An errand is a run, or another command's job, that is to go to hosts.
+// An errand is a run, or the job of another command, for remote hosts.
 type errand struct {
 	s                   *project.Submission
 	how                 setup.Options
 	where               hostOptions
 	on                  string
 	yes, dryRun, detach bool
-	change              func(*setup.Setup, *order) error             // of what NewOrder has decided; may be nil
-	answer              func(*dispatch.Plan, string) (answer, error) // may be nil, as app.answer
+	change              func(*setup.Setup, *order) error             // adjusts the setup and the order; may be nil
+	answer              func(*dispatch.Plan, string) (answer, error) // nil: app.answer
 }
 
-// send prepares an errand, asks, and takes it to its end. The run folder stays if a host has taken a job.
+// send prepares an errand, asks for confirmation, and runs it to its end. It removes the run folder if no host has
+// taken a job.
 func (a *app) send(ctx context.Context, o errand) (err error) {
 	tables, err := a.Tables()
 	if err != nil {
@@ -124,14 +125,14 @@ func (a *app) send(ctx context.Context, o errand) (err error) {
 		if !kept {
 			err = errors.Join(err, os.RemoveAll(folder.Path()))
 			for dir := filepath.Dir(folder.Path()); dir != filepath.Clean(a.Root()) &&
-				os.Remove(dir) == nil; { // those that are empty now
+				os.Remove(dir) == nil; { // remove empty parents too
 				dir = filepath.Dir(dir)
 			}
 		}
 	}()
 	ask := h.open
 	if o.dryRun {
-		ask = nil // nothing is to run
+		ask = nil // nothing will run
 	}
 	err = asking(ctx, ask, func(ctx context.Context) (err error) {
 		if order, err = a.newOrder(ctx, o, u, terms, h); err != nil {
@@ -187,18 +188,19 @@ func (a *app) send(ctx context.Context, o errand) (err error) {
 	err = a.dispatch(ctx, d, folder, nil, said)
 	begun := slices.ContainsFunc(plan.Jobs, func(j *dispatch.JobRecord) bool { return j.Handle != nil })
 	if len(plan.Active()) == 0 && !begun {
-		kept = false // nothing has run, and the folder says nothing that was not said
+		kept = false // no job started: the folder adds nothing to the messages
 	}
 	return err
 }
 
-// unsent ends a run that was cancelled while it was prepared.
+// unsent reports that a run was cancelled during its preparation.
 func (a *app) unsent() error {
 	a.term.Error(dispatch.ErrCancelled.Error()+": nothing was sent", "")
 	return shown(exitInterrupted)
 }
 
-// remoteResume runs what has no verdict in a run whose jobs are over, as it was packed then; given names the flags.
+// remoteResume runs the workloads without a verdict of a run whose jobs have ended, with the solution packed at that
+// time. given lists the flags that are set.
 func (a *app) remoteResume(ctx context.Context, o remoteOptions, given []string) error {
 	for _, name := range given {
 		if !slices.Contains([]string{"resume", "on", "yes", "detach", "limit-time", "busy", "strict"}, name) {
@@ -236,7 +238,7 @@ func (a *app) remoteResume(ctx context.Context, o remoteOptions, given []string)
 	}
 	defer h.open.Close()
 	h.open = maps.Clone(h.open)
-	maps.Copy(h.open, before) // jobs of before are followed by it
+	maps.Copy(h.open, before) // earlier jobs keep their providers
 	files, err := filesOf(ctx, folder.Path(), plan)
 	if err != nil {
 		return err
@@ -266,14 +268,14 @@ func (a *app) remoteResume(ctx context.Context, o remoteOptions, given []string)
 	return a.dispatch(ctx, d, folder, old, said)
 }
 
-// notCompiled shows why a solution was not sent.
+// notCompiled explains why a solution was not sent.
 func (a *app) notCompiled(build *device.BuildError, arch string) error {
 	a.term.Error(plain.Line("the solution does not compile for "+arch+": "+build.Text), "")
 	fmt.Fprint(a.stderr, plain.Lines(build.Log))
 	return shown(exitNotPassed)
 }
 
-// dispatch takes the run to its end, with signals in its own hands, and gives the error for the exit status.
+// dispatch runs d to the end, handling signals itself, and returns the error for the exit status.
 func (a *app) dispatch(ctx context.Context, d *dispatch.Dispatcher, folder *runs.Folder, old *runs.Run,
 	said answer) error {
 	signals := make(chan os.Signal, 4)
@@ -303,7 +305,7 @@ func (a *app) dispatch(ctx context.Context, d *dispatch.Dispatcher, folder *runs
 	stopping, abort := context.WithCancel(context.Background())
 	defer abort()
 	over := make(chan struct{})
-	decided := make(chan bool, 1) // whether the jobs are to stop
+	decided := make(chan bool, 1) // whether to stop the jobs
 	go func() {
 		decided <- a.term.Decide(signals, over)
 		cancel()
@@ -314,7 +316,7 @@ func (a *app) dispatch(ctx context.Context, d *dispatch.Dispatcher, folder *runs
 			case <-signals:
 			}
 			if n > 0 {
-				signal.Stop(signals) // the next one ends the program at once
+				signal.Stop(signals) // the next signal ends the program at once
 				abort()
 				return
 			}
@@ -365,13 +367,13 @@ func (a *app) dispatch(ctx context.Context, d *dispatch.Dispatcher, folder *runs
 	return verdict(result.Missing, result.Failed, result.Findings, d.Plan.Strict)
 }
 
-// An answer takes the lines of a job that gives no verdicts, and shows them.
+// An answer shows the output lines of a job that is not an ordinary run.
 type answer interface {
 	line(j *dispatch.JobRecord, text []byte) error
-	end(failed bool, err error) error // err says why it has not ended; the result is for the exit status
+	end(failed bool, err error) error // err: why there is no result; returns the error for the exit status
 }
 
-// answer returns the reader of the lines of the plan's job; nil for a run.
+// answer returns the answer for the plan's job, or nil for an ordinary run.
 func (a *app) answer(plan *dispatch.Plan, folder string) (answer, error) {
 	switch {
 	case len(plan.Sides) > 0:
@@ -382,7 +384,7 @@ func (a *app) answer(plan *dispatch.Plan, folder string) (answer, error) {
 	return nil, nil
 }
 
-// notes shows the events of a tool's job.
+// notes prints the states and messages of a tool's job.
 func (a *app) notes(e event.Event) error {
 	if j := e.JobState; j != nil {
 		a.term.Note("%s", plain.Line(strings.TrimSpace(fmt.Sprintf("%s: %s %s", e.Place, j.Phase, j.Text))))
@@ -393,7 +395,7 @@ func (a *app) notes(e event.Event) error {
 	return nil
 }
 
-// stop ends the jobs of a run, and says why and which may go on. ctx ends the attempt.
+// stop ends the jobs of a run, prints the reason, and lists jobs that may still run. ctx ends the attempt.
 func (a *app) stop(ctx context.Context, d *dispatch.Dispatcher, why string) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
@@ -412,7 +414,7 @@ func (a *app) stop(ctx context.Context, d *dispatch.Dispatcher, why string) erro
 	return shown(exitError)
 }
 
-// places names those of jobs.
+// places lists the places of jobs.
 func places(jobs []*dispatch.JobRecord) string {
 	var where []string
 	for _, j := range jobs {
@@ -421,7 +423,7 @@ func places(jobs []*dispatch.JobRecord) string {
 	return strings.Join(where, ", ")
 }
 
-// sayHeld says which jobs of a run that is over may still run.
+// sayHeld lists the jobs that may still run after the end of the run.
 func (a *app) sayHeld(p *dispatch.Plan) {
 	if held := p.Active(); len(held) > 0 {
 		a.term.Note("%s may still run: %s; fisub remote gc ends it when the host can be reached, its limit in any case",
@@ -429,7 +431,7 @@ func (a *app) sayHeld(p *dispatch.Plan) {
 	}
 }
 
-// sayAttach says how to follow and how to end what is left to run.
+// sayAttach prints how to follow and how to end the remaining jobs.
 func (a *app) sayAttach(p *dispatch.Plan) {
 	active := p.Active()
 	begun := slices.DeleteFunc(slices.Clone(active), func(j *dispatch.JobRecord) bool { return j.Handle == nil })

@@ -13,8 +13,8 @@ import (
 	"fisub/remote/ssh/sshdtest"
 )
 
-// A host that is not what the user takes it for, lets nobody in, is not there or has no room: exit status 1, ssh's own
-// words, a remedy, no run folder and nothing on the host.
+// A host that is unknown, rejects the user, is unreachable or has no room gives exit status 1, ssh's own message and a
+// hint. It leaves no run folder, and nothing on the host.
 func TestRemoteBadHosts(t *testing.T) {
 	f := sshdtest.New(t, 1)
 	d := f.Daemons[0]
@@ -36,8 +36,8 @@ func TestRemoteBadHosts(t *testing.T) {
 		t.Fatal(err)
 	}
 	cases := []struct {
-		table, from, to string // of the ssh config
-		more            string // of the table
+		table, from, to string // edit of the ssh config
+		more            string // added to the table
 		text, hint      string
 	}{
 		{"unknown", known, write("none", ""), "", "its host key is not known: ",

@@ -27,7 +27,7 @@ func await(t *testing.T, what string, cond func() bool) {
 	}
 }
 
-// preparing starts a run and stops its process while that still prepares it.
+// preparing starts a run and stops its process while the process still prepares the run.
 func (b *remoteBench) preparing(said *bytes.Buffer) (client *exec.Cmd, id string) {
 	t := b.t.(*testing.T)
 	t.Helper()
@@ -35,7 +35,7 @@ func (b *remoteBench) preparing(said *bytes.Buffer) (client *exec.Cmd, id string
 	for range 10 {
 		code, err := os.ReadFile(name)
 		if err == nil {
-			err = os.WriteFile(name, append(code, '\n'), 0o644) // which is to be compiled
+			err = os.WriteFile(name, append(code, '\n'), 0o644) // forces a compilation
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -68,8 +68,8 @@ func (b *remoteBench) preparing(said *bytes.Buffer) (client *exec.Cmd, id string
 	return nil, ""
 }
 
-// The newest run is the last one also while it is being prepared: attach tells that nothing of it was sent, and cancel
-// ends it, instead of either taking the run before.
+// A run counts as the newest even while it is being prepared: attach reports that nothing was sent and cancel ends it.
+// Neither falls back to the previous run.
 func TestRemotePreparing(t *testing.T) {
 	work := t.TempDir()
 	b := newRemoteBench(t, "[remote.here]\nprovider = \"loopback\"\nworkdir = \""+work+"\"\ngpu = \"none\"\n")
@@ -111,7 +111,7 @@ func TestRemotePreparing(t *testing.T) {
 	nothingIn(t, work)
 }
 
-// cancel in the middle of an upload succeeds, and says so.
+// cancel during an upload succeeds and reports it.
 func TestRemoteCancelUpload(t *testing.T) {
 	work := t.TempDir()
 	b := newRemoteBench(t, "[remote.here]\nprovider = \"loopback\"\nworkdir = \""+work+"\"\ngpu = \"none\"\n")
@@ -127,7 +127,7 @@ func TestRemoteCancelUpload(t *testing.T) {
 	if err := os.MkdirAll(filepath.Dir(part), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := syscall.Mkfifo(part, 0o600); err != nil { // what writes there waits
+	if err := syscall.Mkfifo(part, 0o600); err != nil { // writers to a FIFO block
 		t.Fatal(err)
 	}
 	client := b.command("remote", "--limit", "1")
@@ -152,7 +152,7 @@ func TestRemoteCancelUpload(t *testing.T) {
 	nothingIn(t, work)
 }
 
-// A plan that is damaged stops gc and attach for no other run, and what its run has begun stays until gc --all.
+// A damaged plan does not stop gc and attach for other runs. The jobs of its run stay until gc --all.
 func TestRemoteDamagedPlan(t *testing.T) {
 	work := t.TempDir()
 	b := newRemoteBench(t, "[remote.here]\nprovider = \"loopback\"\nworkdir = \""+work+"\"\ngpu = \"none\"\n")

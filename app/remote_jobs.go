@@ -23,7 +23,7 @@ import (
 	"fisub/remote/providers"
 )
 
-// remoteCommands are about runs that have begun, and the hosts.
+// remoteCommands returns the subcommands about started runs and about hosts.
 func (a *app) remoteCommands() []*cli.Command {
 	var follow, yes, all bool
 	var on, of string
@@ -46,7 +46,7 @@ func (a *app) remoteCommands() []*cli.Command {
 	}
 }
 
-// attached opens the run folder of the remote run that arg names, with its plan.
+// attached opens the folder of the remote run named by arg, and loads its plan.
 func (a *app) attached(arg string) (*runs.Folder, *runs.Run, *dispatch.Plan, error) {
 	id, plan, err := dispatch.Find(a.Root(), arg)
 	if err != nil {
@@ -59,7 +59,7 @@ func (a *app) attached(arg string) (*runs.Folder, *runs.Run, *dispatch.Plan, err
 	if err != nil {
 		return nil, nil, plan, usage.Invalid(err)
 	}
-	plan, err = dispatch.Load(folder.Path()) // again: another process may have written it before the lock was free
+	plan, err = dispatch.Load(folder.Path()) // another process may have changed it before releasing the lock
 	if err != nil {
 		folder.Close()
 		return nil, nil, nil, err
@@ -123,7 +123,7 @@ func (a *app) remoteAttach(ctx context.Context, arg string) error {
 	return a.dispatch(ctx, d, folder, old, said)
 }
 
-// recorder is what keeps the events of a plan's jobs; nil if they give no verdicts.
+// recorder returns the sink that stores the events of the plan's jobs, or nil for a tool.
 func recorder(folder *runs.Folder, plan *dispatch.Plan) event.Sink {
 	if plan.Tool != "" {
 		return nil
@@ -131,7 +131,7 @@ func recorder(folder *runs.Folder, plan *dispatch.Plan) event.Sink {
 	return folder.Record
 }
 
-// told tells what the folder of a run has.
+// told prints the contents of a run's folder and returns the error for the exit status.
 func (a *app) told(plan *dispatch.Plan, old *runs.Run) error {
 	folder := filepath.Join(a.Root(), runs.Dir, plan.Run.ID)
 	said, err := a.answer(plan, folder)
@@ -189,7 +189,7 @@ func (a *app) remoteLs() error {
 	return nil
 }
 
-// deaf is for how long a process that follows a run may not see that the run is to end.
+// deaf is how long the process that follows a run may take to react to a cancellation.
 const deaf = 15 * time.Second
 
 func (a *app) remoteCancel(ctx context.Context, arg string) error {
@@ -215,8 +215,8 @@ func (a *app) remoteCancel(ctx context.Context, arg string) error {
 	return errors.Join(a.cancel(ctx, d), d.Events.Err())
 }
 
-// vanished reports whether the folder of a remote run is gone, as after a run that ended before a host had taken a job.
-// Its client may be about to remove it.
+// vanished reports whether the folder of a remote run is gone, as after a run that ended before any host had taken a
+// job. The client's removal of the folder may be unfinished.
 func (a *app) vanished(id string) bool {
 	gone := !dispatch.IsRemote(filepath.Join(a.Root(), runs.Dir, id))
 	if gone {
@@ -225,7 +225,8 @@ func (a *app) vanished(id string) bool {
 	return gone
 }
 
-// cancelFollowed has the process that follows a run end its jobs, and ends them itself where that does not listen.
+// cancelFollowed asks the process that follows a run to end its jobs, and ends them itself if that process does not
+// react.
 func (a *app) cancelFollowed(ctx context.Context, plan *dispatch.Plan) error {
 	id, client := plan.Run.ID, cmp.Or(plan.Client, "another process")
 	dir := filepath.Join(a.Root(), runs.Dir, id)
@@ -274,7 +275,7 @@ func (a *app) cancelFollowed(ctx context.Context, plan *dispatch.Plan) error {
 	}
 }
 
-// cancel ends the jobs of a run, and says how many it has ended and which may go on.
+// cancel ends the jobs of a run, and prints how many have ended and how many may still run.
 func (a *app) cancel(ctx context.Context, d *dispatch.Dispatcher) error {
 	n := len(d.Plan.Active())
 	err := d.Cancel(ctx)
@@ -306,7 +307,7 @@ func (a *app) remoteLogs(ctx context.Context, arg string, follow bool) error {
 	})
 }
 
-// openOn opens the providers of the tables that on names, else of all.
+// openOn opens the providers of the tables in on, or of all tables if on is "".
 func (a *app) openOn(on string) (open providers.Set, names []string, err error) {
 	tables, err := a.Tables()
 	if err != nil {
@@ -319,7 +320,7 @@ func (a *app) openOn(on string) (open providers.Set, names []string, err error) 
 	return open, names, err
 }
 
-// A hostLine is a host in the list.
+// A hostLine is a row in the list of hosts.
 type hostLine struct {
 	Table string `json:"table"`
 	remote.Host
@@ -346,7 +347,7 @@ func (a *app) remoteHosts(ctx context.Context, on string) error {
 			if h.Err != nil {
 				down = shown(exitError)
 				l.Error, l.Hint = usage.Explain(h.Err)
-				l.Error = strings.TrimPrefix(l.Error, name+": "+h.Name+": ") // they have columns
+				l.Error = strings.TrimPrefix(l.Error, name+": "+h.Name+": ") // the columns already show them
 			}
 			lines = append(lines, l)
 			rows = append(rows, []string{l.Table, l.Name, l.State, cmp.Or(l.Error, l.Detail)})

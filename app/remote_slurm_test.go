@@ -13,8 +13,8 @@ import (
 	"fisub/remote/slurm/slurmtest"
 )
 
-// A real Slurm, with and without munge, ends with the verdicts of fisub local; what is cancelled, refused or taken up
-// again after a kill leaves nothing in the queue.
+// A real Slurm, with and without munge, gives the verdicts of fisub local. Cancelled and refused jobs, and a run
+// resumed after a kill, leave nothing in the queue.
 func TestRemoteSlurm(t *testing.T) {
 	t.Parallel()
 	work := t.TempDir()
@@ -51,7 +51,7 @@ func TestRemoteSlurm(t *testing.T) {
 		b.emptyQueue(c, work)
 	}
 
-	// What the cluster does not have: sbatch's words, a remedy, and nothing left.
+	// Missing resources of the cluster give sbatch's message and a hint, and leave nothing.
 	known, _ := runs.IDs(b.dir)
 	for _, k := range []struct{ table, text, hint string }{
 		{"partition", "fisub: partition: sbatch: invalid partition specified: gpux", "hint: the cluster's partitions: gpu"},
@@ -68,7 +68,7 @@ func TestRemoteSlurm(t *testing.T) {
 		t.Errorf("runs: got %v, want %v", ids, known)
 	}
 
-	// The client is killed while its jobs run, and the run is attached to; and one is cancelled.
+	// One run is attached to after its client was killed while jobs ran. Another run is cancelled.
 	begun := func() {
 		t.Helper()
 		for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
@@ -97,7 +97,7 @@ func TestRemoteSlurm(t *testing.T) {
 	b.emptyQueue(c, work)
 }
 
-// emptyQueue checks that neither Slurm nor the work folder has anything of a job.
+// emptyQueue checks that neither Slurm nor the work folder holds a job.
 func (b *remoteBench) emptyQueue(c *slurmtest.Cluster, work string) {
 	b.t.Helper()
 	if out := c.Run("squeue", "--noheader", "--states=PENDING,RUNNING,CONFIGURING,SUSPENDED",

@@ -19,18 +19,18 @@ import (
 	"fisub/remote/ssh/sshdtest"
 )
 
-// A shellSession is fisub on a terminal of its own: what is typed there, Ctrl-C too, comes to it as from a keyboard.
+// A shellSession is fisub on its own terminal: typed keys, including Ctrl-C, arrive as from a keyboard.
 type shellSession struct {
 	t        *testing.T
 	keyboard *os.File
-	ended    chan int      // takes the exit status
-	read     chan struct{} // is closed when all that had the terminal is gone, and its words are on the screen
+	ended    chan int      // receives the exit status
+	read     chan struct{} // closed when no process holds the terminal and screen has all output
 
 	mu     sync.Mutex
 	screen bytes.Buffer
 }
 
-// newTerminal opens a terminal, or skips the test on a machine without any.
+// newTerminal opens a terminal, or skips the test if the machine has no terminals.
 func newTerminal(t *testing.T) (keyboard, tty *os.File) {
 	t.Helper()
 	keyboard, tty, err := openTerminal()
@@ -40,7 +40,7 @@ func newTerminal(t *testing.T) (keyboard, tty *os.File) {
 	return keyboard, tty
 }
 
-// openTerminal opens a new terminal: the user's end and the program's.
+// openTerminal opens a new terminal and returns the user's end and the program's end.
 func openTerminal() (keyboard, tty *os.File, err error) {
 	if keyboard, err = os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0); err != nil {
 		return nil, nil, err
@@ -103,7 +103,7 @@ func (s *shellSession) text() string {
 	return s.screen.String()
 }
 
-// sees waits until the words stand on the screen n times.
+// sees waits until the screen contains the words n times.
 func (s *shellSession) sees(words string, n int) {
 	s.t.Helper()
 	s.await(words, func() bool { return strings.Count(s.text(), words) >= n })
@@ -125,7 +125,7 @@ func (s *shellSession) types(keys string) {
 	}
 }
 
-// ends wants an exit status.
+// ends waits for the program and checks its exit status.
 func (s *shellSession) ends(want int) {
 	s.t.Helper()
 	select {
@@ -144,12 +144,12 @@ const (
 	question = "stop the jobs, detach from them, or go on?"
 )
 
-// Ctrl-C on a terminal asks. d detaches, s and a second Ctrl-C stop, everything else goes on; neither ssh nor Slurm's
-// commands hear of it.
+// Ctrl-C on a terminal asks a question. d detaches, s or a second Ctrl-C stops, any other answer continues. Neither
+// ssh nor Slurm's commands get the signal.
 func TestRemoteTerminal(t *testing.T) {
 	first := newRemoteBench(t, "")
 	first.linger()
-	first.fisub(0, "local", "--device", "emu", "--limit", "1") // builds the kernel for all
+	first.fisub(0, "local", "--device", "emu", "--limit", "1") // builds the kernel for all cases
 	for _, k := range []struct {
 		name  string
 		start func(t *testing.T) (b *remoteBench, work string)
@@ -200,7 +200,7 @@ func TestRemoteTerminal(t *testing.T) {
 				}
 			}
 
-			// It asks before it starts, and does nothing where that is answered with no.
+			// It asks before it starts. If the answer is no, it does nothing.
 			s := b.terminal(t, "remote")
 			s.sees("start? [Y/n]", 1)
 			s.types("n\n")
@@ -258,7 +258,7 @@ func TestRemoteTerminal(t *testing.T) {
 			s.sees("interrupted: all jobs are stopped", 1)
 			ended()
 
-			// Whoever is impatient does not end fisub before it has ended the jobs.
+			// A second Ctrl-C does not end fisub before it has ended the jobs.
 			s = open("remote", "--yes")
 			s.types(ctrlC)
 			s.sees("stopping 1 job", 1)
@@ -267,7 +267,7 @@ func TestRemoteTerminal(t *testing.T) {
 			s.sees("interrupted: all jobs are stopped", 1)
 			ended()
 
-			// While a job is being sent and begun, too.
+			// The same while a job is being sent and started.
 			s = b.terminal(t, "remote", "--yes", "--limit", "2")
 			for n := range 5 {
 				s.await("the run", func() bool { return strings.Contains(s.text(), ": sending") })

@@ -29,7 +29,7 @@ import (
 	"fisub/remote/ssh/sshdtest"
 )
 
-// A remoteBench is a folder with a submission, and hosts that are this machine.
+// A remoteBench is a folder with a submission, with this machine as its hosts.
 type remoteBench struct {
 	t      testing.TB
 	dir    string
@@ -62,8 +62,8 @@ func newRemoteBench(t testing.TB, tables string) *remoteBench {
 	return b
 }
 
-// linger makes each worker of the submission wait on its host until letGo, at most ten minutes, so that a job does not
-// end before something has happened to it.
+// linger makes each worker of the submission wait on its host until letGo, for at most ten minutes, so that a job does
+// not end before the test has acted on it.
 func (b *remoteBench) linger() {
 	b.t.Helper()
 	f, err := os.OpenFile(filepath.Join(b.dir, "solution/cuda/kernel.cu"), os.O_APPEND|os.O_WRONLY, 0)
@@ -85,7 +85,7 @@ static bool waited = [] {
 	}
 }
 
-// letGo ends the waiting of the jobs below work folders, also of those that begin later, until hold.
+// letGo releases the waiting jobs below work folders. It also applies to later jobs, until hold.
 func letGo(t *testing.T, works ...string) {
 	t.Helper()
 	for _, work := range works {
@@ -104,7 +104,7 @@ func hold(t *testing.T, works ...string) {
 	}
 }
 
-// share lets the jobs below a host's work folder have the cache of this machine, so that the kernel is built once.
+// share gives the jobs below a host's work folder this machine's cache, so that the kernel is built once.
 func (b *remoteBench) share(work string) {
 	b.t.Helper()
 	if err := os.MkdirAll(work, 0o700); err != nil {
@@ -128,7 +128,7 @@ func (b *remoteBench) command(args ...string) *exec.Cmd {
 	return cmd
 }
 
-// fisub runs the program and wants an exit status.
+// fisub runs the program, checks its exit status and returns its stdout.
 func (b *remoteBench) fisub(want int, args ...string) string {
 	b.t.Helper()
 	cmd := b.command(args...)
@@ -139,7 +139,7 @@ func (b *remoteBench) fisub(want int, args ...string) string {
 	return b.stdout.String()
 }
 
-// lastFolder is that of the newest run.
+// lastFolder returns the folder of the newest run.
 func (b *remoteBench) lastFolder() string {
 	b.t.Helper()
 	ids, err := runs.IDs(b.dir)
@@ -159,13 +159,14 @@ func (b *remoteBench) last() *runs.Run {
 	return r
 }
 
-// whole checks that each of n workloads passed, once, that all files of the run say so, and that no job is left.
+// whole checks that each of n workloads passed exactly once according to all files of the run, and that no job is
+// left.
 func (b *remoteBench) whole(r *runs.Run, n int) {
 	b.t.Helper()
 	b.held(r, n, 0)
 }
 
-// held does as whole, but that so many jobs may still run.
+// held is like whole, except that this many jobs may still run.
 func (b *remoteBench) held(r *runs.Run, n, held int) {
 	b.t.Helper()
 	passed, total := r.Passed()
@@ -190,7 +191,7 @@ func (b *remoteBench) held(r *runs.Run, n, held int) {
 	}
 }
 
-// nothingIn checks that no job is left below a host's work folder, and no process that belongs there.
+// nothingIn checks that no job is left below a host's work folder, and no process of it.
 func nothingIn(t testing.TB, work string) {
 	t.Helper()
 	entries, err := os.ReadDir(agent.Jobs(work))
@@ -214,8 +215,8 @@ func nothingIn(t testing.TB, work string) {
 	t.Errorf("processes left in %s: %q", work, found)
 }
 
-// The client is killed at random points of runs over two places, and the run is attached to until it has ended: nothing
-// that was finished is lost or judged twice, and nothing is left running.
+// The client is killed at random points of runs over two places, and attach follows each run to its end. No finished
+// workload is lost or judged twice, and nothing keeps running.
 func TestRemoteKill(t *testing.T) {
 	t.Parallel()
 	t.Run("loopback", func(t *testing.T) {
@@ -237,7 +238,7 @@ func TestRemoteKill(t *testing.T) {
 	})
 }
 
-// kill kills the client so many times. Its hosts have the work folders.
+// kill kills the client this many times. works are the work folders of its hosts.
 func (b *remoteBench) kill(times int, works ...string) {
 	t := b.t
 	t.Helper()
@@ -254,7 +255,7 @@ func (b *remoteBench) kill(times int, works ...string) {
 	}
 	empty()
 	random := mathrand.New(mathrand.NewPCG(5, 26))
-	kills, inside := 0, 0 // inside: of a run that had begun
+	kills, inside := 0, 0 // inside: kills of runs that had started
 	for round := 0; kills < times || inside < times/2; round++ {
 		if round > 20*times {
 			t.Fatalf("%d kills in %d rounds, %d of them of runs that had begun", kills, round, inside)
@@ -282,7 +283,7 @@ func (b *remoteBench) kill(times int, works ...string) {
 				id = ids[0]
 			}
 			if plan, err := dispatch.Load(filepath.Join(b.dir, runs.Dir, id)); id == "" || err != nil || !plan.Packed() {
-				break // killed before there was a plan: nothing had begun
+				break // killed before the plan was ready: no job had started
 			}
 			if status == -1 {
 				inside++
@@ -300,8 +301,8 @@ func (b *remoteBench) kill(times int, works ...string) {
 	}
 }
 
-// Three real sshds end with the verdicts of fisub local, also where one of them dies, and no secret is in what they
-// leave.
+// Runs over three real sshds give the verdicts of fisub local, even if one of the hosts dies. No secret appears in the
+// files they leave.
 func TestRemoteSSH(t *testing.T) {
 	t.Parallel()
 	f := sshdtest.New(t, 3)
@@ -312,7 +313,7 @@ func TestRemoteSSH(t *testing.T) {
 	for _, d := range f.Daemons {
 		b.share(filepath.Join(d.Home, ".cache/fisub/remote"))
 	}
-	planted := []string{rand.Text(), rand.Text(), rand.Text()} // not in the test binary, which is sent too
+	planted := []string{rand.Text(), rand.Text(), rand.Text()} // not in the test binary, which is also sent
 	b.env = append(b.env, "AWS_SECRET_ACCESS_KEY="+planted[0], "MODAL_TOKEN_SECRET="+planted[1],
 		"SSH_AUTH_SOCK=/nowhere/"+planted[2])
 	key, err := os.ReadFile(filepath.Join(f.Dir, "id"))
@@ -336,7 +337,7 @@ func TestRemoteSSH(t *testing.T) {
 		t.Errorf("places: got %v", places)
 	}
 
-	// In the middle of a run one of them is cut off, and the agent on another one is killed.
+	// During a run one host is cut off, and the agent on another one is killed.
 	b.linger()
 	cmd := b.command("remote", "--on", "lab")
 	if err := cmd.Start(); err != nil {
@@ -389,7 +390,7 @@ func TestRemoteSSH(t *testing.T) {
 	if got := b.fisub(0, "remote", "ls"); !strings.Contains(got, " done, 1 may still run ") {
 		t.Errorf("ls: got %s", got)
 	}
-	// The host may have been cut off before the client knew that its job had begun.
+	// The host may have been cut off before the client knew that its job had started.
 	if !strings.Contains(text, "the agent, process") || !strings.Contains(text, "warning: lab: h2 gpu 0: ") ||
 		!strings.Contains(text, "1 job may still run: lab: h2 gpu 0; fisub remote gc ends it") {
 		t.Errorf("with two hosts lost: got\n%s", text)
@@ -402,7 +403,7 @@ func TestRemoteSSH(t *testing.T) {
 		nothingIn(t, work)
 	}
 
-	// The client is killed: its connections end with it, the jobs do not, and the run is taken up again.
+	// The client is killed. Its connections end, its jobs continue, and the run is resumed.
 	hold(t, works...)
 	cmd = b.command("remote", "--on", "lab")
 	if err := cmd.Start(); err != nil {
@@ -427,7 +428,7 @@ func TestRemoteSSH(t *testing.T) {
 		nothingIn(t, work)
 	}
 
-	// A wrong name, and nobody there.
+	// A wrong table name, and an unreachable host.
 	b.fisub(2, "remote", "--on", "lba")
 	f.Daemons[2].Stop()
 	b.fisub(1, "remote", "hosts")
@@ -451,7 +452,7 @@ func TestRemoteSSH(t *testing.T) {
 	}
 }
 
-// processes are the command lines with a word.
+// processes returns the command lines that contain a word.
 func processes(word string) (all []string) {
 	paths, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	for _, path := range paths {
@@ -472,14 +473,14 @@ func judgements(r *runs.Run) (all []string) {
 	return all
 }
 
-// hangups gives what the test starts the usual SIGHUP, also where the test itself runs under nohup.
+// hangups restores the usual SIGHUP for child processes, in case the test itself runs under nohup.
 func hangups(t *testing.T) {
 	c := make(chan os.Signal, 1)
 	signal.Notify(c, syscall.SIGHUP)
 	t.Cleanup(func() { signal.Stop(c) })
 }
 
-// An interrupt without a terminal ends the jobs; a terminal that is closed leaves them.
+// Without a terminal an interrupt ends the jobs. A closed terminal leaves them running.
 func TestRemoteSignals(t *testing.T) {
 	hangups(t)
 	work := t.TempDir()
@@ -510,7 +511,7 @@ func TestRemoteSignals(t *testing.T) {
 	nothingIn(t, work)
 }
 
-// awaitJob waits until a job below the work folder has begun, and the client knows it of all its jobs.
+// awaitJob waits until a job below the work folder has started and the client has the handles of all its jobs.
 func (b *remoteBench) awaitJob(work string) {
 	b.t.Helper()
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
@@ -525,7 +526,7 @@ func (b *remoteBench) awaitJob(work string) {
 	b.t.Fatal("no job begins")
 }
 
-// cancel reaches a run that another process follows, also one that does not answer; the run stays cancelled.
+// cancel ends a run that another process follows, even if that process does not react. The run stays cancelled.
 func TestRemoteCancelFollowed(t *testing.T) {
 	work := t.TempDir()
 	b := newRemoteBench(t, fmt.Sprintf("[remote.here]\nprovider = \"loopback\"\nworkdir = %q\ngpu = \"none\"\n", work))
@@ -574,8 +575,8 @@ func TestRemoteCancelFollowed(t *testing.T) {
 	}
 }
 
-// A run over two hosts of which one cannot be reached: an interrupt and cancel say what may go on, cancel ends what it
-// reaches, and no command begins anything anew.
+// One of two hosts of a run is unreachable: an interrupt and cancel report which jobs may still run, cancel ends the
+// reachable job, and no command starts a new one.
 func TestRemoteCancelAway(t *testing.T) {
 	f := sshdtest.New(t, 2)
 	b := newRemoteBench(t,
@@ -618,7 +619,7 @@ func TestRemoteCancelAway(t *testing.T) {
 	}
 }
 
-// gc ends what no run waits for: here a job whose run folder is gone, and one of another folder only with --all.
+// gc ends jobs that no run waits for, here one whose run folder is gone. A job of another folder needs --all.
 func TestRemoteGC(t *testing.T) {
 	work := t.TempDir()
 	b := newRemoteBench(t, fmt.Sprintf("[remote.here]\nprovider = \"loopback\"\nslots = 2\nworkdir = %q\ngpu = \"none\"\n",
@@ -627,7 +628,7 @@ func TestRemoteGC(t *testing.T) {
 	if got := b.fisub(0, "remote", "ls"); !strings.Contains(got, id) || !strings.Contains(got, "detached") {
 		t.Errorf("ls: got %s", got)
 	}
-	// logs -f ends with the jobs, also where nobody follows the run.
+	// logs -f ends with the jobs, even if nobody follows the run.
 	if got := b.fisub(0, "remote", "logs", "-f", id); !strings.Contains(got, "exited with 0") {
 		t.Errorf("logs: got %s", got)
 	}
@@ -647,8 +648,8 @@ func TestRemoteGC(t *testing.T) {
 	nothingIn(t, work)
 }
 
-// A job that another process begins while gc asks the hosts is not taken for one that nobody waits for, and a host that
-// does not answer keeps gc from nothing on the others.
+// gc spares a job that another process starts while gc asks the hosts. An unreachable host does not stop gc on the
+// others.
 func TestRemoteGCBeside(t *testing.T) {
 	f := sshdtest.New(t, 2)
 	work := filepath.Join(f.Daemons[0].Home, ".cache/fisub/remote")
@@ -679,7 +680,7 @@ func TestRemoteGCBeside(t *testing.T) {
 	later := filepath.Join(f.Dir, "later")
 	put(later, plan)
 	put(name, earlier)
-	// The other process writes its plan, and then submits, before the host lists its jobs.
+	// The other process writes its plan and then submits, before the host lists its jobs.
 	conf, err := os.ReadFile(f.Daemons[0].Conf)
 	if err != nil {
 		t.Fatal(err)
@@ -706,9 +707,9 @@ IFS= read -r script; case $script in *'for d in'*) cp `+later+" "+name+` ;; esac
 	nothingIn(t, work)
 }
 
-// From the command to its first event with dist/fisub, which make builds: on a host that has the bundle (aim: below
-// 0.5 s), and on a fresh one behind 20 Mbit/s (12 s), where x-of-line is that time by the least that the line takes for
-// what was sent, MB-sent (20).
+// BenchmarkRemoteFirstEvent measures the time from the command to its first event with dist/fisub, which make builds:
+// on a host that has the bundle (aim: below 0.5 s), and on a fresh host over 20 Mbit/s (aim: 12 s). x-of-line is this
+// time divided by the minimum time for sending MB-sent (aim: 20) over the line.
 func BenchmarkRemoteFirstEvent(b *testing.B) {
 	fisub, err := filepath.Abs("../dist/fisub")
 	if err == nil {
@@ -761,8 +762,8 @@ func BenchmarkRemoteFirstEvent(b *testing.B) {
 	b.ReportMetric(fresh.Seconds()/(float64(wire)*8/(mbit*1e6)), "x-of-line")
 }
 
-// slowLine gives a host in a network namespace of its own, to which a line of so many Mbit/s leads, and how many bytes it
-// has taken.
+// slowLine returns a host in its own network namespace, connected at mbit Mbit/s, and a function that returns the
+// number of bytes sent over the line.
 func slowLine(b *testing.B, mbit int) (*sshdtest.Fleet, *sshdtest.Daemon, func() int64) {
 	b.Helper()
 	if os.Getuid() != 0 {
@@ -805,7 +806,7 @@ func slowLine(b *testing.B, mbit int) (*sshdtest.Fleet, *sshdtest.Daemon, func()
 	}
 }
 
-// A run that no host has begun is attached to with the status of one that lacks verdicts.
+// attach exits with the status of a run with missing verdicts if no host has started the run.
 func TestRemoteAttachNothing(t *testing.T) {
 	b := newRemoteBench(t, "[remote.here]\nprovider = \"loopback\"\ngpu = \"none\"\n")
 	id := runs.NewID(time.Now())

@@ -9,8 +9,8 @@ import (
 	"fisub/remote/dispatch"
 )
 
-// Jobs of sanitize and compare on a host are those of a plan: gc leaves them alone while somebody waits for them, and
-// after a kill of the client attach brings what they say.
+// Jobs of sanitize and compare belong to a plan: gc spares them while a client waits for them, and after a kill of the
+// client attach shows their results.
 func TestRemoteToolKept(t *testing.T) {
 	work := t.TempDir()
 	b := newRemoteBench(t, fmt.Sprintf("[remote.here]\nprovider = \"loopback\"\nworkdir = %q\ngpu = \"none\"\n", work))
@@ -57,7 +57,7 @@ func TestRemoteToolKept(t *testing.T) {
 	}
 }
 
-// awaitPlan waits until a job has begun, and returns the newest plan.
+// awaitPlan waits until a job has started, and returns the newest plan.
 func (b *remoteBench) awaitPlan(work string) *dispatch.Plan {
 	b.t.Helper()
 	b.awaitJob(work)

@@ -21,8 +21,8 @@ var reportFormats = []string{"html", "md"}
 
 type reportOptions struct {
 	format string
-	out    *string  // a file, "-" for stdout; nil: in the folder of the first run
-	runs   []string // none: the newest
+	out    *string  // file, "-" for stdout; nil: in the folder of the first run
+	runs   []string // default: the newest run
 }
 
 func (a *app) reportCommand() *cli.Command {
@@ -46,7 +46,7 @@ func (a *app) reportCommand() *cli.Command {
 	}
 }
 
-// A reportFile is a report that was written, for --json.
+// A reportFile is a written report, for --json.
 type reportFile struct {
 	File   string   `json:"file"`
 	Format string   `json:"format"`
@@ -54,7 +54,7 @@ type reportFile struct {
 	Runs   []string `json:"runs"`
 }
 
-// Text is the file's name.
+// Text returns the name of the file.
 func (w *reportFile) Text() string { return plain.Line(w.File) + "\n" }
 
 func (a *app) report(o reportOptions) error {

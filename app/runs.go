@@ -19,11 +19,11 @@ import (
 	"fisub/report"
 )
 
-// A runFilter says which runs are listed.
+// A runFilter selects the runs to list.
 type runFilter struct {
 	match []string // only runs that match these texts
 	best  bool
-	limit int // the newest so many; 0: all
+	limit int // only the newest runs; 0: all
 }
 
 func (a *app) runsCommand() *cli.Command {
@@ -72,8 +72,8 @@ func (a *app) runsLs(f runFilter) error {
 	return nil
 }
 
-// runTable returns the rows of a table of runs, its heading first, and the alignment of its columns. It leaves out a
-// column that would be empty.
+// runTable returns the rows of a table of runs, with the heading first, and the alignment of its columns. It omits
+// optional columns that are empty.
 func runTable(lines []*runs.Brief) (align string, rows [][]string) {
 	heads := strings.Fields("RUN AGE STATE PASSED MEAN SCORE BEST DEVICE COMMIT HASH SOLUTION DEFINITION SET")
 	rows = [][]string{heads}
@@ -198,7 +198,7 @@ func (a *app) runsShow(arg string) error {
 	fmt.Fprintln(a.stdout)
 	term := *a.term
 	term.Wide = true
-	term.Quiet = true // the facts say it
+	term.Quiet = true // the facts above say the same
 	stream := event.NewStream(term.Run())
 	r.Emit(stream)
 	return stream.Err()

@@ -14,7 +14,7 @@ import (
 	"fisub/remote/dispatch"
 )
 
-// A run whose jobs may still run is not removed.
+// runs rm does not remove a run whose jobs may still run.
 func TestRemoveRunWithJobs(t *testing.T) {
 	a := &app{Project: project.Project{Dir: t.TempDir()}, stdout: io.Discard, term: &ui.Terminal{}}
 	folder := filepath.Join(a.Dir, runs.Dir, "20260103-1")

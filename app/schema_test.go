@@ -15,9 +15,8 @@ import (
 	"fisub/internal/longtest"
 )
 
-// The events of a run on the emulator, of a remote run and of the runs on a GPU whose streams the repository keeps are
-// as docs/event.schema.json says, and what is not an event is refused. What --json=final prints of them is as
-// docs/final.schema.json says.
+// Events of an emulated run, of a remote run and of the recorded GPU runs match docs/event.schema.json, and the schema
+// rejects other objects. The output of --json=final about them matches docs/final.schema.json.
 func TestEventSchema(t *testing.T) {
 	t.Parallel()
 	longtest.Skip(t, "runs on the emulator")
@@ -34,7 +33,7 @@ func TestEventSchema(t *testing.T) {
 	streams := [][]byte{}
 	for _, command := range []string{"fisub --json local --device emu --limit 2",
 		"fisub --json remote --gpu none --on loopback --limit 2",
-		// A wrong kernel has a log, errors that are no numbers, and another exit status.
+		// A wrong kernel has a log, non-numeric errors and another exit status.
 		"sed -i 's/TVM_FFI_DLL_EXPORT_TYPED_FUNC/DLL_EXPORT/' solution/cuda/kernel.cu; fisub --json local --device emu " +
 			"--limit 1; test $? = 3"} {
 		cmd := exec.Command("bash", "-c", command)
@@ -115,7 +114,7 @@ func TestEventSchema(t *testing.T) {
 	}
 }
 
-// validator tells whether a text is as the schema NAME.schema.json says.
+// validator returns a function that checks a text against NAME.schema.json.
 func validator(t *testing.T, repo, name string) func([]byte) error {
 	schema, err := jsonschema.NewCompiler().Compile(filepath.Join(repo, "docs", name+".schema.json"))
 	if err != nil {

@@ -42,7 +42,7 @@ func (a *app) submitCommand() *cli.Command {
 	}
 }
 
-// A submitted is what submit prints as JSON.
+// A submitted is the JSON output of submit.
 type submitted struct {
 	OK     bool `json:"ok"`
 	DryRun bool `json:"dry_run"`
@@ -105,7 +105,7 @@ func (a *app) submit(ctx context.Context, o submitOptions) error {
 	return err
 }
 
-// submitTag makes the tag of p and, with --push, pushes it.
+// submitTag creates the tag of p and, with --push, pushes it.
 func (a *app) submitTag(ctx context.Context, o submitOptions, survey *submit.Survey, p *submit.TagPlan) error {
 	made, err := survey.Make(ctx, p)
 	if err != nil {
@@ -127,7 +127,7 @@ func (a *app) submitTag(ctx context.Context, o submitOptions, survey *submit.Sur
 	return nil
 }
 
-// submitPlan returns the steps between s and its tag.
+// submitPlan plans the tag of s and lists the open steps.
 func (a *app) submitPlan(ctx context.Context, how submitOptions, survey *submit.Survey, s *project.Submission) (
 	*submit.TagPlan, error) {
 	o := submit.Options{Config: s.Config.Path, Solution: s.Solution, Pattern: s.Config.Submit.Tag, Version: Version,
@@ -153,8 +153,8 @@ func (a *app) submitPlan(ctx context.Context, how submitOptions, survey *submit.
 	return p, err
 }
 
-// checkSteps returns the findings of check, without notes, as steps on the way to a tag. Sources that were not compiled
-// are not ready, unless they may be tagged untested.
+// checkSteps turns the findings of check, except notes, into steps of the plan. Sources that were not compiled are not
+// ready, unless they may be tagged untested.
 func checkSteps(s *project.Submission, r *preflight.Report, untested bool) []submit.Step {
 	var steps []submit.Step
 	sound := true
@@ -182,10 +182,10 @@ func checkSteps(s *project.Submission, r *preflight.Report, untested bool) []sub
 	return steps
 }
 
-// runEdge runs set edge on the virtual GPU. If it cannot, a note says why; the plan then says what is left to do.
+// runEdge runs set edge on the virtual GPU. If that fails, it prints a note, and the plan lists the open step.
 func (a *app) runEdge(ctx context.Context, s *project.Submission) {
 	show := a.events()
-	if a.json { // stdout is the plan's
+	if a.json { // stdout holds the plan
 		show = func(event.Event) error { return nil }
 	}
 	o := localOptions{Options: setup.Options{Set: workloads.EdgeSet, Device: "emu"}}
@@ -194,7 +194,7 @@ func (a *app) runEdge(ctx context.Context, s *project.Submission) {
 	}
 }
 
-// showPlanned prints what was looked at: what holds and what is left to do on stdout, what is wrong on stderr.
+// showPlanned prints completed and open steps to stdout, and faults and warnings to stderr.
 func (a *app) showPlanned(p *submit.TagPlan) {
 	a.line("submission", "%s by %s, %s, %s, hash %s", p.Name, p.Author, p.Definition, p.Config, p.Hash)
 	for _, step := range p.Steps {

@@ -18,8 +18,7 @@ import (
 	"fisub/internal/ui"
 )
 
-// What commands print as tables and facts has room on a terminal of 80 columns, and in no line that goes to a pipe
-// anything is cut.
+// Tables and facts fit a terminal of 80 columns. Output to a pipe is never cut.
 func TestEightyColumns(t *testing.T) {
 	repo, err := filepath.Abs("..")
 	if err != nil {
@@ -108,7 +107,7 @@ func TestEightyColumns(t *testing.T) {
 	}
 }
 
-// A progress bar says how long it has taken, and no second time that a reader must guess the meaning of.
+// A progress bar shows the elapsed time, and no second time that would need an explanation.
 func TestBarTime(t *testing.T) {
 	keyboard, tty := newTerminal(t)
 	defer keyboard.Close()

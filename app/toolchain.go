@@ -53,7 +53,7 @@ func (a *app) toolchainInstall(ctx context.Context, force bool) error {
 	return a.toolchainShow()
 }
 
-// toolchain returns the CUDA compiler and what belongs to it, fetched if this machine has none.
+// toolchain returns the CUDA toolchain, and fetches it if it is missing.
 func (a *app) toolchain(ctx context.Context, root string) (*nvcc.Toolchain, error) {
 	t, err := nvcc.Find(root)
 	var missing *nvcc.MissingError
@@ -66,7 +66,7 @@ func (a *app) toolchain(ctx context.Context, root string) (*nvcc.Toolchain, erro
 	return nvcc.Find(root)
 }
 
-// fetchToolchain fetches the toolchain into the cache below root and shows how far it is.
+// fetchToolchain installs the toolchain into the cache below root and shows the progress.
 func (a *app) fetchToolchain(ctx context.Context, root string) error {
 	if _, ok := nvcc.Installed(root); !ok {
 		a.term.Note("installing the CUDA compiler and TVM-FFI into %s:", root)
@@ -83,7 +83,7 @@ func (a *app) fetchToolchain(ctx context.Context, root string) error {
 	return err
 }
 
-// components returns a progress function that shows a bar for each component, and a function that ends the last one.
+// components returns a function that shows a progress bar for each component, and one that finishes the last bar.
 func (a *app) components() (progress func(name string, done, total int64), finish func()) {
 	var bar *ui.Bar
 	label := ""

@@ -51,7 +51,7 @@ func (o *toolOptions) flags(set, which, timeout string) []cli.Flag {
 	}, toolPlaceFlags(&o.on, &o.jobs)...)
 }
 
-// toolPlaceFlags are for a command that one job can run.
+// toolPlaceFlags are the flags of commands that can run as a remote job.
 func toolPlaceFlags(on *string, o *hostOptions) []cli.Flag {
 	return []cli.Flag{
 		stringFlag(on, "on", "run on the hosts of `TABLE` of the config", "this machine"),
@@ -97,7 +97,7 @@ func (a *app) newTool(ctx context.Context, s *project.Submission, o toolOptions)
 	return run, err
 }
 
-// show shows a line of a tool. What it says may come from another host.
+// show prints a record of a tool. Its texts may come from another host.
 func (a *app) show(l tools.Record) error {
 	if a.json {
 		return l.Write(a.stdout)
@@ -121,8 +121,8 @@ func (a *app) show(l tools.Record) error {
 	return nil
 }
 
-// A verdictList shows what sanitizers say of several workloads: what they find at once, and in the end those that have
-// found nothing.
+// A verdictList shows the verdicts of sanitizers on several workloads: findings immediately, clean tools once at the
+// end.
 type verdictList struct {
 	a     *app
 	clean []string
@@ -183,7 +183,7 @@ func (a *app) sanitize(ctx context.Context, o toolOptions) error {
 	return err
 }
 
-// sanitizers takes a list of tools apart; nil if it is "".
+// sanitizers splits a list of tools. It returns nil for "".
 func sanitizers(list string) ([]string, error) {
 	if list == "" {
 		return nil, nil
@@ -201,7 +201,7 @@ var errEmulatorTime = usage.Errorf(
 	"run it on a machine with an NVIDIA GPU, or --on a table of the config that has some",
 	"profile: the emulator keeps no time")
 
-// chosen is what Choice.Prefixes says of the flag --workload.
+// chosen returns the Choice.Prefixes for the flag --workload.
 func chosen(workload string) []string {
 	if workload == "" {
 		return nil
@@ -247,7 +247,7 @@ func (a *app) profile(ctx context.Context, o toolOptions) error {
 	return a.show(l)
 }
 
-// remoteTool runs a command on one place of a table, which runs each of n tools once, and shows its lines.
+// remoteTool runs a command in one job on a place of a table, and shows its output. The job runs each of n tools once.
 func (a *app) remoteTool(
 	ctx context.Context, s *project.Submission, o toolOptions, command string, n int, args ...string,
 ) error {
@@ -269,20 +269,20 @@ func (a *app) remoteTool(
 		}})
 }
 
-// A toolAnswer shows the lines of a tool on a host, and keeps its report.
+// A toolAnswer shows the output of a tool on a host and stores its report.
 type toolAnswer struct {
 	a      *app
 	folder string
 	said   *verdictList
 	report tools.ReportFile
-	last   *dispatch.JobRecord // that has said something
+	last   *dispatch.JobRecord // the last job with output
 }
 
 func (a *app) newToolAnswer(folder string) (*toolAnswer, error) {
 	t := &toolAnswer{a: a, folder: folder, said: &verdictList{a: a}}
 	t.report.Path = filepath.Join(folder, tools.ReportName)
 	if err := os.Remove(t.report.Path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err // the lines bring it again
+		return nil, err // the output contains the report again
 	}
 	return t, nil
 }
@@ -291,7 +291,7 @@ func (t *toolAnswer) line(j *dispatch.JobRecord, text []byte) error {
 	l, ok := tools.ReadLine(text)
 	switch {
 	case !ok:
-		return nil // a newer fisub may say what this one does not know
+		return nil // unknown lines of a newer fisub are ignored
 	case l.Part != nil:
 		return t.report.Take(l.Part)
 	case l.Kernels != nil:

@@ -14,15 +14,15 @@ import (
 	"fisub/internal/longtest"
 )
 
-// A step is a command of a page and what the page shows of its output: a line that is "..." stands for any lines, and
-// "..." in a line for any text. Runs of spaces count as one.
+// A step is a command of a page, with the output that the page shows. A line "..." matches any lines, and "..." in a
+// line any text. Runs of spaces count as one.
 type step struct {
-	line    int // of the page
+	line    int // line number in the page
 	command string
 	want    []string
 }
 
-// steps reads the commands out of a page's code blocks: lines that begin with "$ ", gone on with by lines that begin
+// steps returns the commands in a page's code blocks: lines that begin with "$ " and continuation lines that begin
 // with "> ".
 func steps(page string) (all []step) {
 	fresh := false
@@ -45,7 +45,7 @@ func steps(page string) (all []step) {
 	return all
 }
 
-// differs says where out is not what the page shows; "" where it is.
+// differs describes where out deviates from the page, or returns "" if it matches.
 func differs(want []string, out string) string {
 	var pattern strings.Builder
 	pattern.WriteString(`\A`)
@@ -90,7 +90,7 @@ func TestDiffers(t *testing.T) {
 	}
 }
 
-// The tutorial's commands do what it shows, in an empty folder, on a machine without a GPU.
+// In an empty folder, on a machine without a GPU, the tutorial's commands print the output that it shows.
 func TestTutorial(t *testing.T) {
 	t.Parallel()
 	longtest.Skip(t, "runs on the emulator")

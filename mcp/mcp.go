@@ -1,5 +1,5 @@
-// Package mcp serves fisub to an agent by the Model Context Protocol. A tool is a command: its result is what the
-// command prints as JSON, and nothing is decided here but what a call may name.
+// Package mcp serves fisub to an agent over the Model Context Protocol. Each tool runs a command and returns its JSON
+// output. The package itself only restricts which paths a call may name.
 package mcp
 
 import (
@@ -17,11 +17,11 @@ import (
 	"fisub/internal/plain"
 )
 
-// A Call runs fisub with args, hands the events of runs to hears, and gives what it printed and its exit status.
+// A Call runs fisub with args, sends the events of runs to hears, and returns the output and the exit status.
 type Call func(ctx context.Context, args []string, hears event.Sink) (stdout, stderr string, status int)
 
-// Serve serves the project in the folder root over in and out until the client goes or ctx is done. Of several calls
-// that run solutions at once, one waits for the other: kernels that are timed must not overlap.
+// Serve serves the project in the folder root over in and out until the client disconnects or ctx is done. Calls that
+// run solutions wait for each other: timed kernels must not overlap.
 func Serve(ctx context.Context, root, version string, call Call, in io.Reader, out io.Writer) error {
 	s := &server{Server: mcp.NewServer(&mcp.Implementation{Name: "fisub", Version: version}, &mcp.ServerOptions{
 		Instructions: "fisub checks, runs and judges a GPU kernel submission for the FlashInfer kernel contest. Edit the " +
@@ -62,7 +62,7 @@ func Serve(ctx context.Context, root, version string, call Call, in io.Reader, o
 	return s.Run(ctx, &mcp.IOTransport{Reader: io.NopCloser(in), Writer: output{out}})
 }
 
-// An output stays open when the client has gone.
+// An output stays open after the client has disconnected.
 type output struct{ io.Writer }
 
 func (output) Close() error { return nil }
@@ -71,7 +71,7 @@ type server struct {
 	*mcp.Server
 	root   string
 	call   Call
-	device chan struct{} // holds what runs
+	device chan struct{} // semaphore of the calls that run solutions
 }
 
 type initInput struct {
@@ -86,7 +86,7 @@ type checkInput struct {
 	Strict bool   `json:"strict,omitempty" jsonschema:"warnings count as errors"`
 }
 
-// A selection says what runs where.
+// A selection chooses the workloads and the device.
 type selection struct {
 	Device   string   `json:"device,omitempty" jsonschema:"auto, cuda, cuda:N or emu"`
 	Set      string   `json:"set,omitempty" jsonschema:"of workloads: default, contest, ..."`
@@ -132,7 +132,7 @@ type runsInput struct {
 	Limit int    `json:"limit,omitempty" jsonschema:"the newest runs only"`
 }
 
-// words are those of a command line. Values stand in the word of their flag, so that none is taken for another flag.
+// words are command-line arguments. A value shares the word of its flag, so that it cannot be taken for another flag.
 type words []string
 
 func list(w ...string) words { return w }
@@ -160,7 +160,7 @@ func (w words) yes(name string, on bool) words {
 	return append(w, "--"+name)
 }
 
-// add adds the tool name, whose input is the command line that line makes of it.
+// add adds the tool name. line turns its input into a command line.
 func add[In any](s *server, name, text string, line func(In) words) {
 	mcp.AddTool(s.Server, &mcp.Tool{Name: name, Description: text},
 		func(ctx context.Context, req *mcp.CallToolRequest, in In) (*mcp.CallToolResult, any, error) {
@@ -180,7 +180,7 @@ func add[In any](s *server, name, text string, line func(In) words) {
 		})
 }
 
-// result is an error where the command came to nothing; a submission that is wrong is a result.
+// result is an error if the command itself failed. A wrong submission is an ordinary result.
 func result(stdout, stderr string, status int) (*mcp.CallToolResult, any, error) {
 	var o struct {
 		Status string `json:"status"`
@@ -200,7 +200,7 @@ func result(stdout, stderr string, status int) (*mcp.CallToolResult, any, error)
 	return res, nil, nil
 }
 
-// progress tells the client of each workload that is over, where it has asked for that.
+// progress reports each finished workload to the client if the request has a progress token.
 func progress(ctx context.Context, req *mcp.CallToolRequest) event.Sink {
 	token := req.Params.GetProgressToken()
 	done, total := 0, 0
@@ -219,12 +219,12 @@ func progress(ctx context.Context, req *mcp.CallToolRequest) event.Sink {
 		}
 		done++
 		_ = req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: token, Progress: float64(done),
-			Total: float64(total), Message: plain.Short(e.Workload) + " " + text}) // a client that went ends ctx
+			Total: float64(total), Message: plain.Short(e.Workload) + " " + text}) // a disconnected client ends ctx
 		return nil
 	}
 }
 
-// bounded refuses an input that names what is outside of the project, or that would be taken for a flag.
+// bounded rejects inputs that name paths outside of the project or look like flags.
 func (s *server) bounded(in any) error {
 	text, err := json.Marshal(in)
 	if err != nil {
@@ -248,7 +248,7 @@ func (s *server) bounded(in any) error {
 	return nil
 }
 
-// inside tells whether each path that word may stand for, REV:DIR too, leads to a place below the root.
+// inside reports whether every path that word could mean, REV:DIR included, is below the root.
 func (s *server) inside(word string) bool {
 	if strings.HasPrefix(word, "-") {
 		return false

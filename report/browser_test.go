@@ -31,10 +31,10 @@ type browser struct {
 	ctx context.Context
 
 	mu     sync.Mutex
-	faults []string // what the console, the log and the network told since the last page
+	faults []string // messages and requests seen since the last page was opened
 }
 
-// startBrowser skips the test where there is no Chromium.
+// startBrowser skips the test if Chromium is missing.
 func startBrowser(t testing.TB) *browser {
 	t.Helper()
 	longtest.Skip(t, "starts a browser")
@@ -50,7 +50,7 @@ func startBrowser(t testing.TB) *browser {
 	}
 	options := []chromedp.ExecAllocatorOption{chromedp.ExecPath(path), chromedp.DisableGPU}
 	if os.Geteuid() == 0 {
-		options = append(options, chromedp.NoSandbox) // as root it does not start with one
+		options = append(options, chromedp.NoSandbox) // Chromium does not start as root with its sandbox
 	}
 	b := &browser{t: t}
 	ctx, end := chromedp.NewContext(context.Background(), chromedp.WithAllocatorOptions(options...),
@@ -60,7 +60,7 @@ func startBrowser(t testing.TB) *browser {
 	return b
 }
 
-// hear keeps what should not happen.
+// hear records events that a page must not cause.
 func (b *browser) hear(e any) {
 	switch e := e.(type) {
 	case *network.EventRequestWillBeSent:
@@ -78,7 +78,7 @@ func (b *browser) hear(e any) {
 	b.faults = append(b.faults, fmt.Sprintf("%T %s %v", e, text, err))
 }
 
-// open loads a file as a screen of that width and scheme, and gives what went wrong meanwhile.
+// open loads a file with the given screen width and color scheme, and returns the faults seen while loading.
 func (b *browser) open(file string, width int, scheme string) []string {
 	b.t.Helper()
 	screen := emulation.SetDeviceMetricsOverrideParams{Width: int64(width), Height: 800, DeviceScaleFactor: 1,
@@ -104,7 +104,7 @@ func (b *browser) open(file string, width int, scheme string) []string {
 	return slices.Clone(b.faults)
 }
 
-// eval gives the value of an expression in the page.
+// eval evaluates an expression in the page.
 func (b *browser) eval(expression string, result any) {
 	b.t.Helper()
 	text, err := chromedp.Run(b.ctx, chromedp.Evaluate[json.RawMessage](expression, chromedp.EvalAwaitPromise))
@@ -116,7 +116,7 @@ func (b *browser) eval(expression string, result any) {
 	}
 }
 
-// picture writes what the page looks like.
+// picture saves a screenshot of the page.
 func (b *browser) picture(file string) {
 	b.t.Helper()
 	data, err := chromedp.Run(b.ctx, chromedp.FullScreenshot(100))
@@ -128,8 +128,8 @@ func (b *browser) picture(file string) {
 	}
 }
 
-// audit, for a screen of %d pixels, looks at every element that shows something: overflow of the page, contrast of text
-// and marks with what is behind them, and the size of text on the screen.
+// audit checks every visible element on a screen of %d pixels: overflow, contrast of text and marks with their
+// background, and text size.
 const audit = `((width) => {
   document.querySelectorAll('details').forEach(d => d.open = true)
   const faults = new Set()
@@ -185,8 +185,8 @@ const audit = `((width) => {
   return {faults: [...faults].slice(0, 20), texts, marks}
 })(%d)`
 
-// Each page opens without a word on the console and without a request, on a phone and on a desk, in a light and a dark
-// scheme, and passes the audit. With FISUB_REPORT_DIR its pictures are left there.
+// Each page opens without console messages and requests, on a phone and a desktop, in a light and a dark scheme, and
+// passes the audit. FISUB_REPORT_DIR keeps the screenshots.
 func TestBrowser(t *testing.T) {
 	b := startBrowser(t)
 	dir := t.TempDir()
@@ -198,7 +198,7 @@ func TestBrowser(t *testing.T) {
 		for _, scheme := range []string{"light", "dark"} {
 			for _, width := range []int{360, 1280} {
 				if name != "decode" && name != "hundred" && (scheme == "dark") != (width == 1280) {
-					continue // these two have every colour, and every part that a width changes
+					continue // decode and hundred cover all colours and everything that depends on the width
 				}
 				t.Run(fmt.Sprintf("%s/%s/%d", name, scheme, width), func(t *testing.T) {
 					b.t = t
@@ -241,7 +241,7 @@ func writePage(t testing.TB, r *Report, file string) {
 	}
 }
 
-// The figures in the page are the run's, to the last digit, and those that are shown are these in the run's words.
+// The page holds the run's figures to the last digit, and shows them in fisub's usual format.
 func TestBrowserFigures(t *testing.T) {
 	b := startBrowser(t)
 	for _, name := range []string{"decode", "hundred", "places"} {
@@ -259,7 +259,7 @@ func TestBrowserFigures(t *testing.T) {
 		if len(rows) != len(run.Rows) {
 			t.Fatalf("%s: rows: got %d, want %d", name, len(rows), len(run.Rows))
 		}
-		for i, row := range run.Rows { // of the run folder
+		for i, row := range run.Rows { // the rows of the run folder
 			cellOf := func(column string) [2]string {
 				at := slices.Index(head, column)
 				if at < 0 {
@@ -328,7 +328,7 @@ func TestBrowserFigures(t *testing.T) {
 	}
 }
 
-// The audit and the watch over console and network are able to fail.
+// The audit and the watch over console and network can fail.
 func TestBrowserFindsFaults(t *testing.T) {
 	b := startBrowser(t)
 	file := filepath.Join(t.TempDir(), "decode.html")
@@ -371,7 +371,7 @@ func TestBrowserFindsFaults(t *testing.T) {
 	}
 }
 
-// The page's own script sorts and filters tables, and marks one workload everywhere.
+// The page's script sorts and filters tables, and highlights one workload everywhere.
 func TestBrowserScript(t *testing.T) {
 	b := startBrowser(t)
 	r := pages["hundred"](t)
@@ -414,7 +414,7 @@ func TestBrowserScript(t *testing.T) {
 	}
 }
 
-// axe-core, which judges pages by the rules of WCAG, finds nothing, on a phone and on a desk, in both schemes.
+// axe-core, which applies the rules of WCAG, finds nothing on a phone and a desktop.
 func TestBrowserAxe(t *testing.T) {
 	b := startBrowser(t)
 	script, err := os.ReadFile(os.Getenv("FISUB_AXE"))
@@ -427,7 +427,7 @@ func TestBrowserAxe(t *testing.T) {
 		writePage(t, page(t), file)
 		for width, scheme := range map[int]string{400: "dark", 1280: "light"} {
 			if name == "five" && width == 400 {
-				continue // it takes a minute, and is two in large
+				continue // it takes a minute and is a larger version of two
 			}
 			if faults := b.open(file, width, scheme); len(faults) > 0 {
 				t.Errorf("%s: while it opened: %s", name, strings.Join(faults, "\n"))
@@ -438,7 +438,7 @@ func TestBrowserAxe(t *testing.T) {
 				Passes     int
 				Violations []string
 			}
-			// Contrast of thousands of cells takes axe-core minutes; TestBrowser looks at it.
+			// axe-core takes minutes for the contrast of thousands of cells; TestBrowser checks it.
 			b.eval(`axe.run(document, {resultTypes: ['violations'], rules: {'color-contrast': {enabled: `+fmt.Sprint(name != "five")+`}}}).then(r => ({passes: r.passes.length,
   violations: r.violations.map(v => v.id + ': ' + v.help + ': ' + v.nodes.slice(0, 3).map(n => n.html.slice(0, 160)).join(' | '))}))`, &found)
 			for _, v := range found.Violations {
@@ -451,7 +451,7 @@ func TestBrowserAxe(t *testing.T) {
 	}
 }
 
-// BenchmarkFirstPaint opens the page of five runs of 100 workloads.
+// BenchmarkFirstPaint opens a page of five runs with 100 workloads each.
 func BenchmarkFirstPaint(b *testing.B) {
 	page := startBrowser(b)
 	file := filepath.Join(b.TempDir(), "five.html")

@@ -14,7 +14,7 @@ import (
 	"fisub/internal/ui"
 )
 
-// A chart is a picture whose positions are computed. A narrow screen scrolls it, so that its text stays legible.
+// A chart has computed positions. A narrow screen scrolls it, so that its text stays legible.
 type chart struct {
 	ID           string
 	Title, Desc  string
@@ -25,13 +25,13 @@ type chart struct {
 	XTicks, YTicks           []tick
 	Lines                    []line
 	Bands                    []band
-	Marks                    []mark // none: there is nothing to show
+	Marks                    []mark // if empty, there is nothing to show
 	Legend                   []legend
 }
 
 type tick struct {
 	At    float64
-	Label string // "" for a line alone
+	Label string // "" for a tick without a label
 }
 
 type line struct{ Class, Path string }
@@ -40,17 +40,17 @@ type band struct{ Y, Height float64 }
 
 type mark struct {
 	Class    string
-	Path     string // around 0, 0
+	Path     string // centred on 0, 0
 	X, Y     float64
 	Title    string
 	Workload string
-	Interval bool // there is a bar, from Lo to Hi
+	Interval bool // draw an error bar from Lo to Hi
 	Lo, Hi   float64
 }
 
 type legend struct{ Class, Path, Text string }
 
-// A point is one workload in a chart. All values are above 0; those that are not known are 0.
+// A point is one workload in a chart. All values are positive; an unknown value is 0.
 type point struct {
 	axes          map[string]int
 	value, lo, hi float64
@@ -58,16 +58,16 @@ type point struct {
 	workload      string
 }
 
-// A series is what has one shape, or is a line through its points.
+// A series is a set of points with one shape, or a line.
 type series struct {
 	name   string
 	class  string
-	shape  string // "" is a line
+	shape  string // "" for a line
 	hollow bool
 	points []point
 }
 
-// The shapes are drawn around 0, 0.
+// The shapes are centred on 0, 0.
 const (
 	circle       = "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0z"
 	square       = "M-3.6-3.6h7.2v7.2h-7.2z"
@@ -79,7 +79,7 @@ const (
 
 var shapes = []string{circle, square, diamond, triangleUp, triangleDown, cross}
 
-// axisValues are the values that each axis has among the workloads.
+// axisValues returns the set of values that each axis takes.
 func axisValues(workloads []runs.Row) map[string]map[int]bool {
 	values := map[string]map[int]bool{}
 	for _, w := range workloads {
@@ -93,8 +93,8 @@ func axisValues(workloads []runs.Row) map[string]map[int]bool {
 	return values
 }
 
-// spreadAxis is the axis that charts run along: batch_size where workloads differ in it, else the one with the most
-// values; "" where they differ in none, or an axis has values that a logarithmic scale cannot show.
+// spreadAxis returns the horizontal axis of charts: batch_size if it varies, else the axis with the most values. It
+// returns "" if no axis varies. Axes with the value 0 do not qualify: the scale is logarithmic.
 func spreadAxis(workloads []runs.Row) string {
 	values := axisValues(workloads)
 	best := ""
@@ -110,8 +110,8 @@ func spreadAxis(workloads []runs.Row) string {
 	return best
 }
 
-// measured are the series of the workloads that ran at place, "" for all: the solution's, the baseline's, the copy's
-// and the empty kernel's.
+// measured returns the series of the workloads that ran at place (all if ""): solution, baseline, plain copy and empty
+// kernel.
 func (r *Subject) measured(place string) (own, theirs, copied, empty series) {
 	baseline := ""
 	if b := r.Run.Run.Baseline; b != nil {
@@ -141,7 +141,7 @@ func (r *Subject) measured(place string) (own, theirs, copied, empty series) {
 	return own, theirs, copied, empty
 }
 
-// latency is the chart of the run's latencies; nil where nothing was timed.
+// latency returns the chart of the run's latencies, or nil if nothing was timed.
 func (r *Subject) latency(id string) *chart {
 	var all, lines []series
 	if !r.Split() {
@@ -165,11 +165,12 @@ func (r *Subject) latency(id string) *chart {
 	return latencies(id, spreadAxis(r.Workloads), l2, all, lines)
 }
 
-// mostRuns is how many runs one chart shows.
+// mostRuns is the maximum number of runs in one chart.
 const mostRuns = 6
 
-// latency is the chart of all runs of the first one's definition that were timed on one GPU, with the first baseline
-// and the first copy among them; nil where there are less than two.
+// latency returns a chart of up to mostRuns runs that share the first run's definition and were timed on a single GPU,
+// with the first baseline and the first copy among them. It returns nil for fewer than two runs or for different L2
+// states.
 func (r *Report) latency(id string) *chart {
 	var all, lines []series
 	var l2 string
@@ -194,7 +195,7 @@ func (r *Report) latency(id string) *chart {
 		}
 		_, state := run.conditions()
 		if l2 = cmp.Or(l2, state); l2 != state {
-			return nil // of different conditions
+			return nil // the latencies are not comparable
 		}
 	}
 	if len(all) < 2 {
@@ -204,7 +205,7 @@ func (r *Report) latency(id string) *chart {
 	return latencies(id, spreadAxis(r.Runs[0].Workloads), l2, append([]series{theirs}, all...), lines)
 }
 
-// latencies draws them along axis; nil where there are none.
+// latencies draws the series along axis, or returns nil without series.
 func latencies(id, axis, l2 string, all, lines []series) *chart {
 	none := func(s series) bool { return len(s.points) == 0 }
 	all, lines = slices.DeleteFunc(all, none), slices.DeleteFunc(lines, none)
@@ -232,7 +233,7 @@ func axisName(axis string) string {
 	return clean(axis, 40)
 }
 
-// speedups is the chart of the run's speed-ups over its baseline; nil where there are less than two.
+// speedups returns the chart of the speed-ups over the baseline, or nil for fewer than two.
 func (r *Subject) speedups(id string) *chart {
 	b := r.Run.Run.Baseline
 	if b == nil || r.Emulated {
@@ -261,7 +262,7 @@ func (r *Subject) speedups(id string) *chart {
 	return c
 }
 
-// chart is that of the ratios; nil where there are none.
+// chart returns the chart of the ratios, or nil without ratios.
 func (c *Comparison) chart(id string) *chart {
 	axis := spreadAxis(c.A.Workloads)
 	by := []series{{name: "faster", class: "good", shape: triangleDown}, {name: "same", class: "same", shape: circle},
@@ -291,7 +292,7 @@ func (c *Comparison) chart(id string) *chart {
 	return pic
 }
 
-// drawable leaves out what no run can have measured.
+// drawable drops values that no measurement can have.
 func drawable(points []point) []point {
 	sane := func(v float64) bool { return v >= 1e-6 && v <= 1e18 }
 	points = slices.DeleteFunc(points, func(p point) bool { return !sane(p.value) })
@@ -303,7 +304,7 @@ func drawable(points []point) []point {
 	return points
 }
 
-// span gives the least and the greatest of the points' values that are above 0.
+// span returns the smallest and the largest positive value of the points.
 func span(all []series, of func(point) float64) (lo, hi float64) {
 	lo, hi = math.Inf(1), 0
 	for _, s := range all {
@@ -316,8 +317,8 @@ func span(all []series, of func(point) float64) (lo, hi float64) {
 	return lo, hi
 }
 
-// draw draws all. Both scales are logarithmic; unit above 0 is a value to draw a line at, limits are the edges
-// of a band around it. Without an axis points stand in their order.
+// draw fills in the chart with logarithmic scales. It draws a line at unit if that is positive, and a band between the
+// two limits. If axis is "", the points keep their order.
 func (c *chart) draw(axis string, all []series, label func(float64) string, unit float64, limits ...float64) {
 	for i := range all {
 		all[i].points = drawable(all[i].points)
@@ -335,7 +336,7 @@ func (c *chart) draw(axis string, all []series, label func(float64) string, unit
 	for _, v := range append(slices.Clone(limits), unit) {
 		reach(v)
 	}
-	var at []int // values of the axis, ascending
+	var at []int // distinct values of the axis, ascending
 	most := 0
 	for _, s := range all {
 		for _, p := range s.points {
@@ -355,7 +356,7 @@ func (c *chart) draw(axis string, all []series, label func(float64) string, unit
 	values := scaleTicks(lo, hi)
 	lo, hi = values[0], values[len(values)-1]
 
-	const gap, inset = 34.0, 28.0 // between labels of the axis; from the edges to the first and last place
+	const gap, inset = 34.0, 28.0 // minimum distance of tick labels; distance of the outermost points from the edges
 	c.W, c.H, c.Left, c.Top, c.Right, c.Bottom = 600, 340, 46, 26, 588, 298
 	y := func(v float64) float64 {
 		if !(v > 0) {
@@ -382,7 +383,7 @@ func (c *chart) draw(axis string, all []series, label func(float64) string, unit
 			last = t
 		}
 	}
-	room := 2*inset - 12 // for workloads of one value, side by side
+	room := 2*inset - 12 // for workloads of one value, next to each other
 	for i := 1; i < len(at); i++ {
 		room = min(room, 0.6*(x(at[i], 0)-x(at[i-1], 0)))
 	}
@@ -446,7 +447,7 @@ func (s *series) classes() string {
 	return s.class
 }
 
-// line goes through the points' values at each place, from edge to edge where there is only one.
+// line returns a path through the points, or a horizontal line if there is only one.
 func (s *series) line(axis string, x func(v, i int) float64, y func(float64) float64, left, right float64) string {
 	type place struct{ x, y float64 }
 	var path []place
@@ -467,8 +468,8 @@ func (s *series) line(axis string, x func(v, i int) float64, y func(float64) flo
 	return b.String()
 }
 
-// scaleTicks gives values for a logarithmic scale that holds lo and hi: 1, 2 and 5 in each decade, or even steps where
-// that would be few. The first is at or below lo, the last at or above hi.
+// scaleTicks returns ticks of a logarithmic scale from at most lo to at least hi: 1, 2 and 5 in each decade, or even
+// steps if that gives too few.
 func scaleTicks(lo, hi float64) (list []float64) {
 	if hi/lo < 3 {
 		step := niceStep(max((hi-lo)/4, lo/100))
@@ -488,7 +489,7 @@ func scaleTicks(lo, hi float64) (list []float64) {
 		for _, m := range []float64{1, 2, 5} {
 			v := m * decade
 			if v <= lo*(1+1e-9) {
-				list = nil // the least so far is below lo too
+				list = nil // an even smaller tick is not needed
 			}
 			list = append(list, v)
 			if v >= hi*(1-1e-9) && len(list) > 1 {
@@ -498,7 +499,7 @@ func scaleTicks(lo, hi float64) (list []float64) {
 	}
 }
 
-// niceStep is 1, 2, 2.5 or 5 times a power of ten, at or above v.
+// niceStep rounds v up to 1, 2, 2.5 or 5 times a power of ten.
 func niceStep(v float64) float64 {
 	p := math.Pow(10, math.Floor(math.Log10(v)))
 	for _, m := range []float64{1, 2, 2.5, 5} {
@@ -509,7 +510,7 @@ func niceStep(v float64) float64 {
 	return 10 * p
 }
 
-// trim is v with at most three significant digits and no zeros at the end.
+// trim formats v with about three digits and no trailing zeros.
 func trim(v float64) string {
 	if v >= 100 {
 		return fmt.Sprintf("%.0f", v)

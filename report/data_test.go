@@ -13,11 +13,11 @@ import (
 	"fisub/internal/event/eventtest"
 )
 
-// results are of real runs, with their first timings only.
+// results holds real runs, with their first timings only.
 const results = "testdata/runs"
 
-// measured makes a whole run folder of the run at dir, which has timings and run.json only: each workload gets a
-// verdict, and the speed-up that bench gives it.
+// measured completes the run in dir, which has only timings and run.json: it adds verdicts and the speed-ups that
+// bench would compute.
 func measured(t testing.TB, dir string) *runs.Run {
 	t.Helper()
 	bare, err := runs.Read(filepath.Join(results, dir))
@@ -47,13 +47,13 @@ func measured(t testing.TB, dir string) *runs.Run {
 	return folder(t, bare.Run, list...)
 }
 
-// folder writes a run folder, and reads it.
+// folder writes a run folder and reads it back.
 func folder(t testing.TB, run *event.Run, list ...event.Event) *runs.Run {
 	t.Helper()
 	f := runs.New(t.TempDir(), run.ID)
 	s := event.NewStream(f.Record)
 	s.Emit(event.Event{Type: event.TypeRun, Run: run})
-	var done event.Done // the totals of what was told
+	var done event.Done // totals of the events
 	for _, e := range list {
 		if e.Evaluated != nil && e.Evaluated.Passed() {
 			done.Passed++
@@ -78,7 +78,7 @@ func folder(t testing.TB, run *event.Run, list ...event.Event) *runs.Run {
 	return r
 }
 
-// gpuRun is about n workloads of two axes.
+// gpuRun returns a run of n workloads with two axes.
 func gpuRun(id string, n int) *event.Run {
 	r := &event.Run{Schema: event.Schema, ID: id, Started: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Fisub: "0.1.0",
 		Command: []string{"fisub", "local"}, Solution: "my-kernel", Author: "me",
@@ -97,7 +97,7 @@ func gpuRun(id string, n int) *event.Run {
 	return r
 }
 
-// samples makes timings around ns as bench makes them.
+// samples generates timings around ns in the form that bench records.
 func samples(seed uint64, ns float64, trials, calls int) *event.Samples {
 	r := rand.New(rand.NewPCG(seed, 1))
 	draw := func(ns float64, trials int) (all [][]int64) {
@@ -140,7 +140,7 @@ func samples(seed uint64, ns float64, trials, calls int) *event.Samples {
 		CopyShare: 0.9 * ns / own.MedianNS}
 }
 
-// passed are the events of a workload that passed.
+// passed returns the events of a workload that passed.
 func passed(w event.WorkloadRef, s *event.Samples) []event.Event {
 	abs, rel := 1.5e-7, 3e-4
 	e := eventtest.Verdict{Axes: w.Axes, Status: "PASSED", MaxAbs: abs, MaxRel: rel, UUID: w.UUID}.Evaluated()
@@ -157,10 +157,10 @@ func passed(w event.WorkloadRef, s *event.Samples) []event.Event {
 	return []event.Event{{Type: event.TypeEvaluated, Workload: w.UUID, Evaluated: e}}
 }
 
-// made are the runs that hundred has made: they take a while.
+// made caches the runs of hundred, which take a while.
 var made = map[string]*runs.Run{}
 
-// hundred is a run of 100 workloads with three trials of 150 calls: some fail, some are in doubt.
+// hundred returns a run of 100 workloads with three trials of 150 calls. Some fail, some are in doubt.
 func hundred(t testing.TB, id string, factor float64) *runs.Run {
 	if made[id] != nil {
 		return made[id]
@@ -193,9 +193,9 @@ func hundred(t testing.TB, id string, factor float64) *runs.Run {
 	return made[id]
 }
 
-var fiveMade *Report // by five: their comparisons take seconds
+var fiveMade *Report // cached by five: the comparisons take seconds
 
-// five is a report of five runs of 100 workloads.
+// five returns a report of five runs of 100 workloads.
 func five(t testing.TB) *Report {
 	if fiveMade != nil {
 		return fiveMade
@@ -208,7 +208,7 @@ func five(t testing.TB) *Report {
 	return fiveMade
 }
 
-// places is a run over two GPUs of different models.
+// places returns a run over two different GPUs.
 func places(t testing.TB) *runs.Run {
 	run := gpuRun("20260102-places", 6)
 	run.Baseline = nil
@@ -231,7 +231,7 @@ func places(t testing.TB) *runs.Run {
 	return folder(t, run, append(list, event.Event{Type: event.TypeDone, Done: &event.Done{Seconds: 1}})...)
 }
 
-// emulated is a run without latencies.
+// emulated returns a run without latencies.
 func emulated(t testing.TB) *runs.Run {
 	run := gpuRun("20260102-emu", 3)
 	run.Device, run.Baseline, run.Floors = event.Device{Kind: "emu", Name: "CPU", Emulated: true, Toolchain: "g++ 12"},
@@ -242,7 +242,7 @@ func emulated(t testing.TB) *runs.Run {
 	return folder(t, run, list...)
 }
 
-// hostile is a run whose every text tries to be more than text.
+// hostile returns a run in which every text attempts an injection.
 func hostile(t testing.TB) *runs.Run {
 	const script = `</title></style><script>document.title="owned"</script><img src="http://example.invalid/x.png" onerror="document.title='owned'">`
 	run := gpuRun("20260102-hostile", 2)
@@ -280,7 +280,7 @@ func newReport(t testing.TB, all ...*runs.Run) *Report {
 	return r
 }
 
-// pages are the reports that the tests look at.
+// pages holds the reports under test.
 var pages = map[string]func(t testing.TB) *Report{
 	"decode":  func(t testing.TB) *Report { return newReport(t, measured(t, "warp-per-row")) },
 	"contest": func(t testing.TB) *Report { return newReport(t, measured(t, "contest54")) },

@@ -12,7 +12,7 @@ import (
 	"fisub/internal/ui"
 )
 
-// A histogram shows all timings of one workload, with a strip for each trial, or for some trials next to each other.
+// A histogram shows all timings of one workload, in a strip for each trial or group of adjacent trials.
 type histogram struct {
 	ID, Title, Desc string
 	W, H            float64
@@ -22,13 +22,13 @@ type histogram struct {
 	Ticks           []tick
 	Official        float64 // position of the official latency
 	Interval        [2]float64
-	Note            string // of timings beyond the right edge
+	Note            string // about timings outside the range
 }
 
 type strip struct {
 	Label string
 	Base  float64
-	Text  float64 // where the label stands
+	Text  float64 // y of the label
 	Path  string
 }
 
@@ -36,11 +36,12 @@ const (
 	mostStrips = 6
 	mostBins   = 48
 
-	// tickNS is the step of a GPU's timer. Timings come within 1 ns of its multiples, so bins have their edges between.
+	// tickNS is the step of a GPU's timer. Timings come within 1 ns of its multiples, so bins have their edges
+	// halfway.
 	tickNS = 32
 )
 
-// timingsOf returns those of each trial, but for those that no run can have, and all in order.
+// timingsOf returns the plausible timings by trial, and all of them sorted.
 func timingsOf(s *event.Samples) (trials [][]int64, all []int64) {
 	if s == nil {
 		return nil, nil
@@ -54,8 +55,8 @@ func timingsOf(s *event.Samples) (trials [][]int64, all []int64) {
 	return trials, slices.Sorted(slices.Values(slices.Concat(trials...)))
 }
 
-// scale is what all histograms of a run show: from and to, as shares of a workload's official latency. Far timings are
-// not in it.
+// scale returns the range of all histograms of a run, as shares of a workload's official latency. Outliers are outside
+// of it.
 func scale(workloads []runs.Row) (from, to float64) {
 	from, to = 1, 1
 	for i := range workloads {
@@ -73,7 +74,7 @@ func scale(workloads []runs.Row) (from, to float64) {
 	return max(from, 0.5), min(to, 2)
 }
 
-// histogramOf returns a workload's histogram from and to these shares of its official latency; nil without timings.
+// histogramOf returns the histogram of a workload in this range, or nil if it has no timings.
 func histogramOf(w *runs.Row, id string, from, to float64) *histogram {
 	s := w.Samples
 	trials, all := timingsOf(s)
@@ -85,7 +86,7 @@ func histogramOf(w *runs.Row, id string, from, to float64) *histogram {
 	if steps := (hi - lo) / (tickNS * mostBins); steps > 0 {
 		width *= steps + 1
 	}
-	edge := (lo+tickNS/2)/tickNS*tickNS + tickNS/2 // the first at or above lo
+	edge := (lo+tickNS/2)/tickNS*tickNS + tickNS/2 // the first edge at or above lo
 	n := int(max(1, (hi-edge+width-1)/width))
 	h := &histogram{ID: id, W: 300, Left: 40, Right: 292,
 		Title: fmt.Sprintf("%s, workload %s: %s", axesText(w.Axes), plain.Short(w.UUID), ui.Micros(s.MedianNS)),
@@ -94,7 +95,7 @@ func histogramOf(w *runs.Row, id string, from, to float64) *histogram {
 			ui.Micros(float64(all[0])), ui.Micros(float64(all[len(all)-1])), ui.Micros(s.MedianNS), ui.Micros(s.Interval.LoNS),
 			ui.Micros(s.Interval.HiNS))}
 	end := edge + int64(n)*width
-	pixels := (h.Right - h.Left) / (to - from) / s.MedianNS // for 1 ns
+	pixels := (h.Right - h.Left) / (to - from) / s.MedianNS // per ns
 	x := func(ns float64) float64 {
 		return math.Max(h.Left, math.Min(h.Right, h.Left+(ns-from*s.MedianNS)*pixels))
 	}
@@ -148,10 +149,10 @@ func histogramOf(w *runs.Row, id string, from, to float64) *histogram {
 	return h
 }
 
-// Band is the width of the interval's band.
+// Band returns the width of the interval's band.
 func (h *histogram) Band() float64 { return math.Max(1, h.Interval[1]-h.Interval[0]) }
 
-// outline draws bars of width w on base; empty ones are skipped.
+// outline returns the path of bars of width w on base. It skips empty bins.
 func outline(bins []int, left, w, base, unit float64) string {
 	var b strings.Builder
 	for i := 0; i < len(bins); i++ {
@@ -167,7 +168,7 @@ func outline(bins []int, left, w, base, unit float64) string {
 	return b.String()
 }
 
-// linearTicks gives about n round values between lo and hi.
+// linearTicks returns about n round values between lo and hi.
 func linearTicks(lo, hi float64, n int) (list []float64) {
 	step := niceStep((hi - lo) / float64(n))
 	for i := 0; i <= 4*n; i++ {

@@ -26,10 +26,10 @@ var (
 	page = template.Must(template.New("page").Funcs(template.FuncMap{
 		"num": func(v float64) string { return strings.TrimSuffix(fmt.Sprintf("%.1f", v), ".0") },
 		"add": func(a, b float64) float64 { return a + b },
-		// key is what rows and marks of one workload have in common.
+		// key identifies the rows and marks of one workload.
 		"key":   func(workload string) string { return fmt.Sprintf("%.4x", sha256.Sum256([]byte(workload))) },
 		"style": func() template.CSS { return template.CSS(styleText) },
-		// The policy of the page lets this script run, by its hash, and no other.
+		// The page's content security policy allows only this script, by its hash.
 		"script": func() template.JS { return template.JS(scriptText) },
 		"scripthash": func() string {
 			sum := sha256.Sum256([]byte(scriptText))
@@ -41,22 +41,22 @@ var (
 // A section is one run on the page.
 type section struct {
 	ID       string // prefix of the ids in it
-	Heading  string // of the run, "" where it is the only one
-	Sub      bool   // its parts are one level below
+	Heading  string // of the run; "" if it is the only one
+	Sub      bool   // headings are one level lower
 	Run      *Subject
-	Lines    []string // about what it is
+	Lines    []string // definition, device, id and start of the run
 	Summary  []string
 	Figures  []figure
 	Charts   []*chart
-	Groups   []table // workloads by their axes
+	Groups   []table // workloads grouped by their axes
 	Tables   []table // workloads
 	Hist     []*histogram
 	Findings []finding
 	Failed   []failure
 	Warnings []string
-	Looked   []string // what an emulated run has looked for
+	Looked   []string // mistakes that the run looked for
 	Steady   string   // the state of the GPU for most workloads
-	Trust    []table  // and for those where it was another
+	Trust    []table  // workloads for which it differed
 	Kernels  []table
 	Facts    table
 }
@@ -78,17 +78,17 @@ type difference struct {
 	Tables      []table
 }
 
-// HTML writes the page: one file that asks for nothing else.
+// HTML writes the page as one self-contained file.
 func (r *Report) HTML(w io.Writer) error {
 	view := struct {
 		Title       string
 		Report      *Report
 		Overview    []table
-		Charts      []*chart // of all runs
+		Charts      []*chart // over all runs
 		Sections    []section
 		Differences []difference
 		Timed       bool // a run has latencies
-		Brief       bool // sections leave out what a page of that run alone shows
+		Brief       bool // sections omit details that the page of a single run shows
 	}{Title: r.Runs[0].Name(), Report: r}
 	if len(r.Runs) > 1 {
 		all := 0
@@ -107,7 +107,7 @@ func (r *Report) HTML(w io.Writer) error {
 	}
 	for i, run := range r.Runs {
 		s := run.section(i+1, view.Brief)
-		if len(view.Charts) > 0 && view.Brief { // which show all runs
+		if len(view.Charts) > 0 && view.Brief { // those charts show all runs
 			s.Charts = nil
 		}
 		if len(r.Runs) > 1 {
@@ -127,10 +127,11 @@ func (r *Report) HTML(w io.Writer) error {
 	return page.Execute(w, view)
 }
 
-// most is how many workloads the runs of a page have together that shows them whole. With more it would take megabytes.
+// most is the number of workloads, over all runs, up to which a page shows every detail. Beyond it the page would take
+// megabytes.
 const most = 200
 
-// brief leaves out the figures that show at the pointer.
+// brief removes the exact figures shown when hovering.
 func (t *table) brief() {
 	for _, row := range t.Rows {
 		for i := range row {
@@ -206,19 +207,19 @@ func (r *Subject) section(n int, brief bool) section {
 	return s
 }
 
-// L2 is the state of the cache that the run's latencies are of.
+// L2 returns the L2 state behind the run's latencies.
 func (r *Subject) L2() string {
 	_, l2 := r.conditions()
 	return l2
 }
 
-// Middle is half way between the edges of the plot.
+// Middle returns the horizontal centre of the plot.
 func (c *chart) Middle() float64 { return (c.Left + c.Right) / 2 }
 
-// PlotWidth is the width between the edges of the plot.
+// PlotWidth returns the width of the plot.
 func (c *chart) PlotWidth() float64 { return c.Right - c.Left }
 
-// Empty is the time of an empty kernel, "" where it was not timed.
+// Empty returns the time of an empty kernel, or "" if it was not timed.
 func (s section) Empty() string {
 	if ns := s.Run.empty(); ns > 0 {
 		return nanos(ns).Text
@@ -226,13 +227,13 @@ func (s section) Empty() string {
 	return ""
 }
 
-// Count is how many workloads have a histogram.
+// Count returns the number of workloads with a histogram, as text.
 func (s section) Count() string { return plain.Count(len(s.Hist), "workload") }
 
-// Latency says what the section's latencies are, "" where there are none.
+// Latency describes the section's latencies, or returns "" if nothing was timed.
 func (s section) Latency() string { return s.Run.Latency() }
 
-// failure is what there is to say about a workload that did not pass.
+// failure describes a workload that did not pass.
 func (r *Subject) failure(w *runs.Row) failure {
 	f := failure{Workload: clean(w.UUID, 80), Verdict: clean(r.verdict(w), 60)}
 	if w.Failed != nil {
@@ -273,5 +274,5 @@ func (c *Comparison) section(n int, heading string, brief bool) difference {
 	return d
 }
 
-// Threshold is the smallest difference that matters to the comparisons, in per cent.
+// Threshold returns the smallest difference that the comparisons count, in per cent.
 func (r *Report) Threshold() string { return fmt.Sprintf("%g %%", 100*compare.Threshold) }

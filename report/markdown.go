@@ -11,14 +11,13 @@ import (
 	"fisub/internal/plain"
 )
 
-// mostOpen is how many workloads a table has before it is folded.
+// mostOpen is the maximum number of rows of a table that is not folded.
 const mostOpen = 20
 
-// briefly are the columns of the table of workloads that Markdown leaves out; HTML has them.
+// briefly lists the columns that Markdown omits from the table of workloads. HTML has them.
 var briefly = []string{"Max abs", "Max rel", "Min", "GB/s", "Warm L2"}
 
-// Markdown writes what a comment under a pull request should have: the verdict, and one table for each run and
-// comparison.
+// Markdown writes a comment for a pull request: the verdict, and one table for each run and comparison.
 func (r *Report) Markdown(w io.Writer) error {
 	b := bufio.NewWriter(w)
 	for i := range r.Comparisons {
@@ -111,7 +110,7 @@ func markdownTable(b *bufio.Writer, t *table, without []string) {
 	}
 }
 
-// md makes plain text of s: no markup, no HTML, no mention of a person.
+// md escapes s as plain text: no markup, no HTML, no mentions.
 func md(s string) string {
 	var b strings.Builder
 	for i, r := range s {
@@ -123,7 +122,7 @@ func md(s string) string {
 				b.WriteByte('\\')
 			}
 		case '@':
-			b.WriteString("@\u2060") // a word joiner: nobody is called
+			b.WriteString("@\u2060") // the word joiner prevents a mention
 			continue
 		}
 		b.WriteRune(r)
@@ -131,7 +130,7 @@ func md(s string) string {
 	return b.String()
 }
 
-// inWord tells whether the underscore at i is between letters or digits, where it marks nothing.
+// inWord reports whether the underscore at i is inside a word and thus no markup.
 func inWord(s string, i int) bool {
 	letter := func(c byte) bool {
 		return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'

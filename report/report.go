@@ -1,5 +1,5 @@
-// Package report writes runs for people: one HTML page that needs no network, or a Markdown table. All figures come
-// from the runs and from bench/compare. The contents of a run folder are not trusted.
+// Package report renders runs for people: as an HTML page that needs no network, or as Markdown. All figures come from
+// the runs and from bench/compare. The contents of a run folder are not trusted.
 package report
 
 import (
@@ -19,31 +19,31 @@ import (
 	"fisub/internal/ui"
 )
 
-// A Report is about one run or more. Its runs are not changed while it is written.
+// A Report covers one or more runs. Writing it does not change them.
 type Report struct {
-	Version     string // of the program that writes it
+	Version     string // of fisub
 	Runs        []*Subject
-	Comparisons []Comparison // each further run with the first
+	Comparisons []Comparison // the first run with each other run
 }
 
-// A Subject is a run and what is needed to show it.
+// A Subject is a run prepared for display.
 type Subject struct {
 	*runs.Run
 	Axes []string // names, in order
-	// those that have a verdict or could not be judged, in the order of the run, then those that are missing
+	// workloads with a verdict or a failure, in the order of the run, then the missing ones
 	Workloads []runs.Row
-	Timed     bool // there is a latency to show: never on an emulated device
+	Timed     bool // has a latency to show; always false on the virtual GPU
 	Emulated  bool // nothing ran on a GPU
 }
 
-// A Comparison is of run B with run A.
+// A Comparison compares run B with run A.
 type Comparison struct {
 	A, B   *Subject
 	Result *compare.Result
-	Err    error // why they cannot be compared; Result is then nil
+	Err    error // why the runs cannot be compared; Result is then nil
 }
 
-// Warnings is what the comparison should be read with.
+// Warnings returns the caveats of the comparison.
 func (c *Comparison) Warnings() []string {
 	var list []string
 	warn := func(format string, args ...any) { list = append(list, clean(fmt.Sprintf(format, args...), 400)) }
@@ -64,10 +64,10 @@ func (c *Comparison) Warnings() []string {
 	return list
 }
 
-// ErrUnknown says that a run folder does not tell what ran.
+// ErrUnknown means that a run folder has no record of the solution and its workloads.
 var ErrUnknown = errors.New("it has no run.json")
 
-// New makes a report about all, at least one, in this order. A run that does not tell what ran wraps ErrUnknown.
+// New makes a report about one or more runs, in this order. The error wraps ErrUnknown if a run has no run.json.
 func New(version string, all ...*runs.Run) (*Report, error) {
 	r := &Report{Version: version}
 	for _, run := range all {
@@ -84,7 +84,7 @@ func New(version string, all ...*runs.Run) (*Report, error) {
 	return r, nil
 }
 
-// locate gives the sources in the texts of w the paths that the user knows.
+// locate replaces source paths in the texts of w by paths that the user knows.
 func locate(w *runs.Row, r *event.Run) {
 	if r.Folder == "" {
 		return
@@ -147,12 +147,12 @@ func newRun(r *runs.Run) *Subject {
 	return run
 }
 
-// Name is the solution and the beginning of its hash.
+// Name returns the solution's name and the start of its content hash.
 func (r *Subject) Name() string {
 	return clean(r.Run.Run.Solution, 80) + " " + plain.Short(r.Run.Run.ContentHash)
 }
 
-// name tells run from the others.
+// name returns the name of run, with the run's id if another run has the same name.
 func (r *Report) name(run *Subject) string {
 	for _, other := range r.Runs {
 		if other != run && other.Name() == run.Name() {
@@ -162,7 +162,7 @@ func (r *Report) name(run *Subject) string {
 	return run.Name()
 }
 
-// verdict is the contest's status, or lower-case words if there is none.
+// verdict returns the contest's status, or lower-case words for a workload without a status.
 func (r *Subject) verdict(w *runs.Row) string {
 	switch {
 	case w.Evaluated != nil:
@@ -185,10 +185,10 @@ func speedupOf(w *runs.Row) *float64 {
 	return w.Evaluated.Speedup()
 }
 
-// Split tells whether the run had more than one place: figures of different GPUs are then not summed up.
+// Split reports whether the run used several places. Figures of different GPUs are not averaged.
 func (r *Subject) Split() bool { return len(r.Places) > 1 }
 
-// device is that of a workload.
+// device returns the device that ran w.
 func (r *Subject) device(w *runs.Row) event.Device {
 	for _, p := range r.Places {
 		if p.Name == w.Place {
@@ -198,7 +198,7 @@ func (r *Subject) device(w *runs.Row) event.Device {
 	return r.Run.Run.Device
 }
 
-// where says what the run ran on.
+// where names the device of the run, or all its devices.
 func (r *Subject) where() string {
 	if !r.Split() {
 		return deviceText(r.Run.Run.Device)
@@ -219,7 +219,7 @@ func deviceText(d event.Device) string {
 	return clean(fmt.Sprintf("%s (%s, driver %s)", d.Name, d.Arch, d.Driver), 120)
 }
 
-// Summary is the verdict in sentences.
+// Summary returns the verdict in sentences.
 func (r *Subject) Summary() []string {
 	counts := r.Totals()
 	judged := counts.Passed + counts.Failed
@@ -255,8 +255,8 @@ func (r *Subject) Summary() []string {
 	return list
 }
 
-// Mean is the mean over the passed workloads of the official latency in nanoseconds; 0 where there is none, and where
-// the run had several places.
+// Mean returns the mean official latency of the passed workloads in nanoseconds, or 0 if nothing was timed or the run
+// used several places.
 func (r *Subject) Mean() float64 {
 	if !r.Timed || r.Split() {
 		return 0
@@ -264,7 +264,7 @@ func (r *Subject) Mean() float64 {
 	return r.Official()
 }
 
-// conditions names the timers and states of the L2 that the run's latencies are of.
+// conditions returns the timers and the L2 states behind the run's latencies.
 func (r *Subject) conditions() (timer, l2 string) {
 	timers, states := map[string]bool{}, map[string]bool{}
 	for _, w := range r.Workloads {
@@ -276,7 +276,7 @@ func (r *Subject) conditions() (timer, l2 string) {
 	return strings.Join(slices.Sorted(maps.Keys(timers)), " and "), strings.Join(slices.Sorted(maps.Keys(states)), " and ")
 }
 
-// Latency says what the latencies are; "" where there are none.
+// Latency describes the run's latencies, or returns "" if nothing was timed.
 func (r *Subject) Latency() string {
 	if !r.Timed {
 		return ""
@@ -285,7 +285,7 @@ func (r *Subject) Latency() string {
 	return ui.Latency(r.Run.Run.Profile, l2, timer)
 }
 
-// empty is the longest time of an empty kernel in nanoseconds, 0 where it was not timed.
+// empty returns the longest time of an empty kernel in nanoseconds, or 0 if it was not timed.
 func (r *Subject) empty() (ns float64) {
 	for _, w := range r.Workloads {
 		if w.Samples != nil {
@@ -295,7 +295,8 @@ func (r *Subject) empty() (ns float64) {
 	return ns
 }
 
-// Looked says which mistakes the run looked for, and how many results it judged; nil if its record does not tell.
+// Looked lists the mistakes that the run looked for and how many results it judged, or returns nil if the run did not
+// record this.
 func (r *Subject) Looked() []string {
 	l := r.Run.Run.Looked
 	if l == nil {
@@ -314,7 +315,7 @@ func (r *Subject) Looked() []string {
 	return list
 }
 
-// Facts names what ran where; r.Run must not be nil.
+// Facts describes the run and its environment. r.Run must not be nil.
 func Facts(r *runs.Run) [][2]string {
 	f := r.Run
 	state := r.State()
@@ -365,7 +366,7 @@ func Facts(r *runs.Run) [][2]string {
 	return rows
 }
 
-// Conclusion gives the sentences about res as a whole that stand above its verdict.
+// Conclusion returns the sentences about the whole comparison that precede the verdict.
 func Conclusion(res *compare.Result) []string {
 	var counts []string
 	for _, v := range []compare.Verdict{compare.Faster, compare.Same, compare.Slower, compare.Unclear,
@@ -402,13 +403,13 @@ func Conclusion(res *compare.Result) []string {
 	return list
 }
 
-// untimed tells whether all workloads pass in both runs, and that is all.
+// untimed reports whether all workloads passed in both runs but none was timed in both.
 func untimed(res *compare.Result) bool {
 	timed := func(row compare.Row) bool { return row.Why != "not timed" }
 	return len(res.Rows) > 0 && !slices.ContainsFunc(res.Rows, timed)
 }
 
-// VerdictText is a verdict with its reason.
+// VerdictText returns a verdict with its reason.
 func VerdictText(v compare.Verdict, why string) string {
 	if why == "" {
 		return string(v)
@@ -419,7 +420,7 @@ func VerdictText(v compare.Verdict, why string) string {
 	return string(v) + ": " + why
 }
 
-// RatioText gives a ratio and its interval; r may be nil.
+// RatioText formats a ratio and its interval. r may be nil.
 func RatioText(r *compare.Ratio) (value, interval string) {
 	if r == nil {
 		return "-", "-"
@@ -427,7 +428,7 @@ func RatioText(r *compare.Ratio) (value, interval string) {
 	return fmt.Sprintf("%.3f", r.Value), fmt.Sprintf("%.3f to %.3f", r.Lo, r.Hi)
 }
 
-// SideText is the median that a ratio is of, or what the workload has instead.
+// SideText returns the median latency, or the status if the workload was not timed.
 func SideText(s compare.Side) string {
 	switch {
 	case s.Status == "":
@@ -438,7 +439,7 @@ func SideText(s compare.Side) string {
 	return s.Status
 }
 
-// axesText is "batch_size 4, n 7".
+// axesText formats axes such as "batch_size 4, n 7".
 func axesText(axes map[string]int) string {
 	var list []string
 	for _, name := range slices.Sorted(maps.Keys(axes)) {

@@ -51,8 +51,8 @@ func TestMarkdown(t *testing.T) {
 	}
 }
 
-// Of a long table Markdown shows what did not pass outside of the fold, and all of it stays below the 65,536 characters
-// that a comment may have.
+// Markdown shows the failures of a long table outside of the fold, and stays below GitHub's limit of 65,536 characters
+// for a comment.
 func TestMarkdownOfMany(t *testing.T) {
 	var b bytes.Buffer
 	if err := newReport(t, hundred(t, "20260102-a", 1)).Markdown(&b); err != nil {
@@ -91,7 +91,7 @@ func TestSize(t *testing.T) {
 	}
 }
 
-// Whatever a run's texts are, they are text: no element, attribute or address comes from them.
+// Texts of a run stay text: they add no element, attribute or address.
 func TestHostile(t *testing.T) {
 	var b bytes.Buffer
 	if err := newReport(t, hostile(t)).HTML(&b); err != nil {
@@ -126,7 +126,7 @@ func TestHostile(t *testing.T) {
 
 var tags = regexp.MustCompile(`<[/!]?[a-zA-Z]+`)
 
-// An emulated run has no latency and no speed-up anywhere, also where its folder claims some.
+// An emulated run never has a latency or a speed-up, even if its folder claims some.
 func TestEmulated(t *testing.T) {
 	run := gpuRun("20260102-fake", 2)
 	run.Device.Emulated = true
@@ -146,7 +146,7 @@ func TestEmulated(t *testing.T) {
 	}
 }
 
-// Figures of two GPUs are never made into one.
+// Figures of two GPUs are never combined.
 func TestPlaces(t *testing.T) {
 	r := newReport(t, places(t)).Runs[0]
 	if got := r.Mean(); got != 0 {
@@ -174,7 +174,7 @@ func TestPlaces(t *testing.T) {
 	}
 }
 
-// The steps of a call are told once for all workloads, with the range of their times.
+// Each step of a call is listed once for all workloads, with the range of its times.
 func TestKernels(t *testing.T) {
 	run := hundred(t, "20260101-a", 1)
 	r := newReport(t, run)
@@ -209,7 +209,7 @@ func TestKernels(t *testing.T) {
 	}
 }
 
-// The comparison is bench/compare's, with its words; what it refuses is a sentence.
+// The report repeats the result and the words of bench/compare. A refused comparison becomes a sentence.
 func TestComparison(t *testing.T) {
 	a, b := hundred(t, "20260102-a", 1), hundred(t, "20260102-b", 0.9)
 	r := newReport(t, a, b, emulated(t))
@@ -247,7 +247,8 @@ func TestComparison(t *testing.T) {
 	}
 }
 
-// TestTimingsOnly: of folders with timings and no verdicts, run.json tells the sizes, and nobody says that nothing passed.
+// TestTimingsOnly: folders with timings but no verdicts get their axes from run.json, and the page does not claim that
+// nothing passed.
 func TestTimingsOnly(t *testing.T) {
 	var all []*runs.Run
 	for _, name := range []string{"triton", "ours"} {
@@ -279,7 +280,7 @@ func TestNoRunJSON(t *testing.T) {
 	}
 }
 
-// Each timing is in one bin of its trial, or beyond.
+// Each timing is in one bin of its trial, or outside the range.
 func TestHistogram(t *testing.T) {
 	for _, test := range []struct {
 		name   string
@@ -324,7 +325,7 @@ func TestHistogram(t *testing.T) {
 	}
 }
 
-// All histograms of a run have one scale: the same share of a workload's latency is at the same place.
+// All histograms of a run share a scale: the same share of a workload's latency is at the same position.
 func TestHistogramScale(t *testing.T) {
 	var list []runs.Row
 	for _, ns := range []int64{2000, 40000} {
@@ -341,7 +342,7 @@ func TestHistogramScale(t *testing.T) {
 	}
 }
 
-// What was the same for most workloads is a sentence; a row is for those where it was not.
+// A sentence describes the state of most workloads. Rows list the exceptions.
 func TestTrust(t *testing.T) {
 	sentence, table := newReport(t, hundred(t, "20260101-a", 1)).Runs[0].trust("x")
 	if len(table.Rows) != 1 || table.Rows[0][0].Text != "00000003" {
@@ -352,7 +353,7 @@ func TestTrust(t *testing.T) {
 	}
 }
 
-// Workloads of the same axes are one row, with each of them behind a fold.
+// Workloads with the same axes share one row; the full table is folded.
 func TestGroups(t *testing.T) {
 	r := newReport(t, measured(t, "contest54"))
 	table := r.Runs[0].groups("g")
@@ -364,7 +365,7 @@ func TestGroups(t *testing.T) {
 	}
 }
 
-// Several runs stand in one chart, and what they were given differently in one table.
+// One chart shows several runs, and one table their different settings.
 func TestAllRuns(t *testing.T) {
 	r := newReport(t, hundred(t, "20260101-a", 1), hundred(t, "20260102-b", 0.9))
 	c := r.latency("x")
@@ -390,7 +391,7 @@ func TestAllRuns(t *testing.T) {
 	}
 }
 
-// What stands first on a screen is the verdict, before the contents, and the first of the failures is open.
+// The verdict comes before the contents, and the first failure is unfolded.
 func TestVerdictFirst(t *testing.T) {
 	for _, name := range []string{"decode", "emulated", "hostile"} {
 		var b bytes.Buffer
@@ -408,7 +409,7 @@ func TestVerdictFirst(t *testing.T) {
 	}
 }
 
-// Of several runs what became of each stands before the contents.
+// On a page of several runs the verdicts come before the contents.
 func TestVerdictsFirst(t *testing.T) {
 	for _, c := range pages["two"](t).overview().Head {
 		if c.Text == "Baseline" || c.Text == "Mean speed-up" {
@@ -430,7 +431,7 @@ func TestVerdictsFirst(t *testing.T) {
 	}
 }
 
-// A run says what it looked for, if its record tells, and shows the same finding in full once.
+// A run lists the mistakes that it looked for, if they were recorded, and shows a repeated finding in full only once.
 func TestLooked(t *testing.T) {
 	run := gpuRun("20260102-looked", 3)
 	run.Device = event.Device{Kind: "emu", Name: "CPU", Emulated: true}
@@ -550,7 +551,7 @@ func TestKernelName(t *testing.T) {
 	}
 }
 
-// Sources are named by their paths in the project, also where only their path in the solution was recorded.
+// Sources are named by their paths in the project, even if only their path in the solution was recorded.
 func TestSources(t *testing.T) {
 	run := gpuRun("20260101-s", 2)
 	run.Folder, run.Sources = "solution/cuda", []string{"kernel.cu"}

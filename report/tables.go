@@ -14,10 +14,10 @@ import (
 	"fisub/internal/ui"
 )
 
-// A table is one of the page's, ready to be written.
+// A table is a finished table, for every output format.
 type table struct {
 	ID, Caption string
-	Of          string // id of the heading that tells it from tables of that caption; "" where there is no other
+	Of          string // id of a heading that distinguishes it from tables with the same caption, or ""
 	Note        string // below the caption
 	Head        []column
 	Rows        [][]cell // the first cell of a row names it
@@ -25,17 +25,17 @@ type table struct {
 
 type column struct {
 	Text  string
-	Title string // what it means
+	Title string // explains the column
 	Right bool
 }
 
 type cell struct {
 	Text  string
-	Title string // with all digits
+	Title string // the value with all its digits
 	Class string // "good", "bad", "doubt", "code" or ""
 	Right bool
 
-	Workload string // that the row is of
+	Workload string // the row's workload
 }
 
 func (t *table) add(cells ...cell) {
@@ -49,7 +49,7 @@ func (t *table) add(cells ...cell) {
 	t.Rows = append(t.Rows, cells)
 }
 
-// drop takes out those of the columns that no row has anything in.
+// drop removes the named columns if every row leaves them empty.
 func (t *table) drop(names ...string) {
 	for i := len(t.Head) - 1; i > 0; i-- {
 		if slices.Contains(names, t.Head[i].Text) &&
@@ -62,7 +62,7 @@ func (t *table) drop(names ...string) {
 	}
 }
 
-// front puts a column behind the first, where a narrow screen still shows it.
+// front moves a column to second place, so that a narrow screen still shows it.
 func (t *table) front(name string) {
 	at := slices.IndexFunc(t.Head, func(c column) bool { return c.Text == name })
 	if at < 1 {
@@ -76,7 +76,7 @@ func (t *table) front(name string) {
 	}
 }
 
-// nanos is a time; none where it is 0.
+// nanos formats a time. The cell is empty if ns is 0.
 func nanos(ns float64) cell {
 	if ns <= 0 {
 		return cell{}
@@ -84,7 +84,7 @@ func nanos(ns float64) cell {
 	return cell{Text: ui.Micros(ns), Title: exactNS(ns)}
 }
 
-// timings is a figure with its interval.
+// timings formats a median with its interval.
 func timings(t *event.Timings) cell {
 	if t == nil {
 		return cell{}
@@ -138,7 +138,7 @@ func axisColumns(axes []string) (list []column) {
 	return list
 }
 
-// remarks are the marks of a workload that the sections below explain.
+// remarks returns short marks for findings and doubtful timings, which later sections explain.
 func remarks(w *runs.Row) cell {
 	var list []string
 	for _, f := range w.Findings {
@@ -153,7 +153,7 @@ func remarks(w *runs.Row) cell {
 	return cell{Text: strings.Join(slices.Compact(list), ", "), Class: "doubt"}
 }
 
-// workloads is the table of all verdicts and figures.
+// workloads returns the table of all verdicts and figures.
 func (r *Subject) workloads(id string) table {
 	t := table{ID: id, Caption: "Workloads, verdicts and figures"}
 	tol := r.Run.Run.Tolerance
@@ -203,8 +203,8 @@ func (r *Subject) workloads(id string) table {
 	return t
 }
 
-// groups is the table of the workloads put together by their axes, for those by which they differ; it has no rows where
-// that would be more than half of those of the table of workloads, or the figures are of several places.
+// groups returns a table with one row for each combination of the axes that vary. It has no rows if the grouping would
+// save less than half of the rows of the table of workloads, or if the run used several places.
 func (r *Subject) groups(id string) table {
 	values := axisValues(r.Workloads)
 	axes := slices.DeleteFunc(slices.Clone(r.Axes), func(name string) bool { return len(values[name]) < 2 })
@@ -245,7 +245,7 @@ func (r *Subject) groups(id string) table {
 	return t
 }
 
-// figures are the cells from the median to the baseline.
+// figures returns the cells from the median to the baseline.
 func figures(w *runs.Row, baseline bool) []cell {
 	var median, width, speedup, share, fastest, rate, warm, theirs cell
 	if s := w.Samples; s != nil {
@@ -268,8 +268,8 @@ func figures(w *runs.Row, baseline bool) []cell {
 	return []cell{median, width, share, fastest, rate, warm}
 }
 
-// trust is the state of the GPU while the workloads were timed: a sentence about all, and those workloads whose state
-// was another, or whose figures are in doubt.
+// trust describes the state of the GPU during the measurements: one sentence for most workloads, and a table of those
+// that were measured in another state or whose figures are in doubt.
 func (r *Subject) trust(id string) (sentence string, t table) {
 	t = table{ID: id, Caption: "Where the state of the GPU was another",
 		Note: "As NVML tells it; a range is of the readings during the measurement."}
@@ -337,7 +337,7 @@ func (r *Subject) trust(id string) (sentence string, t table) {
 	return fmt.Sprintf("%s timed%s, without throttling, other processes or doubt%s.", count, state(steady), others), t
 }
 
-// usualClock is the text of the SM clock that most workloads were timed at; of two as frequent ones, the first.
+// usualClock returns the most frequent SM clock, as text. On a tie the clock that reached the count first wins.
 func (r *Subject) usualClock() (usual string) {
 	counts := map[string]int{}
 	for _, w := range r.Workloads {
@@ -351,8 +351,8 @@ func (r *Subject) usualClock() (usual string) {
 	return usual
 }
 
-// state is what the clocks and the temperature were: " at 1980 MHz, memory 3201 MHz, 33 to 36 °C"; "" where nothing
-// tells.
+// state describes the clocks and the temperature: " at 1980 MHz, memory 3201 MHz, 33 to 36 °C". It returns "" if a
+// stamp is missing or has no readings.
 func state(stamps []*event.Stamp) string {
 	var lo, hi [3]float64
 	for i, s := range stamps {
@@ -387,7 +387,7 @@ func times(n int) string {
 	return fmt.Sprintf("%d times", n)
 }
 
-// readings are the least and the greatest of each of the GPU's figures during the measurement.
+// readings returns the minimum and maximum of each GPU figure during the measurement.
 func readings(s *event.Stamp) (lo, hi event.Reading) {
 	if s.During.N == 0 {
 		return s.Before, s.After
@@ -407,7 +407,7 @@ func clockCell(s *event.Stamp) cell {
 	return c
 }
 
-// stampCells are those from the SM clock to the ECC errors.
+// stampCells returns the cells from the SM clock to the ECC errors.
 func stampCells(s *event.Stamp) []cell {
 	lo, hi := readings(s)
 	throttled, others := cell{Text: "none"}, cell{Text: "none"}
@@ -442,7 +442,8 @@ func stampCells(s *event.Stamp) []cell {
 		between(lo.PowerW, hi.PowerW, 0, "W"), throttled, others, ecc}
 }
 
-// between is a range of figures, with that many digits and the unit behind it; 0 is a figure that NVML does not have.
+// between formats a range with the given number of digits and a unit. The cell is empty if both are 0: NVML then has
+// no reading.
 func between(lo, hi float64, digits int, unit string) cell {
 	a, b := fmt.Sprintf("%.*f", digits, lo), fmt.Sprintf("%.*f", digits, hi)
 	switch {
@@ -454,7 +455,7 @@ func between(lo, hi float64, digits int, unit string) cell {
 	return cell{Text: strings.TrimSuffix(a+" "+unit, " ")}
 }
 
-// kernels is what one call does on the GPU, each different launch once.
+// kernels lists the launches of one call, each distinct launch once.
 func (r *Subject) kernels(id string) table {
 	t := table{ID: id, Caption: "What one call does on the GPU",
 		Note: "As CUPTI saw it. Registers and local memory are of one thread, shared memory of one block.",
@@ -509,7 +510,7 @@ func (r *Subject) kernels(id string) table {
 	return t
 }
 
-// kernelCell names an activity; a demangled name goes without its parameters.
+// kernelCell names an activity. Demangled names lose their parameters.
 func kernelCell(a event.Activity) cell {
 	if a.Kind != "kernel" {
 		return cell{Text: clean(fmt.Sprintf("%s of %d bytes", a.Kind, a.Bytes), 80)}
@@ -539,7 +540,7 @@ func sizeCell(s [3]int) cell { return cell{Text: fmt.Sprintf("%d × %d × %d", s
 
 func bytesCell(n int64) cell { return cell{Text: fmt.Sprintf("%d B", n)} }
 
-// facts is the environment.
+// facts returns the table of the environment.
 func (r *Subject) facts(id string) table {
 	t := table{ID: id, Caption: "What ran where", Head: []column{{Text: "Fact"}, {Text: "Value"}}}
 	for _, f := range Facts(r.Run) {
@@ -548,7 +549,7 @@ func (r *Subject) facts(id string) table {
 	return t
 }
 
-// overview has a line for each run.
+// overview has one row for each run.
 func (r *Report) overview() table {
 	t := table{ID: "overview", Caption: "What was run", Head: []column{{Text: "Run"}, {Text: "Solution"}, {Text: "Device"},
 		{Text: "Passed", Right: true},
@@ -572,7 +573,7 @@ func (r *Report) overview() table {
 	return t
 }
 
-// configurations has what the runs were given that is not the same for all; no rows where that is nothing.
+// configurations lists the settings that differ between the runs. It has no rows if none differs.
 func (r *Report) configurations() table {
 	t := table{ID: "configurations", Caption: "What is not the same for all", Head: []column{{Text: "Fact"}}}
 	var names []string
@@ -603,7 +604,7 @@ func (r *Report) configurations() table {
 	return t
 }
 
-// table compares workload by workload.
+// table compares the runs workload by workload.
 func (c *Comparison) table(id string) table {
 	t := table{ID: id, Caption: "B against A, workload by workload",
 		Note: "B/A is a ratio of medians with its 95 % interval: above 1 where B is slower. The verdict is on B."}
@@ -641,8 +642,8 @@ func (c *Comparison) table(id string) table {
 	return t
 }
 
-// Table gives what a terminal shows of res, workload by workload: the head and the rows, and how the columns lie, as
-// ui.Terminal.Table takes it; none where there is no more to say than Conclusion does.
+// Table returns the comparison as ui.Terminal.Table takes it: the alignment of the columns, then the heading and one
+// row for each workload. It returns nothing if Conclusion already says everything.
 func Table(res *compare.Result) (layout string, rows [][]string) {
 	if untimed(res) {
 		return "", nil

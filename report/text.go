@@ -8,14 +8,13 @@ import (
 	"fisub/internal/plain"
 )
 
-// clean makes one line of at most n characters of a text from a run, without what could hide or turn round its
-// neighbours.
+// clean turns text from a run into one line of at most n characters, without characters that could hide or reorder the
+// text around it.
 func clean(s string, n int) string {
 	return plain.Cut(plain.Line(s), n)
 }
 
-// escapes are what programs send to terminals: control sequences, strings such as titles and links, and two-byte
-// escapes.
+// escapes matches terminal escapes: control sequences, strings such as titles and links, and two-byte escapes.
 var escapes = regexp.MustCompile("\x1b\\[[0-?]*[ -/]*[@-~]|\x1b[\\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\\\)|\x1b[ -/]*[0-~]")
 
 const (
@@ -23,7 +22,7 @@ const (
 	logBytes = 6000
 )
 
-// logText is the beginning of a log without terminal escapes. more says what is left out, "" where nothing is.
+// logText returns the beginning of a log without terminal escapes. more is a note if the log was cut, else "".
 func logText(log string) (text, more string) {
 	cut := len(log) > logBytes
 	if cut {
@@ -43,8 +42,8 @@ func logText(log string) (text, more string) {
 	return strings.Join(lines, "\n"), more
 }
 
-// exact is a number with all of its digits.
+// exact formats a number with all its digits.
 func exact(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }
 
-// exactNS is a time with all of its digits.
+// exactNS formats a time with all its digits.
 func exactNS(ns float64) string { return strconv.FormatFloat(ns, 'f', -1, 64) + " ns" }

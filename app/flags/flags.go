@@ -1,5 +1,5 @@
-// Package flags is about what stands on the command line: flags before arguments, --json, and what is wrong with a
-// flag. It knows no flag of fisub but that one.
+// Package flags handles the command line in general: flags after arguments, --json, and errors about flags. It knows
+// no other flag of fisub.
 package flags
 
 import (
@@ -14,10 +14,10 @@ import (
 	"fisub/internal/usage"
 )
 
-// JSON is the flag --json, which may have a value behind "=". It acts when it is found.
+// JSON is the flag --json, with an optional value as in --json=final. It acts as soon as it is parsed.
 type JSON struct {
 	*cli.BoolFlag
-	Mode func(value string) error // takes the value: "true" where there is none
+	Mode func(value string) error // receives the value, "true" by default
 }
 
 func (f JSON) Apply(set *flag.FlagSet) error {
@@ -30,12 +30,12 @@ func (f JSON) Get() any         { return true }
 
 func (f JSON) Set(value string) error { return f.Mode(value) }
 
-// First moves the flags of a command in front of its arguments: the flag package takes whatever follows an
-// argument for an argument. What follows "--" stays. pending is a last flag that lacks its value.
+// First moves the flags of a command before its arguments: the flag package treats everything after an argument as
+// arguments. Words after "--" stay. pending is a last flag whose value is missing.
 func First(program *cli.App, args []string) (sorted []string, pending cli.Flag) {
 	flags, commands := program.Flags, program.Commands
 	var first, arguments []string
-	forwards := false // what follows the first argument is another program's
+	forwards := false // words after the first argument belong to another program
 	rest := args[min(1, len(args)):]
 	for len(rest) > 0 {
 		word := rest[0]
@@ -73,10 +73,10 @@ func First(program *cli.App, args []string) (sorted []string, pending cli.Flag) 
 	return slices.Concat(args[:min(1, len(args))], first, arguments), pending
 }
 
-// Forwards reports whether what follows the first argument of c is another program's, flags too.
+// Forwards reports whether everything after the first argument of c, flags included, belongs to another program.
 func Forwards(c *cli.Command) bool { return strings.HasSuffix(c.ArgsUsage, "[ARGS...]") }
 
-// Named is the flag of that name, or nil.
+// Named returns the flag of that name, or nil.
 func Named(flags []cli.Flag, name string) cli.Flag {
 	i := slices.IndexFunc(flags, func(f cli.Flag) bool { return slices.Contains(f.Names(), name) })
 	if i < 0 {
@@ -85,21 +85,21 @@ func Named(flags []cli.Flag, name string) cli.Flag {
 	return flags[i]
 }
 
-// TakeValue tells whether f has one.
+// TakeValue reports whether f takes a value.
 func TakeValue(f cli.Flag) bool {
 	d, ok := f.(cli.DocGenerationFlag)
 	return ok && d.TakesValue()
 }
 
-// How the flag package refuses the value of a flag, a flag that there is not, and one without its value.
+// Errors of the flag package: an invalid value, an unknown flag, a missing value.
 var (
 	invalidValue = regexp.MustCompile(`^invalid (?:boolean )?value .* for (?:flag )?-([^:]+): `)
 	unknownFlag  = regexp.MustCompile(`^flag provided but not defined: --?(.*)$`)
 	noValue      = regexp.MustCompile(`^flag needs an argument: --?(.*)$`)
 )
 
-// Error says of err, about the flags of the command line, what is meant: which flag is like it, what it takes, else
-// where to look.
+// Error explains an error of the flag package. It names a similar flag or the kind of value that the flag takes, else
+// where to find the flags.
 func Error(flags []cli.Flag, command string, err error) error {
 	hint := command + " --help lists the flags"
 	if m := unknownFlag.FindStringSubmatch(err.Error()); m != nil {
@@ -130,8 +130,8 @@ func Error(flags []cli.Flag, command string, err error) error {
 	return usage.Errorf(hint, "%w", err)
 }
 
-// Checked is action, behind the refusal of arguments that c does not take, and of a flag or argument whose value is "":
-// a variable that a script has not set must not count as not given.
+// Checked wraps action. It first rejects arguments that c does not take, and empty values of flags and arguments: an
+// unset variable of a script must not count as a missing flag.
 func Checked(c *cli.Command, action cli.ActionFunc) cli.ActionFunc {
 	return func(ctx *cli.Context) error {
 		for _, at := range ctx.Lineage() {
@@ -159,7 +159,7 @@ func empty(place, fact string) error {
 	return usage.Errorf("is a variable of a script not set?", "%s: %s", place, fact)
 }
 
-// takes refuses arguments that c does not take: "A B [C...]" in its help stands for two or more.
+// takes rejects arguments that c does not take. "A B [C...]" in its help means two or more.
 func takes(c *cli.Command, args []string) error {
 	for _, arg := range args {
 		if strings.HasPrefix(arg, "-") && arg != "-" && !c.SkipFlagParsing {
@@ -181,7 +181,7 @@ func takes(c *cli.Command, args []string) error {
 	return nil
 }
 
-// Commands are the names of those that are not hidden.
+// Commands returns the names of the visible commands.
 func Commands(commands []*cli.Command) []string {
 	var names []string
 	for _, c := range commands {

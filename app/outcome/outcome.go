@@ -1,5 +1,5 @@
-// Package outcome has the object that --json=final prints: the result of a command, for a program that decides by it
-// what to do next. It says no more than the command's other output does.
+// Package outcome defines the object that --json=final prints: the result of a command, for programs that decide what
+// to do next. It contains nothing that the command's other output omits.
 package outcome
 
 import (
@@ -23,66 +23,66 @@ import (
 // Schema names the version of the object. Additions keep the version.
 const Schema = "fisub.final/1"
 
-// An Outcome is what one command came to. Its status is, of check, "sound" or "not sound"; of a run "passed", "not
-// passed", "no verdict" or "findings"; of compare the verdict on B; of each of them "error" or "interrupted" where it
-// came to nothing.
+// An Outcome is the result of one command. Its status depends on the command: check gives "sound" or "not sound"; a
+// run gives "passed", "not passed", "no verdict" or "findings"; compare gives the verdict on B. A command that failed
+// gives "error", an interrupted one "interrupted".
 type Outcome struct {
 	Schema  string `json:"schema"`
-	Command string `json:"command"`     // its words behind fisub
+	Command string `json:"command"`     // words after fisub, such as "runs show"
 	Status  string `json:"status"`      // see above
-	Exit    int    `json:"exit_status"` // as fisub help exit-status has it
+	Exit    int    `json:"exit_status"` // see fisub help exit-status
 
-	Submission *SubmissionName `json:"submission,omitempty"`   // that was run or checked, where it is one
-	Run        *RunTotals      `json:"run,omitempty"`          // of local and remote
-	Score      *float64        `json:"score,omitempty"`        // mean speed-up over the baseline, 0 where a workload fails
-	ScoreName  string          `json:"score_name,omitempty"`   // "contest score" where the baseline is the reference
-	Worst      *Group          `json:"worst_group,omitempty"`  // of the workloads that share a value of an axis
+	Submission *SubmissionName `json:"submission,omitempty"`   // submission that was checked or run, if only one
+	Run        *RunTotals      `json:"run,omitempty"`          // for commands about a run
+	Score      *float64        `json:"score,omitempty"`        // mean speed-up over the baseline; 0 if a workload failed
+	ScoreName  string          `json:"score_name,omitempty"`   // "contest score" if the baseline is the reference
+	Worst      *Group          `json:"worst_group,omitempty"`  // worst group of workloads that share a value of an axis
 	Fault      *Fault          `json:"first_fault,omitempty"`  // what to fix first
-	Faults     int             `json:"faults,omitempty"`       // errors of check, workloads of a run that did not pass
-	Compared   []Compared      `json:"compared,omitempty"`     // of compare: each of the others with A
-	Warnings   []string        `json:"warnings,omitempty"`     // what the result should be read with
-	Errors     []Message       `json:"errors,omitempty"`       // why the command came to nothing
-	Next       string          `json:"next_command,omitempty"` // that tells most now
+	Faults     int             `json:"faults,omitempty"`       // errors of check, or workloads that did not pass
+	Compared   []Compared      `json:"compared,omitempty"`     // of compare: each further run compared with A
+	Warnings   []string        `json:"warnings,omitempty"`     // caveats of the result
+	Errors     []Message       `json:"errors,omitempty"`       // why the command failed
+	Next       string          `json:"next_command,omitempty"` // the most useful next command
 }
 
-// A SubmissionName names what was judged.
+// A SubmissionName identifies the judged submission.
 type SubmissionName struct {
 	Definition  string `json:"definition,omitempty"`
-	Solution    string `json:"solution,omitempty"`     // name
-	ContentHash string `json:"content_hash,omitempty"` // the contest's
+	Solution    string `json:"solution,omitempty"`     // name of the solution
+	ContentHash string `json:"content_hash,omitempty"` // as the contest computes it
 }
 
-// A RunTotals says what ran.
+// A RunTotals counts the workloads of a run.
 type RunTotals struct {
 	ID        string `json:"id"`
 	Set       string `json:"set"`
 	Device    string `json:"device"`
 	Emulated  bool   `json:"emulated"` // verdicts only: nothing was timed
 	Workloads int    `json:"workloads"`
-	Whole     int    `json:"whole,omitempty"` // workloads of the set, where some were left out
+	Whole     int    `json:"whole,omitempty"` // number of workloads of the set, if only some were chosen
 	Passed    int    `json:"passed"`
 	Failed    int    `json:"failed"`
 	Missing   int    `json:"missing"`           // without a verdict
-	Left      int    `json:"not_run,omitempty"` // not among the missing: the run's budget was spent
-	Findings  int    `json:"findings"`          // about what the solution does besides its outputs
+	Left      int    `json:"not_run,omitempty"` // workloads skipped because the budget was spent; not counted as missing
+	Findings  int    `json:"findings"`          // problems other than wrong outputs
 
-	Looked *event.Looked `json:"looked,omitempty"` // besides wrong outputs
+	Looked *event.Looked `json:"looked,omitempty"` // mistakes looked for, besides wrong outputs
 }
 
-// A Group is the workloads of a run in which an axis has one value. The worst is the one of which the smallest share
-// passed, and among equals the one with the smallest speed-up, or share of a copy's bandwidth.
+// A Group is the set of workloads of a run with one value of an axis. The worst group has the smallest share of passed
+// workloads, then the smallest speed-up, then the smallest share of the copy bandwidth.
 type Group struct {
 	Axis      string  `json:"axis"`
 	Value     int     `json:"value"`
-	Workloads int     `json:"workloads"` // that have a verdict
+	Workloads int     `json:"workloads"` // workloads with a verdict
 	Passed    int     `json:"passed"`
 	Speedup   float64 `json:"mean_speedup,omitempty"`    // over the baseline
-	CopyShare float64 `json:"mean_copy_share,omitempty"` // of the bandwidth that a copy of as many bytes has
+	CopyShare float64 `json:"mean_copy_share,omitempty"` // share of the bandwidth of a plain copy of the same size
 }
 
-// A Fault is one thing that is wrong, with its place where that is known.
+// A Fault is one error, with its place if that is known.
 type Fault struct {
-	Code     string         `json:"code"`               // of a finding of check, or the status of a workload
+	Code     string         `json:"code"`               // code of a finding of check, or status of a workload
 	Workload string         `json:"workload,omitempty"` // uuid
 	Axes     map[string]int `json:"axes,omitempty"`
 	Text     string         `json:"text"`
@@ -90,35 +90,35 @@ type Fault struct {
 	File     string         `json:"file,omitempty"`
 	Line     int            `json:"line,omitempty"`
 	Column   int            `json:"column,omitempty"`
-	Lines    []string       `json:"lines,omitempty"` // of the source, or the first of the log
+	Lines    []string       `json:"lines,omitempty"` // the source line, or the first lines of the log
 }
 
-// A Compared is what the comparison of B with A says.
+// A Compared is the comparison of run B with run A.
 type Compared struct {
 	A       string `json:"a"` // id of the run
 	B       string `json:"b"`
 	Verdict string `json:"verdict"`         // on B
-	Why     string `json:"why,omitempty"`   // where it does not come from timings
-	Ratio   *Ratio `json:"ratio,omitempty"` // B's time over A's: below 1 is faster
+	Why     string `json:"why,omitempty"`   // reason for a verdict that is not based on timings
+	Ratio   *Ratio `json:"ratio,omitempty"` // B's time over A's; below 1, B is faster
 	Timed   int    `json:"timed"`           // workloads that passed and were timed on both sides
-	Faster  int    `json:"faster"`          // workloads
+	Faster  int    `json:"faster"`          // number of workloads
 	Slower  int    `json:"slower"`
 }
 
-// A Ratio has its 95 % interval.
+// A Ratio is a ratio with its 95 % interval.
 type Ratio struct {
 	Value float64 `json:"value"`
 	Lo    float64 `json:"lo"`
 	Hi    float64 `json:"hi"`
 }
 
-// A Message is an error, and what to do about it.
+// A Message is an error with advice.
 type Message struct {
 	Text string `json:"text"`
 	Hint string `json:"hint,omitempty"`
 }
 
-// Write ends o with the exit status of the command, and writes it as one line.
+// Write completes o with the exit status of the command, and writes it as one line.
 func (o *Outcome) Write(w io.Writer, exit int) error {
 	o.Schema, o.Exit = Schema, exit
 	if exit == 130 {
@@ -131,7 +131,7 @@ func (o *Outcome) Write(w io.Writer, exit int) error {
 	return enc.Encode(o)
 }
 
-// Check takes what was found in a submission; of several, all errors count, and the first is told.
+// Check records the reports of check. All errors of several submissions count; the first one becomes the first fault.
 func (o *Outcome) Check(reports []*preflight.Report, strict bool) {
 	o.Status, o.Next = "sound", "fisub local"
 	for _, r := range reports {
@@ -157,7 +157,7 @@ func (o *Outcome) Check(reports []*preflight.Report, strict bool) {
 	}
 }
 
-// Of takes a run as its folder has it.
+// Of records a run from its folder.
 func (o *Outcome) Of(r *runs.Run) {
 	if r.Run == nil {
 		return
@@ -192,7 +192,7 @@ func (o *Outcome) Of(r *runs.Run) {
 	o.Status, o.Next = verdict(r, o)
 }
 
-// verdict is the status of a run, and the command that tells most then.
+// verdict returns the status of a run and the most useful next command.
 func verdict(r *runs.Run, o *Outcome) (status, next string) {
 	device := ""
 	if o.Run.Emulated {
@@ -228,7 +228,7 @@ func verdict(r *runs.Run, o *Outcome) (status, next string) {
 	return "passed", "fisub report " + r.ID
 }
 
-// Compare takes comparisons of further runs with one; the status is the verdict of the first.
+// Compare records comparisons of further runs with one run. The status is the verdict of the first comparison.
 func (o *Outcome) Compare(results []*compare.Result) {
 	o.Status, o.Next = string(results[0].Verdict), "fisub report "+results[0].A
 	for _, res := range results {
@@ -243,9 +243,9 @@ func (o *Outcome) Compare(results []*compare.Result) {
 	}
 }
 
-// worst is the worst group of a run, nil where nothing tells one from the others.
+// worst returns the worst group of a run, or nil if the groups do not differ.
 func worst(r *runs.Run) *Group {
-	by := map[string][]runs.Row{} // by axis, which is the only one that these rows have
+	by := map[string][]runs.Row{} // by axis; each row has only this axis
 	for _, row := range r.Rows {
 		if row.Evaluated == nil {
 			continue
@@ -256,7 +256,7 @@ func worst(r *runs.Run) *Group {
 		}
 	}
 	var all []*Group
-	differ := false // in what passed, or in speed
+	differ := false // in passed workloads or in speed
 	for _, axis := range slices.Sorted(maps.Keys(by)) {
 		groups := runs.Groups(by[axis])
 		if len(groups) < 2 {
@@ -281,7 +281,7 @@ func worst(r *runs.Run) *Group {
 	})
 }
 
-// most is how many lines of a log a fault has.
+// most is the maximum number of log lines in a fault.
 const most = 12
 
 func first(text string) []string {
@@ -292,10 +292,10 @@ func first(text string) []string {
 	return lines[:min(len(lines), most)]
 }
 
-// place is how compilers, Python and the emulator name a place in a source.
+// place matches source positions of compilers, Python and the virtual GPU.
 var place = regexp.MustCompile(`([\w./+-]+\.(?:cu|cuh|cpp|cc|cxx|c|h|hpp|py))(?:"?, line |:|\()(\d+)`)
 
-// place sets the first place that text names.
+// place records the first source position in text.
 func (f *Fault) place(text string) {
 	if m := place.FindStringSubmatch(text); m != nil {
 		f.File = filepath.ToSlash(m[1])

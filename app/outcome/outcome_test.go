@@ -89,7 +89,7 @@ func TestVerdict(t *testing.T) {
 	}
 }
 
-// A place is found in the words of compilers, of Python and of the emulator.
+// Source positions are found in the messages of compilers, Python and the virtual GPU.
 func TestPlace(t *testing.T) {
 	for text, want := range map[string]Fault{
 		"kernel.cu(12): error: x":         {File: "kernel.cu", Line: 12},
