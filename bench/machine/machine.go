@@ -50,7 +50,7 @@ func Choose(ctx context.Context, name string, sol *trace.Solution, opts *device.
 	var we *worker.Error
 	_, err := OpenGPU(ctx, *opts)
 	if errors.As(err, &we) && we.Code == worker.NotBuilt && pyworker.Runs(&sol.Spec) {
-		// torch may know a GPU that this binary does not.
+		// torch may support a GPU that this binary does not.
 		command, missing := pyworker.Command(ctx, opts.CacheDir)
 		if missing != nil {
 			return "", usage.Invalid(missing)
@@ -68,12 +68,12 @@ func Choose(ctx context.Context, name string, sol *trace.Solution, opts *device.
 }
 
 // Compiler finds the toolchain for sol on a device of that kind. For the virtual GPU it fetches a missing one, and
-// builds the libraries that a confined worker may not write. The toolchain is nil if there is none and sol can do
-// without.
+// builds the libraries that a confined worker may not write. The toolchain is nil if it is missing and sol does not
+// need it.
 func Compiler(ctx context.Context, kind string, opts *device.Options, sol *trace.Solution,
 	term *ui.Terminal) (*nvcc.Toolchain, error) {
 	emulated, compiled := kind == "emu", sol.Spec.Compiled() && opts.Prebuilt == ""
-	inside := emulated && pyworker.Runs(&sol.Spec) && pyworker.Compiles(sol) // it compiles in Python
+	inside := emulated && pyworker.Runs(&sol.Spec) && pyworker.Compiles(sol) // compiles in Python
 	var tools *nvcc.Toolchain
 	var err error
 	if compiled || inside {
@@ -106,8 +106,8 @@ func Compiler(ctx context.Context, kind string, opts *device.Options, sol *trace
 	return tools, err
 }
 
-// Builder returns what builds solutions for the device, as bench.Shared wants it, with the toolchain of Compiler. Only
-// compilers see their sources.
+// Builder returns the Build function for bench.Shared, which builds solutions for the device with the toolchain of
+// Compiler. Only compilers see the sources.
 func Builder(kind string, opts device.Options, tools *nvcc.Toolchain) func(context.Context, *trace.Solution,
 	device.Info) (bool, error) {
 	return func(ctx context.Context, sol *trace.Solution, info device.Info) (bool, error) {
@@ -125,8 +125,9 @@ func Builder(kind string, opts device.Options, tools *nvcc.Toolchain) func(conte
 	}
 }
 
-// FetchTriton fetches the contest's Triton for the virtual GPU, unless the interpreter has it or has no torch. A
-// failure to fetch it, and another version for a GPU, are warnings. progress is that of nvcc.InstallTriton.
+// FetchTriton fetches the contest's Triton for the virtual GPU, unless the interpreter has it already or has no
+// torch. Failing to fetch it, and a different version for a GPU, are warnings. progress is passed to
+// nvcc.InstallTriton.
 func FetchTriton(ctx context.Context, kind, root string, progress func(name string, done, total int64),
 	term *ui.Terminal) error {
 	t, err := pyworker.FindTriton(ctx, root)

@@ -9,23 +9,22 @@ import (
 	"fisub/internal/event"
 )
 
-// A Summary is the content of a run's events, up to the last one that was added. It is the only place that counts
-// verdicts.
+// A Summary is the content of a run's events so far. It is the only place that counts verdicts.
 //
-// Events with a number also show whether the judge itself has written them: numbers in disorder, a second verdict for a
-// workload, and totals that differ from the number of verdicts take all verdicts back.
+// Numbered events also show whether only the judge wrote them: numbers out of order, a second verdict for a workload,
+// or totals that differ from the verdicts retract all verdicts.
 type Summary struct {
-	Run      *event.Run      `json:"run,omitempty"` // of the last time that it was resumed; nil if it has not begun
-	Rows     []Row           `json:"workloads"`     // judged or not possible to judge, as they ran
-	Started  int             `json:"started"`       // of the others: 1 in a run that was killed, or is running
+	Run      *event.Run      `json:"run,omitempty"` // the latest, if resumed; nil before the run has begun
+	Rows     []Row           `json:"workloads"`     // judged or impossible to judge, in the order of their completion
+	Started  int             `json:"started"`       // begun but unfinished: 1 in a run that is running or was killed
 	Done     *event.Done     `json:"done,omitempty"`
 	Warnings []event.Message `json:"warnings,omitempty"`
 	Places   []Origin        `json:"places,omitempty"` // of a remote run, in the order in which they began
 
-	// Origins has, for each job of a remote run, the last line of its stream that the events are from.
+	// Origins holds, for each job of a remote run, the last line of its stream that events came from.
 	Origins map[string]int64 `json:"-"`
 
-	// Ending says how the last job of a remote run ended that no host has run: "refused: ..."; "" for others.
+	// Ending describes the end of a remote run's last job if no host ran it, such as "refused: ..."; otherwise "".
 	Ending string `json:"-"`
 
 	// Against is the first contradiction in the events, or "".
@@ -42,7 +41,7 @@ type Summary struct {
 	left    int
 }
 
-// An Origin is where a part of a remote run ran.
+// An Origin is the place of a part of a remote run.
 type Origin struct {
 	Name   string       `json:"place"`
 	Device event.Device `json:"device"`
