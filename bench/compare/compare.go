@@ -49,7 +49,7 @@ type Result struct {
 	Why       string   `json:"why,omitempty"`     // if the verdict is not from timings, or some of them disagree
 	Mixed     bool     `json:"-"`                 // some workloads are faster, and some slower
 	ScoreName string   `json:"-"`                 // name of ScoreA and ScoreB
-	ScoreA    *float64 `json:"score_a,omitempty"` // the contest's, over the common workloads; nil without one baseline
+	ScoreA    *float64 `json:"score_a,omitempty"` // the contest's, over the common workloads; nil without a common baseline
 	ScoreB    *float64 `json:"score_b,omitempty"`
 	Warnings  []string `json:"warnings,omitempty"` // qualifications of the result
 }
@@ -147,8 +147,8 @@ func (e *MismatchError) Advice() string {
 
 // Runs compares b with a, by workload and as a whole. threshold is the smallest relevant relative difference. For
 // different definitions, GPU models, timers or states of the L2 the error is a *MismatchError. With different drivers
-// or locked clocks the verdict is NotComparable. Other differences, such as the profile, are warnings. Impossible
-// timings are an error.
+// or different locked clocks the verdict is NotComparable. Other differences, such as the profile, are warnings.
+// Impossible timings are an error.
 func Runs(a, b *runs.Run, threshold float64) (*Result, error) {
 	res := &Result{A: a.ID, B: b.ID, Threshold: threshold}
 	for _, r := range []*runs.Run{a, b} {

@@ -29,8 +29,8 @@ import (
 	"fisub/internal/usage"
 )
 
-// Choose turns the name of a device into its kind, and its number in opts; "" is "auto". For auto it asks a
-// worker whether a GPU can be opened, because a process that has met a broken driver is of no further use.
+// Choose converts the name of a device to its kind and sets its number in opts; "" is "auto". For auto it has a
+// worker open the GPU, because a broken driver makes the process that loads it unusable.
 func Choose(ctx context.Context, name string, sol *trace.Solution, opts *device.Options, term *ui.Terminal) (string,
 	error) {
 	kind, ordinal, numbered := strings.Cut(name, ":")
@@ -157,7 +157,7 @@ func FetchTriton(ctx context.Context, kind, root string, progress func(name stri
 	return nil
 }
 
-// OpenGPU asks a worker, a process of its own, to open a GPU.
+// OpenGPU opens a GPU in a worker process and returns its description.
 func OpenGPU(ctx context.Context, opts device.Options) (device.Info, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -177,7 +177,8 @@ func openGPU(ctx context.Context, command worker.Command, opts device.Options) (
 	return client.Open(limit, "cuda", opts)
 }
 
-// Worker returns the command that starts a submission's process. It may use three quarters of the memory.
+// Worker returns the command that starts a submission's process, with a limit of three quarters of the machine's
+// memory.
 func Worker() (worker.Command, error) {
 	self, err := os.Executable()
 	if err == nil {
@@ -188,8 +189,8 @@ func Worker() (worker.Command, error) {
 		Sandbox: &sandbox.Sandbox{}}, err
 }
 
-// cramped refuses limits of this process that are too low for Go's runtime: it would fail at any moment, and that would
-// look like a fault of the submission.
+// cramped rejects limits of this process that are too low for Go's runtime, which could fail at any moment. That
+// would look like a fault of the submission.
 func cramped() error {
 	for _, l := range []struct {
 		resource int
@@ -225,8 +226,8 @@ func Work(ctx context.Context, openers []device.Opener) error {
 	if err != nil {
 		return usage.Invalid(err)
 	}
-	// A hanging kernel would never read the end of the requests: this process, and the emulated kernel that it may be
-	// running, end when the parent is gone.
+	// A hanging kernel would never notice the end of the requests. This process, and an emulated kernel in it,
+	// therefore end when the parent is gone.
 	parent := os.Getppid()
 	go func() {
 		for os.Getppid() == parent {
@@ -237,7 +238,8 @@ func Work(ctx context.Context, openers []device.Opener) error {
 	return worker.Serve(ctx, in, out, openers)
 }
 
-// Invalid is usage.Invalid for errors about the device or a missing part of the machine; others stay as they are.
+// Invalid is usage.Invalid for errors about the device or a missing part of the machine. It returns other errors
+// unchanged.
 func Invalid(err error) error {
 	var dev *bench.DeviceError
 	var timers *bench.TimerError

@@ -57,7 +57,7 @@ def at(t, offset, n):
 
 func TestCheck(t *testing.T) { testCheck(t, open(t, command(t))) }
 
-// testCheck holds on any device.
+// testCheck runs on any device.
 func testCheck(t *testing.T, client *worker.Client) {
 	const (
 		passed = "def run(x, c, y, total):\n    y.copy_(x * c)\n    total.fill_(x.sum())\n"

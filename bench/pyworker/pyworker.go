@@ -30,7 +30,7 @@ var program []byte
 //go:embed vgpu.py
 var virtual []byte
 
-// torchCUDA takes the place of torch's libraries for CUDA in extensions that vgpu.py builds.
+// torchCUDA replaces torch's CUDA libraries in extensions that vgpu.py builds.
 //
 //go:embed extension/torch_cuda.cpp
 var torchCUDA []byte

@@ -27,7 +27,7 @@ func (r *Run) Continue(run *event.Run) error {
 	return nil
 }
 
-// End ends old, the run of the folder, if it was killed between its last verdict and its end.
+// End records the end of old, the run of the folder, if it was killed after its last verdict.
 func (f *Folder) End(old *Run) error {
 	if old.Done != nil {
 		return nil

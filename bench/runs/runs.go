@@ -89,8 +89,8 @@ func (f *Folder) openFiles() (err error) {
 	return err
 }
 
-// lock reports whether it got the lock, or the file system has no locks. For the exclusive lock it waits for readers,
-// which hold a shared one briefly.
+// lock reports whether it got the lock, or the file system has no locks. For the exclusive lock it waits up to 200 ms
+// for readers, which hold a shared one briefly.
 func lock(f *os.File, how int) bool {
 	for end := time.Now().Add(200 * time.Millisecond); ; time.Sleep(5 * time.Millisecond) {
 		err := syscall.Flock(int(f.Fd()), how|syscall.LOCK_NB)

@@ -15,7 +15,7 @@ import (
 // or totals that differ from the verdicts retract all verdicts.
 type Summary struct {
 	Run      *event.Run      `json:"run,omitempty"` // the latest, if resumed; nil before the run has begun
-	Rows     []Row           `json:"workloads"`     // judged or impossible to judge, in the order of their completion
+	Rows     []Row           `json:"workloads"`     // judged or impossible to judge, in the order they ran
 	Started  int             `json:"started"`       // begun but unfinished: 1 in a run that is running or was killed
 	Done     *event.Done     `json:"done,omitempty"`
 	Warnings []event.Message `json:"warnings,omitempty"`
@@ -62,7 +62,7 @@ type Row struct {
 // Passed reports whether the workload passed.
 func (r *Row) Passed() bool { return r.Evaluated != nil && r.Evaluated.Passed() }
 
-// retract takes the verdict back.
+// retract withdraws the verdict.
 func (r *Row) retract(why *event.Finding) {
 	r.Evaluated, r.Samples = nil, nil
 	r.Failed = &event.Message{Text: "its verdict is not to be believed: " + why.Text,
@@ -81,7 +81,7 @@ func (r *Row) Score(s *stats.Score) {
 	}
 }
 
-// Clone returns a copy of s, which takes the events of another process.
+// Clone returns a copy of s that accepts the events of another process.
 func (s *Summary) Clone() Summary {
 	c := *s
 	c.seq = 0
@@ -110,7 +110,7 @@ func (s *Summary) Judged(uuid string) bool {
 	return row != nil && row.Evaluated != nil
 }
 
-// Timer returns the timer of the workload that was timed last, or "".
+// Timer returns the timer of the last timed workload, or "".
 func (s *Summary) Timer() string {
 	for _, row := range slices.Backward(s.Rows) {
 		if row.Samples != nil {
@@ -120,7 +120,8 @@ func (s *Summary) Timer() string {
 	return ""
 }
 
-// Totals counts. The score is over the workloads that the baseline passes, and missing until all have a verdict.
+// Totals counts verdicts. The score covers the workloads that the baseline passes; it is nil until all have a
+// verdict.
 func (s *Summary) Totals() event.Done {
 	d := event.Done{Seconds: s.seconds, Left: s.left}
 	var score stats.Score
@@ -145,7 +146,7 @@ func (s *Summary) Totals() event.Done {
 	return d
 }
 
-// Add takes the next event.
+// Add adds the next event.
 func (s *Summary) Add(e *event.Event) {
 	s.number(e.Seq)
 	if s.begun == nil {
@@ -195,7 +196,7 @@ func (s *Summary) Add(e *event.Event) {
 	}
 }
 
-// retract takes all verdicts back.
+// retract withdraws all verdicts.
 func (s *Summary) retract() {
 	for i := range s.Rows {
 		if row := &s.Rows[i]; row.Evaluated != nil {
@@ -204,7 +205,7 @@ func (s *Summary) retract() {
 	}
 }
 
-// verdict takes an event with a verdict, or with the reason for a missing one.
+// verdict adds an event with a verdict, or with the reason for a missing one.
 func (s *Summary) verdict(e *event.Event) {
 	row := Row{UUID: e.Workload, Evaluated: e.Evaluated, Place: e.Place}
 	if e.Evaluated != nil {
@@ -225,7 +226,7 @@ func (s *Summary) verdict(e *event.Event) {
 	}
 }
 
-// number takes the number of the next event. Events without one are not checked.
+// number checks the number of the next event. Events without one are not checked.
 func (s *Summary) number(n int64) {
 	if s.seq > 0 && n != s.seq+1 && (n != 1 || s.Single) {
 		s.contradict(fmt.Sprintf("event %d follows event %d", n, s.seq))
@@ -233,7 +234,7 @@ func (s *Summary) number(n int64) {
 	s.seq = n
 }
 
-// Skip takes an event that cannot be read.
+// Skip counts an event that cannot be read.
 func (s *Summary) Skip() {
 	if s.seq > 0 {
 		s.seq++
@@ -246,8 +247,8 @@ func (s *Summary) contradict(text string) {
 	}
 }
 
-// Exited compares the exit status of the process that has written the events with them. Statuses other than 0 and 3 say
-// nothing of verdicts.
+// Exited checks the exit status of the process that wrote the events against them. Statuses other than 0 and 3 say
+// nothing about verdicts.
 func (s *Summary) Exited(status int) {
 	if d := s.Totals(); (status == 0 || status == 3) && (d.Failed > 0) != (status == 3) {
 		s.contradict(fmt.Sprintf("%d of %d workloads failed, and its exit status is %d", d.Failed, d.Passed+d.Failed, status))

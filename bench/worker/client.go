@@ -28,7 +28,7 @@ type Command struct {
 	Args        []string         // program and arguments of a process that calls Serve on descriptors 3 and 4
 	Env         []string         // added to the environment
 	MemoryLimit int64            // resident bytes of the worker and its children; 0: no limit
-	Sandbox     *sandbox.Sandbox // nil starts the worker without one
+	Sandbox     *sandbox.Sandbox // nil for a worker without a sandbox
 }
 
 // A Client is the parent's end of one worker process. It must be used from one goroutine.
@@ -157,7 +157,7 @@ func (c *Client) Close() {
 }
 
 // Finish closes the worker's input and waits for the process to exit. A non-zero exit status is an *exec.ExitError.
-// When ctx ends, Finish kills the process.
+// When ctx ends, Finish kills the process and returns ctx's error.
 func (c *Client) Finish(ctx context.Context) error {
 	c.requests.Close()
 	select {

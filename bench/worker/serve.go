@@ -180,7 +180,7 @@ func (s *server) allocate(w *Tensors) error {
 		return fmt.Errorf("guard of %d bytes", w.Guard)
 	}
 	s.args, s.outputs, s.bands = nil, nil, nil
-	args := []device.Arg{} // never nil: a solution may take no arguments
+	args := []device.Arg{} // never nil, even for a solution without arguments
 	for i, v := range w.Inputs {
 		arg, err := s.arg(v, w.Guard)
 		if err == nil && v.Tensor != nil {
@@ -435,7 +435,7 @@ func (t *FileTensor) mapped(flag int, do func(data []byte) error) error {
 	if flag == os.O_RDWR {
 		prot |= unix.PROT_WRITE
 	}
-	skip := int(t.Offset % int64(os.Getpagesize())) // a mapping begins at a page
+	skip := int(t.Offset % int64(os.Getpagesize())) // a mapping must start at a page
 	m, err := unix.Mmap(int(f.Fd()), t.Offset-int64(skip), t.Bytes+skip, prot, unix.MAP_SHARED)
 	if err != nil {
 		return fmt.Errorf("mapping %s: %w", f.Name(), err)
