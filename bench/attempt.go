@@ -93,7 +93,7 @@ func (l *limit) within(ctx context.Context, f func(context.Context) error) error
 	return err
 }
 
-// judge sets the attempt's verdict. The error is one of the machine, a *referenceError or one that is lacking.
+// judge sets the attempt's verdict. The error is about the machine, a *referenceError, or one that lacking reports.
 func (a *attempt) judge(run context.Context, trials []*inputs) error {
 	a.bytes = trials[len(trials)-1].bytes
 	err := a.build(run)

@@ -232,7 +232,7 @@ const (
 )
 
 // again makes one call with new contents at the same addresses. If its outputs are wrong, a call with the original
-// contents decides whether the solution is: on a GPU several such calls would have been judged.
+// contents decides whether the solution is wrong: on a GPU several such calls would have been judged.
 func (h *honesty) again(ctx context.Context, s *scratch) error {
 	if h.took > longOnCPU || h.in.bytes > someOnCPU {
 		return h.look(ctx, worker.Check{})

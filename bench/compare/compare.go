@@ -49,7 +49,7 @@ type Result struct {
 	Why       string   `json:"why,omitempty"`     // if the verdict is not from timings, or some of them disagree
 	Mixed     bool     `json:"-"`                 // some workloads are faster, and some slower
 	ScoreName string   `json:"-"`                 // name of ScoreA and ScoreB
-	ScoreA    *float64 `json:"score_a,omitempty"` // the contest's, over the common workloads; nil without a common baseline
+	ScoreA    *float64 `json:"score_a,omitempty"` // the contest's, over common workloads; nil without a common baseline
 	ScoreB    *float64 `json:"score_b,omitempty"`
 	Warnings  []string `json:"warnings,omitempty"` // qualifications of the result
 }

@@ -1,8 +1,7 @@
 """The worker process of fisub for solutions in Python and Python references.
 
 It reads requests from descriptor 3, a socket that also carries descriptors, and writes replies to 4, one JSON object per
-line. Package bench/worker describes them: open, build, load, run, measure, check. Tensors travel through files. Only the
-standard library and torch are needed. open imports torch; earlier code, such as the rules for entry points, does without.
+line. Package bench/worker describes them: open, build, load, run, measure, check. Tensors travel through files. Only the standard library and torch are needed. open imports torch; earlier code, such as the rules for entry points, does without.
 """
 
 import array

@@ -100,8 +100,8 @@ type runRequest struct {
 // A JudgedPlan is a device.Plan with some timed calls that are judged.
 type JudgedPlan struct {
 	device.Plan
-	// Judged lists the timed calls whose outputs go to Out, counted from 0 over all trials, in ascending order. The
-	// outputs of call Judged[k] start at k*Stride, each at its Offset or, if the reply lists outputs, at the offset
+	// Judged lists the timed calls whose outputs go to Out, counted from 0 over all trials, in ascending order. Each
+	// output of call Judged[k] goes to k*Stride plus its Offset or, if the reply lists outputs, to the file offset
 	// given there.
 	Judged []int    `json:"judged,omitempty"`
 	Stride int64    `json:"stride,omitempty"` // in bytes
@@ -244,7 +244,7 @@ type Error struct {
 	Text string `json:"text"`
 	Log  string `json:"log,omitempty"`
 	Hint string `json:"hint,omitempty"`
-	Code string `json:"code,omitempty"` // some errors of Kind Machine: NoTimer, NotBuilt, Unbuilt, one of Python's
+	Code string `json:"code,omitempty"` // of some errors of Kind Machine: NoTimer, NotBuilt, Unbuilt, one of Python's
 }
 
 // Codes of errors.
