@@ -1,7 +1,9 @@
 """The worker process of fisub for solutions in Python and Python references.
 
-It reads requests from descriptor 3, a socket that also carries descriptors, and writes replies to 4, one JSON object per
-line. Package bench/worker describes them: open, build, load, run, measure, check. Tensors travel through files. Only the standard library and torch are needed. open imports torch; earlier code, such as the rules for entry points, does without.
+It reads requests from descriptor 3, a socket that also carries descriptors, and writes replies to 4, one JSON object a
+line. Package bench/worker describes them: open, build, load, run, measure, check. Tensors travel through files. It
+needs the standard library and torch. open imports torch; code before that, such as the rules for entry points, does
+not need it.
 """
 
 import array
@@ -896,8 +898,8 @@ class Solution:
         guard(self.device, "build", lambda: self.device.pretend(texts, self.cache, self.own_folder, self.prebuilt))
 
     def prebuilt(self, name, parts, make):
-        """Returns the folder that was built from parts. If it is missing, make(folder) builds it. A process that may run
-        submitted code only reads it."""
+        """Returns the folder that was built from parts. If it is missing, make(folder) builds it. A process that may
+        run submitted code only reads it."""
         machine = [sys.version, str(self.device.torch.__version__), self.device.info()["arch"]]
         chosen = [os.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH", "TORCH_CUDA_ARCH_LIST", "TVM_FFI_CUDA_ARCH_LIST", "CXX")]
         key = hashlib.sha256(json.dumps([machine, chosen, parts]).encode()).hexdigest()[:32]
