@@ -104,8 +104,8 @@ func (e *TimerError) Advice() string { return "start a new run without --resume"
 
 // Run judges and times the solution on each workload. A wrong, slow, hanging or crashing solution is a verdict; an
 // error is about the machine: no device, no compiler, a full disk, ctx. A workload gets no verdict if its inputs
-// cannot be loaded or the device is missing something the solution needs. It is then reported as a failed event and
-// counted as missing, and the others still run.
+// cannot be loaded or the device is missing something the solution needs. It then counts as missing, with a failed
+// event, and the others still run.
 func Run(ctx context.Context, shared Shared, entry Entry) (Result, error) {
 	results, err := Together(ctx, shared, []Entry{entry})
 	return results[0], err
@@ -129,11 +129,10 @@ func Together(ctx context.Context, shared Shared, entries []Entry) ([]Result, er
 	return results, err
 }
 
-// Once builds the solution, runs it on one workload without timing it, and waits for the worker to end. It is for
-// tools that start and watch the worker themselves. If judge is set, wrong describes wrong outputs of a definition
-// that bench/reference knows. log is the output of the worker and the tool. The error is an *exec.ExitError if the
-// process ends with a non-zero status, or one of Run's errors; a fault of the solution is a *worker.Error or
-// *worker.Died.
+// Once builds the solution, runs it on one workload without timing it, and waits for the worker to end. It serves
+// tools that watch the worker. If judge is set, wrong describes wrong outputs of a definition that bench/reference
+// knows. log is the output of the worker and the tool. The error is an *exec.ExitError if the process ends with a
+// non-zero status, or one of Run's errors; a fault of the solution is a *worker.Error or *worker.Died.
 func Once(ctx context.Context, shared Shared, sol *trace.Solution, w *trace.Workload, judge bool) (
 	wrong, log string, err error) {
 	p, err := newProcess(ctx, &shared, shared.Definition, sol)

@@ -210,9 +210,9 @@ func (g *group) workload(ctx context.Context, index int, w *trace.Workload) erro
 	return nil
 }
 
-// prepare opens the inputs of w and runs a Python reference on them, if there is one. It opens separate inputs for
-// each trial if they differ and a call could remember an earlier one. None of this counts against the workload's time
-// limit. The caller closes the inputs even after an error.
+// prepare opens the inputs of w and runs a Python reference on them, if there is one. Trials get separate inputs if
+// they differ and a call could remember an earlier one. The workload's time limit does not run. The caller closes the
+// inputs even after an error.
 func (g *group) prepare(ctx context.Context, w *trace.Workload) (trials []*inputs, err error) {
 	r := g.runners[0]
 	n := 1

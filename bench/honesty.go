@@ -435,7 +435,6 @@ func (a *attempt) compare(written []worker.FileTensor, want []expected) (compari
 	return compareAll(names, tensorsOf(got), want, a.shared.Profile.Tolerance), nil
 }
 
-// expect returns the expected outputs for the current inputs.
 func (h *honesty) expect(ctx context.Context) ([]expected, error) {
 	want, err := h.refer(ctx)
 	if err != nil {
@@ -595,7 +594,6 @@ func (h *honesty) replace(s *scratch, inputs []int, f func(*tensor.Tensor, rando
 	return check
 }
 
-// rowOf returns the length of t's last axis.
 func rowOf(t *tensor.Tensor) int {
 	if len(t.Shape) == 0 {
 		return 1

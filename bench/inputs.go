@@ -133,7 +133,6 @@ func (in *inputs) contents() []*worker.FileTensor {
 	return all
 }
 
-// fileTensor returns the location of a tensor's contents.
 func fileTensor(v workloads.Input) *worker.FileTensor {
 	return &worker.FileTensor{DType: v.Tensor.DType.String(), Shape: v.Tensor.Shape, File: v.File, Path: v.Path,
 		Offset: v.Offset, Bytes: len(v.Tensor.Data)}

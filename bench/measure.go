@@ -86,9 +86,9 @@ const maxCopies = 16
 // page is the unit in which the GPU's driver allocates memory; maxGap is the largest gap between two copies.
 const page, maxGap = 2 << 20, 64 << 20
 
-// gap draws the number of bytes to skip before the next copy of the tensors; 0 on a device with little memory. A
-// process gets the same memory in the same order for each workload and each run, so without gaps one of two equal
-// solutions could have the slower addresses for all workloads.
+// gap draws the number of bytes to skip before the next copy of the tensors; 0 on a device with little memory.
+// Without gaps, since a process always gets the same memory in the same order, one of two equal solutions could have
+// the slower addresses for all workloads.
 func gap(memory int64) int64 {
 	if pages := min(maxGap, memory/1024) / page; pages > 0 {
 		return page * (1 + rand.Int64N(pages))
@@ -134,7 +134,6 @@ func (a *attempt) trial(ctx context.Context, plan device.Plan) error {
 	return nil
 }
 
-// add adds the trials of more to all.
 func add(all, more *device.Samples) {
 	all.Trials = append(all.Trials, more.Trials...)
 	all.Stamp, all.Truncated = join(all.Stamp, more.Stamp), more.Truncated
@@ -176,7 +175,6 @@ func join(a, b *device.Stamp) *device.Stamp {
 	return &s
 }
 
-// each applies f to the fields of two readings.
 func each(a, b event.Reading, f func(x, y float64) float64) event.Reading {
 	whole := func(x, y int) int { return int(f(float64(x), float64(y))) }
 	return event.Reading{SMClockMHz: whole(a.SMClockMHz, b.SMClockMHz),
@@ -282,7 +280,6 @@ func (a *attempt) measureWarm(ctx context.Context) {
 	}
 }
 
-// timerOf converts the timer of samples to a plan's timer.
 func timerOf(samples string) string {
 	if samples == device.TimerCUPTI {
 		return device.TimerCUPTI

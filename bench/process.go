@@ -241,7 +241,6 @@ func (p *process) hazards() []device.Hazard {
 	return p.client.TakeHazards()
 }
 
-// end ends the worker, if there is one.
 func (p *process) end() {
 	if p.client != nil {
 		p.client.Close()

@@ -217,7 +217,6 @@ func (r *roofline) run(
 	return samples, err
 }
 
-// check compares the copied bytes with the source.
 func (r *roofline) check(n int64) error {
 	want, got := make([]byte, 1<<20), make([]byte, 1<<20)
 	for at := int64(0); at < n; at += int64(len(want)) {

@@ -80,16 +80,14 @@ type Side struct {
 	MedianNS   float64 `json:"median_ns,omitempty"` // stats.MidMedian of all timings
 }
 
-// A Ratio is B over A: above 1, B is slower. The interval from Lo to Hi contains the ratio with a confidence of 95 %.
-// That drops to about 85 % if three trials drift apart by more than the noise of their medians, because three are too
-// few to draw from.
+// A Ratio is B over A: above 1, B is slower. The interval from Lo to Hi has a confidence of 95 %, but only about 85 %
+// if three trials drift apart by more than the noise of their medians: three are too few to draw from.
 //
 // The interval comes from a bootstrap with a fixed seed, so the same files give the same figures. Each of 1000 draws
-// takes from both sides, with replacement, the original number of trials, and from each of these the original number
-// of timings, and computes the ratio of the medians. Order statistics would give an interval for each median, but not
-// for their ratio or for a geometric mean. Drawing trials first widens the interval if trials drift apart, which the
-// timings within a trial do not show. No interval from two runs can include effects that all timings of a run share,
-// such as the GPU's temperature.
+// resamples the trials of both sides and the timings within each drawn trial, with replacement, and computes the
+// ratio of the medians. Order statistics would not give an interval for a ratio or a geometric mean. Drawing trials
+// first widens the interval if trials drift apart, which the timings within a trial do not show. No interval from two
+// runs can include effects that all timings of a run share, such as the GPU's temperature.
 type Ratio struct {
 	Value float64 `json:"value"`
 	Lo    float64 `json:"lo"`
@@ -114,8 +112,8 @@ func (r *Ratio) verdict(significant bool, threshold float64) Verdict {
 
 // Slower reports whether B is a regression. It is one if it is slower as a whole, fails a workload that A passes, or
 // is clearly slower on a single workload: the whole interval is beyond the threshold, and the difference between
-// trials is significant with Bonferroni's correction for the number of workloads. A plain verdict Slower is not
-// enough for a single workload, since among many one may be due to chance.
+// trials is significant with Bonferroni's correction. One plain verdict Slower among many workloads may be due to
+// chance.
 func (r *Result) Slower() bool {
 	return r.Verdict == Slower || slices.ContainsFunc(r.Rows, func(row Row) bool {
 		return row.Verdict == Slower && (row.Ratio == nil || row.Ratio.Lo > 1+r.Threshold &&
@@ -386,7 +384,6 @@ func side(r *runs.Row) (s Side) {
 	return s
 }
 
-// draws is the number of bootstrap draws.
 const draws = 1000
 
 // A pool holds the timings of one workload, prepared for drawing.

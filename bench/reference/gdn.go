@@ -126,7 +126,6 @@ func (c *call) pool(def *trace.Definition, in arguments, stateShape []int) (err 
 	return err
 }
 
-// upTo lists the numbers below n.
 func upTo(n int) []int {
 	list := make([]int, n)
 	for i := range list {

@@ -121,7 +121,6 @@ func route(logits, bias []float64, factor float64) map[int]float64 {
 	return weights
 }
 
-// indices returns n numbers, starting at first.
 func indices(first, n int) []int {
 	all := make([]int, n)
 	for i := range all {
@@ -142,7 +141,6 @@ type blockMatrix struct {
 	index, rows, columns int
 }
 
-// product multiplies the matrix by each of xs.
 func (m blockMatrix) product(ctx context.Context, xs [][]float64) [][]float64 {
 	out := make([][]float64, len(xs))
 	for i := range out {

@@ -271,7 +271,6 @@ func TestKnowsNames(t *testing.T) {
 	}
 }
 
-// float32s reads all elements.
 func float32s(t *tensor.Tensor) []float32 {
 	dst := make([]float32, t.Len())
 	t.ReadFloat32s(dst, 0)

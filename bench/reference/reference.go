@@ -144,8 +144,8 @@ func textHash(text string) string {
 
 // Run returns the outputs of def in its order and dtypes. Knows must report true for def. Inputs are in the
 // definition's order; a state of None is zero, a scale of None or 0 is 1/sqrt(K). The error names the input that does
-// not fit the others, or is ctx's. Besides inputs and outputs, memory holds the outputs in float64 and, per core, a
-// few rows or one head's state.
+// not fit the others, or is ctx's. Extra memory: the outputs in float64 and, per core, a few rows or one head's
+// state.
 func Run(ctx context.Context, def *trace.Definition, inputs []workloads.Input) ([]*tensor.Tensor, error) {
 	f := familyOf(def)
 	if f == nil {

@@ -62,7 +62,6 @@ type Row struct {
 // Passed reports whether the workload passed.
 func (r *Row) Passed() bool { return r.Evaluated != nil && r.Evaluated.Passed() }
 
-// retract withdraws the verdict.
 func (r *Row) retract(why *event.Finding) {
 	r.Evaluated, r.Samples = nil, nil
 	r.Failed = &event.Message{Text: "its verdict is not to be believed: " + why.Text,
@@ -196,7 +195,6 @@ func (s *Summary) Add(e *event.Event) {
 	}
 }
 
-// retract withdraws all verdicts.
 func (s *Summary) retract() {
 	for i := range s.Rows {
 		if row := &s.Rows[i]; row.Evaluated != nil {

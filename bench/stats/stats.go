@@ -43,11 +43,10 @@ const confidence = 0.95
 // least is the smallest number of timings with an interval at that level: 1 - 2^(1-6) = 0.969.
 const least = 6
 
-// Summarize returns the summary of all timings. The interval of the median assumes no distribution: Lo and Hi are the
-// two sorted timings between which, by the binomial distribution, the median is with the requested confidence
-// (benchmath.AssumeNothing; above 30 timings by its normal approximation). It assumes that timings are independent,
-// so it does not cover a drift that all timings of a run share. With fewer than 6 timings the interval is the whole
-// range, and there is a warning.
+// Summarize returns the summary of all timings. The interval of the median assumes no distribution: Lo and Hi are
+// timings chosen by the binomial distribution, or by its normal approximation above 30 timings
+// (benchmath.AssumeNothing). It assumes independent timings, so it does not cover a drift that they share. With fewer
+// than 6 timings it is the whole range, with a warning.
 func Summarize[T ~int64](trials [][]T) Summary {
 	all := sorted(trials)
 	n := len(all)

@@ -229,8 +229,8 @@ func (c *Client) Load(ctx context.Context, w *Tensors) error {
 }
 
 // Run calls the solution once on poisoned outputs and writes the outputs to out. If the solution returns its outputs
-// or replaces passed ones, the result is not nil and describes them and their offsets in the file, which may have
-// grown; the caller must verify it. Otherwise the result is nil and the outputs are laid out as in Load.
+// or replaces passed ones, the result is not nil and describes them and their place in the file, which may have
+// grown; it is unverified. Otherwise it is nil, and the outputs are placed as in Load.
 func (c *Client) Run(ctx context.Context, out *os.File) ([]FileTensor, error) {
 	r, err := c.do(ctx, &request{Run: &runRequest{Out: out}})
 	if err != nil {
@@ -348,7 +348,6 @@ func (r *recorded) match(s *device.Samples, plan device.Plan) error {
 	return nil
 }
 
-// clip shortens a text from the worker.
 func clip(s string) string { return s[:min(len(s), 4<<10)] }
 
 // Check performs req on the loaded tensors. Its errors are like Run's.

@@ -385,7 +385,6 @@ func (s *server) close() {
 	}
 }
 
-// fill copies the tensor's bytes to b.
 func (t *FileTensor) fill(b device.Buffer) error {
 	direct, ok := b.(device.FileBuffer)
 	if !ok || t.Bytes == 0 {
