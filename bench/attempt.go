@@ -17,46 +17,46 @@ import (
 	"fisub/internal/trace"
 )
 
-// An attempt is one solution on one workload, from its beginning to its verdict, timings and honesty checks.
+// An attempt is one solution on one workload, from its start to its verdict, timings and honesty checks.
 type attempt struct {
 	*runner
 	limit
 	workload *trace.Workload
 	index    int // of the workload, from 0
 	started  time.Time
-	bytes    int64 // of the workload's tensors
+	bytes    int64 // total of the workload's tensors
 
 	verdict  verdict
 	idle     bool            // the last judged call launched, copied and set nothing
-	took     time.Duration   // by the first call, with the loading of its inputs and without builds
-	samples  *device.Samples // nil where it was not timed
-	warm     *device.Samples // nil without that figure
-	measured int             // how often it was measured
-	err      error           // what ended its measurement
-	unknown  error           // why it has no verdict after all
-	printed  string          // before the warm calls
+	took     time.Duration   // duration of the first call, including the loading of its inputs but no builds
+	samples  *device.Samples // nil if it was not timed
+	warm     *device.Samples // nil without a warm-L2 measurement
+	measured int             // number of measurements
+	err      error           // the error that ended its measurement
+	unknown  error           // the reason if it gets no verdict after all
+	printed  string          // output before the warm calls
 
-	loaded *inputs           // what the worker has
+	loaded *inputs           // the inputs that the worker holds
 	copies int               // of its tensors on the device
-	held   int64             // bytes of the device's memory, those of the copies and of what parts them
-	writes []*worker.Checked // what calls wrote where nothing may be
+	held   int64             // device memory of the copies and the gaps between them, in bytes
+	writes []*worker.Checked // forbidden writes of calls
 
-	found []event.Finding     // about the workload so far
-	timed *event.Finding      // about a timed call; nil if those that were judged are right
-	bound []worker.FileTensor // outputs of a call that bound one to other memory
+	found []event.Finding     // findings about the workload so far
+	timed *event.Finding      // about a timed call; nil if the judged ones are right
+	bound []worker.FileTensor // outputs of a call that rebound one to other memory
 
-	wrong *inputs  // of the first call that gave wrong outputs; nil without one, or where nothing is dumped
-	made  []output // by that call
+	wrong *inputs  // of the first call with wrong outputs; nil without one or without a dump
+	made  []output // the outputs of that call
 }
 
-// A limit is what is left of a time limit. It does not run during builds, which have a limit of their own.
+// A limit is the remaining time of a time limit. It stops during builds, which have their own limit.
 type limit struct {
 	left  time.Duration
-	built time.Duration // spent on builds
+	built time.Duration // time spent on builds
 }
 
-// within calls f with what is left, and takes what f needs off it. It is the time limit of each solution alone that
-// runs while it is its turn.
+// within calls f with the remaining time and subtracts the time that f took. Each solution's limit only runs during
+// its own calls.
 func (l *limit) within(ctx context.Context, f func(context.Context) error) error {
 	within, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -93,7 +93,7 @@ func (l *limit) within(ctx context.Context, f func(context.Context) error) error
 	return err
 }
 
-// judge gives the attempt its verdict. An error is about the machine, a *referenceError, or one that is lacking.
+// judge sets the attempt's verdict. The error is about the machine, a *referenceError, or one that lacking reports.
 func (a *attempt) judge(run context.Context, trials []*inputs) error {
 	a.bytes = trials[len(trials)-1].bytes
 	err := a.build(run)
@@ -112,8 +112,8 @@ func (a *attempt) judge(run context.Context, trials []*inputs) error {
 	return a.dump()
 }
 
-// build makes the process ready. Compiling does not count against the workload's time limit; what a Python submission
-// does when it is imported does.
+// build makes the process ready. Compiling does not count against the workload's time limit; code that a Python
+// submission runs when it is imported does.
 func (a *attempt) build(run context.Context) error {
 	if lang := a.entry.Solution.Spec.Language; a.process.python && lang != trace.CUDA && lang != trace.CPP {
 		return a.within(run, func(ctx context.Context) error { return a.ready(run, ctx) })
@@ -121,8 +121,8 @@ func (a *attempt) build(run context.Context) error {
 	return a.ready(run, run)
 }
 
-// expect computes what bench/reference expects of the trials, as far as that is not known yet. The time limit is the
-// solution's, so it does not run meanwhile.
+// expect computes the missing expected outputs of the trials with bench/reference. This does not count against the
+// time limit, which is for the solution.
 func (a *attempt) expect(ctx context.Context, trials []*inputs) (err error) {
 	for _, in := range trials {
 		if in.want != nil || a.reference != nil {
@@ -137,12 +137,12 @@ func (a *attempt) expect(ctx context.Context, trials []*inputs) (err error) {
 	return nil
 }
 
-// evaluate runs and judges one workload while ctx lasts.
+// evaluate runs and judges one workload until ctx ends.
 func (a *attempt) evaluate(ctx context.Context, trials []*inputs) (verdict, error) {
 	v := newVerdict()
 	n := a.shared.Profile.judged()
 	if a.process.info.Emulated {
-		n = len(trials) // deterministic: a further trial of the same inputs would repeat the first
+		n = len(trials) // deterministic: another trial with the same inputs would repeat the first
 	}
 	for i := range n {
 		in := trials[min(i, len(trials)-1)]
@@ -180,14 +180,14 @@ func (a *attempt) evaluate(ctx context.Context, trials []*inputs) (verdict, erro
 	return v, nil
 }
 
-// put gives the worker the inputs, at first addresses.
+// put loads the inputs into the worker at their first addresses.
 func (a *attempt) put(ctx context.Context, in *inputs) error {
 	a.loaded, a.copies, a.held = in, 1, a.bytes
 	return a.process.load(ctx, in.load)
 }
 
-// call makes one call on in and says what the worker wrote. It loads them first where fresh; otherwise it
-// restores them, since the official harness gives each trial clones that no call has written to.
+// call makes one call on in and returns the worker's description of the outputs. If fresh is set it loads the inputs
+// first; otherwise it restores them, since the official harness gives each trial unmodified clones.
 func (a *attempt) call(ctx context.Context, in *inputs, fresh bool) ([]worker.FileTensor, error) {
 	if err := a.process.out.room(in.size); err != nil {
 		return nil, err
@@ -210,7 +210,7 @@ func (a *attempt) call(ctx context.Context, in *inputs, fresh bool) ([]worker.Fi
 	return written, err
 }
 
-// restore gives the inputs their contents again, where they are, if a call has written to one.
+// restore restores the inputs at their present addresses if a call has written to one.
 func (a *attempt) restore(ctx context.Context, in *inputs) error {
 	found, err := a.process.client.Check(ctx, worker.Check{})
 	if err != nil {
@@ -223,13 +223,13 @@ func (a *attempt) restore(ctx context.Context, in *inputs) error {
 	return err
 }
 
-// lacking tells whether err says that there is not here what the solution takes: no verdict on it.
+// lacking reports whether err means that something the solution needs is missing, so that it gets no verdict.
 func lacking(err error) bool {
 	var we *worker.Error
 	return errors.As(err, &we) && we.Kind == worker.Lacking
 }
 
-// settle makes the verdict of err where the solution is at fault, and returns any other error.
+// settle turns err into the verdict if the solution is at fault, and returns any other error.
 func (a *attempt) settle(run context.Context, err error) error {
 	if run.Err() != nil {
 		return run.Err()
@@ -241,8 +241,8 @@ func (a *attempt) settle(run context.Context, err error) error {
 	return err
 }
 
-// blame turns an error of the worker into the verdict that the contest gives for it, or returns the error where the
-// solution is not at fault.
+// blame turns an error of the worker into the verdict that the contest gives for it. If the solution is not at fault,
+// it returns the error.
 func (a *attempt) blame(err error) (verdict, error) {
 	var we *worker.Error
 	var died *worker.Died
@@ -271,12 +271,12 @@ func (a *attempt) blame(err error) (verdict, error) {
 		case worker.Call:
 			return verdict{status: trace.RuntimeError, detail: we.Text, log: we.Log}, nil
 		case worker.Fault:
-			// The process is of no further use; the next workload gets a new one.
+			// The process is unusable; the next workload gets a new one.
 			a.process.client.Close()
 			return verdict{status: trace.RuntimeError, detail: we.Text, log: we.Log}, nil
 		}
 		if we.Kind == worker.Lacking {
-			if !a.process.python { // of what a call left half done, the next workload knows nothing
+			if !a.process.python { // the next workload must not see a half-done call
 				a.process.client.Close()
 			}
 			return verdict{}, err
@@ -289,8 +289,8 @@ func (a *attempt) blame(err error) (verdict, error) {
 	return verdict{}, err
 }
 
-// spoilt gives the error of a worker that fails in fisub's own part of the work. It is the machine's, unless the
-// solution was called before, which could bring about any: then only this workload has no verdict.
+// spoilt returns the error for a worker that failed in fisub's own code. It is an error of the machine, unless the
+// solution was called before and could have caused anything: then only this workload has no verdict.
 func (a *attempt) spoilt(err error) error {
 	if !a.process.client.Called() {
 		return err
@@ -299,7 +299,7 @@ func (a *attempt) spoilt(err error) error {
 	return &worker.Error{Kind: worker.Lacking, Text: "after the solution was called: " + err.Error()}
 }
 
-// starved reports whether a worker's log says that Go's runtime, which is fisub's own, got no memory or thread.
+// starved reports whether log shows that the Go runtime, and so fisub, got no memory or thread.
 func starved(log string) bool {
 	return strings.Contains(log, "runtime/cgo: pthread_create failed") ||
 		strings.Contains(log, "runtime: failed to create new OS thread") ||
@@ -307,7 +307,7 @@ func starved(log string) bool {
 		strings.Contains(log, "runtime: cannot allocate memory")
 }
 
-// emit writes the verdict as an official trace. base are the baseline's timings, or nil.
+// emit writes the verdict as an official trace. base holds the baseline's timings and may be nil.
 func (a *attempt) emit(base *device.Samples) {
 	v, w := a.verdict, a.workload
 	log := v.log
@@ -355,8 +355,8 @@ func (a *attempt) emit(base *device.Samples) {
 		e.Correctness = v.correctness
 	}
 	if v.status == trace.Passed {
-		// The format wants a performance object with PASSED. Zero is what it holds where nothing was measured, and what
-		// the contest's scorer refuses as a latency.
+		// The format requires a performance object with PASSED. Zero means not measured, and the contest's scorer
+		// rejects it as a latency.
 		e.Performance = &trace.Performance{}
 		if a.samples != nil {
 			ms := stats.Latency(a.samples.Trials) / 1e6
@@ -364,7 +364,7 @@ func (a *attempt) emit(base *device.Samples) {
 			if base != nil && ms > 0 {
 				theirs := stats.Latency(base.Trials) / 1e6
 				speedup := theirs / ms
-				if isReference(a.shared.Baseline.Solution, a.shared.Definition) { // what the format means by it
+				if isReference(a.shared.Baseline.Solution, a.shared.Definition) { // as the format defines it
 					e.Performance.ReferenceLatencyMS, e.Performance.SpeedupFactor = theirs, speedup
 				} else {
 					ev.Ratio = &speedup
@@ -380,7 +380,7 @@ func (a *attempt) emit(base *device.Samples) {
 	a.say(event.Event{Type: event.TypeEvaluated, Workload: w.UUID, Evaluated: ev})
 }
 
-// warnings are lines of a log about hazards, each kind at each place once.
+// warnings returns log lines about hazards, without duplicates.
 func warnings(hazards []device.Hazard) string {
 	var text strings.Builder
 	for i, h := range hazards {

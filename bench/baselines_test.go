@@ -18,7 +18,7 @@ import (
 	"fisub/workloads"
 )
 
-// Every folder of solution/baselines is a sound submission, which the contest's collector does not find; those in
+// Every folder of solution/baselines is a valid submission that the contest's collector does not find. Those in
 // Python pass on the CPU.
 func TestBaselines(t *testing.T) {
 	found, err := config.Discover("..")

@@ -1,6 +1,6 @@
-// Package bench runs one solution over the workloads of a definition: it starts the worker, judges what comes out of
-// it by the contest's rules and has it timed, in turn with a baseline or with another solution where there is one. It
-// is not for choosing devices or showing results: it is given a worker and emits events.
+// Package bench runs one solution over the workloads of a definition: it starts the worker, judges the outputs by the
+// contest's rules and times the solution, alternating with a baseline or another solution if there is one. It does
+// not choose devices or show results: it is given a worker and emits events.
 package bench
 
 import (
@@ -18,81 +18,81 @@ import (
 	"fisub/workloads"
 )
 
-// Shared is what the solutions of a run have in common.
+// Shared holds the settings that all solutions of a run share.
 type Shared struct {
 	Definition *trace.Definition
 	Workloads  []*trace.Workload
 	Profile    Profile
 	Timer      string // device.TimerAuto, TimerCUPTI or TimerEvents; "" is auto
 
-	// Load opens the inputs of a trial, from 0, of a workload.
+	// Load opens the inputs of a workload for a trial, counted from 0.
 	Load func(ctx context.Context, def *trace.Definition, w *trace.Workload, trial int) (*workloads.Inputs, error)
 
-	Worker     worker.Command // for what runs without Python; its limits hold for the Python worker too
+	Worker     worker.Command // for solutions without Python; its limits apply to the Python worker too
 	DeviceKind string         // "cuda", "emu"
 	Device     device.Options // with CacheDir
 
-	// Build puts a solution that needs no Python into the cache, which its worker only reads, and reports whether it was
-	// there. If it is nil, or Device.Prebuilt is set, the worker finds or builds it by itself. Its error is a
-	// *worker.Error, or ctx's.
+	// Build adds a solution that needs no Python to the cache, which its worker only reads, and reports whether it
+	// was cached already. If Build is nil or Device.Prebuilt is set, the worker finds or builds the solution itself.
+	// Its error is a *worker.Error, or ctx's.
 	Build func(ctx context.Context, sol *trace.Solution, info device.Info) (cached bool, err error)
 
-	// Meter opens the meter of the GPU with that UUID, which Run closes. Where it is nil, timings have no stamp; its
-	// error is the note of theirs.
+	// Meter opens the meter of the GPU with that UUID; Run closes it. If Meter is nil, timings have no stamp. If it
+	// fails, the error becomes the stamp's note.
 	Meter func(uuid string) (Meter, error)
 
-	// Baseline, where it is not nil, is timed in turn with the solutions on each workload that both pass. What is wrong
-	// with it is a warning, and the workload has no speed-up then.
+	// Baseline, if not nil, is timed alternately with the solutions on each workload that both pass. Its faults are
+	// warnings; the workload then has no speed-up.
 	Baseline *Baseline
-	Roofline bool // measure an empty kernel and a copy of each workload's bytes too, where the device keeps time
+	Roofline bool // also measure an empty kernel and a copy of each workload's bytes, if the device keeps time
 
-	FailFast bool // the first workload that does not pass ends the run
-	EndEarly bool // so do two TIMEOUTs in a row, and a solution that does not build
+	FailFast bool // stop at the first workload that does not pass
+	EndEarly bool // stop after two TIMEOUTs in a row, or if the solution does not build
 
-	Budget time.Duration // no workload but the first begins later than that after the run; 0: no limit
+	Budget time.Duration // start no workload except the first later than this; 0: no limit
 }
 
 // An Entry is one solution of a run.
 type Entry struct {
 	Solution *trace.Solution
 	Events   *event.Stream
-	Run      *event.Run // described by the caller; Run fills in Device and emits it
+	Run      *event.Run // filled in by the caller, except for Device, which Run sets before emitting it
 
-	// Of a run that is resumed; both may be left out.
-	Before *runs.Summary           // workloads that have a verdict in it are left out
-	Admit  func(device.Info) error // refuses a device that is not the run's, before anything is recorded
+	// For a resumed run. Both are optional.
+	Before *runs.Summary           // its workloads with a verdict are skipped
+	Admit  func(device.Info) error // rejects a device that differs from the run's, before anything is recorded
 
-	Dump string // folder for the tensors of the first workload that does not pass; "" where none are kept
+	Dump string // folder for the tensors of the first workload that does not pass; "": none
 }
 
-// A Baseline is what the solution's latencies are compared with. Name is what the user calls it.
+// A Baseline is a solution to compare latencies with. Name is the user's name for it.
 type Baseline struct {
 	Name     string
 	Solution *trace.Solution
 }
 
-// A Result has the totals of a run, from before it was resumed too.
+// A Result holds the totals of a run, including those from before it was resumed.
 type Result struct {
 	Passed, Failed, Missing int
-	Findings                int  // of the honesty checks, on passed workloads and others
-	Stopped                 bool // by FailFast, EndEarly or Budget: the rest is missing, and was not run
-	Left                    int  // of Missing: those that Budget left no time for
-	Unbuilt                 bool // it does not build
+	Findings                int  // of the honesty checks, on all workloads
+	Stopped                 bool // by FailFast, EndEarly or Budget; the remaining workloads are missing
+	Left                    int  // missing workloads that did not fit into Budget
+	Unbuilt                 bool // the solution does not build
 
-	Dumped *Dumped // nil where nothing was
+	Dumped *Dumped // nil if nothing was dumped
 }
 
-// ErrNoReference says that nothing can compute the expected outputs of a definition: bench/reference was not compared
-// with its reference, and there is no Python with torch to run that.
+// ErrNoReference means that the expected outputs of a definition cannot be computed: bench/reference does not know
+// its reference, and no Python with torch can run it.
 var ErrNoReference = errors.New("no reference that fisub can run")
 
-// A DeviceError says that the device could not be opened or used at all.
+// A DeviceError means that the device could not be opened or used at all.
 type DeviceError struct{ Err *worker.Error }
 
 func (e *DeviceError) Error() string { return e.Err.Error() }
 func (e *DeviceError) Unwrap() error { return e.Err }
 
-// A TimerError says that a run that is resumed would go on with another timer, whose figures mean something else.
+// A TimerError means that a resumed run would continue with another timer, whose figures are not comparable.
 type TimerError struct{ Was, Is string }
 
 func (e *TimerError) Error() string {
@@ -102,17 +102,17 @@ func (e *TimerError) Error() string {
 // Advice returns the hint of the error.
 func (e *TimerError) Advice() string { return "start a new run without --resume" }
 
-// Run judges and times the solution on each workload in turn. A wrong, slow, hanging or crashing solution is a verdict;
-// the error is about the machine: no device, no compiler, a full disk, ctx. A workload whose inputs cannot be loaded,
-// or for which the device lacks what the solution uses, has no verdict: it is told as a failed event and counted as
-// missing, and the others still run.
+// Run judges and times the solution on each workload. A wrong, slow, hanging or crashing solution is a verdict; an
+// error is about the machine: no device, no compiler, a full disk, ctx. A workload gets no verdict if its inputs
+// cannot be loaded or the device is missing something the solution needs. It then counts as missing, with a failed
+// event, and the others still run.
 func Run(ctx context.Context, shared Shared, entry Entry) (Result, error) {
 	results, err := Together(ctx, shared, []Entry{entry})
 	return results[0], err
 }
 
-// Together is Run of several solutions, whose timings are taken in turn. Each has its own events, and a result. The
-// first one's Before says what is left out for all.
+// Together runs several solutions with alternating timings. Each has its own events and result. Workloads judged in
+// the first entry's Before are skipped for all.
 func Together(ctx context.Context, shared Shared, entries []Entry) ([]Result, error) {
 	results := make([]Result, len(entries))
 	g, err := newGroup(ctx, &shared, entries)
@@ -129,11 +129,10 @@ func Together(ctx context.Context, shared Shared, entries []Entry) ([]Result, er
 	return results, err
 }
 
-// Once builds the solution and runs it on one workload, not timed, and waits for the worker to end: for tools that
-// start the worker themselves and watch it. Where judge is set, wrong says what is wrong with the outputs of a
-// definition that bench/reference knows. The log is what the worker and the tool printed. The error is an
-// *exec.ExitError where the process ended with a status other than 0, or any that Run gives; a fault of the solution
-// is a *worker.Error or *worker.Died.
+// Once builds the solution, runs it on one workload without timing it, and waits for the worker to end. It serves
+// tools that watch the worker. If judge is set, wrong describes wrong outputs of a definition that bench/reference
+// knows. log is the output of the worker and the tool. The error is an *exec.ExitError if the process ends with a
+// non-zero status, or one of Run's errors; a fault of the solution is a *worker.Error or *worker.Died.
 func Once(ctx context.Context, shared Shared, sol *trace.Solution, w *trace.Workload, judge bool) (
 	wrong, log string, err error) {
 	p, err := newProcess(ctx, &shared, shared.Definition, sol)
@@ -150,9 +149,9 @@ func Once(ctx context.Context, shared Shared, sol *trace.Solution, w *trace.Work
 		return "", "", err
 	}
 	defer in.Close()
-	// Guards would hide writes next to a tensor from a tool.
+	// Guards would hide writes next to a tensor from the tool.
 	in.load.Guard = 0
-	if err := p.ready(ctx, ctx); err != nil { // a build has a limit of its own
+	if err := p.ready(ctx, ctx); err != nil { // a build has its own limit
 		return "", p.log(), p.machineError(err)
 	}
 	limit, cancel := context.WithTimeout(ctx, shared.Profile.Timeout)

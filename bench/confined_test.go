@@ -14,7 +14,7 @@ import (
 	"fisub/internal/trace"
 )
 
-// A submission in Python can write to its own cache, and not to what other submissions read.
+// A Python submission can write to its own cache, but not to files that other submissions read.
 func TestSharedCachesAreReadOnly(t *testing.T) {
 	needPython(t)
 	if !sandbox.State().Files() {
@@ -61,14 +61,14 @@ def run(x, c):
 	}
 }
 
-// A worker may write to folders of its own only: what compilers make for others is not among them.
+// A worker may write only to its own folders, not to compiler caches of other submissions.
 func TestConfinedFolders(t *testing.T) {
 	cache := t.TempDir()
 	def := &trace.Definition{Name: "d"}
 	folder := func(content string) string {
 		sol := &trace.Solution{Definition: "d", Spec: trace.BuildSpec{Language: trace.CUDA, DestinationPassingStyle: true},
 			Sources: []trace.SourceFile{{Path: "a", Content: content}}}
-		if content == "" { // the same text as "b" when all parts are put together
+		if content == "" { // concatenated, its parts match the solution "b"
 			sol.Sources = []trace.SourceFile{{Path: "ab"}}
 		}
 		p, err := newProcess(t.Context(), &Shared{Device: device.Options{CacheDir: cache},

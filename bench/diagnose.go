@@ -10,8 +10,8 @@ import (
 	"fisub/internal/trace"
 )
 
-// diagnose says of each output that is not as it should be how many elements are wrong, which they are, and how many of
-// them the call has left unwritten, where that can be told; "" where the outputs do not compare.
+// diagnose describes the wrong elements of each output: how many, which ones, and how many were left unwritten, if
+// that is known. It stops at an output that cannot be compared.
 func diagnose(def *trace.Definition, got []output, want []expected, tol tensor.Tolerance, passed bool) string {
 	var text strings.Builder
 	i := 0
@@ -20,7 +20,8 @@ func diagnose(def *trace.Definition, got []output, want []expected, tol tensor.T
 			break
 		}
 		w := spreadOf(got[i].tensor, want[i], tol)
-		// What fills the memory of an output of its own may be a result where it is a number.
+		// In an output with its own memory, poison proves an unwritten element only if the output was passed and
+		// poison is NaN.
 		if want[i].before == nil && (!passed || !spec.DType.IsFloat() || spec.DType.Bits() < 8) {
 			w.unwritten = 0
 		}
@@ -32,7 +33,7 @@ func diagnose(def *trace.Definition, got []output, want []expected, tol tensor.T
 	return text.String()
 }
 
-// A spread tells which elements of an output are wrong: for each axis how many of each index.
+// A spread counts the wrong elements of an output by index along each axis.
 type spread struct {
 	shape            []int
 	count, unwritten int
@@ -57,7 +58,7 @@ func spreadOf(got *tensor.Tensor, want expected, tol tensor.Tolerance) *spread {
 	return w
 }
 
-// text uses the names of the axes.
+// text describes the spread with the names of the axes.
 func (w *spread) text(axes []string) string {
 	text := fmt.Sprintf("%s wrong", plain.Count(w.count, "element"))
 	if w.unwritten == w.count {
@@ -95,7 +96,7 @@ func (w *spread) text(axes []string) string {
 	return text + ": only with " + strings.Join(where, " and ")
 }
 
-// indexText describes some of the indices below n, in order.
+// indexText describes indices below n, which are sorted.
 func indexText(indices []int, n int) string {
 	first, last := indices[0], indices[len(indices)-1]
 	step := indices[min(1, len(indices)-1)] - first

@@ -8,8 +8,7 @@ import (
 	"fisub/internal/trace"
 )
 
-// Which elements are wrong is said by the axes of the definition, and what was never written is told from a NaN that was
-// computed.
+// The wrong elements are described by the definition's axes, and unwritten ones are distinguished from computed NaNs.
 func TestDiagnose(t *testing.T) {
 	def := &trace.Definition{}
 	def.Outputs.Set("y", trace.TensorSpec{Shape: []string{"batch", "head", "dim"}, DType: tensor.Float32})

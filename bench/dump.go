@@ -15,10 +15,10 @@ import (
 type Dumped struct {
 	Path   string
 	Bytes  int64
-	Actual bool // it has outputs of the solution, too
+	Actual bool // includes outputs of the solution
 }
 
-// kept gives the outputs in memory that stays when their file is unmapped.
+// kept copies the outputs, so that they outlive the mapping of their file.
 func kept(outs []output) []output {
 	outs = slices.Clone(outs)
 	for i, o := range outs {
@@ -31,12 +31,12 @@ func kept(outs []output) []output {
 	return outs
 }
 
-// dump writes the inputs, the expected outputs and, where there are some, those that a call made of them, of the first
-// workload that does not pass. Scalars are metadata, as is the dtype of an output that the format lacks.
+// dump writes the inputs, the expected outputs and, if present, the actual outputs of the first workload that does
+// not pass. Metadata holds scalars, and the dtype of an output if the format does not have it.
 func (a *attempt) dump() error {
 	in, got := a.wrong, a.made
 	if in == nil {
-		in = a.loaded // of a fault, or at the time limit
+		in = a.loaded // after a fault or a timeout
 	}
 	if a.entry.Dump == "" || a.result.Dumped != nil || a.verdict.status == trace.Passed || in == nil {
 		return nil

@@ -11,8 +11,8 @@ import (
 	"fisub/internal/safetensors"
 )
 
-// Of the first workload that does not pass the inputs, the expected outputs and those of the call are in a file; of a
-// call that gave none only the others are.
+// The first workload that does not pass leaves a file with its inputs, the expected outputs and, if the call
+// returned, the actual outputs.
 func TestDump(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
@@ -54,7 +54,7 @@ func TestDump(t *testing.T) {
 		if f.Has("actual.output") != tc.actual || f.Has("actual.new_state") != tc.actual {
 			t.Errorf("%s: the outputs of the call are there: %v, want %v", tc.name, f.Has("actual.output"), tc.actual)
 		}
-		if tc.actual { // this one wrote nothing
+		if tc.actual { // it wrote nothing
 			x, err := f.Tensor("actual.output")
 			if err != nil || !bytes.Equal(x.Data, bytes.Repeat([]byte{worker.Poison}, len(x.Data))) {
 				t.Errorf("%s: got an output that is not the poison: %v", tc.name, err)
@@ -66,7 +66,7 @@ func TestDump(t *testing.T) {
 	}
 }
 
-// Outputs of a Python submission are kept as they came, of whatever shape; of a dtype that the format lacks their dtype and
+// Outputs of a Python submission are kept with any shape. For a dtype that the format does not have, only dtype and
 // shape are.
 func TestDumpPython(t *testing.T) {
 	needPython(t)

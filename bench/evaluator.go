@@ -15,7 +15,7 @@ import (
 	"fisub/workloads"
 )
 
-// An evaluator says by which rules of the contest the outputs of a definition are judged (spec section 5).
+// An evaluator selects the contest's rules for judging the outputs of a definition (spec section 5).
 type evaluator int
 
 const (
@@ -25,8 +25,8 @@ const (
 	topK                      // compares the scores of the chosen tokens, not their indices
 )
 
-// evaluatorOf chooses as the contest does. A definition of op type sampling, whose samples the contest compares as
-// distributions, is an error, and so is one that judgeable refuses.
+// evaluatorOf chooses as the contest does. It returns an error for definitions that judgeable rejects and for op type
+// sampling, whose samples the contest compares as distributions.
 func evaluatorOf(def *trace.Definition) (evaluator, error) {
 	const attention = "dsa_sparse_attention_h16_ckv512_kpe64_topk2048_"
 	switch {
@@ -45,11 +45,10 @@ func evaluatorOf(def *trace.Definition) (evaluator, error) {
 	return standard, nil
 }
 
-// evaluate adds one trial to v by the rules of e; inputs are those of the trial. It returns false when the verdict is
-// final.
+// evaluate adds one trial to v by the rules of e. inputs are the trial's. It returns false when the verdict is final.
 func (v *verdict) evaluate(e evaluator, names []string, got []output, want []expected,
 	inputs []workloads.Input, tol tensor.Tolerance) bool {
-	if e != sparseAttention && len(got) != len(want) { // says a broken worker
+	if e != sparseAttention && len(got) != len(want) { // the worker is broken
 		*v = verdict{status: trace.RuntimeError, detail: fmt.Sprintf("%d outputs, expected %d", len(got), len(want))}
 		return false
 	}
@@ -78,9 +77,8 @@ func (v *verdict) evaluate(e evaluator, names []string, got []output, want []exp
 	return v.judge(names, got, want, tol)
 }
 
-// judgeTopK judges the indices that the top-k indexer chose: each must be a token of its sequence and occur once;
-// then the scores of the chosen tokens are compared, best first, with those of the reference's, so that neither order
-// nor ties matter.
+// judgeTopK judges the indices chosen by the top-k indexer. Each must be a token of its sequence and occur once. The
+// scores of the chosen tokens are then compared with the reference's, best first, so neither order nor ties matter.
 func (v *verdict) judgeTopK(name string, got output, want *tensor.Tensor, inputs []workloads.Input,
 	tol tensor.Tolerance) bool {
 	if !v.fits(name, got, want) {
@@ -180,10 +178,10 @@ func (v *verdict) judgeTopK(name string, got output, want *tensor.Tensor, inputs
 type indexer struct {
 	q       *tensor.Tensor // (batch, heads, dim), float8
 	weights *tensor.Tensor // (batch, heads)
-	cache   *tensor.Tensor // (pages, tokens, 1, dim+4), bytes: of a page the keys of its tokens, then their float32 scales
-	slots   []map[int]int  // by batch: the first place of a page in the sequence
-	lengths []int          // by batch: tokens of the sequence
-	tokens  int            // of a page
+	cache   *tensor.Tensor // (pages, tokens, 1, dim+4), bytes: per page the tokens' keys, then their float32 scales
+	slots   []map[int]int  // by batch: the first position of each page in the sequence
+	lengths []int          // by batch: tokens in the sequence
+	tokens  int            // per page
 	dim     int
 }
 
@@ -221,14 +219,14 @@ func newIndexer(inputs []workloads.Input, indices *tensor.Tensor) (*indexer, err
 	return ix, nil
 }
 
-// has tells whether index i, page*tokens + offset, is a token of sequence b.
+// has reports whether index i, page*tokens + offset, is a token of sequence b.
 func (ix *indexer) has(b, i int) bool {
 	slot, ok := ix.slots[b][i/ix.tokens]
 	return ok && slot*ix.tokens+i%ix.tokens < ix.lengths[b]
 }
 
-// scores returns the scores of indices of sequence b, best first as torch sorts: NaN, then falling. A negative index
-// and one beyond the cache score -Inf. known keeps scores for further calls with the same b.
+// scores returns the scores of indices of sequence b in the order of torch's sort: NaN first, then descending. A
+// negative index or one beyond the cache scores -Inf. known caches scores for further calls with the same b.
 func (ix *indexer) scores(b int, indices []int, known map[int]float32) []float32 {
 	heads := ix.q.Shape[1]
 	q, w, key := make([]float32, heads*ix.dim), make([]float32, heads), make([]float32, ix.dim)
@@ -282,5 +280,5 @@ func abs32(x float32) float32 { return math.Float32frombits(math.Float32bits(x) 
 
 func finite(x float32) bool { return x-x == 0 }
 
-// pythonList writes [0, 2] as Python does.
+// pythonList formats values like Python: [0, 2].
 func pythonList(values []int) string { return strings.ReplaceAll(fmt.Sprint(values), " ", ", ") }

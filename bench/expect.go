@@ -15,7 +15,7 @@ import (
 	"fisub/internal/trace"
 )
 
-// A referenceError says that the expected outputs of one workload could not be computed: no verdict on the solution.
+// A referenceError means that the expected outputs of one workload are unavailable: no verdict on the solution.
 type referenceError struct {
 	definition string
 	err        error
@@ -24,11 +24,11 @@ type referenceError struct {
 func (e *referenceError) Error() string { return "reference of " + e.definition + ": " + e.err.Error() }
 func (e *referenceError) Unwrap() error { return e.err }
 
-// referenceTimeout is for one call of a Python reference, which may be a loop over tokens.
+// referenceTimeout limits one call of a Python reference, which may loop over tokens.
 const referenceTimeout = 30 * time.Minute
 
-// A pyReference runs a definition's own reference, in a worker process of its own: the solution's process never holds
-// expected outputs.
+// A pyReference runs a definition's own reference in a separate worker process, so that the solution's process never
+// holds expected outputs.
 type pyReference struct{ *process }
 
 // run returns the outputs of the reference for the inputs of load. Its error is a *referenceError, or ctx's.
@@ -50,7 +50,7 @@ func (p *pyReference) run(ctx context.Context, load *worker.Tensors, size int64)
 	if log := strings.TrimSpace(p.log()); log != "" {
 		text += "\n" + lastLines(log, 5)
 	}
-	p.end() // whatever it was, memory that ran out among them: the next workload gets a fresh process
+	p.end() // after any error, such as a lack of memory, the next workload gets a new process
 	return nil, &referenceError{p.def.Name, errors.New(text)}
 }
 
@@ -77,13 +77,13 @@ func (p *pyReference) call(ctx context.Context, load *worker.Tensors, size int64
 			return nil, fmt.Errorf("output %s: the format has no dtype %s", p.def.Outputs.Keys()[i], o.dtype)
 		}
 		t := *o.tensor
-		t.Data = slices.Clone(t.Data) // the next call writes over it
+		t.Data = slices.Clone(t.Data) // the next call overwrites it
 		want = append(want, &t)
 	}
 	return want, nil
 }
 
-// open makes the process ready, on the CPU where torch cannot use the GPU. The worker lives as long as ctx.
+// open makes the process ready, on the CPU if torch cannot use the GPU. The worker lives until ctx ends.
 func (p *pyReference) open(ctx context.Context) error {
 	if p.buildErr == nil && !p.running() {
 		err := p.start(ctx, ctx)
@@ -99,19 +99,19 @@ func (p *pyReference) open(ctx context.Context) error {
 	return p.ready(ctx, ctx)
 }
 
-// ReferenceSolution is the reference of def as a solution, under the names that the official harness gives it.
+// ReferenceSolution returns the reference of def as a solution, with the names used by the official harness.
 func ReferenceSolution(def *trace.Definition) *trace.Solution {
 	return &trace.Solution{Name: def.Name + "__reference", Definition: def.Name, Author: "__builtin__",
 		Spec:    trace.BuildSpec{Language: trace.Python, TargetHardware: []string{"cuda"}, EntryPoint: "main.py::run"},
 		Sources: []trace.SourceFile{{Path: "main.py", Content: def.Reference}}}
 }
 
-// isReference tells whether sol is nothing but the reference of def.
+// isReference reports whether sol is just the reference of def.
 func isReference(sol *trace.Solution, def *trace.Definition) bool {
 	return len(sol.Sources) == 1 && sol.Sources[0].Content == def.Reference && sol.Spec.Language == trace.Python
 }
 
-// returning is def as a reference takes it, which returns all outputs and changes no input.
+// returning returns def as its reference implements it: all outputs are returned and no input changes.
 func returning(def *trace.Definition) *trace.Definition {
 	own := *def
 	own.Outputs = trace.Map[trace.TensorSpec]{}
@@ -134,8 +134,8 @@ func (e *noReferenceError) Error() string {
 func (e *noReferenceError) Unwrap() error        { return e.err }
 func (e *noReferenceError) Is(target error) bool { return target == ErrNoReference }
 
-// newReference returns the Python reference of the definition. Where no Python can run it, the error is
-// ErrNoReference and tells why.
+// newReference returns the Python reference of the definition. If no Python can run it, the error is ErrNoReference
+// with the reason.
 func newReference(ctx context.Context, s *Shared, stamper *stamper) (*pyReference, error) {
 	def := returning(s.Definition)
 	p, err := newProcess(ctx, s, def, ReferenceSolution(def))
@@ -143,7 +143,7 @@ func newReference(ctx context.Context, s *Shared, stamper *stamper) (*pyReferenc
 		return nil, &noReferenceError{s.Definition.Name, err}
 	}
 	p.opts = device.Options{Ordinal: s.Device.Ordinal,
-		CacheDir: filepath.Join(s.Device.CacheDir, "reference")} // where no submission's process can write
+		CacheDir: filepath.Join(s.Device.CacheDir, "reference")} // submissions cannot write there
 	p.stamper = stamper
 	return &pyReference{p}, nil
 }

@@ -17,8 +17,8 @@ import (
 	"fisub/workloads"
 )
 
-// gpuConfig is a run of this repository's kernel on the first GPU, by the fisub program that $FISUB_TEST_BIN names,
-// ../dist/fisub where it is not set, on workloads of the set contest54.
+// gpuConfig returns a run of this repository's kernel on the first GPU with workloads of the set contest54, by the
+// fisub program $FISUB_TEST_BIN, by default ../dist/fisub.
 func gpuConfig(t *testing.T, n int) testRun {
 	t.Helper()
 	program := os.Getenv("FISUB_TEST_BIN")
@@ -75,7 +75,8 @@ func gpuConfig(t *testing.T, n int) testRun {
 	return c
 }
 
-// The copy copies right and is about as fast as a kernel that moves as many bytes, and a solution is as fast as itself.
+// The copy is right and about as fast as a kernel that moves the same number of bytes, and a solution is as fast as
+// itself.
 func TestGPUFloorsAndBaseline(t *testing.T) {
 	c := gpuConfig(t, 20)
 	var events []event.Event
@@ -112,7 +113,7 @@ func TestGPUFloorsAndBaseline(t *testing.T) {
 	}
 }
 
-// Two runs of one solution, with their trials in turn, are the same.
+// Two alternating runs of one solution compare as the same.
 func TestGPUTogether(t *testing.T) {
 	c := gpuConfig(t, 6)
 	c.Profile = c.Profile.InTurn(c.Definition)

@@ -15,20 +15,20 @@ import (
 	"fisub/workloads"
 )
 
-// A group is the solutions of a run, and its baseline, which take turns at each workload: all on the same inputs,
-// judged by the same expected outputs, each in its own process.
+// A group is the solutions of a run and its baseline. They alternate on each workload, each in its own process, with
+// the same inputs and expected outputs.
 type group struct {
 	shared    *Shared
 	runners   []*runner
-	baseline  *runner      // nil without one, or since it was given up
-	unable    error        // why the baseline cannot run at all, to be told when the run has begun
-	reference *pyReference // nil where bench/reference knows the definition
-	roofline  *roofline    // nil where none is measured, or since it was given up
+	baseline  *runner      // nil without one, or after it was given up
+	unable    error        // why the baseline cannot run at all; reported once the run has begun
+	reference *pyReference // nil if bench/reference knows the definition
+	roofline  *roofline    // nil if not measured, or after it was given up
 	stamper   stamper
 	warned    map[string]bool
 }
 
-// newGroup returns a group to be stopped, also with some errors.
+// newGroup returns a group for the caller to stop. It may return one together with an error.
 func newGroup(ctx context.Context, shared *Shared, entries []Entry) (*group, error) {
 	g := &group{shared: shared, warned: map[string]bool{}}
 	g.stamper.open = shared.Meter
@@ -124,7 +124,7 @@ func (g *group) run(ctx context.Context) error {
 	return nil
 }
 
-// stops says why the run is to end here; "" where it is not.
+// stops returns the reason to end the run now, or "".
 func (g *group) stops() string {
 	for _, r := range g.runners {
 		switch s := g.shared; {
@@ -193,7 +193,7 @@ func (g *group) workload(ctx context.Context, index int, w *trace.Workload) erro
 			a.tell(base, g.roofline)
 		}
 		emit := func() { a.emit(g.comparable(a, base)) }
-		if a.process.info.Emulated { // the verdict is of the second call too
+		if a.process.info.Emulated { // the verdict depends on the second call too
 			a.printed += a.process.log()
 		} else {
 			emit()
@@ -210,9 +210,9 @@ func (g *group) workload(ctx context.Context, index int, w *trace.Workload) erro
 	return nil
 }
 
-// prepare opens the inputs of w, of each trial where they differ and a call could remember one before, and runs a
-// Python reference on them. The time limit of the workload is not for that. The caller closes the inputs also where
-// there is an error.
+// prepare opens the inputs of w and runs a Python reference on them, if there is one. Trials get separate inputs if
+// they differ and a call could remember an earlier one. The workload's time limit does not run. The caller closes the
+// inputs even after an error.
 func (g *group) prepare(ctx context.Context, w *trace.Workload) (trials []*inputs, err error) {
 	r := g.runners[0]
 	n := 1
@@ -239,11 +239,11 @@ func (g *group) prepare(ctx context.Context, w *trace.Workload) (trials []*input
 	return trials, nil
 }
 
-// largeOnCPU is the size of a workload's tensors, in bytes, above which it is called once where there is no GPU.
+// largeOnCPU is the total size of a workload's tensors, in bytes, above which it is called only once without a GPU.
 const largeOnCPU = 256 << 20
 
-// time measures the attempts that passed, in turn with the baseline if that passes too, and the roofline of the
-// workload. base are the baseline's timings, nil without any.
+// time measures the passing attempts, alternating with the baseline if that passes too, and the workload's roofline.
+// base holds the baseline's timings, or nil.
 func (g *group) time(ctx context.Context, attempts []*attempt, trials []*inputs) (base *device.Samples, err error) {
 	var timed []*attempt
 	for _, a := range attempts {
@@ -272,7 +272,7 @@ func (g *group) time(ctx context.Context, attempts []*attempt, trials []*inputs)
 		}
 	}
 	if ctx.Err() != nil {
-		return nil, ctx.Err() // some may have a part of their trials
+		return nil, ctx.Err() // some may have only part of their trials
 	}
 	for _, a := range timed {
 		if a.err == nil {
@@ -308,8 +308,8 @@ func (g *group) time(ctx context.Context, attempts []*attempt, trials []*inputs)
 	return b.samples, nil
 }
 
-// qualifies tells whether the baseline passed. Where it did not, nothing is compared with it, and a warning says so;
-// one that cannot be built or hangs is given up.
+// qualifies reports whether the baseline passed. Otherwise it warns, and nothing is compared with the baseline. A
+// baseline that does not build or hangs is given up.
 func (g *group) qualifies(b *attempt) bool {
 	v, uuid := b.verdict, b.workload.UUID
 	switch v.status {
@@ -324,14 +324,14 @@ func (g *group) qualifies(b *attempt) bool {
 	return false
 }
 
-// giveUp goes on without the baseline.
+// giveUp continues without the baseline.
 func (g *group) giveUp(err error) {
 	g.warn("", fmt.Errorf("no speed-up from here on: baseline %s: %w", g.shared.Baseline.Name, err))
 	g.baseline.process.stop()
 	g.baseline = nil
 }
 
-// comparable gives the baseline's timings where a's may be compared with them.
+// comparable returns the baseline's samples if a's can be compared with them, else nil.
 func (g *group) comparable(a *attempt, base *device.Samples) *device.Samples {
 	if base == nil || a.samples == nil {
 		return nil
@@ -344,7 +344,7 @@ func (g *group) comparable(a *attempt, base *device.Samples) *device.Samples {
 	return base
 }
 
-// warn tells each run, once.
+// warn sends a warning to each run, unless it was sent before.
 func (g *group) warn(uuid string, err error) {
 	m := &event.Message{Text: err.Error(), Hint: hint.Of(err)}
 	if g.warned[m.Text] {

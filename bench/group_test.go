@@ -18,7 +18,7 @@ import (
 	"fisub/internal/trace"
 )
 
-// named is a solution that the model device knows by its name.
+// named returns a solution that the model device knows by its name.
 func named(name string) *trace.Solution {
 	return &trace.Solution{Name: name, Definition: decode, Author: "a",
 		Spec: trace.BuildSpec{Language: "cuda", EntryPoint: "k.cu::k",
@@ -26,7 +26,7 @@ func named(name string) *trace.Solution {
 		Sources: []trace.SourceFile{{Path: "k.cu", Content: "x"}}}
 }
 
-// turns makes the workers of c write down their measurements, and returns how to read them.
+// turns makes the workers of c record their measurements and returns a function that reads them.
 func turns(t *testing.T, c *testRun, env ...string) func() []string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "turns")
@@ -40,7 +40,7 @@ func turns(t *testing.T, c *testRun, env ...string) func() []string {
 	}
 }
 
-// payloads gives the warnings, evaluations, samples and floors of a run.
+// payloads returns the warnings, evaluations, samples and floors of a run.
 func payloads(events []event.Event) (warnings []string, evaluated []*event.Evaluated, samples []*event.Samples,
 	floors []*event.Floor) {
 	for _, e := range events {
@@ -99,7 +99,7 @@ func TestBaselineTakesTurns(t *testing.T) {
 	}
 }
 
-// The fields of the official trace are about the definition's own reference.
+// The speed-up fields of the official trace refer to the definition's own reference.
 func TestReferenceAsBaseline(t *testing.T) {
 	def := &trace.Definition{Name: "d", Reference: "def run(): pass"}
 	shared := &Shared{Definition: def, Baseline: &Baseline{Name: "reference", Solution: ReferenceSolution(def)}}
@@ -121,7 +121,7 @@ func TestReferenceAsBaseline(t *testing.T) {
 	}
 }
 
-// Whatever a baseline does, the solution has its verdict and its time; what the baseline does wrong gives no speed-up.
+// A faulty baseline costs the speed-up, but not the solution's verdict and time.
 func TestBaselineFails(t *testing.T) {
 	for _, tc := range []struct {
 		name     string
@@ -172,8 +172,8 @@ func TestBaselineFails(t *testing.T) {
 	}
 }
 
-// A solution that fails any workload has a score of 0; a baseline in an emulated run, or beside a solution that fails,
-// is not even started.
+// A solution that fails any workload scores 0. A baseline is not even started in an emulated run or for a failing
+// solution.
 func TestScoreOfFailure(t *testing.T) {
 	events, _, err := modelRun(t, "crash", 2,
 		func(c *testRun) { c.Baseline = &Baseline{Name: "b", Solution: named("double")} })
@@ -212,9 +212,9 @@ func TestWarmFails(t *testing.T) {
 	}
 }
 
-// Each trial has its tensors elsewhere, for as many as an eighth of the memory holds; the floors' too.
+// Each trial, of the roofline too, has its tensors at other addresses, until the copies fill an eighth of the memory.
 func TestTrialsMove(t *testing.T) {
-	// Of a call: 8 inputs that are no scalar, 2 outputs; and what is put into the outputs before it.
+	// Buffers of a call: 8 tensor inputs, 2 outputs, and the copies of poison for the outputs.
 	const tensors, poison = 10, 2
 	for memory, want := range map[int64][]string{
 		1 << 40: {"ours cold 1 1 12", "ours cold 1 1 23", "ours cold 1 1 34", "ours warm 1 1 34"}, // with gaps
@@ -302,7 +302,7 @@ func TestCopied(t *testing.T) {
 	}
 }
 
-// Two solutions of one run have runs of their own, whose trials are taken in turn.
+// Two solutions of one run have separate runs and alternating trials.
 func TestTogether(t *testing.T) {
 	var a, b []event.Event
 	var shared Shared
@@ -342,7 +342,7 @@ func TestTogether(t *testing.T) {
 	}
 }
 
-// What is disturbed for one is measured again for all.
+// If one attempt is disturbed, all are measured again.
 func TestDisturbedTogether(t *testing.T) {
 	calm, _ := shakyAttempt(t, 0)
 	shaken, _ := shakyAttempt(t, 1)
@@ -354,7 +354,7 @@ func TestDisturbedTogether(t *testing.T) {
 	}
 }
 
-// A Python that is missing is a warning where the baseline alone needs it.
+// A missing Python is only a warning if just the baseline needs it.
 func TestBaselineWithoutPython(t *testing.T) {
 	t.Setenv("FISUB_PYTHON", "/nonexistent/python")
 	b := named("b")

@@ -25,15 +25,15 @@ import (
 	"fisub/workloads/random"
 )
 
-// What a Finding's Check may be.
+// Values of a Finding's Check.
 const (
-	cachedByPointer = "cached-by-pointer" // outputs depend on addresses, not on what lies there
-	cachedByContent = "cached-by-content" // outputs depend on a part of the inputs
+	cachedByPointer = "cached-by-pointer" // outputs depend on addresses instead of contents
+	cachedByContent = "cached-by-content" // outputs depend on part of the inputs
 	skippedWork     = "skipped-work"      // a later call leaves outputs unwritten
 	changedInput    = "changed-input"     // inputs are written to
-	outsideWrite    = "outside-write"     // memory beside a tensor is written to
-	reboundOutput   = "rebound-output"    // an output is bound to other memory than was passed
-	lateWrite       = "late-write"        // outputs are not complete when the call's stream is
+	outsideWrite    = "outside-write"     // memory next to a tensor is written to
+	reboundOutput   = "rebound-output"    // an output is bound to memory other than the passed one
+	lateWrite       = "late-write"        // outputs are incomplete when the call's stream is done
 	tooFast         = "too-fast"          // the GPU's memory cannot deliver the inputs in that time
 	unsteadyResult  = "unsteady-result"   // right at first, then wrong on the same inputs
 	wrongResult     = "wrong-result"      // wrong on other inputs of the same shapes
@@ -41,21 +41,21 @@ const (
 	endedChecks     = "ended-checks"      // these checks could not be completed
 )
 
-// guard is how many bytes on each side of a tensor are watched. A multiple of 512, it keeps the alignment of the CUDA
+// guard is the number of bytes watched on each side of a tensor: a multiple of 512, to keep the alignment of the CUDA
 // allocator.
 const guard = 4096
 
-// maxChanged bounds the tensors that get other contents, in bytes: larger ones are weights, which take long to make
-// anew.
+// maxChanged is the largest size, in bytes, of tensors that get new contents. Larger ones are weights, which are slow
+// to regenerate.
 const maxChanged = 64 << 20
 
-// Honesty looks at what a solution does to one workload beyond its outputs, after it was judged and timed.
+// honesty checks side effects of a solution on one workload, after the workload was judged and timed.
 type honesty struct {
 	*attempt
 	in      *inputs
 	seen    [][]expected        // expected outputs of the calls so far
-	values  []workloads.Input   // what the inputs hold now
-	changed []int               // inputs that get other contents, largest first
+	values  []workloads.Input   // current contents of the inputs
+	changed []int               // inputs that get new contents, largest first
 	written []worker.FileTensor // the outputs of the last call
 	stopped bool                // the last call launched, copied and set nothing, unlike the judged call
 }
@@ -68,7 +68,7 @@ func (a *attempt) checkHonesty(ctx context.Context) error {
 	}
 	a.limit = limit{left: a.shared.Profile.Timeout}
 	h := &honesty{attempt: a, in: a.loaded}
-	// Of other definitions a part of the inputs may do.
+	// Solutions of other definitions may need only part of the inputs.
 	if a.samples != nil && a.samples.ColdL2 && a.shared.Definition.OpType == "gdn" {
 		h.time(stats.Latency(a.samples.Trials))
 	}
@@ -77,7 +77,7 @@ func (a *attempt) checkHonesty(ctx context.Context) error {
 		h.tell(found)
 	}
 	var err error
-	if a.copies > 1 { // what was kept of the first call is about its addresses
+	if a.copies > 1 { // anything cached in the first call refers to its addresses
 		err = h.look(ctx, worker.Check{Back: true})
 	}
 	if err == nil {
@@ -95,7 +95,7 @@ func (a *attempt) checkHonesty(ctx context.Context) error {
 	return nil
 }
 
-// notice makes findings of the hazards that the device has noticed.
+// notice turns the hazards reported by the device into findings.
 func (a *attempt) notice() {
 	for _, h := range a.process.hazards() {
 		f := event.Finding{Check: h.Kind, Place: plain.Line(h.Place), Text: plain.Line(h.Text)}
@@ -106,7 +106,7 @@ func (a *attempt) notice() {
 	}
 }
 
-// tellFindings tells the findings, which change no verdict.
+// tellFindings emits the findings, which do not change the verdict.
 func (a *attempt) tellFindings() {
 	explained := func(f event.Finding) bool {
 		if f.Check == lateWrite { // with CUPTI the device is idle before and after a call
@@ -123,10 +123,10 @@ func (a *attempt) tellFindings() {
 	for _, f := range a.found {
 		a.say(event.Event{Type: event.TypeWarning, Workload: a.workload.UUID, Finding: &f})
 	}
-	a.process.log() // of calls that the verdict is not about
+	a.process.log() // discards the output of calls that do not affect the verdict
 }
 
-// blame makes a finding of an error, whoever is at fault: a solution could bring about any.
+// blame turns any error into a finding: the solution could have caused it.
 func (h *honesty) blame(err error) {
 	var we *worker.Error
 	var died *worker.Died
@@ -136,7 +136,7 @@ func (h *honesty) blame(err error) {
 	case errors.As(err, &died):
 	case errors.As(err, &we) && (we.Kind == worker.Call || we.Kind == worker.Fault):
 		if we.Kind == worker.Fault {
-			h.process.client.Close() // the process is of no further use
+			h.process.client.Close() // the process is unusable
 		}
 	default:
 		h.find(endedChecks, "the honesty checks could not be completed: %v", err)
@@ -145,7 +145,7 @@ func (h *honesty) blame(err error) {
 	h.find(failedCall, "%v", err)
 }
 
-// find adds a finding; of each check the first one counts.
+// find adds a finding unless there is already one of that check.
 func (a *attempt) find(check, format string, args ...any) {
 	if !a.has(check) {
 		a.found = append(a.found, event.Finding{Check: check, Text: fmt.Sprintf(format, args...)})
@@ -156,7 +156,7 @@ func (a *attempt) has(check string) bool {
 	return slices.ContainsFunc(a.found, func(f event.Finding) bool { return f.Check == check })
 }
 
-// time compares a latency in nanoseconds with what the GPU's memory can do.
+// time makes a finding if a latency in nanoseconds is too short for the GPU's memory.
 func (h *honesty) time(ns float64) {
 	in, out := h.in.moved()
 	if floor := fastest(in, out, h.process.info.L2Bytes, h.process.info.Bandwidth); ns < floor {
@@ -165,9 +165,9 @@ func (h *honesty) time(ns float64) {
 	}
 }
 
-// fastest is the time in nanoseconds below which a call cannot have read in bytes and written out bytes, where
-// nothing is in the L2 before: what the L2 can keep of the outputs need not have reached the memory. A clock may run
-// 5 % above what the driver states. It is 0 where the bandwidth, in bytes a second, is not known.
+// fastest returns the shortest possible time in nanoseconds of a call that reads in bytes and writes out bytes with a
+// cold L2. Outputs that fit into the L2 need not reach memory. The clock may run 5 % above the driver's figure. The
+// result is 0 if the bandwidth, in bytes per second, is unknown.
 func fastest(in, out, l2, bandwidth int64) float64 {
 	if bandwidth <= 0 {
 		return 0
@@ -219,20 +219,20 @@ func (h *honesty) run(ctx context.Context) error {
 			return nil
 		}
 	}
-	// Where a call still uses the memory of before, it finds other inputs there.
+	// A call that still uses the old memory finds different inputs there.
 	_, err = h.call(ctx, "at other addresses", worker.Check{Move: true, Inputs: h.original()}, h.in.want)
 	return err
 }
 
-// longOnCPU and someOnCPU are the duration of an emulated call, and the size of its tensors in bytes, above which a
-// workload gets no second one, the first workload that passes excepted.
+// longOnCPU and someOnCPU limit the duration of an emulated call and the size of its tensors in bytes. Above them a
+// workload gets no second call, unless it is the first that passes.
 const (
 	longOnCPU = 3 * time.Second
 	someOnCPU = 32 << 20
 )
 
-// again makes one call with other contents at the same addresses. If its outputs are wrong, a call with the first
-// contents decides whether the solution is: a GPU would have made several of them.
+// again makes one call with new contents at the same addresses. If its outputs are wrong, a call with the original
+// contents decides whether the solution is wrong: on a GPU several such calls would have been judged.
 func (h *honesty) again(ctx context.Context, s *scratch) error {
 	if h.took > longOnCPU || h.in.bytes > someOnCPU {
 		return h.look(ctx, worker.Check{})
@@ -256,8 +256,8 @@ func (h *honesty) again(ctx context.Context, s *scratch) error {
 	return h.reject(what, o)
 }
 
-// reject makes the verdict of the last call, described by what, which was made with the inputs of the first. The
-// contest judges the outputs of all its calls before it times any.
+// reject sets the verdict from the last call, which used the first call's inputs; what describes it. The contest
+// judges the outputs of all calls before timing any.
 func (h *honesty) reject(what string, o outcome) error {
 	if o == right {
 		h.verdict = verdict{status: trace.RuntimeError, detail: what +
@@ -275,16 +275,17 @@ func (h *honesty) reject(what string, o outcome) error {
 	return nil
 }
 
-// An outcome is what the outputs of one call come to.
+// An outcome classifies the outputs of one call.
 type outcome int
 
 const (
 	right outcome = iota
-	stale         // the expected outputs of a call before
+	stale         // the expected outputs of an earlier call
 	wrong         // a finding
 )
 
-// call makes a call and judges it against want, or where that is nil against the reference of what the inputs hold.
+// call makes a call and compares its outputs with want or, if that is nil, with the reference's for the current
+// inputs.
 func (h *honesty) call(ctx context.Context, what string, check worker.Check, want []expected) (outcome, error) {
 	check.Out = h.process.out.f
 	g, gctx := errgroup.WithContext(ctx)
@@ -299,7 +300,7 @@ func (h *honesty) call(ctx context.Context, what string, check worker.Check, wan
 		return wrong, fmt.Errorf("%s: %w", what, err)
 	}
 	if h.has(changedInput) {
-		return right, nil // whatever the outputs are, that explains them
+		return right, nil // it explains any outputs
 	}
 	defer func() { h.seen = append(h.seen, want) }()
 	c, err := h.compare(h.written, want)
@@ -314,7 +315,7 @@ func (h *honesty) call(ctx context.Context, what string, check worker.Check, wan
 			return stale, err
 		}
 	}
-	// The same again, with the device idle before and after.
+	// Repeat the call with the device idle before and after it.
 	var returned []worker.FileTensor
 	err = h.within(ctx, func(ctx context.Context) (err error) {
 		returned, err = h.process.client.Run(ctx, check.Out)
@@ -344,7 +345,7 @@ func (h *honesty) call(ctx context.Context, what string, check worker.Check, wan
 	return wrong, nil
 }
 
-// look sends a check and tells what the worker found. The time limit is for this, not for expected outputs.
+// look sends a check and records its findings. The time limit does not cover the computation of expected outputs.
 func (h *honesty) look(ctx context.Context, check worker.Check) error {
 	var found *worker.Checked
 	err := h.within(ctx, func(ctx context.Context) (err error) {
@@ -362,7 +363,7 @@ func (h *honesty) look(ctx context.Context, check worker.Check) error {
 	return nil
 }
 
-// tell makes findings of what the worker found.
+// tell turns the results of a check into findings.
 func (h *honesty) tell(found *worker.Checked) {
 	for _, c := range found.Changed {
 		h.find(changedInput, "the input %s was written to", h.argument(c))
@@ -380,8 +381,8 @@ func (h *honesty) tell(found *worker.Checked) {
 	}
 }
 
-// tellBound tells of outputs that a call has bound to other memory than was passed for them. The official harness reads
-// the object that it has passed, so that this passes there; a caller that goes by the memory finds it unwritten.
+// tellBound adds findings about outputs that a call bound to memory other than the passed one. The official harness
+// reads the object it passed, so this passes there; a caller that uses the memory finds it unwritten.
 func (h *honesty) tellBound() {
 	all, out := h.shared.Definition.Arguments(), h.shared.Definition.Outputs.Keys()
 	for i, t := range h.bound[:min(len(h.bound), len(out))] {
@@ -397,7 +398,7 @@ func (h *honesty) tellBound() {
 	}
 }
 
-// argument names the argument of a change, and the element where it is in one.
+// argument names the changed argument and, if the change is inside the tensor, the element.
 func (h *honesty) argument(c worker.Change) string {
 	names, values := h.shared.Definition.Arguments(), slices.Clone(h.in.load.Inputs)
 	for _, o := range h.in.load.Outputs {
@@ -406,7 +407,7 @@ func (h *honesty) argument(c worker.Change) string {
 		}
 	}
 	if c.Arg < 0 || c.Arg >= min(len(names), len(values)) || values[c.Arg].Tensor == nil {
-		return fmt.Sprintf("argument %d", c.Arg) // says a broken worker
+		return fmt.Sprintf("argument %d", c.Arg) // the worker is broken
 	}
 	t := values[c.Arg].Tensor
 	if dtype, ok := tensor.ParseDType(t.DType); ok && c.Offset >= 0 && c.Offset < t.Bytes {
@@ -415,7 +416,7 @@ func (h *honesty) argument(c worker.Change) string {
 	return names[c.Arg]
 }
 
-// compare judges what the output file holds, as written says.
+// compare judges the contents of the output file, which written describes.
 func (a *attempt) compare(written []worker.FileTensor, want []expected) (comparison, error) {
 	got, unmap, err := a.process.out.read(written)
 	if err != nil {
@@ -434,7 +435,6 @@ func (a *attempt) compare(written []worker.FileTensor, want []expected) (compari
 	return compareAll(names, tensorsOf(got), want, a.shared.Profile.Tolerance), nil
 }
 
-// expect gives the expected outputs of what the inputs hold now.
 func (h *honesty) expect(ctx context.Context) ([]expected, error) {
 	want, err := h.refer(ctx)
 	if err != nil {
@@ -457,7 +457,7 @@ func (h *honesty) refer(ctx context.Context) ([]*tensor.Tensor, error) {
 	return h.reference.run(ctx, &load, h.in.size)
 }
 
-// tensorsOf gives the tensors of outputs of known dtypes.
+// tensorsOf returns the tensors of outs, which must have known dtypes.
 func tensorsOf(outs []output) []*tensor.Tensor {
 	var list []*tensor.Tensor
 	for _, o := range outs {
@@ -466,14 +466,14 @@ func tensorsOf(outs []output) []*tensor.Tensor {
 	return list
 }
 
-// A comparison is the contest's rule on all outputs.
+// A comparison is the result of the contest's rule on all outputs.
 type comparison struct {
 	ok        bool
 	text      string // about the first output that failed
-	unwritten bool   // its first failed element is as it was before the call
+	unwritten bool   // the first failed element is as it was before the call
 }
 
-// compareAll gives no verdict, so ok, where the first failed element is one that the reference has no number for.
+// compareAll ignores an output if the reference is not finite at its first failed element.
 func compareAll(names []string, got []*tensor.Tensor, want []expected, tol tensor.Tolerance) comparison {
 	for i, g := range got {
 		if g.DType != want[i].DType || !slices.Equal(g.Shape, want[i].Shape) {
@@ -489,7 +489,7 @@ func compareAll(names []string, got []*tensor.Tensor, want []expected, tol tenso
 	return comparison{ok: true}
 }
 
-// finding is about a call, described by what, on inputs that the solution was right on before.
+// finding describes a call on inputs for which the solution was right before. what describes the call.
 func (c comparison) finding(what string) *event.Finding {
 	f := &event.Finding{Check: unsteadyResult, Text: what + ": " + c.text}
 	if c.unwritten {
@@ -498,7 +498,7 @@ func (c comparison) finding(what string) *event.Finding {
 	return f
 }
 
-// A scratch file holds the other contents of inputs.
+// A scratch file holds new contents of inputs.
 type scratch struct {
 	f       *os.File
 	data    []byte
@@ -514,8 +514,8 @@ func (s *scratch) close() {
 	}
 }
 
-// choose lists the inputs that can get other contents and makes room for those: numbers with a fraction, so that no
-// index leads out of its range.
+// choose lists the inputs that can get new contents and makes room for these. Only floating-point inputs qualify, so
+// that no index leaves its range.
 func (h *honesty) choose() (*scratch, error) {
 	h.values = slices.Clone(h.in.Values)
 	s := &scratch{offsets: make([]int, len(h.values))}
@@ -543,7 +543,7 @@ func (h *honesty) choose() (*scratch, error) {
 	return s, nil
 }
 
-// original are the contents that the workload gives.
+// original returns the workload's own contents of the inputs that change.
 func (h *honesty) original() []*worker.FileTensor {
 	inputs := make([]*worker.FileTensor, len(h.in.load.Inputs))
 	for _, i := range h.changed {
@@ -552,7 +552,7 @@ func (h *honesty) original() []*worker.FileTensor {
 	return inputs
 }
 
-// A change gives inputs other contents.
+// A change gives inputs new contents.
 type change struct {
 	what   string
 	all    bool
@@ -560,9 +560,9 @@ type change struct {
 	f      func(*tensor.Tensor, random.Stream)
 }
 
-// changes are made one after the other. The first ones are small, for solutions that look up a result by some
-// elements of the inputs; where they are depends on the workload. The last one turns every tensor by some rows, which
-// keeps what its values are like whatever they mean.
+// changes returns the changes to make, in order. The first ones are small, to detect solutions that look up a result
+// by some elements of the inputs; their position depends on the workload. The last one rotates the rows of every
+// tensor, which keeps its values plausible.
 func (h *honesty) changes() []change {
 	if len(h.changed) == 0 {
 		return nil
@@ -578,7 +578,7 @@ func (h *honesty) changes() []change {
 	}
 }
 
-// replace sets the contents of inputs to what f makes of the present ones.
+// replace applies f to the contents of inputs.
 func (h *honesty) replace(s *scratch, inputs []int, f func(*tensor.Tensor, random.Stream)) worker.Check {
 	check := worker.Check{Inputs: make([]*worker.FileTensor, len(h.values))}
 	for _, i := range inputs {
@@ -594,7 +594,6 @@ func (h *honesty) replace(s *scratch, inputs []int, f func(*tensor.Tensor, rando
 	return check
 }
 
-// rowOf is the length of t's last axis.
 func rowOf(t *tensor.Tensor) int {
 	if len(t.Shape) == 0 {
 		return 1
@@ -602,8 +601,8 @@ func rowOf(t *tensor.Tensor) int {
 	return t.Shape[len(t.Shape)-1]
 }
 
-// flip sets n elements of a row, or the n of a whole one, to the largest magnitude in it, each with its sign turned:
-// a value that t may well have, and far from the one before. The row is not the first or last of many.
+// flip sets n elements of one row to the largest magnitude in the row, with their signs inverted: plausible values
+// far from the old ones. Of more than two rows it avoids the first and the last.
 func flip(t *tensor.Tensor, r random.Stream, n int) {
 	row := make([]float64, rowOf(t))
 	rows := t.Len() / len(row)
@@ -628,7 +627,7 @@ func flip(t *tensor.Tensor, r random.Stream, n int) {
 	t.WriteFloat64s(row[first:first+n], at*len(row)+first)
 }
 
-// turn moves the rows of t, or the elements of a single one, up by a number of places, those at the top to the end.
+// turn rotates the rows of t, or the elements of a single row, towards the start.
 func turn(t *tensor.Tensor, r random.Stream) {
 	unit, _ := t.DType.Bytes(rowOf(t))
 	if unit == len(t.Data) {

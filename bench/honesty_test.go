@@ -19,13 +19,13 @@ import (
 
 const decode = "gdn_decode_qk4_v8_d128_k_last"
 
-// run runs the solution of that name on n workloads of a small head size, and returns its result and events.
+// run runs the solution of that name on n workloads with a small head size and returns its result and events.
 func run(t *testing.T, name string, n int) (Result, []event.Event) {
 	t.Helper()
 	return runOn(t, decode, name, 0, n)
 }
 
-// runOn is run on n workloads of a definition from one on.
+// runOn is run with n workloads of a definition, starting at first.
 func runOn(t *testing.T, definition, name string, first, n int) (Result, []event.Event) {
 	t.Helper()
 	result, events, err := tryOn(t, definition, name, first, n)
@@ -78,7 +78,7 @@ func tryOn(t *testing.T, definition, name string, first, n int) (Result, []event
 	return result, events, err
 }
 
-// What a worker meets after the solution was called is no verdict, and leaves the other workloads alone.
+// A failure of fisub's code after the solution was called gives no verdict, and does not affect the other workloads.
 func TestSpoilt(t *testing.T) {
 	for name, want := range map[string]string{
 		"takes all descriptors": "too many open files",
@@ -98,7 +98,7 @@ func TestSpoilt(t *testing.T) {
 	}
 }
 
-// A worker that ends before it runs anything of the solution's is the machine's fault.
+// A worker that ends before it runs any of the solution is an error of the machine.
 func TestDying(t *testing.T) {
 	_, events, err := tryOn(t, decode, "dying", 0, 1)
 	var died *worker.Died
@@ -175,8 +175,8 @@ func TestFindings(t *testing.T) {
 	}
 }
 
-// On the virtual GPU each workload gets a second call, which counts for the verdict as on a GPU, and what the device notices is a
-// finding of each workload that passed, and an explanation below one that did not.
+// On the virtual GPU each workload gets a second call, which affects the verdict as on a GPU. Reported hazards become
+// findings of a passed workload and warnings in the log of any other.
 func TestEmulatedFindings(t *testing.T) {
 	for name, want := range map[string]struct {
 		statuses, checks []string
@@ -217,7 +217,7 @@ func TestEmulatedFindings(t *testing.T) {
 	}
 }
 
-// What a check does to a workload, the next one does not feel.
+// The checks of one workload do not affect the next.
 func TestFindingsOfEachWorkload(t *testing.T) {
 	for name, want := range map[string]int{"honest": 0, "late stream": 3, "crashes": 3, "faults": 3, "prints": 0} {
 		result, events := run(t, name, 3)
@@ -242,7 +242,7 @@ func TestFastest(t *testing.T) {
 		want                   float64
 	}{
 		{1050, 500, 500, 1e9, 1000},  // outputs stay in the L2
-		{1050, 1025, 500, 1e9, 1500}, // but for 525 bytes
+		{1050, 1025, 500, 1e9, 1500}, // except 525 bytes
 		{1050, 0, 0, 2e9, 500},
 		{1 << 30, 1 << 30, 0, 0, 0}, // unknown bandwidth
 		{0, 0, 0, 1e9, 0},
@@ -303,7 +303,7 @@ func TestOtherContents(t *testing.T) {
 	}
 }
 
-// Numbers of entries, pages and packed bytes stay: another value may lie outside of what they point into.
+// Integers, booleans and packed values keep their contents: a new index could be out of range.
 func TestOnlyFloatsChange(t *testing.T) {
 	in := &workloads.Inputs{}
 	for _, dtype := range []tensor.DType{tensor.Int8, tensor.Float8E4M3FN, tensor.Int32, tensor.BFloat16, tensor.Int64,

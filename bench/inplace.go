@@ -12,16 +12,16 @@ import (
 	"fisub/workloads"
 )
 
-// An expected output is what the reference gives. Of one that is an input changed in place, such as a pool of states,
-// only those slots are compared, an index of the first axis each, that the reference changes; all others must hold
-// what they held, to the bit.
+// An expected output is an output of the reference. If it is an input changed in place, such as a pool of states,
+// only the slots (indices of the first axis) that the reference changes are compared; all others must stay
+// bit-identical.
 type expected struct {
 	*tensor.Tensor
-	before *tensor.Tensor // that input before the call; nil of an output with memory of its own
-	slots  []int          // those that are compared, in order
+	before *tensor.Tensor // the input before the call; nil for an output with its own memory
+	slots  []int          // the slots to compare, in order
 }
 
-// expectedOf adds to what the reference gives what the inputs held.
+// expectedOf combines the reference's outputs with the contents of the inputs before the call.
 func expectedOf(def *trace.Definition, want []*tensor.Tensor, inputs []workloads.Input) []expected {
 	all := make([]expected, len(want))
 	for i, name := range def.Outputs.Keys()[:len(want)] {
@@ -34,7 +34,7 @@ func expectedOf(def *trace.Definition, want []*tensor.Tensor, inputs []workloads
 	return all
 }
 
-// changedSlots are the indices of the first axis at which two tensors of one type differ.
+// changedSlots returns the indices of the first axis at which two tensors of one type differ.
 func changedSlots(a, b *tensor.Tensor) (slots []int) {
 	for i := range a.Shape[0] {
 		if !bytes.Equal(slotOf(a, i), slotOf(b, i)) {
@@ -44,13 +44,13 @@ func changedSlots(a, b *tensor.Tensor) (slots []int) {
 	return slots
 }
 
-// slotOf are the bytes at an index of the first axis.
+// slotOf returns the bytes at index i of the first axis.
 func slotOf(t *tensor.Tensor, i int) []byte {
 	size := len(t.Data) / t.Shape[0]
 	return t.Data[i*size : (i+1)*size]
 }
 
-// part is t as far as it is compared.
+// part returns the slots of t to compare.
 func (e expected) part(t *tensor.Tensor) *tensor.Tensor {
 	if e.before == nil || len(e.slots) == e.Shape[0] {
 		return t
@@ -63,7 +63,7 @@ func (e expected) part(t *tensor.Tensor) *tensor.Tensor {
 	return p
 }
 
-// whole is the index in the whole tensor of an element of the part that is compared.
+// whole converts an element index in the compared part to an index in the whole tensor.
 func (e expected) whole(index int) int {
 	if e.before == nil || index < 0 {
 		return index
@@ -79,7 +79,7 @@ func (e expected) compare(got *tensor.Tensor, tol tensor.Tolerance) tensor.Compa
 	return c
 }
 
-// unwritten tells whether an element of got is as it was before the call: what the input held, else poison.
+// unwritten reports whether an element of got is as it was before the call: the input's value, or poison.
 func (e expected) unwritten(got *tensor.Tensor, index int) bool {
 	bits := got.DType.Bits()
 	from, to := index*bits/8, (index*bits+bits+7)/8
@@ -89,7 +89,7 @@ func (e expected) unwritten(got *tensor.Tensor, index int) bool {
 	return !slices.ContainsFunc(got.Data[from:to], func(b byte) bool { return b != worker.Poison })
 }
 
-// stray says which slot got has changed that the reference leaves as it was; "" for none.
+// stray describes the first slot that got has changed and the reference has not, or returns "".
 func (e expected) stray(name string, got *tensor.Tensor) string {
 	if e.before == nil {
 		return ""
@@ -119,8 +119,8 @@ func (e expected) stray(name string, got *tensor.Tensor) string {
 	return text
 }
 
-// judgeable refuses a definition whose outputs in place are not what expected takes: an output that is said to be an
-// argument must be one input's tensor, of its dtype and shape, and no other output's.
+// judgeable rejects definitions with in-place outputs that expected cannot represent: the output's argument must be a
+// tensor input of its dtype and shape that no other output uses.
 func judgeable(def *trace.Definition) error {
 	taken := map[string]bool{}
 	for name, out := range def.Outputs.All() {

@@ -12,7 +12,8 @@ import (
 	"fisub/workloads"
 )
 
-// A pool that a call changes is put back before each call, judged where the reference changes it, and must else be as it was.
+// A pool changed in place is restored before each call and judged in the slots that the reference changes; the rest
+// must be unchanged.
 func TestInPlace(t *testing.T) {
 	const pool = "gdn_mtp_pool_qk4_v8_d128_k_last"
 	for _, tc := range []struct {
@@ -51,7 +52,7 @@ func TestInPlace(t *testing.T) {
 	}
 }
 
-// A call reads the slots whose indices are given and writes those that it changes, and not the pool.
+// A call reads the slots of the given indices and writes the changed ones, not the whole pool.
 func TestMoved(t *testing.T) {
 	before, want := tensor.New(tensor.Float32, 8, 4), tensor.New(tensor.Float32, 8, 4)
 	want.WriteFloat32s([]float32{1}, 4*3+2)
@@ -72,13 +73,13 @@ func TestMoved(t *testing.T) {
 	if read, written := in.moved(); read != 2*16+20+16 || written != 40+2*16 {
 		t.Errorf("with indices: got %d and %d bytes", read, written)
 	}
-	in.outputs = in.outputs[:1] // the pool stays as it is
+	in.outputs = in.outputs[:1] // the pool stays unchanged
 	if read, written := in.moved(); read != 2*16+20+16 || written != 40 {
 		t.Errorf("not in place: got %d and %d bytes", read, written)
 	}
 }
 
-// An output that is said to be an argument, and is no input of that type, has no verdict.
+// An output declared as an argument that is not an input of its type gets no verdict.
 func TestJudgeable(t *testing.T) {
 	in := trace.TensorSpec{Shape: []string{"n", "k"}, DType: tensor.Float32}
 	out := trace.TensorSpec{Shape: []string{"n", "k"}, DType: tensor.Float32, Param: "x"}
@@ -120,7 +121,7 @@ const poolDefinition = `{"name":"add","op_type":"t","axes":{"n":{"type":"var"},"
 "outputs":{"after":{"shape":["slots","k"],"dtype":"float32","param":"pool"},"y":{"shape":["n","k"],"dtype":"float32"}},
 "reference":"def run(pool, at, x):\n    after = pool.clone()\n    after[at.long()] += x\n    return after, pool[at.long()] * x\n"}`
 
-// Python submissions that change a pool return the other outputs, or are passed memory for them.
+// Python submissions that change a pool return the other outputs or are passed memory for them.
 func TestPythonInPlace(t *testing.T) {
 	needPython(t)
 	at := tensor.New(tensor.Int32, 2)
@@ -161,7 +162,8 @@ func TestPythonInPlace(t *testing.T) {
 	}
 }
 
-// The reference of a definition whose output is an argument returns it, and changes nothing; as a baseline it passes.
+// The reference of a definition with an in-place output returns that output and changes nothing. It passes as a
+// baseline.
 func TestReferenceInPlaceAsBaseline(t *testing.T) {
 	needPython(t)
 	at := tensor.New(tensor.Int32, 2)

@@ -11,17 +11,17 @@ import (
 	"fisub/workloads"
 )
 
-// Inputs are one set of inputs of a workload, with what a worker is told of it. Trials that do not differ have one.
+// Inputs are the inputs of one trial of a workload, with their description for the worker. Equal trials share one.
 type inputs struct {
 	*workloads.Inputs
 	load    *worker.Tensors
 	outputs []worker.FileTensor // as declared
-	size    int64               // of the declared outputs in their file, in bytes
-	bytes   int64               // of all tensors, and of what is kept to put back
+	size    int64               // total of the declared outputs in their file, in bytes
+	bytes   int64               // total of the tensors, including copies for restoring
 	want    []expected          // nil before the reference ran
 }
 
-// openInputs opens the inputs of a trial, from 0, of w. The caller closes them.
+// openInputs opens the inputs of w for a trial, counted from 0. The caller closes them.
 func openInputs(ctx context.Context, s *Shared, e evaluator, w *trace.Workload, trial int) (*inputs, error) {
 	opened, err := s.Load(ctx, s.Definition, w, trial)
 	if err != nil {
@@ -35,7 +35,7 @@ func openInputs(ctx context.Context, s *Shared, e evaluator, w *trace.Workload, 
 	return in, nil
 }
 
-// describe sets what the worker is told: the inputs, and the outputs as the definition declares them.
+// describe sets the worker's description: the inputs, and the outputs as the definition declares them.
 func (in *inputs) describe(def *trace.Definition, e evaluator) error {
 	in.load = &worker.Tensors{AnyCount: e == sparseAttention, Guard: guard}
 	shapes := map[string][]int{}
@@ -75,7 +75,7 @@ func (in *inputs) describe(def *trace.Definition, e evaluator) error {
 		out := worker.FileTensor{DType: spec.DType.String(), Shape: shape, Offset: in.size, Bytes: bytes}
 		value := worker.Value{Tensor: &out}
 		if input, ok := def.InPlace(name); ok {
-			value.InPlace = &input // and as much is kept to put back
+			value.InPlace = &input // and a copy of this size is kept for restoring
 		}
 		in.outputs = append(in.outputs, out)
 		in.load.Outputs = append(in.load.Outputs, value)
@@ -85,8 +85,8 @@ func (in *inputs) describe(def *trace.Definition, e evaluator) error {
 	return nil
 }
 
-// moved is how many bytes a call cannot but read and write: all of each tensor, but of a pool of states the slots whose
-// indices are given, and of what is changed in place the slots that it changes.
+// moved returns the number of bytes that a call must at least read and write: every tensor in full, except that a
+// pool of states counts only the slots with given indices, and an output changed in place only the changed slots.
 func (in *inputs) moved() (read, written int64) {
 	changed := map[*tensor.Tensor]int64{} // by input
 	for i, out := range in.outputs {
@@ -116,7 +116,7 @@ func (in *inputs) moved() (read, written int64) {
 	return read, written
 }
 
-// slotBytes is the size of n indices of the first axis.
+// slotBytes returns the size of n slots, which are indices of the first axis.
 func slotBytes(t *tensor.Tensor, n int) int64 {
 	if n == 0 || t.Shape[0] == 0 {
 		return 0
@@ -124,7 +124,7 @@ func slotBytes(t *tensor.Tensor, n int) int64 {
 	return int64(n * (len(t.Data) / t.Shape[0]))
 }
 
-// contents are the tensors among the inputs, in a list as long as those.
+// contents returns the tensor of each input, nil for other inputs.
 func (in *inputs) contents() []*worker.FileTensor {
 	all := make([]*worker.FileTensor, len(in.load.Inputs))
 	for i, v := range in.load.Inputs {
@@ -133,7 +133,6 @@ func (in *inputs) contents() []*worker.FileTensor {
 	return all
 }
 
-// fileTensor says where the contents of a tensor lie.
 func fileTensor(v workloads.Input) *worker.FileTensor {
 	return &worker.FileTensor{DType: v.Tensor.DType.String(), Shape: v.Tensor.Shape, File: v.File, Path: v.Path,
 		Offset: v.Offset, Bytes: len(v.Tensor.Data)}

@@ -10,14 +10,14 @@ import (
 	"fisub/internal/trace"
 )
 
-// A verdict is what the outputs of all trials of one workload come to.
+// A verdict is the combined result of all trials of one workload.
 type verdict struct {
 	status      trace.Status
-	correctness *trace.Correctness // nil where the status forbids it
+	correctness *trace.Correctness // nil if the status forbids it
 	detail      string             // one line about the first failure, or ""
 	matched     float64            // smallest matched ratio
-	log         string             // what the callee or the compiler said
-	found       *event.Finding     // about a trial after one that was right, or a slot that is none of the call's; or nil
+	log         string             // output of the callee or the compiler
+	found       *event.Finding     // about a trial after a right one, or a slot that the call must not change; may be nil
 }
 
 func newVerdict() verdict {
@@ -25,8 +25,8 @@ func newVerdict() verdict {
 }
 
 // judge adds the outputs of one trial to v, by the rules of the contest's default evaluator (spec section 5). It
-// returns false when the verdict is final: a wrong shape or dtype, or a non-finite output, ends the evaluation at
-// once, while every trial runs after a mere mismatch.
+// returns false when the verdict is final: a wrong shape or dtype or a non-finite output ends the evaluation, while a
+// mere mismatch does not.
 func (v *verdict) judge(names []string, got []output, want []expected, tol tensor.Tolerance) bool {
 	for i, g := range got {
 		w := want[i]
@@ -57,7 +57,7 @@ func (v *verdict) judge(names []string, got []output, want []expected, tol tenso
 	return true
 }
 
-// fits gives the verdict on an output of another shape or dtype than w's.
+// fits sets the verdict if an output's shape or dtype differs from w's.
 func (v *verdict) fits(name string, g output, w *tensor.Tensor) bool {
 	if !slices.Equal(g.shape, w.Shape) {
 		*v = verdict{status: trace.IncorrectShape, detail: fmt.Sprintf("%s: shape %v, expected %v", name, g.shape, w.Shape)}
@@ -70,7 +70,7 @@ func (v *verdict) fits(name string, g output, w *tensor.Tensor) bool {
 	return true
 }
 
-// describe names the first element that failed, and how many did.
+// describe names the first failed element and the number of failed ones.
 func describe(name string, c tensor.Comparison, shape []int) string {
 	at := fmt.Sprintf("%s%v", name, coordinates(c.First.Index, shape))
 	switch {
@@ -83,7 +83,7 @@ func describe(name string, c tensor.Comparison, shape []int) string {
 	}
 }
 
-// coordinates turns a row-major index into one index for each dimension.
+// coordinates converts a row-major index into one index per dimension.
 func coordinates(index int, shape []int) []int {
 	at := make([]int, len(shape))
 	for i := len(shape) - 1; i >= 0; i-- {
@@ -93,7 +93,7 @@ func coordinates(index int, shape []int) []int {
 	return at
 }
 
-// pythonMax keeps the older value when the new one is NaN, as max(old, new) does in Python.
+// pythonMax keeps the older value if the new one is NaN, like max(old, new) in Python.
 func pythonMax(old, next float64) float64 {
 	if next > old {
 		return next

@@ -78,8 +78,8 @@ func close32(a, b float64) bool {
 	return a == b || math.IsNaN(a) && math.IsNaN(b) || math.Abs(a-b) <= 1e-4*math.Abs(b)
 }
 
-// A trial that mismatches does not end the evaluation, so the errors are the largest of all trials; a later trial that
-// passes does not mend the verdict.
+// A mismatch in one trial does not end the evaluation, so the errors are the maximum over all trials. A later trial
+// that passes does not change the verdict back.
 func TestJudgeOverTrials(t *testing.T) {
 	tol := tensor.Tolerance{Atol: 0.01, Rtol: 0.01, MatchedRatio: 1}
 	want := []expected{{Tensor: floats(1)}}
@@ -146,10 +146,10 @@ func TestEvaluatorOf(t *testing.T) {
 	}
 }
 
-// topKInputs are two sequences over a cache of four pages of two tokens of dimension 4. Token i's key is (i+1, 0, 0, 0)
-// by its scale, the query's two heads are (1, 0, 0, 0) and (-1, 0, 0, 0) with weights 2 and 100: the score of token i
-// is 2*(i+1), since the second head's product is negative. Sequence 0 has pages 3 and 0 and three tokens: 6, 7 and 0.
-// Sequence 1 has page 1, twice, and three tokens, of which 2 and 3, at its first place, are all.
+// topKInputs returns two sequences over a cache of four pages of two tokens of dimension 4. Token i's key is (i+1, 0,
+// 0, 0) times its scale, and the query's two heads are (1, 0, 0, 0) and (-1, 0, 0, 0) with weights 2 and 100. The
+// second head's product is negative, so token i scores 2*(i+1). Sequence 0 has pages 3 and 0 and three tokens: 6, 7
+// and 0. Sequence 1 has page 1 twice and three tokens, but only 2 and 3, at the page's first position, count.
 func topKInputs() []workloads.Input {
 	q := tensor.New(tensor.Float8E4M3FN, 2, 2, 4)
 	weights := tensor.New(tensor.Float32, 2, 2)
@@ -224,7 +224,7 @@ func TestJudgeTopK(t *testing.T) {
 	}
 }
 
-// Scores that are NaN on both sides, as keys of NaN give them, agree.
+// NaN scores on both sides, caused by NaN keys, agree.
 func TestJudgeTopKNaN(t *testing.T) {
 	in := topKInputs()
 	nan := float32(math.NaN())
@@ -238,7 +238,7 @@ func TestJudgeTopKNaN(t *testing.T) {
 	}
 }
 
-// The matched ratio is left out where a number that is not finite ends the evaluation.
+// The matched ratio is left out if a non-finite number ends the evaluation.
 func TestJudgeLowBitNotFinite(t *testing.T) {
 	v := newVerdict()
 	if v.evaluate(lowBit, []string{"y"}, outputs(floats(1, float32(math.NaN()))), []expected{{Tensor: floats(1, 2)}}, nil,
@@ -250,7 +250,7 @@ func TestJudgeLowBitNotFinite(t *testing.T) {
 	}
 }
 
-// How many outputs there are is the word of a process that the solution shares.
+// The number of outputs is unverified: the solution shares the process that reports it.
 func TestJudgeNumberOfOutputs(t *testing.T) {
 	tol := tensor.Tolerance{Atol: 0.01, Rtol: 0.01, MatchedRatio: 1}
 	for _, e := range []evaluator{standard, lowBit, topK} {

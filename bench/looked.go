@@ -6,7 +6,7 @@ import (
 	"fisub/internal/event"
 )
 
-// looked says which mistakes a run on the device of p looks for.
+// looked returns the mistakes that a run on p's device looks for.
 func looked(p *process) *event.Looked {
 	honesty := "outputs that depend on earlier calls, inputs that are written to, "
 	switch {

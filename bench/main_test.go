@@ -48,9 +48,9 @@ func described(shared *Shared, run *event.Run) *event.Run {
 	return &is
 }
 
-// The test binary is also the worker of its own runs, with the devices of run_test.go and measure_test.go, and with
-// that of this file: its memory is the process's own, and its kernel, which runs the reference, cheats in the way that
-// the solution's name says.
+// The test binary is also the worker of its own runs, with the devices of run_test.go and measure_test.go and the one
+// in this file. The latter uses the process's own memory, and its kernel runs the reference and cheats as the
+// solution's name says.
 func TestMain(m *testing.M) {
 	if in, out, err := worker.Pipes(); err == nil {
 		openers := []device.Opener{{Kind: "host", Open: openHost}, {Kind: "model", Open: openModel},
@@ -69,7 +69,7 @@ type host struct{ mode string }
 
 func openHost(context.Context, device.Options) (device.Device, error) { return &host{}, nil }
 
-// Info states a memory so slow that no call of a kernel that does its work is too fast.
+// Info reports memory so slow that no call that does its work is too fast.
 func (*host) Info() device.Info { return device.Info{Name: "host", Bandwidth: 1e9, L2Bytes: 1 << 20} }
 func (*host) Close() error      { return nil }
 func (*host) Alloc(n int) (device.Buffer, error) {
@@ -85,7 +85,7 @@ func (d *host) Build(_ context.Context, def *trace.Definition, sol *trace.Soluti
 func (d *host) Measure(_ context.Context, call func() error, plan device.Plan) (*device.Samples, error) {
 	s := &device.Samples{Timer: "test", ColdL2: true}
 	for range plan.Trials {
-		if d.mode == "wants the pool of the first call" { // again, as warm-up calls are
+		if d.mode == "wants the pool of the first call" { // a second call, like a warm-up
 			if err := errors.Join(plan.Before(), call()); err != nil {
 				return nil, err
 			}
@@ -105,7 +105,7 @@ func (d *host) Measure(_ context.Context, call func() error, plan device.Plan) (
 	return s, nil
 }
 
-// An emulated host notices a race in the first call of a workload.
+// An emulated host reports a race in the first call of a workload.
 type emulated struct {
 	host
 	noticed []device.Hazard
@@ -116,7 +116,7 @@ func openEmulated(context.Context, device.Options) (device.Device, error) { retu
 
 func (d *emulated) Info() device.Info { return device.Info{Name: "host", Emulated: true} }
 
-// Worked is false as the mode says: "idle", or "idle later".
+// Worked returns false in the modes "idle" and "idle later".
 func (d *emulated) Worked() bool {
 	later := d.called
 	d.called = true
@@ -183,7 +183,7 @@ func (k *hostKernel) Probe(ctx context.Context, args []device.Arg, fill byte, in
 		return err
 	}
 	err := poison()
-	if k.mode == "early stream" { // it runs while the stream is still busy with what comes before
+	if k.mode == "early stream" { // it runs while the stream is still busy with earlier work
 		err = errors.Join(k.Call(ctx, args), poison())
 	} else if err == nil {
 		err = k.Call(ctx, args)

@@ -16,12 +16,12 @@ import (
 	"fisub/internal/trace"
 )
 
-// remeasure is how often a workload is measured again whose timings are in doubt.
+// remeasure is the maximum number of repeated measurements of a workload with doubtful timings.
 const remeasure = 2
 
-// measure times the attempts at a workload, all again where the device says that something disturbed one of them; the
-// last samples stay, disturbed or not. An attempt whose solution or device fails has err set, and the others go on
-// without it.
+// measure times the attempts at a workload. If the device reports a disturbance of one, it repeats all of them; it
+// keeps the last samples even if disturbed. If a solution or its device fails, it sets that attempt's err and
+// continues with the others.
 func measure(ctx context.Context, attempts []*attempt) {
 	for n := 1; ; n++ {
 		sample(ctx, attempts, n)
@@ -33,12 +33,11 @@ func measure(ctx context.Context, attempts []*attempt) {
 	}
 }
 
-// sample takes the profile's trials, and where it has a target further ones until the interval of each median is as
-// narrow, or the time is over. Each trial has its tensors at other addresses, for where they lie moves a short
-// kernel's time by 1 to 3 % (docs/performance.md): several trials at the same addresses would agree on a figure that
-// another process does not repeat. Several solutions take their trials in turn, forwards and then backwards (A B, B
-// A, A B, ...): what changes the GPU slowly, such as its temperature, then weighs on all alike, and none always
-// follows the same one.
+// sample takes the profile's trials and, if the profile has a target, further ones until each median's interval is
+// that narrow or the time is over. Each trial has its tensors at other addresses, because addresses change a short
+// kernel's time by 1 to 3 % (docs/performance.md): trials at the same addresses would agree on a figure that another
+// process does not reproduce. Several solutions alternate forwards and backwards (A B, B A, A B, ...). Slow changes
+// of the GPU, such as its temperature, then affect all alike, and no solution always follows the same other one.
 func sample(ctx context.Context, attempts []*attempt, n int) {
 	begun := time.Now()
 	p := attempts[0].shared.Profile
@@ -80,16 +79,16 @@ func sample(ctx context.Context, attempts []*attempt, n int) {
 	}
 }
 
-// maxCopies bounds how many copies of its tensors a workload has on the device. With the gaps between them they hold at
-// most an eighth of its memory.
+// maxCopies limits the copies of a workload's tensors on the device. With the gaps between them they use at most an
+// eighth of its memory.
 const maxCopies = 16
 
-// page is what a GPU's driver gives out memory in; maxGap is the most of it that lies between two copies.
+// page is the unit in which the GPU's driver allocates memory; maxGap is the largest gap between two copies.
 const page, maxGap = 2 << 20, 64 << 20
 
-// gap draws how much memory to leave out before the tensors' next place, 0 where the device has little. A process finds
-// the same memory in the same order with each workload and in each run, so without gaps one of two equal solutions
-// could have the slower places with all workloads.
+// gap draws the number of bytes to skip before the next copy of the tensors; 0 on a device with little memory.
+// Without gaps, since a process always gets the same memory in the same order, one of two equal solutions could have
+// the slower addresses for all workloads.
 func gap(memory int64) int64 {
 	if pages := min(maxGap, memory/1024) / page; pages > 0 {
 		return page * (1 + rand.Int64N(pages))
@@ -97,8 +96,8 @@ func gap(memory int64) int64 {
 	return 0
 }
 
-// move puts the tensors of the workload in flight at other addresses, as far as there is memory for it; else where
-// they were at first. What it finds written where nothing may be is told with the other findings.
+// move moves the workload's tensors to new addresses or, if memory is short, back to the first ones. It records
+// forbidden writes for the findings.
 func (a *attempt) move(ctx context.Context) error {
 	return a.within(ctx, func(ctx context.Context) error {
 		memory := a.process.info.MemoryBytes
@@ -118,7 +117,7 @@ func (a *attempt) move(ctx context.Context) error {
 	})
 }
 
-// trial adds the trial of plan to the samples, by the timer that those have.
+// trial adds a trial of plan to the samples, measured with their timer.
 func (a *attempt) trial(ctx context.Context, plan device.Plan) error {
 	if a.samples != nil {
 		plan.Timer = timerOf(a.samples.Timer) // no change of timer within a workload
@@ -135,7 +134,6 @@ func (a *attempt) trial(ctx context.Context, plan device.Plan) error {
 	return nil
 }
 
-// add adds the trials of more to all.
 func add(all, more *device.Samples) {
 	all.Trials = append(all.Trials, more.Trials...)
 	all.Stamp, all.Truncated = join(all.Stamp, more.Stamp), more.Truncated
@@ -146,7 +144,8 @@ func add(all, more *device.Samples) {
 	}
 }
 
-// join makes one stamp of those of a trial and a later one; either may be nil. The median is that of more readings.
+// join merges the stamps of a trial and a later one; either may be nil. The median is from the one with more
+// readings.
 func join(a, b *device.Stamp) *device.Stamp {
 	if a == nil || b == nil {
 		return cmp.Or(a, b)
@@ -176,7 +175,6 @@ func join(a, b *device.Stamp) *device.Stamp {
 	return &s
 }
 
-// each applies f to the fields of two readings.
 func each(a, b event.Reading, f func(x, y float64) float64) event.Reading {
 	whole := func(x, y int) int { return int(f(float64(x), float64(y))) }
 	return event.Reading{SMClockMHz: whole(a.SMClockMHz, b.SMClockMHz),
@@ -184,17 +182,16 @@ func each(a, b event.Reading, f func(x, y float64) float64) event.Reading {
 		TemperatureC:   whole(a.TemperatureC, b.TemperatureC), PowerW: f(a.PowerW, b.PowerW)}
 }
 
-// measure has the worker time what is loaded.
+// measure times the loaded call in the worker.
 func (p *process) measure(ctx context.Context, plan worker.JudgedPlan) (*device.Samples, []worker.Judged, error) {
 	return p.stamper.measure(ctx, p.client, p.info.UUID, plan)
 }
 
-// mostJudged and someJudged bound the timed calls of a trial that are judged, and the bytes of their outputs; one is
-// always judged.
+// mostJudged and someJudged limit the judged calls of a trial and the bytes of their outputs. At least one is judged.
 const mostJudged, someJudged = 4, 32 << 20
 
-// measureOnce is measure of one trial, within the time limit. Some of its timed calls are judged, which the solution
-// cannot tell from the others: a call may be fast only when its outputs are right.
+// measureOnce measures one trial within the time limit. The solution cannot tell which of its timed calls are judged,
+// so all of them must compute right outputs.
 func (a *attempt) measureOnce(ctx context.Context, once device.Plan) (samples *device.Samples, err error) {
 	in := a.loaded
 	plan := worker.JudgedPlan{Plan: once, Stride: (in.size + 255) &^ 255}
@@ -216,7 +213,7 @@ func (a *attempt) measureOnce(ctx context.Context, once device.Plan) (samples *d
 	return samples, a.judgeTimed(plan, samples, judged)
 }
 
-// judgeTimed makes a finding if a timed call has left wrong outputs, or if the worker does not give them.
+// judgeTimed makes a finding if a timed call left wrong outputs or the worker did not return them.
 func (a *attempt) judgeTimed(plan worker.JudgedPlan, samples *device.Samples, judged []worker.Judged) error {
 	calls := 0
 	for _, trial := range samples.Trials {
@@ -246,7 +243,7 @@ func (a *attempt) judgeTimed(plan worker.JudgedPlan, samples *device.Samples, ju
 	return nil
 }
 
-// judgeAgain returns a finding if outputs of a call, described by what, on the inputs that are loaded are wrong.
+// judgeAgain returns a finding if the outputs of a call on the loaded inputs are wrong. what describes the call.
 func (a *attempt) judgeAgain(what string, written []worker.FileTensor) (*event.Finding, error) {
 	if a.evaluator != topK {
 		c, err := a.compare(written, a.loaded.want)
@@ -269,7 +266,7 @@ func (a *attempt) judgeAgain(what string, written []worker.FileTensor) (*event.F
 	return &event.Finding{Check: unsteadyResult, Text: fmt.Sprintf("%s: %s: %s", what, v.status, v.detail)}, nil
 }
 
-// measureWarm adds one trial on a warm L2. It is not the contest's figure: where it fails, that is a warning.
+// measureWarm adds one trial with a warm L2. The contest does not use it, so its failure is a warning.
 func (a *attempt) measureWarm(ctx context.Context) {
 	p := a.shared.Profile
 	var err error
@@ -283,7 +280,6 @@ func (a *attempt) measureWarm(ctx context.Context) {
 	}
 }
 
-// timerOf is the plan's word for the timer of samples.
 func timerOf(samples string) string {
 	if samples == device.TimerCUPTI {
 		return device.TimerCUPTI
@@ -291,14 +287,14 @@ func timerOf(samples string) string {
 	return device.TimerEvents
 }
 
-// traffic is how many bytes the call that was timed cannot but move.
+// traffic returns the minimum number of bytes that the timed call must move.
 func (a *attempt) traffic() int64 {
 	read, written := a.loaded.moved()
 	return read + written
 }
 
-// tell emits the samples of a workload, after a warning where they are not by the timer that the contest uses. base
-// are the baseline's, and may be nil like f.
+// tell emits the samples of a workload, after a warning if their timer is not the contest's. base holds the
+// baseline's samples; it and f may be nil.
 func (a *attempt) tell(base *device.Samples, f *roofline) {
 	s := a.samples
 	if s.TimerNote != "" && s.TimerNote != a.noted {
@@ -317,7 +313,7 @@ func (a *attempt) tell(base *device.Samples, f *roofline) {
 	a.say(event.Event{Type: event.TypeSamples, Workload: a.workload.UUID, Samples: out})
 }
 
-// eventSamples adds the figures; bytes are those of the workload's tensors.
+// eventSamples adds the statistics. bytes is the size of the workload's tensors.
 func eventSamples(s *device.Samples, bytes int64) *event.Samples {
 	sum := stats.Summarize(s.Trials)
 	out := &event.Samples{Timer: s.Timer, TimerNote: s.TimerNote, ColdL2: s.ColdL2, MedianNS: stats.Latency(s.Trials),
@@ -331,7 +327,7 @@ func eventSamples(s *device.Samples, bytes int64) *event.Samples {
 	return out
 }
 
-// timings gives the figures of a measurement beside the official one; nil of none.
+// timings returns the figures of a measurement that supplements the official one. s may be nil.
 func timings(s *device.Samples) *event.Timings {
 	if s == nil {
 		return nil

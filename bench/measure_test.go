@@ -17,7 +17,7 @@ import (
 	"fisub/workloads"
 )
 
-// A shaky device is disturbed in its first measurements, as many as the environment says, and cannot use CUPTI.
+// A shaky device is disturbed in its first measurements, whose number is in the environment, and cannot use CUPTI.
 type shaky struct{ left int }
 
 func openShaky(context.Context, device.Options) (device.Device, error) {
@@ -37,7 +37,7 @@ func (d *shaky) Measure(_ context.Context, _ func() error, plan device.Plan) (*d
 	if plan.Timer == device.TimerCUPTI {
 		return nil, device.ErrTimer
 	}
-	if plan.Iterations == 1 { // as where CUPTI turns out to be unusable
+	if plan.Iterations == 1 { // as if CUPTI turned out to be unusable
 		plan.Tell(true)
 	}
 	defer plan.Tell(false)
@@ -124,7 +124,7 @@ func TestDisturbedIsMeasuredAgain(t *testing.T) {
 	}
 }
 
-// A timer that is insisted on and cannot be had is no fault of the solution.
+// If a required timer is unavailable, the solution is not at fault.
 func TestTimerUnavailable(t *testing.T) {
 	r, _ := shakyAttempt(t, 0)
 	r.shared.Timer = device.TimerCUPTI
@@ -139,7 +139,7 @@ func TestTimerUnavailable(t *testing.T) {
 	}
 }
 
-// A fakeMeter counts.
+// A fakeMeter counts calls.
 type fakeMeter struct {
 	begun, ended int
 	own          []int
@@ -157,7 +157,7 @@ func (m *fakeMeter) Begin(own []int) func() (*device.Stamp, []string) {
 
 func (m *fakeMeter) Close() { m.closed = true }
 
-// Whoever times, the meter reads the GPU meanwhile, and its word on what disturbed counts.
+// During each measurement the meter reads the GPU, and its disturbances are used.
 func TestMeter(t *testing.T) {
 	for _, tt := range []struct {
 		iterations, begun int
@@ -185,7 +185,7 @@ func TestMeter(t *testing.T) {
 				t.Errorf("got %+v, stamp %+v, %q, want the last reading's", m, s.Stamp, s.Disturbed)
 			}
 		}
-		// Where the timing fails, nothing is left reading.
+		// If the timing fails, the reading still ends.
 		_, _, err := g.measure(t.Context(), r.process.client, "GPU-1",
 			worker.JudgedPlan{Plan: device.Plan{Timer: device.TimerCUPTI}})
 		if err == nil || m.begun != 2*tt.begun+1 || m.begun != m.ended {
@@ -201,7 +201,7 @@ func TestMeter(t *testing.T) {
 	}
 }
 
-// The samples of a run have the stamp of its meter, or a note why it has none.
+// The samples of a run have the meter's stamp, or a note with the reason why not.
 func TestStamp(t *testing.T) {
 	for _, tt := range []struct {
 		err  error
@@ -224,7 +224,7 @@ func TestStamp(t *testing.T) {
 	}
 }
 
-// What the GPU did in any trial is in the stamp of all.
+// The joined stamp covers the GPU's state in all trials.
 func TestJoin(t *testing.T) {
 	reading := func(n int) event.Reading {
 		return event.Reading{SMClockMHz: n, MemoryClockMHz: 10 * n, TemperatureC: n / 10, PowerW: float64(n) / 2}

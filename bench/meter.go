@@ -8,31 +8,31 @@ import (
 	"fisub/device"
 )
 
-// A Meter reads the state of a GPU while something is timed on it.
+// A Meter reads the state of a GPU during a measurement.
 type Meter interface {
-	// Begin starts to read. own are the processes that hold memory on the GPU for the run. end ends it and gives the
-	// stamp, and sentences that say why what was timed is in doubt; it is called once, and before the next Begin.
+	// Begin starts reading. own lists the run's processes that hold memory on the GPU. end stops reading and returns
+	// the stamp and sentences about disturbances of the measurement. It must be called once, before the next Begin.
 	Begin(own []int) (end func() (*device.Stamp, []string))
 	Close()
 }
 
-// A stamper reads the GPU of a run while one of the run's workers times on it, and stamps the timings.
+// A stamper reads the run's GPU while one of the run's workers times on it, and stamps the timings.
 type stamper struct {
 	open    func(uuid string) (Meter, error) // nil for timings without a stamp
-	meter   Meter                            // nil before the first timing, and where err says why there is none
+	meter   Meter                            // nil before the first timing, and if err is set
 	err     error
 	workers []*worker.Client // of the run
 }
 
-// join makes client one of the run's workers, which are not told as other processes on the GPU while they live. s may
-// be nil.
+// join makes client one of the run's workers. While a worker is alive, the meter does not report it as another
+// process on the GPU. s may be nil.
 func (s *stamper) join(client *worker.Client) {
 	if s != nil {
 		s.workers = append(slices.DeleteFunc(s.workers, func(c *worker.Client) bool { return !c.Alive() }), client)
 	}
 }
 
-// own gives the processes of the workers that live.
+// own returns the process IDs of the live workers.
 func (s *stamper) own() (pids []int) {
 	for _, c := range s.workers {
 		if c.Alive() {
@@ -42,7 +42,8 @@ func (s *stamper) own() (pids []int) {
 	return pids
 }
 
-// measure has client measure plan, and sets stamp and disturbances of the samples. uuid is the GPU's. s may be nil.
+// measure measures plan with client and sets the stamp and disturbances of the samples. uuid is the GPU's. s may be
+// nil.
 func (s *stamper) measure(ctx context.Context, client *worker.Client, uuid string,
 	plan worker.JudgedPlan) (*device.Samples, []worker.Judged, error) {
 	if s == nil || s.open == nil {

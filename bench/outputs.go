@@ -11,14 +11,14 @@ import (
 	"fisub/internal/tensor"
 )
 
-// An output is what a solution wrote or returned. A value-returning solution may return any shape and dtype.
+// An output is a tensor that a solution wrote or returned. A value-returning solution may return any shape and dtype.
 type output struct {
-	dtype  string // also of a dtype that the format lacks, such as float64
+	dtype  string // may be a dtype that the format does not have, such as float64
 	shape  []int
 	tensor *tensor.Tensor // nil for such a dtype
 }
 
-// An outFile takes the outputs of one worker. The zero value is ready for use.
+// An outFile receives the outputs of one worker. The zero value is ready for use.
 type outFile struct{ f *os.File }
 
 // room makes the file at least size bytes long.
@@ -46,8 +46,8 @@ func (o *outFile) close() {
 	}
 }
 
-// read maps what the worker says that it wrote. The descriptions are the worker's word; those that do not fit the
-// file are a *worker.Error of kind Call.
+// read maps the outputs that the worker describes. If an unverified description does not fit the file, the error is a
+// *worker.Error of kind Call.
 func (o *outFile) read(written []worker.FileTensor) (outs []output, unmap func(), err error) {
 	st, err := o.f.Stat()
 	if err != nil {

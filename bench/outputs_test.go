@@ -9,7 +9,7 @@ import (
 	"fisub/internal/tensor"
 )
 
-// What a worker says of its outputs is checked against its file.
+// A worker's description of its outputs is checked against its file.
 func TestOutFile(t *testing.T) {
 	var o outFile
 	t.Cleanup(o.close)
@@ -49,7 +49,7 @@ func TestOutFile(t *testing.T) {
 	}
 }
 
-// Whatever a worker says of its outputs, what is read of them lies in its file.
+// read stays within the file for any description of the outputs.
 func FuzzOutputs(f *testing.F) {
 	f.Add([]byte(`[{"dtype":"int8","shape":[4],"offset":96,"bytes":4},{"dtype":"float64","shape":[9],"bytes":72}]`))
 	f.Add([]byte(`[{"dtype":"float4_e2m1","shape":[3,5],"offset":9223372036854775807,"bytes":8}]`))

@@ -16,31 +16,31 @@ import (
 	"fisub/internal/trace"
 )
 
-// A process is a solution in a worker process of its own, on the device of the run: what it does to its process and its
-// context, no other solution feels.
+// A process is a solution in its own worker process on the run's device. Damage to the process or its CUDA context
+// does not affect other solutions.
 type process struct {
-	// build is that of Shared; nil if the worker builds by itself.
+	// build is Shared.Build; nil if the worker builds the solution.
 	build func(ctx context.Context, sol *trace.Solution, info device.Info) (cached bool, err error)
 
 	def      *trace.Definition
 	sol      *trace.Solution
 	command  worker.Command
-	python   bool // it runs in the Python worker
+	python   bool // uses the Python worker
 	kind     string
 	opts     device.Options
-	stamper  *stamper       // of the run; nil where nothing is timed
+	stamper  *stamper       // of the run; nil without timing
 	client   *worker.Client // nil before the first one
 	info     device.Info
-	built    bool          // by client
+	built    bool          // whether client has built the solution
 	cached   bool          // nothing was compiled
-	buildErr *worker.Error // of kind Build or Lacking: it would fail again
+	buildErr *worker.Error // of kind Build or Lacking: building again would fail too
 	out      outFile       // outputs of the workload in flight
 	temp     string        // folder for the temporary files of confined workers; "" before the first one
 	untemp   func()        // removes it
 }
 
-// newProcess chooses the worker for sol, and starts none. Where that takes a Python that is missing, the error is a
-// *worker.Error, and the process is not nil.
+// newProcess chooses the worker for sol without starting it. If sol needs a Python that is missing, the error is a
+// *worker.Error. The process is never nil.
 func newProcess(ctx context.Context, s *Shared, def *trace.Definition, sol *trace.Solution) (*process, error) {
 	p := &process{def: def, sol: sol, command: s.Worker, kind: s.DeviceKind, opts: s.Device, build: s.Build}
 	if s.Device.Prebuilt != "" {
@@ -63,7 +63,7 @@ func newProcess(ctx context.Context, s *Shared, def *trace.Definition, sol *trac
 	return p, nil
 }
 
-// start starts a worker, which lives as long as run does, and opens the device.
+// start starts a worker, which lives until run ends, and opens the device.
 func (p *process) start(run, ctx context.Context) error {
 	p.end()
 	command, err := p.confined()
@@ -82,8 +82,8 @@ func (p *process) start(run, ctx context.Context) error {
 	return err
 }
 
-// confined is the command of a worker that can write to its temporary files and its own caches of compilers, and to
-// nothing that another process believes.
+// confined returns the command of a worker that can write only its temporary files and its own compiler caches, and
+// no files that another process trusts.
 func (p *process) confined() (worker.Command, error) {
 	c := p.command
 	if c.Sandbox == nil {
@@ -102,7 +102,7 @@ func (p *process) confined() (worker.Command, error) {
 	return p.within(p.temp, own), nil
 }
 
-// within returns the command of a worker that may write to its folder for temporary files, to its caches, and to more.
+// within returns the command of a worker that may write to its temporary folder, its caches and more.
 func (p *process) within(temp, own string, more ...string) worker.Command {
 	c := p.command
 	c.Env = slices.Concat(c.Env, []string{"TMPDIR=" + temp}, pyworker.Caches(own))
@@ -115,13 +115,13 @@ func (p *process) within(temp, own string, more ...string) worker.Command {
 	box := *c.Sandbox
 	box.Write = slices.Concat(box.Write, []string{temp, own}, more)
 	if box.Tools {
-		c.Env = append(c.Env, "HOME="+temp) // they copy files there
+		c.Env = append(c.Env, "HOME="+temp) // tools copy files there
 	}
 	c.Sandbox = &box
 	return c
 }
 
-// compile has another worker, in which no submitted code runs, build what the solution needs.
+// compile builds the solution in another worker, which runs no submitted code.
 func (p *process) compile(run, ctx context.Context) error {
 	temp, remove, err := cache.TempDir("fisub-worker")
 	if err != nil {
@@ -141,14 +141,14 @@ func (p *process) compile(run, ctx context.Context) error {
 
 func (p *process) running() bool { return p.client != nil && p.client.Alive() }
 
-// buildTimeout ends a build, also one that hangs.
+// buildTimeout is the time limit of a build.
 const buildTimeout = 20 * time.Minute
 
 var errSlowBuild = &worker.Error{Kind: worker.Build, Text: fmt.Sprintf("the build did not end within %v", buildTimeout)}
 
-// ready makes sure that a worker runs with the solution built; start says how long one lives. A fault of the solution
-// is a *worker.Error of kind Build, which is kept, a build that takes longer than buildTimeout among them, or a
-// *worker.Died. One of kind Lacking is kept too.
+// ready ensures that a worker is running with the solution built; see start for its lifetime. A fault of the
+// solution, including a build longer than buildTimeout, is a *worker.Error of kind Build or a *worker.Died. Errors of
+// kind Build and Lacking are kept.
 func (p *process) ready(run, ctx context.Context) error {
 	if p.buildErr != nil {
 		return p.buildErr
@@ -175,7 +175,7 @@ func (p *process) ready(run, ctx context.Context) error {
 	return err
 }
 
-// make builds the solution and has the worker load it.
+// make builds the solution and loads it into the worker.
 func (p *process) make(run, ctx context.Context) (err error) {
 	own := p.build != nil && !p.python
 	if own {
@@ -195,11 +195,11 @@ func (p *process) make(run, ctx context.Context) (err error) {
 	return err
 }
 
-// load gives the worker the inputs. Outputs are inputs as far as the definition of the process says so.
+// load gives the worker the inputs. An output is an input only if the process's definition says so.
 func (p *process) load(ctx context.Context, in *worker.Tensors) error {
 	load := *in
 	if p.info.Emulated && !p.python {
-		load.Guard = 0 // the emulator has its own, and names the place
+		load.Guard = 0 // the virtual GPU has its own, and reports the place
 	}
 	load.Outputs = slices.Clone(load.Outputs)
 	for i, name := range p.def.Outputs.Keys() {
@@ -210,7 +210,7 @@ func (p *process) load(ctx context.Context, in *worker.Tensors) error {
 	return p.client.Load(ctx, &load)
 }
 
-// machineError gives the error that ends the whole run.
+// machineError returns the error that ends the whole run.
 func (p *process) machineError(err error) error {
 	var we *worker.Error
 	if errors.As(err, &we) && we.Kind == worker.Machine {
@@ -225,7 +225,7 @@ func (p *process) machineError(err error) error {
 	return err
 }
 
-// log takes what the worker printed.
+// log takes the worker's output.
 func (p *process) log() string {
 	if p.client == nil {
 		return ""
@@ -233,7 +233,7 @@ func (p *process) log() string {
 	return p.client.TakeLog()
 }
 
-// hazards takes the hazards that the device has noticed.
+// hazards takes the hazards reported by the device.
 func (p *process) hazards() []device.Hazard {
 	if p.client == nil {
 		return nil
@@ -241,7 +241,6 @@ func (p *process) hazards() []device.Hazard {
 	return p.client.TakeHazards()
 }
 
-// end ends the worker, if there is one.
 func (p *process) end() {
 	if p.client != nil {
 		p.client.Close()

@@ -11,23 +11,23 @@ import (
 	"fisub/internal/trace"
 )
 
-// A Profile says how often a solution is called and timed on each workload, and how its outputs are compared.
+// A Profile determines how often a solution is called and timed on each workload, and how its outputs are compared.
 type Profile struct {
 	Name       string
 	Warmup     int // untimed calls of a trial
 	Iterations int // timed calls of a trial
 	Trials     int
-	Judged     int           // calls whose outputs are judged; 0: as many as trials
-	Timeout    time.Duration // wall clock for one workload, the build included
-	Target     float64       // relative width of the median's interval up to which trials are added; 0: Trials exactly
+	Judged     int           // calls whose outputs are judged; 0: equal to Trials
+	Timeout    time.Duration // wall clock for one workload, including the build
+	Target     float64       // relative width of the median's interval at which to stop adding trials; 0: exactly Trials
 	MaxTime    time.Duration // of timing one workload; 0: no limit
 	Tolerance  tensor.Tolerance
 }
 
-// InTurn gives the profile with which solutions of def are compared in one run: as many calls are judged and about as
-// many timed, in four times as many trials. Each trial has the tensors elsewhere, and where they lie moves a short
-// call's time by about 1 % to either side, which more calls at the same place do not even out. The weights of a mixture
-// of experts, 1.4 GB, lie everywhere.
+// InTurn returns the profile for comparing solutions of def in one run. It judges the same number of calls and times
+// about the same number, in four times the trials. Each trial has its tensors at other addresses, and addresses
+// change a short call's time by about 1 % either way, which more calls at the same addresses do not average out. A
+// mixture of experts keeps its profile: its weights, 1.4 GB, are spread over many addresses anyway.
 func (p Profile) InTurn(def *trace.Definition) Profile {
 	if def.OpType != "moe" {
 		p.Judged = p.judged()
@@ -38,9 +38,9 @@ func (p Profile) InTurn(def *trace.Definition) Profile {
 
 func (p Profile) judged() int { return cmp.Or(p.Judged, p.Trials) }
 
-// NewProfile returns the profile of that name, one of config.Profiles, for a definition. "official" is what the
-// contest's evaluation runs: the counts and tolerances of its flags for that definition (spec section 5); the others
-// change the counts only. "thorough" adds trials until the median is known to 1 %, for at most 10 s a workload.
+// NewProfile returns the profile of that name, one of config.Profiles, for a definition. "official" is the contest's
+// evaluation: the counts and tolerances of its flags for that definition (spec section 5). The others change only the
+// counts. "thorough" adds trials until the median is known to 1 %, for at most 10 s per workload.
 func NewProfile(name string, def *trace.Definition) (Profile, error) {
 	p := Profile{Name: name, Warmup: 10, Iterations: 50, Trials: 3, Timeout: 300 * time.Second,
 		Tolerance: tensor.Tolerance{Atol: 0.01, Rtol: 0.01, MatchedRatio: 1}}

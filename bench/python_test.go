@@ -22,7 +22,7 @@ import (
 	"fisub/workloads"
 )
 
-// needPython skips a test where there is no Python with torch.
+// needPython skips a test without a Python with torch.
 func needPython(t *testing.T) {
 	t.Helper()
 	if _, err := pyworker.Command(t.Context(), t.TempDir()); err != nil {
@@ -34,9 +34,9 @@ const scaleDefinition = `{"name":"scale","op_type":"test","axes":{"n":{"type":"v
 "inputs":{"x":{"shape":["n"],"dtype":"float32"},"c":{"shape":null,"dtype":"float32"}},"outputs":{"y":{"shape":["n"],"dtype":"float32"}},
 "reference":"import os\ndef run(x, c):\n    if x.shape[0] == 13:\n        raise ValueError('13 is not for me')\n    if x.shape[0] == 666:\n        os._exit(3)\n    return x * c\n"}`
 
-// runPython runs a solution of language python, without destination-passing unless passing, on workloads of definition
-// whose inputs are random, but for scalars and those that blobs gives. It returns the evaluations by the index of the
-// workload, and the failed ones.
+// runPython runs a Python solution, in destination-passing style if passing is set, on workloads of definition.
+// Inputs are random, except for scalars and those in blobs. It returns the evaluations by workload index and the
+// texts of failed workloads.
 func runPython(t *testing.T, definition, source string, passing bool, axes []map[string]int,
 	blobs map[string]*tensor.Tensor) (evaluated map[int]*trace.Evaluation, failed []string, result Result, err error) {
 	t.Helper()
@@ -44,8 +44,7 @@ func runPython(t *testing.T, definition, source string, passing bool, axes []map
 	return evaluated, failed, result, err
 }
 
-// findPython is runPython with the findings, by the index of the workload, and the other warnings among the failed
-// ones.
+// findPython is runPython that also returns the findings by workload. failed also has the other warnings.
 func findPython(t *testing.T, definition, source string, passing bool, axes []map[string]int,
 	blobs map[string]*tensor.Tensor) (evaluated map[int]*trace.Evaluation, failed []string, findings map[string][]string,
 	result Result, err error) {
@@ -53,7 +52,7 @@ func findPython(t *testing.T, definition, source string, passing bool, axes []ma
 	return dumpPython(t, definition, source, passing, axes, blobs, "")
 }
 
-// dumpPython is findPython, with a folder for the tensors of what does not pass.
+// dumpPython is findPython with a folder for the tensors of a workload that does not pass.
 func dumpPython(t *testing.T, definition, source string, passing bool, axes []map[string]int,
 	blobs map[string]*tensor.Tensor, dump string) (evaluated map[int]*trace.Evaluation, failed []string,
 	findings map[string][]string, result Result, err error) {
@@ -81,7 +80,7 @@ func dumpPython(t *testing.T, definition, source string, passing bool, axes []ma
 	return evaluated, failed, findings, result, err
 }
 
-// sharedPython is what a run of findPython has.
+// sharedPython returns the Shared of a findPython run.
 func sharedPython(t *testing.T, definition string, axes []map[string]int, blobs map[string]*tensor.Tensor) Shared {
 	t.Helper()
 	dir := t.TempDir()
@@ -149,8 +148,8 @@ const mixDefinition = `{"name":"mix","op_type":"t","axes":{"n":{"type":"var"},"k
 "outputs":{"y":{"shape":["n","k"],"dtype":"float32"},"total":{"shape":["n"],"dtype":"float32"}},
 "reference":"def run(x, w):\n    y = x * w\n    return y, y.sum(-1)\n"}`
 
-// On the CPU the process remembers, as on a GPU, so the checks are the same, on the first workload; on the others those
-// that take no call.
+// On the CPU a process can keep results as on a GPU. The first workload therefore gets the same checks, the others
+// only those that make no call.
 func TestPythonFindings(t *testing.T) {
 	needPython(t)
 	const (
@@ -199,7 +198,7 @@ func TestPythonFindings(t *testing.T) {
 	}
 }
 
-// What returns at once where it was called before, or where its input lies where it lay, does not pass unseen.
+// A solution that returns at once on a later call, or for an input at a known address, is detected.
 func TestPythonReturnsAtOnce(t *testing.T) {
 	needPython(t)
 	for name, body := range map[string]string{
@@ -220,12 +219,12 @@ func TestPythonReturnsAtOnce(t *testing.T) {
 	}
 }
 
-// startAs tells whether there are as many texts as starts, and each begins as its own.
+// startAs reports whether texts and starts have the same length and each text has its start as prefix.
 func startAs(texts, starts []string) bool {
 	return slices.EqualFunc(texts, starts, strings.HasPrefix)
 }
 
-// A solution that does something else for each n.
+// A solution that behaves differently for each n.
 const moods = `import os, sys
 kept = {}
 def run(x, c):
@@ -264,7 +263,7 @@ func TestPythonVerdicts(t *testing.T) {
 			{10, trace.RuntimeError, "SystemExit: bye"},
 			{11, trace.RuntimeError, "Worker process failed unexpectedly: exit status 5"},
 			{12, trace.Passed, "[log truncated]"},
-			// Each trial has inputs of its own, so that a kept result is wrong in the second.
+			// Each trial has its own inputs, so a kept result is wrong in the second.
 			{14, trace.IncorrectNumerical, "elements are wrong"},
 			{1000, trace.Passed, ""},
 		}},
@@ -305,7 +304,7 @@ func TestPythonVerdicts(t *testing.T) {
 	}
 }
 
-// A reference that raises costs its workload the verdict, and no other one.
+// A reference that raises an exception costs only its own workload the verdict.
 func TestPythonReferenceFails(t *testing.T) {
 	needPython(t)
 	got, failed, result, err := runPython(t, scaleDefinition, "def run(x, c):\n    return x * c\n", false,
@@ -333,13 +332,14 @@ func TestNoReference(t *testing.T) {
 const sumDefinition = `{"name":"sum","op_type":"t","axes":{"n":{"type":"var"}},"inputs":{"x":{"shape":["n"],"dtype":"float32"}},
 "outputs":{"s":{"shape":[],"dtype":"float32"}},"reference":"def run(x):\n    return x.sum()\n"}`
 
-// What a Python solution makes of its outputs gets the verdict of the official evaluator, flashinfer-bench 0.1.2, which gave
-// these on a CPU. bench/evaluators/default.py: outputs are passed (109) to a call under no_grad (110), and what the objects
-// that were passed are afterwards is judged: shape (129), dtype (135), non-finite values (142). What is returned (116) goes
-// through compile/runnable.py: 112-121, where a tuple of one is its element and an empty one None, and
-// bench/evaluators/utils.py: a tuple or list of as many elements (79-84), else one value (87); tensors are moved to the
-// device (76), and anything else goes into torch.tensor with the output's dtype (77). What is raised there is
-// RUNTIME_ERROR (119-123), also by the worker where the comparison raises (bench/runner/isolated_runner.py:286).
+// The verdicts on the outputs of a Python solution match the official evaluator, flashinfer-bench 0.1.2, on
+// a CPU. bench/evaluators/default.py passes outputs (109) to a call under no_grad (110) and judges the passed objects
+// afterwards: shape (129), dtype (135), non-finite values (142). Returned values (116) go through
+// compile/runnable.py: 112-121, which unwraps a tuple of one and turns an empty one into None, and
+// bench/evaluators/utils.py: a tuple or list with the right number of elements (79-84), else one value (87). Tensors
+// are moved to the device (76), and other values go into torch.tensor with the output's dtype (77). An exception
+// there is RUNTIME_ERROR (119-123); so is one in the comparison, which the worker raises
+// (bench/runner/isolated_runner.py:286).
 func TestPythonOutputs(t *testing.T) {
 	needPython(t)
 	type odd struct {
@@ -446,7 +446,7 @@ func TestPythonOutputs(t *testing.T) {
 	}
 }
 
-// The evaluators other than the default, on small definitions under the names that choose them.
+// The other evaluators, on small definitions with the names that select them.
 const (
 	lowBitDefinition = `{"name":"moe_fp8_block_scale_small","op_type":"moe","axes":{"n":{"type":"var"},"k":{"type":"const","value":64}},
 "inputs":{"x":{"shape":["n","k"],"dtype":"float8_e4m3fn"}},"outputs":{"y":{"shape":["n","k"],"dtype":"bfloat16"}},
@@ -500,7 +500,7 @@ func TestPythonEvaluators(t *testing.T) {
 	}
 }
 
-// A later call that gives the device no work, although the first did, ends the official timing if its outputs are right.
+// If a later call gives the device no work and the first one did, the official timing fails even with right outputs.
 func TestPythonIdle(t *testing.T) {
 	needPython(t)
 	x := tensor.New(tensor.Float32, 3)

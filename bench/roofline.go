@@ -23,32 +23,32 @@ import (
 //go:embed roofline/floor.cu
 var floorSource string
 
-// floorDefinition is what floor.cu computes, in the words of the contest.
+// floorDefinition is the contest definition of floor.cu.
 const floorDefinition = `{"name":"floor","op_type":"copy","axes":{"n":{"type":"var"}},
 "inputs":{"source":{"shape":["n"],"dtype":"float32"},"shape":{"shape":null,"dtype":"int32"}},
 "outputs":{"target":{"shape":["n"],"dtype":"float32"}},
 "reference":"def run(source, shape):\n    return source.clone()\n"}`
 
-// copyShapes are the copies that floor.cu knows, by their number.
+// copyShapes lists the copies in floor.cu by number.
 var copyShapes = []string{"128 threads of 16 bytes", "256 threads of 16 bytes", "512 threads of 16 bytes",
 	"128 threads of 64 bytes",
 	"256 threads of 64 bytes", "256 threads of 128 bytes"}
 
-// emptyShape is the number of the kernel that does nothing.
+// emptyShape is the number of the empty kernel.
 const emptyShape = -1
 
-// mostCopied bounds what a copy moves, in bytes: its time for more grows as they do.
+// mostCopied is the largest copy in bytes. Beyond it, time grows in proportion to the size.
 const mostCopied = 512 << 20
 
-// A roofline measures what no solution can beat: an empty kernel, once a run, and for each size of a workload a copy
-// that moves as many bytes, half of them read and half written. It is a solution of our own, built and timed like any
-// other.
+// A roofline measures lower limits of the latency: an empty kernel, once per run, and for each workload size a copy
+// that moves that many bytes, half of them read and half written. It is a solution of our own, built and timed like
+// any other.
 type roofline struct {
 	process *process
 	limit   limit // of the workload in flight
 	profile Profile
-	source  *os.File // what is copied
-	filled  int64    // bytes of it
+	source  *os.File // the data to copy
+	filled  int64    // size of source in bytes
 	empty   map[string]*event.Floor
 	copies  map[floorKey]*event.Floor
 }
@@ -58,7 +58,8 @@ type floorKey struct {
 	timer string
 }
 
-// RooflineSolution is what measures the roofline of a run: for who compiles it ahead, for a machine without a compiler.
+// RooflineSolution returns the solution that measures the roofline, for compiling it in advance for a machine without
+// a compiler.
 func RooflineSolution() *trace.Solution {
 	return &trace.Solution{Name: "floor", Definition: "floor", Author: "fisub",
 		Spec: trace.BuildSpec{Language: trace.CUDA, TargetHardware: []string{"cuda"}, EntryPoint: "floor.cu::run",
@@ -85,7 +86,7 @@ func (r *roofline) stop() {
 	}
 }
 
-// figures gives the times in nanoseconds that measure found; 0 where there is none.
+// figures returns the measured times in nanoseconds, 0 if not measured.
 func (r *roofline) figures(bytes int64, timer string) (copyNS, emptyNS float64) {
 	if e := r.empty[timer]; e != nil {
 		emptyNS = e.MedianNS
@@ -97,13 +98,14 @@ func (r *roofline) figures(bytes int64, timer string) (copyNS, emptyNS float64) 
 	return copyNS, emptyNS
 }
 
-// copied gives the bytes that stand for a workload's, a multiple of 32, and by how much the workload has more.
+// copied returns the size of the copy for a workload, a multiple of 32, and the factor by which the workload is
+// larger.
 func copied(bytes int64) (moved int64, scale float64) {
 	moved = min(max(bytes+31, 32)&^31, mostCopied)
 	return moved, max(1, float64(bytes)/float64(moved))
 }
 
-// measure measures the roofline of a workload of so many bytes, unless the run has them, and of tells them.
+// measure measures and reports the roofline of a workload of that size, unless the run has it already.
 func (r *roofline) measure(ctx context.Context, of *runner, bytes int64, timer string) error {
 	r.limit = limit{left: r.profile.Timeout}
 	if r.empty[timer] == nil {
@@ -134,8 +136,8 @@ func (r *roofline) measure(ctx context.Context, of *runner, bytes int64, timer s
 	return nil
 }
 
-// time takes one trial of each shape, and all trials of the profile of the fastest, each with its tensors elsewhere:
-// its figure then is not the luckiest of several.
+// time takes one trial of each shape, then all trials of the profile for the fastest one, each with its tensors at
+// other addresses, so that its figure is not the luckiest of several.
 func (r *roofline) time(ctx context.Context, timer string, shapes []int, moved int64) (*event.Floor, error) {
 	plan := device.Plan{Warmup: r.profile.Warmup, Iterations: r.profile.Iterations, Trials: 1, ColdL2: true,
 		Timer: timer, MaxTime: r.profile.MaxTime}
@@ -173,7 +175,7 @@ func (r *roofline) time(ctx context.Context, timer string, shapes []int, moved i
 	return floor, nil
 }
 
-// run has one shape called, judged and timed.
+// run calls one shape, checks its result and times it.
 func (r *roofline) run(
 	ctx context.Context, plan device.Plan, shape int, moved int64,
 ) (samples *device.Samples, err error) {
@@ -215,7 +217,6 @@ func (r *roofline) run(
 	return samples, err
 }
 
-// check compares what was copied with the source.
 func (r *roofline) check(n int64) error {
 	want, got := make([]byte, 1<<20), make([]byte, 1<<20)
 	for at := int64(0); at < n; at += int64(len(want)) {
@@ -233,7 +234,7 @@ func (r *roofline) check(n int64) error {
 	return nil
 }
 
-// fill makes the source n bytes long at least: numbers without a pattern, which no memory can compress.
+// fill extends the source to at least n bytes of random data, which no memory can compress.
 func (r *roofline) fill(n int64) (err error) {
 	if r.source == nil {
 		if r.source, err = memfile.New("fisub-floor", 0); err != nil {

@@ -28,7 +28,7 @@ func newTestRoofline(t *testing.T) *roofline {
 	return f
 }
 
-// Every shape copies every byte, on the emulator: of less than a block, and of some blocks, the last of them not whole.
+// Every shape copies every byte on the virtual GPU: less than a block, and several blocks with a partial last one.
 func TestFloorCopies(t *testing.T) {
 	longtest.Skip(t, "compiles copies for the emulator")
 	f := newTestRoofline(t)

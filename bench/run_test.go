@@ -21,10 +21,10 @@ import (
 	"fisub/workloads"
 )
 
-// A model is a device whose kernel computes the reference, or copies where the solution is the floor, and whose clock
-// gives 1000 ns and 1 ns more with each timing. The name of a solution is what is odd about it. $FISUB_TEST_TURNS names
-// a file that gets a line for each measurement; with $FISUB_TEST_MEMORY, the device's memory in bytes, it ends with how
-// many buffers there are.
+// A model is a device whose kernel computes the reference, or copies if the solution is the floor. Its clock gives
+// 1000 ns for the first timing and 1 ns more for each further one. A solution's name selects its odd behaviour.
+// $FISUB_TEST_TURNS names a file that gets a line for each measurement; if $FISUB_TEST_MEMORY, the device's memory in
+// bytes, is set, the line ends with the number of buffers.
 type model struct {
 	kernel *modelKernel
 	live   int
@@ -122,7 +122,7 @@ func (m *model) Measure(_ context.Context, _ func() error, plan device.Plan) (*d
 	return s, nil
 }
 
-// contents are those of a buffer of the model's, or of a slice of it.
+// contents returns the contents of a model's buffer or of a slice of one.
 func contents(b device.Buffer) []byte {
 	if a, ok := b.(*allocated); ok {
 		return a.memory
@@ -151,7 +151,7 @@ func (m *memory) Fill(b byte) error {
 type modelKernel struct {
 	def   *trace.Definition
 	odd   string
-	calls int // besides probes
+	calls int // without probes
 	shape int // of the floor
 }
 
@@ -173,7 +173,7 @@ func (k *modelKernel) Probe(_ context.Context, args []device.Arg, _ byte, into [
 func (k *modelKernel) Call(_ context.Context, args []device.Arg) error {
 	k.calls++
 	switch {
-	case k.odd == "crash" && k.calls == 2: // with one trial it is that of the second workload
+	case k.odd == "crash" && k.calls == 2: // with one trial: the second workload's
 		os.Exit(9)
 	case k.odd == "hang":
 		time.Sleep(time.Hour)
@@ -188,7 +188,7 @@ func (k *modelKernel) Call(_ context.Context, args []device.Arg) error {
 	return k.compute(args)
 }
 
-// isPart reports whether a tensor is only a part of its allocation, as one with guards is.
+// isPart reports whether a tensor is only part of its allocation, because of guards.
 func isPart(a device.Arg) bool {
 	if a.Tensor == nil {
 		return false
@@ -226,7 +226,7 @@ func (k *modelKernel) compute(args []device.Arg) error {
 	return nil
 }
 
-// A build that takes longer than a workload may is no TIMEOUT.
+// A build longer than a workload's time limit is not a TIMEOUT.
 func TestSlowBuild(t *testing.T) {
 	_, result, err := modelRun(t, "slow build", 2, func(c *testRun) { c.Profile.Timeout = 900 * time.Millisecond })
 	if err != nil || result.Passed != 2 {
@@ -234,11 +234,11 @@ func TestSlowBuild(t *testing.T) {
 	}
 }
 
-// The time limit of a workload does not run while an extension is built, which has a limit of its own.
+// A workload's time limit does not run during the build of an extension, which has its own limit.
 func TestLimitBuilds(t *testing.T) {
 	for name, tc := range map[string]struct {
 		limit
-		run  string // what the worker does when it is told to run
+		run  string // the worker's reaction to run
 		want error
 	}{
 		"build": {limit{left: 5 * time.Second}, `tell '{"building":true}'; sleep 6; tell '{"building":false}'; tell '{}'`, nil},
@@ -273,8 +273,8 @@ func TestLimitBuilds(t *testing.T) {
 	}
 }
 
-// What the device lacks is no verdict on the solution, whose other workloads are judged; one that is built by what the
-// device lacks has none at all.
+// A device without a feature that the solution uses gives that workload no verdict; the others are judged. If the
+// build needs the feature, no workload has a verdict.
 func TestLacking(t *testing.T) {
 	for name, want := range map[string]struct {
 		result Result
@@ -313,7 +313,8 @@ func TestLacking(t *testing.T) {
 	}
 }
 
-// How long an emulated run takes says nothing about a GPU: no verdict, and two in a row end the run as well.
+// The duration of an emulated run says nothing about a GPU, so a timeout gives no verdict. Two in a row still end the
+// run.
 func TestEmulatedTooLong(t *testing.T) {
 	t.Setenv("FISUB_TEST_EMULATED", "1")
 	events, result, err := modelRun(t, "hang", 4, func(c *testRun) {
@@ -336,7 +337,7 @@ func TestEmulatedTooLong(t *testing.T) {
 	}
 }
 
-// One of two solutions that the device lacks something for costs the other one nothing.
+// A solution that the device cannot run does not affect the other one.
 func TestLackingTogether(t *testing.T) {
 	var shared Shared
 	_, _, err := modelRun(t, "ours", 3, func(c *testRun) { shared, c.Workloads = c.Shared, nil })
@@ -352,8 +353,7 @@ func TestLackingTogether(t *testing.T) {
 	}
 }
 
-// Where a run is to end at what does not pass, the rest is not run; one that does not end in time ends it only when the
-// next does so too.
+// FailFast ends the run at the first workload that does not pass. EndEarly ends it after two timeouts in a row.
 func TestStops(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
@@ -391,7 +391,7 @@ func TestStops(t *testing.T) {
 	}
 }
 
-// modelRun runs a solution of that name on n workloads.
+// modelRun runs the solution of that name on n workloads.
 func modelRun(t *testing.T, name string, n int, change func(*testRun)) ([]event.Event, Result, error) {
 	t.Helper()
 	data, err := workloads.Open("", t.TempDir())
@@ -437,7 +437,8 @@ func TestRunTimes(t *testing.T) {
 	for _, e := range events {
 		if s := e.Samples; s != nil {
 			n++
-			// 20 timings from 1000 ns on. q, k, a, dt_bias, A_log, b and so on, and the state twice: 2 x 8 x 128 x 128 floats.
+			// 20 timings from 1000 ns on. q, k, a, dt_bias, A_log, b and so on, and the state twice: 2 x 8 x 128 x
+			// 128 floats.
 			if s.Timer != "model limited" || s.Truncated || !s.ColdL2 || s.N != 20 || s.MedianNS != 1009.5 || s.MinNS != 1000 {
 				t.Errorf("samples: got %+v", s)
 			}
@@ -451,7 +452,7 @@ func TestRunTimes(t *testing.T) {
 	}
 }
 
-// Sampling goes on until the interval is as narrow as the target, or the time is over.
+// Sampling continues until the interval is as narrow as the target, or the time is over.
 func TestRunSamplesUntilTarget(t *testing.T) {
 	for _, tc := range []struct {
 		target    float64
@@ -472,7 +473,7 @@ func TestRunSamplesUntilTarget(t *testing.T) {
 	}
 }
 
-// A worker that crashes costs the workload in flight; the one that follows it runs all others.
+// A worker that crashes affects the workload in flight; its successor runs all others.
 func TestRunGoesOnAfterCrash(t *testing.T) {
 	events, result, err := modelRun(t, "crash", 4, nil)
 	if err != nil {
@@ -487,7 +488,7 @@ func TestRunGoesOnAfterCrash(t *testing.T) {
 			}
 		}
 	}
-	// The new worker meets its own second workload, and so its crash, at the fourth.
+	// The new worker reaches its own second workload, and crashes, at the fourth.
 	if want := "PASSED RUNTIME_ERROR PASSED RUNTIME_ERROR"; strings.Join(got, " ") != want {
 		t.Errorf("got %v, want %s", got, want)
 	}
@@ -496,12 +497,12 @@ func TestRunGoesOnAfterCrash(t *testing.T) {
 	}
 }
 
-// timedWith is the beginning of a run, whose only workload has timings and no verdict any more.
+// timedWith returns the start of a run whose only workload has timings but no verdict.
 func timedWith(timer string) *runs.Summary {
 	return &runs.Summary{Rows: []runs.Row{{UUID: "before", Samples: &event.Samples{Timer: timer}}}}
 }
 
-// A run that is resumed refuses another device before it records anything, and another timer before it mixes figures.
+// A resumed run rejects another device before it records anything, and another timer before it mixes figures.
 func TestRunResumed(t *testing.T) {
 	refusal := errors.New("another device")
 	events, _, err := modelRun(t, "s", 1, func(c *testRun) {
@@ -531,7 +532,7 @@ func TestRunResumed(t *testing.T) {
 	}
 }
 
-// Next to a tensor, a tool such as compute-sanitizer must find no memory that a kernel may write to.
+// A tool such as compute-sanitizer must not find memory next to a tensor that a kernel may write to.
 func TestOnceHasNoGuards(t *testing.T) {
 	var c testRun
 	_, result, err := modelRun(t, "guarded", 1, func(r *testRun) { c = *r })

@@ -19,20 +19,20 @@ type runner struct {
 	entry     Entry
 	process   *process
 	evaluator evaluator
-	reference *pyReference // nil where bench/reference knows the definition
+	reference *pyReference // nil if bench/reference knows the definition
 
 	summary   runs.Summary
 	begun     time.Time
 	announced bool
-	told      bool   // the events have the build
-	noted     string // the TimerNote that was warned of last
-	timeouts  int    // in a row, up to the last workload
+	told      bool   // the build was reported
+	noted     string // the TimerNote of the last warning
+	timeouts  int    // consecutive, up to the last workload
 	failed    bool   // a workload did not pass
-	examined  bool   // a workload had the honesty checks that take calls
+	examined  bool   // a workload has had the honesty checks that make calls
 	result    Result
 }
 
-// newRunner returns a runner also with an error.
+// newRunner returns a runner even with an error.
 func newRunner(ctx context.Context, shared *Shared, entry Entry, e evaluator, reference *pyReference,
 	s *stamper) (*runner, error) {
 	p, err := newProcess(ctx, shared, shared.Definition, entry.Solution)
@@ -44,13 +44,13 @@ func newRunner(ctx context.Context, shared *Shared, entry Entry, e evaluator, re
 	return r, err
 }
 
-// say tells what happens.
+// say emits an event and adds it to the summary.
 func (r *runner) say(e event.Event) {
 	r.summary.Add(&e)
 	r.entry.Events.Emit(e)
 }
 
-// end tells the end of the run.
+// end emits the end of the run.
 func (r *runner) end() Result {
 	d := r.summary.Totals()
 	d.Seconds += time.Since(r.begun).Seconds()
@@ -62,7 +62,7 @@ func (r *runner) end() Result {
 	return r.result
 }
 
-// open starts the first worker, which lives as long as run does, opens the device and announces the run.
+// open starts the first worker, which lives until run ends, opens the device and announces the run.
 func (r *runner) open(run, ctx context.Context) error {
 	if err := r.process.start(run, ctx); err != nil {
 		return r.process.machineError(err)
@@ -75,13 +75,13 @@ func (r *runner) open(run, ctx context.Context) error {
 	}
 	r.say(event.Event{Type: event.TypeRun, Run: r.entry.Run})
 	if err := r.entry.Events.Err(); err != nil {
-		return err // before anything has run that could not be kept
+		return err // before anything runs that could not be recorded
 	}
 	r.announced = true
 	return nil
 }
 
-// ready makes the process ready, and tells of the build. A worker that it starts outlives ctx, for the workloads that
+// ready makes the process ready and reports the build. A worker that it starts outlives ctx, for the workloads that
 // follow, but not run.
 func (r *runner) ready(run, ctx context.Context) error {
 	if !r.announced {
@@ -108,7 +108,7 @@ func (r *runner) ready(run, ctx context.Context) error {
 	return err
 }
 
-// begin opens workload number index, counted from 0.
+// begin starts workload number index, counted from 0.
 func (r *runner) begin(index int, w *trace.Workload) *attempt {
 	axes := maps.Collect(w.Axes.All())
 	r.say(event.Event{Type: event.TypeStarted, Workload: w.UUID,
@@ -117,11 +117,11 @@ func (r *runner) begin(index int, w *trace.Workload) *attempt {
 		limit: limit{left: r.shared.Profile.Timeout}}
 }
 
-// fail tells that w gets no verdict: its inputs or expected outputs cannot be had, where the official harness writes no
-// trace either, or there is not here what the solution takes.
+// fail reports that w gets no verdict. Either its inputs or expected outputs are unavailable, and the official
+// harness writes no trace either, or the machine is missing something that the solution needs.
 func (r *runner) fail(w *trace.Workload, err error) {
-	text := strings.TrimPrefix(err.Error(), "workload "+w.UUID+": ") // the event names it
-	m := &event.Message{Text: strings.ReplaceAll(text, "\n", "; ")}  // one line for what is joined
+	text := strings.TrimPrefix(err.Error(), "workload "+w.UUID+": ") // the event has the UUID
+	m := &event.Message{Text: strings.ReplaceAll(text, "\n", "; ")}  // joined errors on one line
 	var we *worker.Error
 	if errors.As(err, &we) {
 		m.Log = we.Log

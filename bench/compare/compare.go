@@ -1,5 +1,5 @@
-// Package compare tells whether one run is faster than another, from the timings in their folders. It is not for
-// running anything: what it compares has been run already, by whatever means.
+// Package compare decides from the timings in run folders whether one run is faster than another. It runs nothing
+// itself.
 package compare
 
 import (
@@ -20,18 +20,18 @@ import (
 	moremath "github.com/aclements/go-moremath/stats"
 )
 
-// A Verdict is about B, as seen from A.
+// A Verdict describes B relative to A.
 type Verdict string
 
 const (
 	Faster        Verdict = "faster"
 	Slower        Verdict = "slower"
-	Same          Verdict = "same"    // a difference that matters is ruled out
+	Same          Verdict = "same"    // a relevant difference is ruled out
 	Unclear       Verdict = "unclear" // the timings do not decide it
 	NotComparable Verdict = "not comparable"
 )
 
-// Threshold is the usual smallest difference that matters: 1 %.
+// Threshold is the default for the smallest relevant difference: 1 %.
 const Threshold = 0.01
 
 // Alpha is the level of the tests and of the intervals.
@@ -41,17 +41,17 @@ const Alpha = 0.05
 type Result struct {
 	A         string   `json:"a"` // id of the run
 	B         string   `json:"b"`
-	Threshold float64  `json:"threshold"` // smallest relative difference that matters
+	Threshold float64  `json:"threshold"` // smallest relevant relative difference
 	Rows      []Row    `json:"workloads"`
 	Timed     int      `json:"timed"`           // workloads that passed and were timed on both sides
 	Ratio     *Ratio   `json:"ratio,omitempty"` // geometric mean over the timed workloads; nil without any
 	Verdict   Verdict  `json:"verdict"`
-	Why       string   `json:"why,omitempty"`     // where it does not come from timings, or not all of them agree
+	Why       string   `json:"why,omitempty"`     // if the verdict is not from timings, or some of them disagree
 	Mixed     bool     `json:"-"`                 // some workloads are faster, and some slower
-	ScoreName string   `json:"-"`                 // what ScoreA and ScoreB are called
-	ScoreA    *float64 `json:"score_a,omitempty"` // the contest's, over the common workloads; nil without one baseline
+	ScoreName string   `json:"-"`                 // name of ScoreA and ScoreB
+	ScoreA    *float64 `json:"score_a,omitempty"` // the contest's, over common workloads; nil without a common baseline
 	ScoreB    *float64 `json:"score_b,omitempty"`
-	Warnings  []string `json:"warnings,omitempty"` // what the result should be read with
+	Warnings  []string `json:"warnings,omitempty"` // qualifications of the result
 }
 
 // A Row compares one workload.
@@ -63,42 +63,40 @@ type Row struct {
 	Ratio    *Ratio         `json:"ratio,omitempty"` // nil unless it passed and was timed on both sides
 	P        *float64       `json:"p,omitempty"`     // of the Mann-Whitney test
 	Verdict  Verdict        `json:"verdict"`
-	Why      string         `json:"why,omitempty"` // where it does not come from timings
+	Why      string         `json:"why,omitempty"` // if the verdict is not from timings
 	Warnings []string       `json:"warnings,omitempty"`
 
-	levels float64 // what the function levels gives
+	levels float64 // result of the function levels
 }
 
-// apart tells whether w was timed on both sides, but not under the same conditions.
+// apart reports whether w was timed on both sides, but under different conditions.
 func (w *Row) apart() bool { return w.Ratio != nil && w.Verdict == NotComparable }
 
 // A Side is one workload of one run.
 type Side struct {
-	Status     string  `json:"status"` // "" where the run has no verdict for it
+	Status     string  `json:"status"` // "" without a verdict
 	N          int     `json:"n"`
 	OfficialNS float64 `json:"official_ns,omitempty"`
 	MedianNS   float64 `json:"median_ns,omitempty"` // stats.MidMedian of all timings
 }
 
-// A Ratio is B over A: above 1 where B is slower. The interval from Lo to Hi holds it with a confidence of 95 %, and
-// with one of some 85 % where three trials drift apart by more than the noise of their medians: of so few, draws show
-// too little.
+// A Ratio is B over A: above 1, B is slower. The interval from Lo to Hi has a confidence of 95 %, but only about 85 %
+// if three trials drift apart by more than the noise of their medians: three are too few to draw from.
 //
-// It comes from a bootstrap with a fixed seed, so that the same files give the same figures: each of 1000 times both
-// sides draw as many trials as they have, with replacement, and from each of them as many timings, and the ratio of
-// the medians is taken. Order statistics would give an interval for each median, but none for their ratio or for a
-// geometric mean; and drawing trials first widens the interval where trials drift apart, which the timings within a
-// trial do not show. What all timings of a run share, such as the GPU's temperature, no interval from within two runs
-// can hold.
+// The interval comes from a bootstrap with a fixed seed, so the same files give the same figures. Each of 1000 draws
+// resamples the trials of both sides and the timings within each drawn trial, with replacement, and computes the
+// ratio of the medians. Order statistics would not give an interval for a ratio or a geometric mean. Drawing trials
+// first widens the interval if trials drift apart, which the timings within a trial do not show. No interval from two
+// runs can include effects that all timings of a run share, such as the GPU's temperature.
 type Ratio struct {
 	Value float64 `json:"value"`
 	Lo    float64 `json:"lo"`
 	Hi    float64 `json:"hi"`
 }
 
-// verdict decides by the ratio. A difference is one that the interval and significant support and that is larger than
-// the threshold. Same takes more than the lack of one: the ratio is within the threshold, and the interval rules out
-// twice the threshold. The rest is unclear.
+// verdict classifies the ratio. A difference must be significant, exceed the threshold and have the interval on its
+// side of 1. The verdict is Same if the ratio is within the threshold and the interval within twice the threshold.
+// Otherwise it is Unclear.
 func (r *Ratio) verdict(significant bool, threshold float64) Verdict {
 	most := 1 + threshold
 	switch {
@@ -112,10 +110,10 @@ func (r *Ratio) verdict(significant bool, threshold float64) Verdict {
 	return Unclear
 }
 
-// Slower tells whether B is a regression: it is slower as a whole, or fails a workload that A passes, or is slower on
-// a single workload so clearly that the whole interval lies beyond the threshold, and that chance would not give
-// trials so different in any of the workloads (Bonferroni). A mere verdict "slower" of a single workload is not
-// enough: among many of them one may come by chance.
+// Slower reports whether B is a regression. It is one if it is slower as a whole, fails a workload that A passes, or
+// is clearly slower on a single workload: the whole interval is beyond the threshold, and the difference between
+// trials is significant with Bonferroni's correction. One plain verdict Slower among many workloads may be due to
+// chance.
 func (r *Result) Slower() bool {
 	return r.Verdict == Slower || slices.ContainsFunc(r.Rows, func(row Row) bool {
 		return row.Verdict == Slower && (row.Ratio == nil || row.Ratio.Lo > 1+r.Threshold &&
@@ -123,7 +121,7 @@ func (r *Result) Slower() bool {
 	})
 }
 
-// Count gives the number of workloads with verdict v.
+// Count returns the number of workloads with verdict v.
 func (r *Result) Count(v Verdict) (n int) {
 	for _, row := range r.Rows {
 		if row.Verdict == v {
@@ -133,7 +131,7 @@ func (r *Result) Count(v Verdict) (n int) {
 	return n
 }
 
-// A MismatchError says that the figures of two runs mean different things.
+// A MismatchError means that the figures of two runs are not comparable.
 type MismatchError struct{ What, A, B string }
 
 func (e *MismatchError) Error() string {
@@ -145,10 +143,10 @@ func (e *MismatchError) Advice() string {
 	return "run both on the same definition, on GPUs of one model, with the same timer"
 }
 
-// Runs compares b with a, workload by workload and as a whole; threshold is the smallest relative difference that
-// matters. It refuses runs of different definitions, GPU models, timers, or states of the L2 with a *MismatchError;
-// under other drivers, or other clocks that were set, neither is called the faster one; what else differs, such as the
-// profile, is a warning. Timings that no run can have are an error too.
+// Runs compares b with a, by workload and as a whole. threshold is the smallest relevant relative difference. For
+// different definitions, GPU models, timers or states of the L2 the error is a *MismatchError. With different drivers
+// or different locked clocks the verdict is NotComparable. Other differences, such as the profile, are warnings.
+// Impossible timings are an error.
 func Runs(a, b *runs.Run, threshold float64) (*Result, error) {
 	res := &Result{A: a.ID, B: b.ID, Threshold: threshold}
 	for _, r := range []*runs.Run{a, b} {
@@ -173,7 +171,7 @@ func Runs(a, b *runs.Run, threshold float64) (*Result, error) {
 	for i := range b.Rows {
 		inB[b.Rows[i].UUID] = &b.Rows[i]
 	}
-	logs := make([]float64, draws) // of the ratio of each draw, summed over the workloads
+	logs := make([]float64, draws) // sum of the logarithms over the workloads, by draw
 	var sum float64
 	score := scores{}
 	for i := range a.Rows {
@@ -220,7 +218,7 @@ func Runs(a, b *runs.Run, threshold float64) (*Result, error) {
 	return res, nil
 }
 
-// conclude gives the verdict of the whole.
+// conclude sets the verdict of the whole.
 func (r *Result) conclude() {
 	lost, gained, apart, why := 0, 0, 0, ""
 	for _, row := range r.Rows {
@@ -253,7 +251,7 @@ func (r *Result) conclude() {
 	}
 }
 
-// mix says how many workloads are of the other verdict than the whole, and by how much.
+// mix describes the workloads whose verdict is opposite to the whole's, if any.
 func (r *Result) mix() {
 	other, n, most := Slower, 0, 0.0
 	if r.Verdict == Slower {
@@ -271,7 +269,7 @@ func (r *Result) mix() {
 	}
 }
 
-// compareRow compares one workload; a or b is nil where the run does not have it. ratios are those of the draws.
+// compareRow compares one workload. a or b is nil if the run does not have it. ratios holds the ratio of each draw.
 func compareRow(a, b *runs.Row, threshold float64) (row Row, ratios []float64) {
 	for _, r := range []*runs.Row{a, b} {
 		if r != nil {
@@ -330,8 +328,8 @@ func compareRow(a, b *runs.Row, threshold float64) (row Row, ratios []float64) {
 	return row, ratios
 }
 
-// clocks says how the clocks differ that were set for a or b, "" where they do not. What a clock did that nobody had
-// set is the solution's own: one that draws more power has it lowered.
+// clocks describes the difference between clocks if they were locked for a or b, else it returns "". Changes of
+// unlocked clocks count as part of the solution, since high power draw lowers them.
 func clocks(a, b *event.Stamp) string {
 	if a == nil || b == nil || !a.ClocksLocked && !b.ClocksLocked {
 		return ""
@@ -345,10 +343,10 @@ func clocks(a, b *event.Stamp) string {
 		x.SMClockMHz, x.MemoryClockMHz, y.SMClockMHz, y.MemoryClockMHz)
 }
 
-// levels gives the probability of trials whose medians differ as much as those of a and b, or more, if all had been
-// drawn from one distribution: Student's t-test of two samples, on the logarithms. Where trials drift apart, their
-// timings are fewer than the Mann-Whitney test and the bootstrap of three trials take them for. It is 0 where either
-// side has one trial alone, or no two medians of a side differ.
+// levels returns the p-value for equal distributions of the trial medians in a and b. It uses Student's two-sample
+// t-test on the logarithms. If trials drift apart, their timings are less independent than the Mann-Whitney test and
+// a bootstrap of three trials assume. It returns 0 if either side has only one trial, or if the medians within each
+// side are equal.
 func levels(a, b [][]int64) float64 {
 	var sides [2]moremath.Sample
 	for i, trials := range [][][]int64{a, b} {
@@ -368,7 +366,8 @@ func levels(a, b [][]int64) float64 {
 	return r.P
 }
 
-// side describes one workload of a run. Timings without a verdict count as passed: only what passes is timed.
+// side describes one workload of a run. Timings without a verdict count as passed, because only passing workloads are
+// timed.
 func side(r *runs.Row) (s Side) {
 	if r == nil {
 		return s
@@ -385,10 +384,9 @@ func side(r *runs.Row) (s Side) {
 	return s
 }
 
-// draws is how often the bootstrap draws.
 const draws = 1000
 
-// A pool is the timings of one workload, ready to be drawn from.
+// A pool holds the timings of one workload, prepared for drawing.
 type pool struct {
 	values []float64 // distinct, ascending
 	trials [][]int   // indices into values
@@ -423,7 +421,7 @@ func newPool(trials [][]int64) *pool {
 
 func (p *pool) median() float64 { return stats.MidMedian(p.values, p.counts) }
 
-// redraw replaces the counts by those of a random draw.
+// redraw sets the counts to a new random draw.
 func (p *pool) redraw(r *rand.Rand) {
 	clear(p.counts)
 	for range p.trials {
@@ -434,8 +432,8 @@ func (p *pool) redraw(r *rand.Rand) {
 	}
 }
 
-// draw gives the ratios of the medians of random draws from both pools, whose counts it changes. The seed is of the
-// workload, so that draws of different workloads are independent.
+// draw returns the ratios of the medians of random draws from both pools. It changes their counts. The seed depends
+// on the workload, so that draws for different workloads are independent.
 func draw(a, b *pool, uuid string) []float64 {
 	seed := fnv.New64a()
 	seed.Write([]byte(uuid))
@@ -449,17 +447,17 @@ func draw(a, b *pool, uuid string) []float64 {
 	return ratios
 }
 
-// interval cuts off half of Alpha of the draws on either side.
+// interval cuts off half of Alpha of the draws at each end.
 func interval(value float64, ratios []float64) *Ratio {
 	sorted := slices.Sorted(slices.Values(ratios))
 	cut := int(Alpha / 2 * float64(len(sorted)))
 	return &Ratio{Value: value, Lo: min(value, sorted[cut]), Hi: max(value, sorted[len(sorted)-1-cut])}
 }
 
-// mostTimings bounds what is drawn from: a run has some hundred timings of a workload.
+// mostTimings limits the timings to draw from. A run has a few hundred per workload.
 const mostTimings = 1 << 20
 
-// check refuses timings that are none.
+// check rejects impossible timings.
 func check(r *runs.Run) error {
 	for _, row := range r.Rows {
 		if row.Samples == nil {
@@ -479,8 +477,8 @@ func check(r *runs.Run) error {
 	return nil
 }
 
-// conditions refuses runs whose figures mean different things, says what keeps one from being called the faster one,
-// and warns of what else differs.
+// conditions rejects runs with incomparable figures, returns the reason why neither can be called faster, if any, and
+// warns of other differences.
 func (r *Result) conditions(a, b *runs.Run) (apart string, err error) {
 	timerA, timerB := timers(a), timers(b)
 	mixed := strings.Contains(timerA, " and ")
@@ -517,7 +515,7 @@ func (r *Result) conditions(a, b *runs.Run) (apart string, err error) {
 	return apart, nil
 }
 
-// timers names what the workloads of a run were timed with, "" where none was.
+// timers names the timers used for the workloads of a run, or returns "".
 func timers(r *runs.Run) string {
 	var all []string
 	for _, row := range r.Rows {
@@ -551,7 +549,7 @@ func profileText(p event.Profile) string {
 	return text + ")"
 }
 
-// scores are the contest's, of both runs, over the workloads that both have and whose baseline passes wherever they do.
+// scores holds the contest's scores of both runs, over workloads judged in both and with a speed-up if passed.
 type scores struct {
 	of    [2]stats.Score
 	timed bool // a workload has a speed-up
@@ -568,7 +566,7 @@ func (s *scores) add(a, b *runs.Row) {
 	b.Score(&s.of[1])
 }
 
-// results gives both, or nil: runs without baselines, or with different ones, have none.
+// results returns both scores, or nil if the runs have no baseline or different ones.
 func (s *scores) results(a, b *runs.Run) (scoreA, scoreB *float64) {
 	if !s.timed || a.Run != nil && b.Run != nil && baseline(a) != baseline(b) {
 		return nil, nil
@@ -581,7 +579,7 @@ func (s *scores) results(a, b *runs.Run) (scoreA, scoreB *float64) {
 	return &x, &y
 }
 
-// baseline is the content of a run's baseline, "" without one.
+// baseline returns the content hash of a run's baseline, or "".
 func baseline(r *runs.Run) string {
 	if r.Run.Baseline == nil {
 		return ""

@@ -42,8 +42,8 @@ func TestItself(t *testing.T) {
 	}
 }
 
-// The ratio is that of the medians between the timer's ticks, the whole is their geometric mean, and swapping the runs
-// inverts it.
+// The ratio compares medians interpolated between the timer's ticks, the whole is their geometric mean, and swapping
+// the runs inverts it.
 func TestRatio(t *testing.T) {
 	fixed := func(id string, ns ...int64) *runs.Run {
 		r := gpu().run(id, 2, 1)
@@ -84,7 +84,7 @@ func TestVerdict(t *testing.T) {
 		{Ratio{0.98, 0.97, 0.995}, true, Faster},
 		{Ratio{0.98, 0.97, 0.995}, false, Unclear},
 		{Ratio{0.98, 0.97, 1.001}, true, Unclear},
-		{Ratio{1.005, 1.002, 1.008}, true, Same}, // a difference, but one that does not matter
+		{Ratio{1.005, 1.002, 1.008}, true, Same}, // a difference, but not a relevant one
 		{Ratio{1.005, 0.99, 1.019}, false, Same},
 		{Ratio{1.005, 0.99, 1.021}, false, Unclear}, // 2 % is not ruled out
 		{Ratio{0.995, 0.979, 1.005}, false, Unclear},
@@ -166,7 +166,7 @@ func TestFailing(t *testing.T) {
 	}
 }
 
-// One workload that is clearly slower is a regression, though the whole is not.
+// One workload that is clearly slower is a regression, even if the whole is not slower.
 func TestOneSlower(t *testing.T) {
 	m := gpu()
 	a, b := m.run("a", 20, 1), m.run("b", 20, 1)
@@ -198,8 +198,7 @@ func TestDifferentWorkloads(t *testing.T) {
 	}
 }
 
-// What was timed under another driver, at other clocks that were set, or with other axes is not called slower; a clock
-// that nobody set is the solution's own.
+// With another driver, other locked clocks or other axes the verdict is not "slower". Unlocked clocks do not matter.
 func TestApart(t *testing.T) {
 	clocks := func(b *runs.Run, mhz int, locked bool) {
 		b.Rows[1].Samples.Stamp = &event.Stamp{ClocksLocked: locked,
@@ -277,7 +276,7 @@ func TestConditions(t *testing.T) {
 	}
 }
 
-// The score is the mean of baseline over solution, 0 where a workload fails, and absent without baselines.
+// The score is the mean of baseline over solution, 0 if a workload fails, and absent without baselines.
 func TestScore(t *testing.T) {
 	scored := func(id string, latency, base float64) *runs.Run {
 		r := gpu().run(id, 2, 1)
@@ -299,7 +298,7 @@ func TestScore(t *testing.T) {
 	if res := mustCompare(t, a, scored("b", 1, 0)); res.ScoreA != nil || res.ScoreB != nil {
 		t.Errorf("no baseline: got %v and %v, want none", res.ScoreA, res.ScoreB)
 	}
-	// A workload that the baseline does not pass beside B counts for neither.
+	// A workload whose baseline fails in B counts for neither run.
 	b = scored("b", 1, 6)
 	b.Rows[0].Evaluated.Ratio = nil
 	if res := mustCompare(t, a, b); *res.ScoreA != 1.5 || *res.ScoreB != 3 {
@@ -311,7 +310,7 @@ func TestScore(t *testing.T) {
 	}
 }
 
-// The headline of a whole that is faster says how many workloads are not, and by how much.
+// If the whole is faster, its headline has the number of slower workloads and the largest slowdown.
 func TestMixed(t *testing.T) {
 	row := func(v Verdict, ratio float64) Row { return Row{Verdict: v, Ratio: &Ratio{Value: ratio}} }
 	r := Result{Threshold: 0.01, Ratio: &Ratio{Value: 0.9, Lo: 0.89, Hi: 0.91},

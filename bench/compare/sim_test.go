@@ -15,18 +15,17 @@ import (
 	"fisub/internal/trace"
 )
 
-// A machine makes timings as a GPU does: log-normal noise, a level that differs from trial to trial, and a timer that
-// ticks.
+// A machine simulates a GPU's timings: log-normal noise, a level that varies between trials, and a timer with ticks.
 type machine struct {
 	noise, drift float64 // standard deviations, relative
 	tick         float64 // ns
 	stamps       bool    // both ends of a span are rounded to the tick, as by CUPTI; else the span is
 	random       *rand.Rand
-	trialsOf     int // how many; 0: 3
-	timings      int // of a trial; 0: 50
+	trialsOf     int // number of trials; 0: 3
+	timings      int // per trial; 0: 50
 }
 
-// trials gives the trials of a kernel that takes so many nanoseconds: 3 of 50 timings unless m says otherwise.
+// trials returns the trials of a kernel that takes ns nanoseconds.
 func (m *machine) trials(ns float64) [][]int64 {
 	var all [][]int64
 	for range cmp.Or(m.trialsOf, 3) {
@@ -46,7 +45,7 @@ func (m *machine) trials(ns float64) [][]int64 {
 	return all
 }
 
-// run times workloads of kernels that take from 2.4 to 300 us, each longer by factor.
+// run times workloads with kernels that take from 2.4 to 300 us, multiplied by factor.
 func (m *machine) run(id string, workloads int, factor float64) *runs.Run {
 	r := &runs.Run{ID: id, Summary: runs.Summary{Done: &event.Done{},
 		Run: &event.Run{ID: id, Definition: "d", Device: event.Device{Kind: "cuda", Name: "GPU"}}}}
@@ -60,15 +59,15 @@ func (m *machine) run(id string, workloads int, factor float64) *runs.Run {
 	return r
 }
 
-// A kernel that was not changed is called the same, one that is 2 % slower or faster so, for noise from 0.5 to 3 %, on
-// a timer that ticks in 32 ns, where trials drift: nearly every workload, and the whole always.
+// The verdict is right for an unchanged kernel and one that is 2 % slower or faster, with noise from 0.5 to 3 %,
+// drift between trials and a timer with 32 ns ticks: for nearly every workload, and always for the whole.
 func TestErrorRates(t *testing.T) {
 	longtest.Skip(t, "compares many simulated runs")
 	const repeats, workloads = 2, 25
 	random := rand.New(rand.NewPCG(7, 11))
 	for _, tc := range []struct {
 		noise        float64
-		right, wrong int // of 50 workloads: how many verdicts must be right, how many may be wrong; the rest is unclear
+		right, wrong int // of 50 workloads: at least right, at most wrong; the rest is unclear
 	}{{0.005, 50, 0}, {0.01, 50, 0}, {0.03, 40, 2}} {
 		for _, stamps := range []bool{false, true} {
 			m := &machine{noise: tc.noise, drift: 0.002, tick: 32, stamps: stamps, random: random}
@@ -105,8 +104,8 @@ func TestErrorRates(t *testing.T) {
 	}
 }
 
-// Where trials drift by 1 %, a kernel that was not changed is called slower or faster on about as many workloads as the
-// tests' level says, and is no regression.
+// With a drift of 1 % between trials, an unchanged kernel is called slower or faster about as often as the tests'
+// level allows, and is never a regression.
 func TestErrorRatesOfDrift(t *testing.T) {
 	const repeats, workloads = 8, 25
 	random := rand.New(rand.NewPCG(3, 4))
@@ -134,9 +133,9 @@ func TestErrorRatesOfDrift(t *testing.T) {
 	}
 }
 
-// On an H200 where a call's tensors lie moves its time by 1.1 % (standard deviation), and one place repeats to 0.2 %. With the
-// trials that solutions are compared with, a kernel that was not changed is called the same as a whole in at least 19 of 20
-// comparisons, and one that takes 2 % longer slower; so are 17 of 20 workloads.
+// On an H200 the addresses of a call's tensors change its time by 1.1 % (standard deviation); at fixed addresses it
+// repeats to 0.2 %. With the trials for comparing solutions, at least 19 of 20 comparisons call an unchanged kernel
+// the same, and one that takes 2 % longer slower, as a whole. So do 17 of 20 workloads.
 func TestErrorRatesOfPlaces(t *testing.T) {
 	const repeats, workloads = 20, 6
 	def := &trace.Definition{Name: "d", OpType: "gdn"}

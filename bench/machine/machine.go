@@ -29,8 +29,8 @@ import (
 	"fisub/internal/usage"
 )
 
-// Choose turns the name of a device into its kind, and its number in opts; "" is "auto". For auto it asks a
-// worker whether a GPU can be opened, because a process that has met a broken driver is of no further use.
+// Choose converts the name of a device to its kind and sets its number in opts; "" is "auto". For auto it has a
+// worker open the GPU, because a broken driver makes the process that loads it unusable.
 func Choose(ctx context.Context, name string, sol *trace.Solution, opts *device.Options, term *ui.Terminal) (string,
 	error) {
 	kind, ordinal, numbered := strings.Cut(name, ":")
@@ -50,7 +50,7 @@ func Choose(ctx context.Context, name string, sol *trace.Solution, opts *device.
 	var we *worker.Error
 	_, err := OpenGPU(ctx, *opts)
 	if errors.As(err, &we) && we.Code == worker.NotBuilt && pyworker.Runs(&sol.Spec) {
-		// torch may know a GPU that this binary does not.
+		// torch may support a GPU that this binary does not.
 		command, missing := pyworker.Command(ctx, opts.CacheDir)
 		if missing != nil {
 			return "", usage.Invalid(missing)
@@ -68,12 +68,12 @@ func Choose(ctx context.Context, name string, sol *trace.Solution, opts *device.
 }
 
 // Compiler finds the toolchain for sol on a device of that kind. For the virtual GPU it fetches a missing one, and
-// builds the libraries that a confined worker may not write. The toolchain is nil if there is none and sol can do
-// without.
+// builds the libraries that a confined worker may not write. The toolchain is nil if it is missing and sol does not
+// need it.
 func Compiler(ctx context.Context, kind string, opts *device.Options, sol *trace.Solution,
 	term *ui.Terminal) (*nvcc.Toolchain, error) {
 	emulated, compiled := kind == "emu", sol.Spec.Compiled() && opts.Prebuilt == ""
-	inside := emulated && pyworker.Runs(&sol.Spec) && pyworker.Compiles(sol) // it compiles in Python
+	inside := emulated && pyworker.Runs(&sol.Spec) && pyworker.Compiles(sol) // compiles in Python
 	var tools *nvcc.Toolchain
 	var err error
 	if compiled || inside {
@@ -106,8 +106,8 @@ func Compiler(ctx context.Context, kind string, opts *device.Options, sol *trace
 	return tools, err
 }
 
-// Builder returns what builds solutions for the device, as bench.Shared wants it, with the toolchain of Compiler. Only
-// compilers see their sources.
+// Builder returns the Build function for bench.Shared, which builds solutions for the device with the toolchain of
+// Compiler. Only compilers see the sources.
 func Builder(kind string, opts device.Options, tools *nvcc.Toolchain) func(context.Context, *trace.Solution,
 	device.Info) (bool, error) {
 	return func(ctx context.Context, sol *trace.Solution, info device.Info) (bool, error) {
@@ -125,8 +125,9 @@ func Builder(kind string, opts device.Options, tools *nvcc.Toolchain) func(conte
 	}
 }
 
-// FetchTriton fetches the contest's Triton for the virtual GPU, unless the interpreter has it or has no torch. A
-// failure to fetch it, and another version for a GPU, are warnings. progress is that of nvcc.InstallTriton.
+// FetchTriton fetches the contest's Triton for the virtual GPU, unless the interpreter has it already or has no
+// torch. Failing to fetch it, and a different version for a GPU, are warnings. progress is passed to
+// nvcc.InstallTriton.
 func FetchTriton(ctx context.Context, kind, root string, progress func(name string, done, total int64),
 	term *ui.Terminal) error {
 	t, err := pyworker.FindTriton(ctx, root)
@@ -156,7 +157,7 @@ func FetchTriton(ctx context.Context, kind, root string, progress func(name stri
 	return nil
 }
 
-// OpenGPU asks a worker, a process of its own, to open a GPU.
+// OpenGPU opens a GPU in a worker process and returns its description.
 func OpenGPU(ctx context.Context, opts device.Options) (device.Info, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -176,7 +177,8 @@ func openGPU(ctx context.Context, command worker.Command, opts device.Options) (
 	return client.Open(limit, "cuda", opts)
 }
 
-// Worker returns the command that starts a submission's process. It may use three quarters of the memory.
+// Worker returns the command that starts a submission's process, with a limit of three quarters of the machine's
+// memory.
 func Worker() (worker.Command, error) {
 	self, err := os.Executable()
 	if err == nil {
@@ -187,8 +189,8 @@ func Worker() (worker.Command, error) {
 		Sandbox: &sandbox.Sandbox{}}, err
 }
 
-// cramped refuses limits of this process that are too low for Go's runtime: it would fail at any moment, and that would
-// look like a fault of the submission.
+// cramped rejects limits of this process that are too low for Go's runtime, which could fail at any moment. That
+// would look like a fault of the submission.
 func cramped() error {
 	for _, l := range []struct {
 		resource int
@@ -224,8 +226,8 @@ func Work(ctx context.Context, openers []device.Opener) error {
 	if err != nil {
 		return usage.Invalid(err)
 	}
-	// A hanging kernel would never read the end of the requests: this process, and the emulated kernel that it may be
-	// running, end when the parent is gone.
+	// A hanging kernel would never notice the end of the requests. This process, and an emulated kernel in it,
+	// therefore end when the parent is gone.
 	parent := os.Getppid()
 	go func() {
 		for os.Getppid() == parent {
@@ -236,7 +238,8 @@ func Work(ctx context.Context, openers []device.Opener) error {
 	return worker.Serve(ctx, in, out, openers)
 }
 
-// Invalid is usage.Invalid for errors about the device or a missing part of the machine; others stay as they are.
+// Invalid is usage.Invalid for errors about the device or a missing part of the machine. It returns other errors
+// unchanged.
 func Invalid(err error) error {
 	var dev *bench.DeviceError
 	var timers *bench.TimerError

@@ -9,7 +9,7 @@ import (
 	"fisub/device"
 )
 
-// What is compiled stays below the submission's folder, whatever the environment says.
+// Compiled code stays below the submission's folder, regardless of the environment.
 func TestCaches(t *testing.T) {
 	t.Setenv("TILELANG_CACHE_DIR", "/named")
 	t.Setenv("TRITON_HOME", "/named")
@@ -20,8 +20,8 @@ func TestCaches(t *testing.T) {
 	}
 }
 
-// plants leaves byte code for its own source, and a module beside it, for the next process. The total is what it has
-// found of both.
+// plants leaves byte code for its own source, and a module next to it, for the next process. total reports whether it
+// found any.
 const plants = `import importlib._bootstrap_external as be, importlib.util, os, sys
 try:
     import planted as found
@@ -40,7 +40,7 @@ def run(x, c, y, total):
     total.fill_(0 if found is None else 1)
 `
 
-// What a process has written beside its sources, the next one with the same sources does not find.
+// A process does not find files that an earlier one wrote next to the same sources.
 func TestSourcesAreFresh(t *testing.T) {
 	c, root := command(t), t.TempDir()
 	for range 2 {

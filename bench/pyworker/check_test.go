@@ -14,7 +14,7 @@ import (
 	"fisub/bench/worker"
 )
 
-// A tensorFile holds float32 values behind 12 bytes of something else.
+// A tensorFile holds float32 values after 12 other bytes.
 func tensorFile(t *testing.T, values ...float32) *worker.FileTensor {
 	t.Helper()
 	data := []byte("xxxxxxxxxxxx")
@@ -44,7 +44,7 @@ func guarded(t *testing.T, client *worker.Client) (out *os.File) {
 	return out
 }
 
-// at gives n floats beside a tensor, from an offset in bytes, as a kernel reaches them.
+// at returns n floats near a tensor, at an offset in bytes, as a kernel reaches them.
 const at = `
 import ctypes, torch
 def at(t, offset, n):
@@ -57,7 +57,7 @@ def at(t, offset, n):
 
 func TestCheck(t *testing.T) { testCheck(t, open(t, command(t))) }
 
-// testCheck holds on any device.
+// testCheck runs on any device.
 func testCheck(t *testing.T, client *worker.Client) {
 	const (
 		passed = "def run(x, c, y, total):\n    y.copy_(x * c)\n    total.fill_(x.sum())\n"
@@ -131,7 +131,7 @@ func testCheck(t *testing.T, client *worker.Client) {
 		}
 	}
 
-	// Contents of another type, and more than there are inputs, are refused; what a call raises is its own.
+	// Contents of another type or for too many inputs are rejected. Exceptions of a call are its own errors.
 	short := tensorFile(t, 1, 2)
 	var we *worker.Error
 	for name, check := range map[string]worker.Check{

@@ -16,8 +16,8 @@ import (
 	"fisub/internal/memfile"
 )
 
-// fakeGPU starts the worker of testdata/fake_gpu.py, whose driver and CUPTI are those of device/cuda's tests. measure
-// has a body of `def run` timed, in which launch(name, delay, ns) is a kernel.
+// fakeGPU starts the worker of testdata/fake_gpu.py with the driver and CUPTI of device/cuda's tests. measure times a
+// body of `def run` in which launch(name, delay, ns) is a kernel.
 func fakeGPU(t *testing.T, version string) (measure func(body string, plan device.Plan) (*device.Samples, error)) {
 	t.Helper()
 	client := fakeClient(t, version)
@@ -41,7 +41,7 @@ func give(t *testing.T, client *worker.Client, body string) {
 	load(t, client)
 }
 
-// Timed calls find poisoned outputs, and leave those of the calls that are judged.
+// Timed calls find poisoned outputs, and the outputs of judged calls are stored.
 func TestFakeJudged(t *testing.T) {
 	client := fakeClient(t, "140000")
 	give(t, client, first+"    assert torch.isnan(y).all()\n    y.copy_(x + len(calls))\n")
@@ -97,7 +97,7 @@ func fakeClient(t *testing.T, version string) *worker.Client {
 const first = "    launch(b'_Z5firstPfi', 1000, 3000)\n"
 
 func TestFakeCUPTI(t *testing.T) {
-	// CUPTI of CUDA 12.0, and one that is newer than any that is known.
+	// CUPTI of CUDA 12.0, and one newer than any known.
 	for _, version := range []string{"19", "140000"} {
 		measure := fakeGPU(t, version)
 		plan := device.Plan{Warmup: 2, Iterations: 4, Trials: 3, ColdL2: true}
@@ -165,7 +165,7 @@ func TestFakeCUPTIErrors(t *testing.T) {
 		{"strangers", "cupti: this version's records are not understood"},
 	} {
 		body := first + "    os.environ['FAKE_CUPTI'] = '" + tc.wrong + "'\n"
-		if tc.wrong == "subscribed" || tc.wrong == "privileges" { // in force before the first call
+		if tc.wrong == "subscribed" || tc.wrong == "privileges" { // must be in force before the first call
 			plan.Timer = device.TimerEvents
 			if _, err := measure(body, plan); err != nil {
 				t.Fatal(err)
@@ -191,7 +191,7 @@ func TestFakeCUPTIErrors(t *testing.T) {
 	}
 }
 
-// libcupti that torch brings, where there is one, has what is called.
+// torch's libcupti, if there is one, has all functions that are called.
 func TestCUPTILibrary(t *testing.T) {
 	c := command(t)
 	out, err := exec.Command(c.Args[0], "-B", "-c", `

@@ -14,7 +14,7 @@ import (
 	"fisub/internal/trace"
 )
 
-// CUDA in an extension of torch runs on the virtual GPU: its C++ code sees tensors of a CUDA device, and lets torch make and
+// CUDA in an extension of torch runs on the virtual GPU. Its C++ code sees CUDA tensors, and lets torch create and
 // change some.
 func TestExtension(t *testing.T) {
 	longtest.Skip(t, "compiles against torch's headers")
@@ -76,7 +76,7 @@ torch::Tensor scaled(torch::Tensor x, int64_t n, double c) {
 	if got := floats(t, out, 0, 3); !slices.Equal(got, []float32{5, -10, 150}) {
 		t.Errorf("got %v, want 5 -10 150", got)
 	}
-	bound.Sources[0].Content = "#error not today\n" + bound.Sources[0].Content // before torch's headers, which take a minute
+	bound.Sources[0].Content = "#error not today\n" + bound.Sources[0].Content // torch's headers take a minute
 	err = client.Build(t.Context(), def, bound)
 	var we *worker.Error
 	if !errors.As(err, &we) || we.Kind != worker.Build || !strings.Contains(we.Log, "main.cu") {

@@ -52,7 +52,7 @@ func TestGPU(t *testing.T) {
 	const good = "    assert x.is_cuda and y.is_cuda\n    y.copy_(x * c)\n    total.fill_(x.sum())\n"
 	for _, tc := range []struct {
 		name, body string
-		kind       worker.Kind // "" where the call is to succeed
+		kind       worker.Kind // "" if the call succeeds
 		text       string
 	}{
 		{"good", good, "", ""},
@@ -60,7 +60,7 @@ func TestGPU(t *testing.T) {
 		{"out of memory", "    import torch\n    torch.empty(1 << 50, device='cuda')\n", worker.Call, "OutOfMemoryError: "},
 		{"a refused launch", "    import torch\n    torch.cuda._sleep('x')\n", worker.Call, "expected 'int'"},
 		{"good again", good, "", ""},
-		// An index out of bounds is an assertion on the device, which is noticed after the call and stays.
+		// An index out of bounds is an assertion on the device, which is noticed after the call and is permanent.
 		{"a device fault", "    import torch\n    y.copy_(x[torch.tensor([0, 1, 1 << 20], device=x.device)])\n", worker.Fault,
 			""},
 		{"good in a new process", good, "", ""},
@@ -90,7 +90,7 @@ func TestGPU(t *testing.T) {
 		}
 	}
 
-	// A kernel that spins for a known number of cycles takes about that long, also where a cold L2 is asked for.
+	// A kernel that spins for a known number of cycles takes about that long, even with a cold L2.
 	if err := build(t, client, "import torch\ndef run(x, c, y, total):\n    torch.cuda._sleep(2_000_000)\n",
 		true); err != nil {
 		t.Fatal(err)
@@ -125,7 +125,7 @@ func median(rows [][]time.Duration) time.Duration {
 	return all[len(all)/2]
 }
 
-// The span of what a call launches, on whatever stream, and of nothing else.
+// The time is the span of a call's work on all streams, and of nothing else.
 func TestGPUCUPTI(t *testing.T) {
 	client, _ := openGPU(t, command(t))
 	measure := func(body string, plan device.Plan) (*device.Samples, error) {
@@ -284,7 +284,7 @@ func TestGPUCheck(t *testing.T) {
 		}
 		out := guarded(t, client)
 		for range 3 {
-			// so that nothing is compiled or allocated for the first time below
+			// Avoids first-time compilation and allocation below.
 			if _, err := client.Run(t.Context(), out); err != nil {
 				t.Fatalf("%s: %v", tc.name, err)
 			}
@@ -292,7 +292,7 @@ func TestGPUCheck(t *testing.T) {
 		if got := floats(t, out, 0, 3); !slices.Equal(got, []float32{5, -10, 150}) {
 			t.Errorf("%s: on an idle device: got %v, want 5 -10 150", tc.name, got)
 		}
-		// With new contents a result of the call before, where it lies in the same memory, is not right by chance.
+		// New contents ensure that an earlier result in the same memory is not right by chance.
 		found, err := client.Check(t.Context(), worker.Check{Out: out, Inputs: []*worker.FileTensor{tensorFile(t, 7, 8, 9)}})
 		if err != nil {
 			t.Fatalf("%s: %v", tc.name, err)
@@ -305,8 +305,8 @@ func TestGPUCheck(t *testing.T) {
 	}
 }
 
-// profiled prints the median time in microseconds of the Triton kernel by torch.profiler, with an L2 that is flushed
-// before each call; the arguments are the kernel's file and the batch size.
+// profiled prints the median time in microseconds of the Triton kernel by torch.profiler, with an L2 flush before
+// each call. The arguments are the kernel's file and the batch size.
 const profiled = `
 import importlib.util, json, statistics, sys, tempfile, torch
 spec = importlib.util.spec_from_file_location("solution", sys.argv[1])
@@ -333,7 +333,7 @@ with tempfile.NamedTemporaryFile(suffix=".json") as f:
 print(statistics.median(e["dur"] for e in events if e.get("cat") == "kernel" and e["name"] == "decode_kernel"))
 `
 
-// The Triton kernel as this worker times it and as torch.profiler does, in another process.
+// The Triton kernel takes as long in this worker as by torch.profiler in another process.
 func TestGPUTriton(t *testing.T) {
 	c := command(t)
 	client, _ := openGPU(t, c)
@@ -414,7 +414,7 @@ func TestGPUTriton(t *testing.T) {
 		}
 		mine := float64(median(s.Trials)) / 1e3
 		t.Logf("batch %d: fisub %.3f us, torch.profiler %.3f us, ratio %.4f", batch, mine, theirs, mine/theirs)
-		// A call too much or too little in the window is a factor; scripts/parity-timing holds the two to 3 %.
+		// An extra or missing call in the window is a factor; scripts/parity-timing holds the two to 3 %.
 		if ratio := mine / theirs; ratio < 0.8 || ratio > 1.25 {
 			t.Errorf("batch %d: fisub %.3f us, torch.profiler %.3f us", batch, mine, theirs)
 		}

@@ -1,6 +1,6 @@
-// Package pyworker is the worker process for solutions that only Python can run, and for the Python references of
-// definitions. Its program, worker.py, speaks the protocol of bench/worker, so that a worker.Client drives it like
-// `fisub worker`. It needs a Python with torch; nothing else of fisub does.
+// Package pyworker provides the worker process for solutions that need Python and for the Python references of
+// definitions. Its program, worker.py, speaks the protocol of bench/worker, so a worker.Client drives it like `fisub
+// worker`. It needs a Python with torch; nothing else in fisub does.
 package pyworker
 
 import (
@@ -30,7 +30,7 @@ var program []byte
 //go:embed vgpu.py
 var virtual []byte
 
-// torchCUDA takes the place of torch's libraries for CUDA in extensions that vgpu.py builds.
+// torchCUDA replaces torch's CUDA libraries in extensions that vgpu.py builds.
 //
 //go:embed extension/torch_cuda.cpp
 var torchCUDA []byte
@@ -40,8 +40,8 @@ var torchCUDA []byte
 //go:embed all:library
 var library embed.FS
 
-// gpu is the library, nil where this program is built without it: the file that $FISUB_VGPU_LIBRARY names, which is for
-// fisub's own tests, or the one inside.
+// gpu returns the library, or nil if this program was built without it. $FISUB_VGPU_LIBRARY, which is for fisub's own
+// tests, names a file to use instead.
 func gpu() ([]byte, error) {
 	if name := os.Getenv("FISUB_VGPU_LIBRARY"); name != "" {
 		return os.ReadFile(name)
@@ -57,8 +57,8 @@ func gpu() ([]byte, error) {
 	return io.ReadAll(z)
 }
 
-// Library returns the file of the virtual GPU as a C library, which it keeps below the cache folder root; "" if this
-// program was built without it.
+// Library returns the path of the virtual GPU as a C library, stored below the cache folder root; "" if this program
+// was built without it.
 func Library(ctx context.Context, root string) (string, error) {
 	lib, err := gpu()
 	if err != nil || lib == nil {
@@ -70,12 +70,12 @@ func Library(ctx context.Context, root string) (string, error) {
 	return filepath.Join(dir, "vgpu.so"), err
 }
 
-// Runs reports whether solutions of that spec run in Python: CUDA and C++ does if it returns its outputs.
+// Runs reports whether solutions with that spec run in Python. CUDA and C++ do if they return their outputs.
 func Runs(spec *trace.BuildSpec) bool { return !spec.Compiled() || !spec.DestinationPassingStyle }
 
-// Command returns how to start the worker, whose program it keeps below the cache folder root, in the first of
-// $FISUB_PYTHON, python3 and python that has torch. Where there is none, the error is a *worker.Error of kind Machine
-// with the code "no-python" or "no-torch".
+// Command returns the command of the worker, whose program it stores below the cache folder root. It uses the first
+// of $FISUB_PYTHON, python3 and python that has torch. If none has, the error is a *worker.Error of kind Machine with
+// the code "no-python" or "no-torch".
 func Command(ctx context.Context, root string) (worker.Command, error) {
 	python, err := Find(ctx)
 	if err != nil {
@@ -102,18 +102,18 @@ func Command(ctx context.Context, root string) (worker.Command, error) {
 	return worker.Command{Args: []string{python, "-u", filepath.Join(dir, "worker.py")}}, nil
 }
 
-// A Triton is what an interpreter has of Triton.
+// A Triton describes the Triton available to an interpreter.
 type Triton struct {
 	Python string
 	Tag    string // of the interpreter, such as "cp312"
-	Own    string // the version among its packages, "" if it has none
-	Folder string // of the contest's version in fisub's cache, "" unless it was fetched
+	Own    string // the version among its packages, or ""
+	Folder string // of the contest's version in fisub's cache, or "" if not fetched
 }
 
 // Contest is the version of Triton in the contest's image.
 var Contest = func() string { c, _ := nvcc.Triton(""); return c.Version }()
 
-// FindTriton returns what the interpreter of Command has of Triton. Its errors are those of Command.
+// FindTriton returns the Triton of Command's interpreter. Its errors are like Command's.
 func FindTriton(ctx context.Context, root string) (*Triton, error) {
 	python, err := Find(ctx)
 	if err != nil {
@@ -133,7 +133,7 @@ func FindTriton(ctx context.Context, root string) (*Triton, error) {
 	return t, nil
 }
 
-// Version is the version that runs on the virtual GPU.
+// Version returns the version that runs on the virtual GPU.
 func (t *Triton) Version() string {
 	if t.Folder != "" {
 		return Contest
@@ -141,7 +141,7 @@ func (t *Triton) Version() string {
 	return t.Own
 }
 
-// Env is what the environment of a worker needs so that submissions find the contest's Triton.
+// Env returns the environment for a worker in which submissions find the contest's Triton.
 func (t *Triton) Env() []string {
 	if t.Folder == "" {
 		return nil
@@ -153,7 +153,7 @@ func (t *Triton) Env() []string {
 	return []string{"PYTHONPATH=" + path}
 }
 
-// UsesTriton reports whether a source of sol names Triton.
+// UsesTriton reports whether a source of sol imports or names Triton.
 func UsesTriton(sol *trace.Solution) bool {
 	return slices.ContainsFunc(sol.Sources, func(s trace.SourceFile) bool {
 		return strings.HasSuffix(s.Path, ".py") && importsTriton.MatchString(s.Content)
@@ -171,18 +171,17 @@ var compiles = regexp.MustCompile(`cpp_extension|tvm_ffi|ctypes|nvcc`)
 
 var importsTriton = regexp.MustCompile(`(?m)\b(import|from)[ \t]+triton\b|['"]triton\b`)
 
-// Builds is the folder of a cache in which a worker of a process without submitted code builds, for others, what they
-// only read.
+// Builds is the cache folder in which a worker without submitted code builds files that other workers only read.
 const Builds = "python-build"
 
-// Confined is the variable that tells Command's worker that it may not write where it likes.
+// Confined names the variable that is set for a Command's worker with restricted write access.
 const Confined = "FISUB_CONFINED"
 
-// Own names the variable that holds the folder in which Command's worker keeps sources and compiled code.
+// Own names the variable with the folder in which Command's worker keeps sources and compiled code.
 const Own = "FISUB_OWN_CACHE"
 
-// Caches returns variables that move the caches of CUDA and of Python's compilers below the folder own. Other programs
-// load those of the home folder.
+// Caches returns variables that move the caches of CUDA and of Python's compilers below the folder own. Other
+// programs load code from those in the home folder.
 func Caches(own string) []string {
 	env := []string{Own + "=" + own}
 	for _, v := range []struct{ name, folder string }{{"TRITON_CACHE_DIR", "triton"}, {"TRITON_HOME", "triton"},
@@ -194,8 +193,8 @@ func Caches(own string) []string {
 	return env
 }
 
-// Pythons are the interpreters to choose from, the first one first: $FISUB_PYTHON alone where it is set, else python3
-// and python. They may be of any version.
+// Pythons returns the interpreters to try, in order: only $FISUB_PYTHON if set, else python3 and python. They may
+// have any version.
 func Pythons() (paths []string) {
 	names := []string{"python3", "python"}
 	if named := os.Getenv("FISUB_PYTHON"); named != "" {
@@ -209,8 +208,8 @@ func Pythons() (paths []string) {
 	return paths
 }
 
-// Find looks for the interpreter of Command, and tells whether it has torch without importing it: that takes seconds.
-// Its errors are those of Command; beside one the path is that of a Python that is too old or has no torch, or "".
+// Find returns the interpreter for Command. It looks for torch without importing it, which takes seconds. Its errors
+// are like Command's; with one, the path is a Python that is too old or without torch, or "".
 func Find(ctx context.Context) (string, error) {
 	without := ""
 	for _, path := range Pythons() {

@@ -50,7 +50,7 @@ const definition = `{"name":"d","op_type":"t","axes":{"n":{"type":"var"}},
 "inputs":{"x":{"shape":["n"],"dtype":"float32"},"c":{"shape":null,"dtype":"int32"}},
 "outputs":{"y":{"shape":["n"],"dtype":"float32"},"total":{"shape":[],"dtype":"float32"}},"reference":"def run(x, c):\n    return x, x.sum()\n"}`
 
-// start returns a worker on the CPU with source built, and the error of the build.
+// start returns a worker on the CPU that has built source, and the error of the build.
 func start(t *testing.T, c worker.Command, source string, passing bool) (*worker.Client, error) {
 	t.Helper()
 	client := open(t, c)
@@ -75,7 +75,7 @@ func open(t *testing.T, c worker.Command) *worker.Client {
 	return client
 }
 
-// build replaces what the worker has built.
+// build replaces the solution of the worker.
 func build(t *testing.T, client *worker.Client, source string, passing bool) error {
 	t.Helper()
 	return buildNamed(t, client, "s", source, passing)
@@ -94,7 +94,7 @@ func buildNamed(t *testing.T, client *worker.Client, name, source string, passin
 	return client.Build(t.Context(), def, sol)
 }
 
-// load gives the worker x = 1, -2, 30 behind 12 bytes of something else, and c = 5; out takes the outputs.
+// load gives the worker c = 5 and x = 1, -2, 30 after 12 other bytes; out takes the outputs.
 func load(t *testing.T, client *worker.Client) (out *os.File) { return loadOutputs(t, client, 2) }
 
 // loadOutputs is load for definitions with the first n outputs.
@@ -180,7 +180,7 @@ func TestValueReturning(t *testing.T) {
 	client := open(t, command(t))
 	for _, tc := range []struct {
 		name, body string
-		want       []worker.FileTensor // nil where the call is an error
+		want       []worker.FileTensor // nil if the call fails
 		text       string
 	}{
 		{"as declared", "x * c, x.sum()", []worker.FileTensor{{DType: "float32", Shape: []int{3}, Bytes: 12},
@@ -226,15 +226,15 @@ func TestValueReturning(t *testing.T) {
 	}
 }
 
-// What a solution does to its process is an error with a log, or the end of this process; after an error the next call
-// is as if nothing had been.
+// Damage that a solution does to its process is an error with a log, or ends the process. After an error the next
+// call works normally.
 func TestMisbehaviour(t *testing.T) {
 	c := command(t)
 	client := open(t, c)
 	const good = "    y.copy_(x * c)\n    total.fill_(x.sum())\n"
 	for _, tc := range []struct {
 		name, body string
-		kind       worker.Kind // "" where the call is to succeed
+		kind       worker.Kind // "" if the call succeeds
 		text       string
 		died       string
 		log        string
@@ -327,8 +327,8 @@ func TestBuildErrors(t *testing.T) {
 	}
 }
 
-// What a solution asks of a GPU, or of the contest's image, that is not here is no verdict on it; what it gets wrong
-// itself is one.
+// Using a GPU feature or a package of the contest's image that is missing here gives no verdict; the solution's own
+// mistakes do.
 func TestLacking(t *testing.T) {
 	client := open(t, command(t))
 	const head = "import torch\ndef run(x, c, y, total):\n    y.copy_(x * c)\n"
@@ -382,7 +382,7 @@ func TestLacking(t *testing.T) {
 	}
 }
 
-// The name of a solution is part of an import's error, and says nothing about what is lacking.
+// An import's error contains the solution's name, which must not be taken for a missing feature.
 func TestLackingName(t *testing.T) {
 	err := buildNamed(t, open(t, command(t)), "with_cuda_graphs", "import deeper_gemm\ndef run(x, c, y, total):\n    pass\n", true)
 	var we *worker.Error
@@ -391,7 +391,7 @@ func TestLackingName(t *testing.T) {
 	}
 }
 
-// What a solution needs not from a package that is missing, and what torch.cuda's stand-ins have, is no obstacle.
+// A missing package that is not really needed, and features of torch.cuda's stand-ins, do not stop a solution.
 func TestStandIns(t *testing.T) {
 	client := open(t, command(t))
 	const head = "import torch\ndef run(x, c, y, total):\n    y.copy_(x * c)\n    total.fill_(x.sum())\n"
@@ -410,7 +410,7 @@ func TestStandIns(t *testing.T) {
 	}
 }
 
-// A traceback names the solution's files as the author does, and has no frame of fisub's.
+// A traceback names files by the author's paths, without fisub's frames.
 func TestTraceback(t *testing.T) {
 	client := open(t, command(t))
 	source := "import torch\ndef deeper(x):\n    raise ValueError('odd')\ndef run(x, c, y, total):\n    try:\n        x.item()\n" +
@@ -435,7 +435,7 @@ func TestTraceback(t *testing.T) {
 	}
 }
 
-// kept are the parts that text has.
+// kept returns the parts that text contains.
 func kept(parts []string, text string) (in []string) {
 	for _, part := range parts {
 		if strings.Contains(text, part) {
@@ -508,7 +508,7 @@ func TestInputOutsideItsFile(t *testing.T) {
 	}
 }
 
-// Where there is no Python, or one without torch, the error says so and has the code for its remedy.
+// Without a Python, or without torch in it, the error says so and has the code for its remedy.
 func TestNoPython(t *testing.T) {
 	dir := t.TempDir()
 	without := filepath.Join(dir, "python3")

@@ -18,7 +18,7 @@ import (
 	"fisub/internal/trace"
 )
 
-// tritonCommand is command of a Python that has Triton too.
+// tritonCommand is command with a Python that also has Triton.
 func tritonCommand(t *testing.T) worker.Command {
 	t.Helper()
 	c := command(t)
@@ -147,7 +147,8 @@ func TestTriton(t *testing.T) {
 	}
 }
 
-// What another Triton than the contest's refuses is no verdict, and names both versions.
+// If a Triton other than the contest's rejects a kernel, the solution gets no
+// verdict, and the error names both versions.
 func TestOtherTriton(t *testing.T) {
 	tritonCommand(t)
 	path := t.TempDir()
@@ -176,7 +177,7 @@ func TestOtherTriton(t *testing.T) {
 	}
 }
 
-// The contest's Triton is what submissions find if it is in the cache, whatever the interpreter has.
+// Submissions find the contest's Triton if it is in the cache, regardless of the interpreter's own.
 func TestFindTriton(t *testing.T) {
 	root, bin := t.TempDir(), t.TempDir()
 	python := filepath.Join(bin, "python")
@@ -200,11 +201,10 @@ func TestFindTriton(t *testing.T) {
 	}
 }
 
-// A pyCall is a submission and what its call is to do: to make y of the outputs, or to fail with an error of that kind
-// and text.
+// A pyCall is a submission and its expected result: y, or an error of that kind and text.
 type pyCall struct {
 	name, source string
-	kind         worker.Kind // "" where the call is to succeed
+	kind         worker.Kind // "" if the call succeeds
 	text         string
 	y            []float32
 }
@@ -341,8 +341,8 @@ def run(x, c, y, total):
 	}
 }
 
-// CUDA that returns its output is built and called by Python's tvm-ffi. Of several outputs it returns an Array, which the
-// official evaluator takes for one value.
+// CUDA that returns its outputs is built and called by Python's tvm-ffi. It returns several outputs as an Array,
+// which the official evaluator treats as one value.
 func TestReturnedByCUDA(t *testing.T) {
 	c := command(t)
 	if err := exec.Command(c.Args[0], "-c", "import tvm_ffi").Run(); err != nil {

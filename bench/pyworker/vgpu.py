@@ -1,8 +1,8 @@
 """The virtual GPU in the worker process of an emulated run.
 
-Triton compiles each kernel for a B200, as it would there, so that what it refuses is refused, and once more for a GPU whose
-tensor cores take mma.sync alone; that PTX is executed. Tensors lie in the CPU's memory, and are on a CUDA device as far as the
-solution can see. worker.py imports this file; it needs torch, and Triton where install is called.
+Triton compiles each kernel twice: for a B200, so that it rejects the same kernels as there, and for a GPU whose tensor
+cores support only mma.sync. The PTX of the latter is executed. Tensors are in CPU memory, but a solution sees them on a
+CUDA device. worker.py imports this file. It needs torch, and Triton if install is called.
 """
 
 import contextlib
@@ -34,53 +34,53 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 CAPABILITY = (10, 0)
-EXECUTED = 89  # mma.sync in all types, e4m3 and e5m2 among them, and nothing younger
-SHARED = 232448  # of a block of a B200, in bytes
+EXECUTED = 89  # mma.sync with all types, including e4m3 and e5m2, and nothing newer
+SHARED = 232448  # per block of a B200, in bytes
 MULTIPROCESSORS, L2_BYTES, MEMORY = 148, 126 << 20, 192 << 30
 PTX_VERSION = 87
-TUNING = 90  # seconds of a call in which configurations of autotuned kernels are tried
+TUNING = 90  # seconds per call for trying configurations of autotuned kernels
 ALLOCATED = "memory that the submission has allocated"
-DIFFERENT = 0.02  # of the largest value: more than another order of sums makes
+DIFFERENT = 0.02  # of the largest value: more than a different order of sums causes
 
 
 class Trouble(BaseException):
-    """What ends a call, also where the solution would catch an Exception, as on a GPU, where it comes later."""
+    """Ends a call even if the solution catches Exception: on a GPU the error would come later."""
 
 
 class Fault(Trouble):
-    """What a kernel did wrong."""
+    """An error of a kernel."""
 
     def told(self):
         return "call", f"DeviceFault: {self}"
 
 
 class Lacking(Trouble):
-    """What the virtual GPU has not: there is no verdict."""
+    """Something that the virtual GPU does not support, so there is no verdict."""
 
     def told(self):
         return "lacking", str(self)
 
 
 class Machine:
-    """The virtual GPU: the library that fisub brings along, at a path where it may be missing until a kernel is loaded."""
+    """The virtual GPU: the library that comes with fisub. Its file may be missing until a kernel is loaded."""
 
     def __init__(self, library, tell):
         self.library, self.installed = library, False
         self.tell, self.process = tell, os.getpid()
-        self.trouble = None  # the first
+        self.trouble = None  # the first one
         self.arguments = {}  # of the entry: (bytes, name, whether it is an input) by address
-        self.pointers = {}  # tensors whose address the solution has asked for, by it, weakly
-        self.kept = []  # tensors that the solution has given to tvm-ffi
-        self.tuning, self.tuned = None, 0.0  # the latter in seconds of this call
-        self.first = self.looks = True  # the next call is the first of a workload; the call now is
+        self.pointers = {}  # weak references, by address, to tensors whose address the solution took
+        self.kept = []  # tensors that the solution gave to tvm-ffi
+        self.tuning, self.tuned = None, 0.0  # tuned: seconds in this call
+        self.first = self.looks = True  # whether the next call, and the present one, is the first of a workload
         self.refused = None  # the last error of a stage of Triton's compiler
-        self.log = ""  # a file for what nvcc says when it fails
-        self.acted = False  # this call has given the device work that lib does not see
-        self.made = []  # tensors on the CPU behind what C++ code has allocated, as long as it may have them
+        self.log = ""  # file for the output of nvcc when it fails
+        self.acted = False  # this call gave the device work that lib does not see
+        self.made = []  # CPU tensors for memory allocated by C++ code, while it may use them
         self.idle = self.uses(torch.empty(1))
 
     def sources(self, texts, cache, folder, prebuilt):
-        """Says what the solution is, the folders of the cache and of the solution, and Solution.prebuilt."""
+        """Sets the texts of the solution, the folders of the cache and of the solution, and Solution.prebuilt."""
         self.cache, self.folder, self.prebuilt = cache, folder, prebuilt
         self.submission_cache = os.environ.get("FISUB_OWN_CACHE") or os.path.join(cache, "python")
         if any("cpp_extension" in text for text in texts):
@@ -94,7 +94,7 @@ class Machine:
 
     @contextlib.contextmanager
     def building(self):
-        """Tells of a build while it runs: it does not count against the time limit of the workload."""
+        """Reports a build while it runs, because it does not count against the workload's time limit."""
         tells = threading.current_thread() is threading.main_thread() and os.getpid() == self.process
         try:
             if tells:
@@ -105,14 +105,14 @@ class Machine:
                 self.tell({"building": False})
 
     def restore(self):
-        """Forgets what a request has left behind."""
+        """Clears the state of a request."""
         self.trouble, self.kept = None, []
         if self.log:
             with contextlib.suppress(OSError):
                 os.remove(self.log)
 
     def said(self):
-        """What nvcc has said in this request when it failed."""
+        """Returns the output of failed runs of nvcc in this request."""
         try:
             with open(self.log, errors="replace") as f:
                 return "\n" + f.read(1 << 20)
@@ -129,7 +129,7 @@ class Machine:
 
     @functools.cached_property
     def home(self):
-        """The $CUDA_HOME whose nvcc builds for the virtual GPU; this process has its runtime then."""
+        """Returns the $CUDA_HOME whose nvcc builds for the virtual GPU. After this, the process has its runtime."""
         home = ctypes.c_void_p()
         if not os.path.exists(self.library):
             raise Lacking("this fisub is built without the virtual GPU for Python")
@@ -147,7 +147,8 @@ class Machine:
 
     @contextlib.contextmanager
     def mapped(self, tensors):
-        """Lets kernels of the CUDA runtime use the memory of tensors, given with names, and tells what they did wrong."""
+        """Lets kernels of the CUDA runtime use the memory of tensors, which come with names, and raises the kernels'
+        errors."""
         self.check()
         self.made = [t for t in self.made if self.uses(t) > self.idle]
         u64, text, known = ctypes.c_uint64, ctypes.c_void_p(), len(self.made)
@@ -163,7 +164,7 @@ class Machine:
                 self.stop((Fault if result == 1 else Lacking)(self.text(text.value)))
 
     def look(self):
-        """Begins a call; the first one of a workload is examined more closely."""
+        """Begins a call. The first one of a workload is examined more closely."""
         self.worked()
         self.acted = False
         if "lib" in self.__dict__:
@@ -171,15 +172,15 @@ class Machine:
         self.looks, self.first = self.first, False
 
     def hazards(self):
-        """Those that were noticed since the last call, as package device has them."""
+        """Returns the hazards noticed since the last call, in the form of package device."""
         return json.loads(self.text(self.lib.fisub_hazards())) or [] if "lib" in self.__dict__ else []
 
     def worked(self):
-        """Reports whether this call has launched a kernel, or copied or set memory of the device."""
+        """Returns whether this call launched a kernel, or copied or set memory of the device."""
         return bool("lib" in self.__dict__ and self.lib.fisub_worked()) or self.acted
 
     def own(self, t):
-        """Lets kernels of the call in progress use t, which C++ code has allocated."""
+        """Lets kernels of the present call use t, which C++ code has allocated."""
         storage = t.untyped_storage()
         self.made.append(t)
         self.lib.fisub_map(ctypes.c_uint64(storage.data_ptr()), ctypes.c_uint64(storage.nbytes()), ALLOCATED.encode())
@@ -198,12 +199,12 @@ class Machine:
         raise trouble
 
     def check(self):
-        """Raises what went wrong, if anything has."""
+        """Raises the first error, if there was one."""
         if self.trouble:
             raise self.trouble
 
     def load(self, ptx):
-        """The number of the kernel in ptx, and of its parameters."""
+        """Returns the number of the kernel in ptx, and of its parameters."""
         kernel, params = ctypes.c_int(), ctypes.c_int()
         if isinstance(ptx, str):
             ptx = ptx.encode()
@@ -213,13 +214,14 @@ class Machine:
         return kernel.value, params.value
 
     def bounds(self, tensor, name):
-        """What kernels may use of the memory that a tensor is a view of."""
+        """Returns the memory behind a tensor that kernels may use."""
         storage = tensor.untyped_storage()
         size, name, _ = self.arguments.get(storage.data_ptr(), (storage.nbytes(), name, False))
         return storage.data_ptr(), size, name
 
     def ranges(self, tensors):
-        """The ranges of memory of tensors and names, and of tensors whose addresses are known, without overlap."""
+        """Returns the memory ranges of the given tensors, with names, and of tensors whose addresses were taken,
+        without overlap."""
         for address, ref in list(self.pointers.items()):
             if (t := ref()) is None:
                 del self.pointers[address]
@@ -253,7 +255,7 @@ INTEGERS = {"i1": "?", "i8": "b", "i16": "h", "i32": "i", "i64": "q", "u1": "?",
 
 
 def scalar(kind, value):
-    """The bits of an argument that is a number."""
+    """Returns the bits of an argument that is a number."""
     if kind in INTEGERS:
         data = struct.pack("<" + INTEGERS[kind], value)
     elif kind == "fp16":
@@ -285,7 +287,7 @@ def install(machine):
     from triton.runtime.errors import PTXASError
 
     class Backend(CUDABackend):
-        """NVIDIA's, for what is executed up to PTX. Its entries in Triton's cache are its own."""
+        """NVIDIA's backend, up to PTX for kernels to execute. Its entries in Triton's cache are separate."""
 
         def __init__(self, target):
             super().__init__(target)
@@ -322,7 +324,7 @@ def install(machine):
             if not hasattr(src, "fn"):
                 raise Lacking("the virtual GPU lacks kernels that are given as intermediate code")
             self.src, self.metadata = src, metadata
-            self.number = None  # of the kernel on the virtual GPU, when it has been launched
+            self.number = None  # on the virtual GPU, after the first launch
 
         def load(self):
             src, metadata = self.src, self.metadata
@@ -330,7 +332,7 @@ def install(machine):
                                                                   "launch_cooperative_grid") if hasattr(metadata, name)}
             options["num_warps"] = metadata.asked_num_warps
             try:
-                with contextlib.redirect_stdout(None):  # what it prints while it is compiled it has printed
+                with contextlib.redirect_stdout(None):  # the first compilation has already printed its output
                     self.kernel = triton.compile(src, target=GPUTarget("cuda", EXECUTED, 32), options=options)
             except Exception as e:
                 machine.stop(Lacking(f"Triton compiles {src.fn.__name__} for a B200, but not for what the virtual GPU executes: {e}"))
@@ -451,7 +453,7 @@ def install(machine):
             pass
 
     def benchmark(call, *args, quantiles=None, **kwargs):
-        """One call instead of many, which takes as long as any other, where it computes the same."""
+        """Makes one call instead of many, with a constant duration except when tuning."""
         if machine.tuning:
             return machine.tuning.run(call, len(quantiles or [0]))
         call()
@@ -484,8 +486,8 @@ def install(machine):
 
 
 def refusal(machine, e):
-    """Where Triton refuses a kernel for a B200, as (file, line, column), None where it does not say, and why; None where e is
-    another error."""
+    """Returns why Triton rejects a kernel for a B200, as ((file, line, column) or None, text), or None if e is another
+    error."""
     if "triton" not in sys.modules:
         return None
     from triton.compiler.errors import CompilationError
@@ -497,7 +499,7 @@ def refusal(machine, e):
     if isinstance(e, PTXASError) and (said := re.findall(r"(?m)^ptxas.*?(?:error|fatal) *: (?!Ptx assembly)(.+)", str(e))):
         return None, "ptxas: " + "; ".join(dict.fromkeys(said))
     while isinstance(e, CompilationError) and isinstance(e.__cause__, CompilationError):
-        e = e.__cause__  # from a call to what is wrong in the function that is called
+        e = e.__cause__  # from a call to the error in the called function
     if not isinstance(e, CompilationError) or not hasattr(e.node, "lineno"):
         return None, f"{type(e).__name__}: {e}"
     for f in gc.get_objects():
@@ -509,8 +511,9 @@ def refusal(machine, e):
 
 
 class Tuning:
-    """Runs each configuration of an autotuned kernel on the same memory. The one whose results are furthest from the others'
-    is the fastest, so that it is the one that is judged. One that is left out for want of time is never."""
+    """Runs each configuration of an autotuned kernel on the same memory. The one whose results differ most from the
+    others' counts as the fastest, so that it is judged. A configuration skipped because of the time is never the
+    fastest."""
 
     def __init__(self, name, machine):
         self.name, self.machine, self.config = name, machine, None
@@ -518,7 +521,7 @@ class Tuning:
         self.running, self.left = False, 0
 
     def keep(self, tensors):
-        """Remembers what a kernel may write to as it was."""
+        """Saves the memory that a kernel may write to."""
         if not self.running:
             return
         for t, _ in tensors:
@@ -550,12 +553,13 @@ class Tuning:
         return self.times[-1]
 
     def settle(self, config):
-        """Puts back, after the judged call, what config does not write: a call without tuning would leave it as it was."""
+        """Restores, after the judged call, the elements that config does not write. Without tuning the call would not
+        have changed them."""
         if config not in self.configs:
             return
         after = self.after[self.configs.index(config)]
         with real():
-            for at in set().union(*self.after):  # what Triton itself restores after each configuration is not among these
+            for at in set().union(*self.after):  # excludes memory that Triton restores after each configuration
                 memory, was, dtype = self.before[at]
                 size = was.numel() // dtype.itemsize * dtype.itemsize
                 same = (after.get(at, was) == was)[:size].view(-1, dtype.itemsize)
@@ -563,7 +567,7 @@ class Tuning:
                 memory[:size][unwritten] = was[:size][unwritten]
 
     def tell(self):
-        """Says in the log which configuration is judged, where that matters, and how many were not tried."""
+        """Logs which configuration is judged, if that matters, and how many were not tried."""
         if self.times and (worst := min(self.times)[0]) < 1 / (1 + DIFFERENT):
             print(f"autotune: {self.name}: the results of {self.configs[self.times.index(min(self.times))]} differ from most others' by "
                   f"{1 / worst - 1:.3g} of the largest: these are judged", file=sys.stderr)
@@ -571,7 +575,7 @@ class Tuning:
             print(f"autotune: {self.name}: {self.left} configurations were not run: {TUNING} s have passed", file=sys.stderr)
 
     def distances(self):
-        """How far the results of each are from what most have."""
+        """Returns the distance of each configuration's results from the median."""
         found = [0.0] * len(self.after)
         for at in set().union(*self.after):
             _, was, dtype = self.before[at]
@@ -592,8 +596,8 @@ class Tuning:
 # tvm-ffi
 
 
-KIND = 8  # where the kind of the device is in what a capsule of DLPack points to
-VERSIONED_KIND = 40  # and in what a versioned one points to
+KIND = 8  # offset of the device's kind in the target of a DLPack capsule
+VERSIONED_KIND = 40  # and in the target of a versioned one
 DL_CPU, DL_CUDA = 1, 2
 DTYPES = {(0, 8): torch.int8, (0, 16): torch.int16, (0, 32): torch.int32, (0, 64): torch.int64, (1, 8): torch.uint8, (2, 16): torch.float16,
           (2, 32): torch.float32, (2, 64): torch.float64, (4, 16): torch.bfloat16, (6, 8): torch.bool, (10, 8): torch.float8_e4m3fn,
@@ -601,7 +605,7 @@ DTYPES = {(0, 8): torch.int8, (0, 16): torch.int16, (0, 32): torch.int32, (0, 64
 
 
 def device_of(capsule):
-    """The kind of the device that a capsule of DLPack names, to be read and written."""
+    """Returns the kind of the device in a DLPack capsule, for reading and writing."""
     return ctypes.c_int32.from_address(pointer_of(capsule, b"dltensor") + KIND)
 
 
@@ -618,7 +622,7 @@ class DLTensor(ctypes.Structure):
 
 
 def expose(machine):
-    """Makes tvm-ffi build for the virtual GPU, and its functions take tensors that are on it."""
+    """Makes tvm-ffi build for the virtual GPU, and its functions accept tensors on it."""
     try:
         import tvm_ffi
         import tvm_ffi.cpp.extension as extension
@@ -630,7 +634,7 @@ def expose(machine):
     load_module, from_dlpack, global_func = tvm_ffi.load_module, tvm_ffi.from_dlpack, tvm_ffi.get_global_func
 
     def given(value, tensors):
-        """value as tvm-ffi takes it, whose tensors are added."""
+        """Converts value for tvm-ffi, and adds its tensors to tensors."""
         if isinstance(value, (list, tuple)):
             return type(value)([given(v, tensors) for v in value])
         if not isinstance(value, torch.Tensor):
@@ -701,7 +705,7 @@ def expose(machine):
             return Function(self._module.get_function(*args, **kwargs))
 
     def load(path, *args, **kwargs):
-        if machine.home:  # in front of a CUDA runtime that torch has brought
+        if machine.home:  # before a CUDA runtime that torch has loaded
             ctypes.CDLL(os.fspath(path), mode=os.RTLD_NOW | os.RTLD_LOCAL | os.RTLD_DEEPBIND)
         return Module(load_module(path, *args, **kwargs))
 
@@ -735,8 +739,8 @@ RUNTIMES = re.compile(r"lib(cudart|cuda)\.so[.\d]*$")
 
 
 def expose_ctypes(machine):
-    """Gives the solution the virtual GPU's CUDA runtime and driver where it loads NVIDIA's, and lets what is linked with the runtime use tensors
-    whose addresses were taken."""
+    """Gives a solution that loads NVIDIA's CUDA runtime and driver the virtual GPU's, and lets libraries linked with
+    the runtime use tensors whose addresses were taken."""
     load = ctypes.CDLL.__init__
 
     @functools.wraps(load)
@@ -762,7 +766,7 @@ def expose_ctypes(machine):
 
 
 def runs_here(path):
-    """Whether the library at path is linked with the virtual GPU's runtime."""
+    """Returns whether the library at path is linked with the virtual GPU's runtime."""
     try:
         with open(path, "rb") as f:
             return b"libfisub_cudart.so" in f.read(1 << 28)
@@ -774,8 +778,8 @@ def runs_here(path):
 
 
 class Extensions:
-    """The modules that torch.utils.cpp_extension has built. Their C++ code sees tensors of a CUDA device, whose memory is the
-    CPU's; what it asks torch to do with them is done by the CPU."""
+    """The modules built by torch.utils.cpp_extension. Their C++ code sees CUDA tensors, whose memory is the CPU's. The
+    CPU executes their calls of torch."""
 
     def __init__(self, machine):
         self.machine = machine
@@ -783,20 +787,20 @@ class Extensions:
         keys = ("CUDA", "CPU", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
         names = set().union(*(torch._C._dispatch_get_registrations_for_dispatch_key(key) for key in keys))
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that kernels are registered in the place of others
+            warnings.simplefilter("ignore")  # about replacing registered kernels
             for name in sorted(name.removeprefix("aten::") for name in names if name.startswith("aten::")):
                 packet, _, overload = name.partition(".")
                 op = getattr(getattr(torch.ops.aten, packet), overload or "default")
                 if not any(r.alias_info is not None and not r.alias_info.is_write for r in op._schema.returns):  # no views
                     self.library.impl(name, functools.partial(self.on_cpu, op), "CUDA")
-        # A guard of the CUDA device would ask the driver: that of the CPU does nothing.
+        # A guard of the CUDA device would call the driver; the CPU's does nothing.
         libc10 = ctypes.CDLL(os.path.join(os.path.dirname(torch.__file__), "lib", "libc10.so"))
         guards = (ctypes.c_void_p * 2).in_dll(libc10, "_ZN3c104impl26device_guard_impl_registryE")
         guards[DL_CUDA - 1] = guards[DL_CPU - 1]
 
     @staticmethod
     def seen(t, kind):
-        """t with another kind of device, on the same memory."""
+        """Returns t with another kind of device, on the same memory."""
         capsule = torch._C._to_dlpack(t.detach() if t.requires_grad else t)
         device_of(capsule).value = kind
         return torch._C._from_dlpack(capsule)
@@ -854,7 +858,7 @@ class Extensions:
             mark(t, host)
             return t
 
-        self.machine.acted = True  # what it asks of torch is not seen
+        self.machine.acted = True  # its calls of torch are not observed
         with torch._C.DisableTorchFunction(), real():
             args, kwargs = [to_cuda(v) for v in args], {name: to_cuda(v) for name, v in kwargs.items()}
             with self.machine.mapped(tensors):
@@ -874,20 +878,20 @@ class Extensions:
 
 
 def extend(machine):
-    """Makes torch.utils.cpp_extension build for the virtual GPU. What all builds share is built at once where this process may not
-    do so later."""
+    """Makes torch.utils.cpp_extension build for the virtual GPU. If this process may not write the shared parts of
+    builds later, it builds them now."""
     from torch.utils import cpp_extension
     if hasattr(cpp_extension, "_fisub"):
         return
     made = []
     prepare = cpp_extension._prepare_ldflags
     load = cpp_extension.load
-    standing_in = []  # the library in the place of torch's for CUDA
-    failed = {}  # errors of builds, by name: torch takes a second one for done
+    standing_in = []  # the library that replaces torch's for CUDA
+    failed = {}  # errors of builds, by name: torch would take a failed build for done the second time
 
     def shared():
-        """Returns the folder of what does not depend on the sources: that library, and the headers of cuBLAS and its like, which
-        torch's include, without those of another CUDA's runtime."""
+        """Returns the folder of the parts that do not depend on the sources: that library, and the headers that torch's
+        include, such as cuBLAS, without those of another CUDA's runtime."""
         roots = getattr(importlib.util.find_spec("nvidia"), "submodule_search_locations", None) or []
         headers = sorted(path for root in roots for path in glob.glob(os.path.join(root, "*", "include", "*"))
                          if not os.path.exists(os.path.join(machine.home, "include", os.path.basename(path))))
@@ -908,7 +912,7 @@ def extend(machine):
 
     @contextlib.contextmanager
     def loading():
-        """In which a library that uses torch's for CUDA can be loaded."""
+        """Allows loading a library that uses torch's CUDA libraries."""
         flags = sys.getdlopenflags()
         try:
             with real():
@@ -923,7 +927,8 @@ def extend(machine):
 
     @contextlib.contextmanager
     def alone(folder):
-        """Without other builds of this solution. torch would wait forever for a build that was killed."""
+        """Locks out other builds of this solution, and removes stale locks: torch would wait forever for a killed
+        build."""
         os.makedirs(machine.folder, exist_ok=True)
         with open(os.path.join(machine.folder, "alone"), "w") as f:
             fcntl.flock(f, fcntl.LOCK_EX)
@@ -941,7 +946,7 @@ def extend(machine):
         return made[0].module(module)
 
     def extension(load):
-        """What load loads, which was linked with ldflags."""
+        """Returns the module loaded by load, which was linked with ldflags."""
         with loading():
             module = load()
         return wrapped(module)
@@ -960,7 +965,7 @@ def extend(machine):
                 paths = given.arguments["extra_include_paths"] or []
                 given.arguments["extra_include_paths"] = [
                     os.path.join(machine.home, "include"), *([paths] if isinstance(paths, str) else paths), os.path.join(shared(), "headers")]
-                os.environ["TORCH_EXTENSIONS_DIR"] = machine.folder  # torch knows an extension by its name only
+                os.environ["TORCH_EXTENSIONS_DIR"] = machine.folder  # torch identifies an extension only by its name
                 name = given.arguments["name"]
                 if name in failed:
                     raise failed[name]
@@ -974,7 +979,7 @@ def extend(machine):
         return run
 
     if os.environ.get("FISUB_CONFINED"):
-        with contextlib.suppress(Lacking):  # a build says so
+        with contextlib.suppress(Lacking):  # the build reports the error
             shared()
     cpp_extension._fisub = True
     machine.extension = extension
@@ -989,13 +994,13 @@ def octets(storage):
 # torch
 
 
-HOST = "_fisub_host"  # an attribute of tensors that the solution has put into the CPU's memory
+HOST = "_fisub_host"  # an attribute of tensors that the solution has put into CPU memory
 NAMES = ("empty", "zeros", "ones", "full")
 
 
 @contextlib.contextmanager
 def real():
-    """Without the pretence."""
+    """Suspends the pretence."""
     with torch._C.DisableTorchFunction():
         yield
 
@@ -1012,7 +1017,7 @@ def mark(t, host):
 
 
 def kind_of(device):
-    """The kind of a device that was given in any form; None for what is none."""
+    """Returns the kind of a device given in any form, or None if it is not a device."""
     if isinstance(device, torch.device):
         return device.type
     if isinstance(device, str):
@@ -1042,7 +1047,7 @@ T = torch.Tensor
 
 
 class Pretence(TorchFunctionMode):
-    """Tensors in the CPU's memory are on a CUDA device, those excepted that the solution has put on the CPU."""
+    """Makes tensors in CPU memory appear on a CUDA device, except for those that the solution has put on the CPU."""
 
     def __init__(self, machine):
         super().__init__()
@@ -1090,7 +1095,8 @@ class Pretence(TorchFunctionMode):
         return result
 
     def act(self, func, args, kwargs, result):
-        """Notes whether func has given the device work: it has unless it only describes a tensor, makes a view or allocates."""
+        """Records whether func gives the device work: it does unless it only describes a tensor, makes a view or
+        allocates."""
         if self.machine.acted or (name := getattr(func, "__name__", "")) in ("__get__", "__set__", "empty", "empty_like", "new_empty"):
             return
         given, made = list(tensors_of((args, kwargs))), list(tensors_of(result))
@@ -1103,7 +1109,7 @@ class Pretence(TorchFunctionMode):
 
     @staticmethod
     def reads(func, args, kwargs):
-        """Whether the host, or the shape of a result, depends on the contents of tensors."""
+        """Returns whether the host, or the shape of a result, depends on the contents of tensors."""
         name = getattr(func, "__name__", "")
         if name == "to":
             return any(kind_of(v) == "cpu" for v in (*args[1:], *kwargs.values()))
@@ -1160,7 +1166,7 @@ class Pretence(TorchFunctionMode):
 
 
 class StandIn:
-    """An object in the place of one of torch.cuda's, whose class is real: what only that one has is lacking."""
+    """Replaces an object of torch.cuda of class real. Using an attribute that only real has raises Lacking."""
 
     real = None
 
@@ -1171,7 +1177,8 @@ class StandIn:
 
 
 def stand_in(e):
-    """What e, an error that the solution has raised, says that a stand-in object lacks; "" if it is another error."""
+    """Returns the missing attribute of a stand-in object that caused e, an error from the solution, or "" for other
+    errors."""
     if not isinstance(e, (AttributeError, RuntimeError, TypeError)):
         return ""
     if isinstance(e, AttributeError) and isinstance(of := getattr(e, "obj", None), type) and issubclass(of, StandIn):
@@ -1181,16 +1188,16 @@ def stand_in(e):
 
 
 class Properties(StandIn):
-    """What torch.cuda.get_device_properties gives."""
+    """The result of torch.cuda.get_device_properties."""
 
-    real = getattr(torch._C, "_CudaDeviceProperties", None)  # a torch without CUDA has none
+    real = getattr(torch._C, "_CudaDeviceProperties", None)  # missing from a torch without CUDA
 
     def __init__(self, **values):
         self.__dict__.update(values)
 
 
 class Stream(StandIn):
-    """Work on a stream is done when the call that started it returns."""
+    """A stream whose work is done when the call that started it returns."""
 
     real = torch.cuda.Stream
 
@@ -1247,7 +1254,7 @@ class Event(StandIn):
 
 
 class On:
-    """torch.cuda.device and torch.cuda.stream."""
+    """Replaces torch.cuda.device and torch.cuda.stream."""
 
     def __init__(self, *args, **kwargs):
         pass
@@ -1260,8 +1267,8 @@ class On:
 
 
 class Missing(types.ModuleType):
-    """Something of a package that is not installed. It can be imported, passed on and named in annotations; all else needs the
-    package, and there is no verdict."""
+    """A part of a package that is not installed. It can be imported, passed on and named in annotations. Any other use
+    needs the package, so there is no verdict."""
 
     def __init__(self, name, text):
         super().__init__(name)
@@ -1286,7 +1293,7 @@ class Missing(types.ModuleType):
 
 
 class Finder:
-    """Finds packages that are not installed, by their names and with what to say of them."""
+    """Finds stubbed packages by name, with the text of the error for each."""
 
     def __init__(self):
         self.texts = {}
@@ -1308,19 +1315,19 @@ finder = Finder()
 
 
 def unstub():
-    """Forgets what stub has made importable."""
+    """Removes the packages added by stub."""
     finder.texts.clear()
     for name in [name for name, module in sys.modules.items() if type(module) is Missing]:
         del sys.modules[name]
 
 
 def stubs():
-    """What to say of the packages that stub has made importable."""
+    """Returns the texts of the packages added by stub."""
     return list(finder.texts.values())
 
 
 def stub(package, text):
-    """Makes a package that is not installed importable. text says so where it is needed. False if it already was."""
+    """Makes a missing package importable. Using it raises text. Returns False if it was importable already."""
     if package in finder.texts:
         return False
     finder.texts[package] = text
@@ -1360,7 +1367,7 @@ def pretend(machine):
     for name in ("CUDAGraph", "graph", "make_graphed_callables", "cudart"):
         setattr(cuda, name, lacking(f"torch.cuda.{name}"))
     torch._C._cuda_getCurrentRawStream = lambda device: 0
-    T.record_stream = lambda t, stream: None  # torch looks at the stream before it asks the mode
+    T.record_stream = lambda t, stream: None  # torch checks the stream before it calls the mode
     allocated = {}
 
     def caching_allocator_alloc(size, device=None, stream=None):

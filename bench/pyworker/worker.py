@@ -1,8 +1,9 @@
-"""The worker process of fisub for solutions in Python and their references.
+"""The worker process of fisub for solutions in Python and Python references.
 
-It answers one JSON object a line on descriptors 3 (requests, and descriptors) and 4 (replies), as package bench/worker
-describes: open, build, load, run, measure, check. Tensors travel through files. It needs the standard library and torch, which open imports;
-everything before it, such as the rules for entry points, runs without.
+It reads requests from descriptor 3, a socket that also carries descriptors, and writes replies to 4, one JSON object a
+line. Package bench/worker describes them: open, build, load, run, measure, check. Tensors travel through files. It
+needs the standard library and torch. open imports torch; code before that, such as the rules for entry points, does
+not need it.
 """
 
 import array
@@ -34,41 +35,42 @@ import typing
 
 MAX_TEXT = 4 << 10
 MAX_LOG = 1 << 20
-POISON = 0xFF  # NaN as bfloat16, float16 and float32, so that an element that is left out cannot pass
-CANARY = 0xA5  # fills the memory beside tensors; not poison, which a solution may copy from an output that it did not write
-STALL_CYCLES = 20_000_000  # of a stream, in front of a call that is probed: some 10 ms, longer than most calls take to launch
-SOURCE = re.compile(r"/python/[0-9a-f]{32}/[^/]+/(.+)$")  # Solution.sources, the package, and the path that the author gave
+POISON = 0xFF  # NaN as bfloat16, float16 and float32, so an element that is left out cannot pass
+CANARY = 0xA5  # fills the memory around tensors; not POISON, which a solution may copy from an unwritten output
+STALL_CYCLES = 20_000_000  # before a probed call: about 10 ms, longer than most calls take to launch
+SOURCE = re.compile(r"/python/[0-9a-f]{32}/[^/]+/(.+)$")  # Solution.sources, the package, and the author's path
 SCALARS = {"int": int, "float": float, "bool": bool}
-BUILDS = "python-build"  # a folder of the cache, which no process with code of a submission may write
-MAX_FILES = 16  # that come with a request
-ESTIMATES = 5  # calls by which the official harness estimates the time of one, before the warm-up calls
+BUILDS = "python-build"  # a cache folder that no process with submitted code may write
+MAX_FILES = 16  # in one request
+ESTIMATES = 5  # calls with which the official harness estimates the time of one, before the warm-up calls
 
 
-# Packages of the contest's image, by the starter kit's EVALUATION.md and what FlashInfer and flashinfer-bench require.
+# Packages of the contest's image, from the starter kit's EVALUATION.md and the requirements of FlashInfer and
+# flashinfer-bench.
 IMAGE = set("""click cuda cudnn cupti cutlass deep_gemm einops flashinfer flashinfer_bench helion ninja numpy packaging pydantic
     pynvml requests safetensors tabulate tilelang tirx torch tqdm triton tvm_ffi""".split())
 TRITON = "3.6.0"  # the contest's
-# How pip names some of them.
+# PyPI names of some of them.
 PYPI = {name: name for name in ("einops", "helion", "ninja", "numpy", "safetensors", "tilelang", "tqdm")} | {
         "cuda": "cuda-python", "cudnn": "nvidia-cudnn-frontend", "cupti": "cupti-python", "cutlass": "nvidia-cutlass-dsl",
         "flashinfer": "flashinfer-python", "pynvml": "nvidia-ml-py", "tvm_ffi": "apache-tvm-ffi", "flashinfer_bench": "flashinfer-bench"}
-# Parts of messages about a missing GPU, a missing CUDA library, or an operation that has no version for the CPU's memory.
+# Parts of messages about a missing GPU or CUDA library, or an operation without a version for CPU memory.
 NO_GPU = re.compile(r"not implemented for '|compiled with CUDA|[Nn]o NVIDIA driver|CUDA_HOME environment variable is not set"
                     r"|lib(cuda|nvrtc|cublas|cudnn|nvJitLink)|No such file or directory: '(\S*/)?nvcc'|nvcc: (command )?not found|nvrtc|_cuda_|_Cuda"
                     r"|undefined symbol: (\w*4cuda|cu|nv)"
                     r"|'CUDA'|the 'CPU' backend|support for cuda|No CUDA|CUDA driver|CUDA error|NVML|nvidia-smi")
 
-# An error that a compiler reports in a source, other than a missing header of the contest's image.
+# An error that a compiler reports in a source, except a missing header of the contest's image.
 COMPILER = re.compile(r"\.(?:cuh?|c|cc|cpp|cxx|h|hpp)(?:\(\d+\)|:\d+:\d+): (?:fatal |catastrophic )?error\b(?P<text>.*)")
 NO_HEADER = re.compile(r"(\S+): No such file|cannot open source file \"([^\"]+)\"")
-# Headers that come with CUDA, CUTLASS, torch and the other packages of the contest's image.
+# Headers of CUDA, CUTLASS, torch and the other packages of the contest's image.
 HEADERS = re.compile(r"(cutlass|cute|cub|thrust|cuda|nv|cooperative_groups|crt|cccl|nvtx3|flashinfer|deep_gemm|tvm|dlpack|torch|ATen|c10|pybind11"
                      r"|triton)/|(cu|nv|nccl|cooperative_groups|mma|Python|library_types|vector_|device_|sm_|math_constants)\w*\.h(pp)?$")
 
 
 def own_error(text, cache):
-    """Whether a compiler or a linker reports an error in text that is not in a header of torch or CUDA. What a submission builds by
-    itself lies below the folder cache."""
+    """Returns whether text has a compiler or linker error outside the headers of torch and CUDA. Files that a
+    submission builds itself are below the folder cache."""
     paths = [text[text.rfind("\n", 0, m.start()) + 1:m.start()] for m in COMPILER.finditer(text)]
     shared = ("/vgpu-python/", f"/{BUILDS}/")
     return "undefined reference to" in text or any(
@@ -76,8 +78,8 @@ def own_error(text, cache):
 
 
 def missing_header(text):
-    """The first header of the contest's image that a compiler's output in text misses, if it reports no other error; else "".
-    """
+    """Returns the first header of the contest's image that the compiler did not find, or "" if text has any other
+    error."""
     missing = ""
     for error in COMPILER.finditer(text):
         found = NO_HEADER.search(error["text"])
@@ -102,7 +104,7 @@ HINTS = {  # by the code of a Failure
 
 
 class Failure(Exception):
-    """What a reply's error says. kind is one of machine, build, call, fault, timing, lacking."""
+    """The error of a reply. kind is one of machine, build, call, fault, timing, lacking."""
 
     def __init__(self, kind, text, log="", code=""):
         super().__init__(text)
@@ -117,7 +119,7 @@ def clip(text, most):
 
 
 def describe(e):
-    """The last line of a traceback; an exception's own __str__ may raise anything."""
+    """Returns the last line of a traceback. The exception's own __str__ may raise anything."""
     try:
         text = str(e)
     except BaseException:
@@ -126,7 +128,7 @@ def describe(e):
 
 
 def stack(e):
-    """The traceback of e with the paths of the solution's sources, and without fisub's frames."""
+    """Returns the traceback of e with the paths of the solution's sources, without fisub's frames."""
     try:
         told = traceback.TracebackException.from_exception(e)
         queue, seen = [told], set()
@@ -145,19 +147,19 @@ def stack(e):
 
 
 def own(frames):
-    """The frames of a traceback without fisub's and importlib's, from the first one of a source on, if there is one."""
+    """Returns frames without fisub's and importlib's, starting at the first one in a source, if there is one."""
     ours = (__file__, os.path.join(os.path.dirname(os.path.abspath(__file__)), "vgpu.py"))
     frames = [f for f in frames if f.filename not in ours and not f.filename.startswith("<frozen importlib")]
     first = next((i for i, f in enumerate(frames) if SOURCE.search(f.filename)), 0)
     for f in frames[first:]:
         if source := SOURCE.search(f.filename):
-            _ = f.line  # it is read from the file of that path
+            _ = f.line  # reads it from the file before the path changes
             f.filename = source[1]
     return frames[first:]
 
 
 def frame(e):
-    """The innermost frame of e's traceback that is of a solution's source, or None."""
+    """Returns the innermost frame of e's traceback in a source of the solution, or None."""
     tb, found = e.__traceback__, None
     while tb is not None:
         if SOURCE.search(tb.tb_frame.f_code.co_filename):
@@ -167,7 +169,7 @@ def frame(e):
 
 
 def place(e):
-    """Where in the solution's sources e was raised: "kernel.py:12"."""
+    """Returns the line of the solution's sources that raised e: "kernel.py:12"."""
     at = frame(e)
     if at is None:
         return "no line of the sources"
@@ -175,7 +177,8 @@ def place(e):
 
 
 def excuse(failure, device):
-    """failure, or what is lacking here, or, of an emulated run, what the virtual GPU has found instead."""
+    """Returns failure, or a replacement for it: something missing on this machine or, in an emulated run, a finding of
+    the virtual GPU."""
     e = failure.__cause__
     if isinstance(e, PermissionError) and e.filename is not None and os.environ.get("FISUB_CONFINED"):
         return Failure("lacking", "fisub lets a solution write to temporary files and compilers' caches only, "
@@ -202,13 +205,13 @@ def excuse(failure, device):
         return Failure("lacking", f"the virtual GPU lacks {missing}: {failure.text} ({place(e)})", failure.log)
     if "Error building extension" in failure.text and not own_error(said, device.cache):
         return Failure("lacking", f"its extension of torch cannot be built here: {describe(e).splitlines()[0][:200]} ({place(e)})", failure.log)
-    if COMPILER.search(said) or not NO_GPU.search(failure.text.rpartition(" from sources: ")[2]):  # behind the solution's name
+    if COMPILER.search(said) or not NO_GPU.search(failure.text.rpartition(" from sources: ")[2]):  # after the solution's name
         return failure
     return Failure("lacking", f"it asks for a GPU, and here is none: {failure.text} ({place(e)})", failure.log)
 
 
 def other_triton(e, text):
-    """What to say of e, an error that text tells, if another Triton than the contest's may be its cause; "" if not."""
+    """Returns a text for e, described by text, if a Triton other than the contest's may have caused it, else ""."""
     if "triton" not in sys.modules or (has := version("triton")) == TRITON:
         return ""
     tb, folder = e.__traceback__, os.path.dirname(sys.modules["triton"].__file__ or "/triton/__init__.py")
@@ -222,7 +225,7 @@ def other_triton(e, text):
 
 
 def refused(e, device):
-    """Where and why Triton refuses a kernel, "kernel.py:12:5: ..."; "" where e is another error."""
+    """Returns why Triton rejects a kernel, "kernel.py:12:5: ...", or "" for other errors."""
     refusal = device.vgpu and device.vgpu.refusal(device.machine, e)
     if not refusal:
         return ""
@@ -231,11 +234,11 @@ def refused(e, device):
     return f"{source[1]}:{at[1]}:{at[2]}: {text}" if source else f"{place(e)}: {text}"
 
 
-# The rules of the official builder and evaluator, with their texts. They need no torch.
+# The rules and texts of the official builder and evaluator. They need no torch.
 
 
 def content_hash(solution):
-    """The contest's SHA-1 of a solution."""
+    """Returns the contest's SHA-1 of a solution."""
     spec = solution["spec"]
     parts = [solution["definition"], spec["language"], spec["entry_point"], spec.get("binding") or ""]
     parts += spec.get("dependencies") or []
@@ -252,7 +255,7 @@ def package_name(prefix, solution):
 
 
 def module_name(package, file):
-    """The module of an entry file, such as pkg.sub.kernel for sub/kernel.py."""
+    """Returns the module of an entry file, such as pkg.sub.kernel for sub/kernel.py."""
     if not file.endswith(".py"):
         raise Failure("build", f"Entry file '{file}' is not a Python file")
     parts = [p for p in file[: -len(".py")].split("/") if p not in ("", ".")]
@@ -271,8 +274,9 @@ def write_sources(folder, sources):
 
 
 def import_entry(module, symbol, dependencies=(), stub=None):
-    """The entry function. A missing package is the machine's fault if the solution names it as a dependency. stub, unless it is
-    None, makes a missing package of the contest's image importable; its argument is the error of the first use."""
+    """Returns the entry function. A missing package is an error of the machine if the solution names it as a
+    dependency. stub, if not None, makes a missing package of the contest's image importable; its argument is the error
+    to raise at the first use."""
     try:
         loaded = importlib.import_module(module)
     except BaseException as e:
@@ -304,7 +308,7 @@ def describe_import(e):
 
 
 def check_signature(entry, inputs, outputs, destination_passing):
-    """Raises where entry cannot be called with that many arguments. What Python cannot introspect passes."""
+    """Raises a Failure if entry does not take that many arguments. Callables without a known signature pass."""
     try:
         signature = inspect.signature(entry)
     except (ValueError, TypeError):
@@ -323,7 +327,7 @@ def check_signature(entry, inputs, outputs, destination_passing):
 
 
 def annotated_results(entry, signature):
-    """How many values the return annotation names; None where it leaves the number open."""
+    """Returns the number of values in the return annotation, or None if it is open."""
     annotation = signature.return_annotation
     if isinstance(annotation, str):
         try:
@@ -343,7 +347,7 @@ def annotated_results(entry, signature):
 
 
 def results(value, count, any_count):
-    """The list of values that a value-returning call gave. any_count leaves their number to the parent's judgement."""
+    """Returns the values of a value-returning call as a list. any_count leaves checking their number to the parent."""
     if isinstance(value, tuple) and len(value) < 2:
         value = value[0] if value else None
     if isinstance(value, (tuple, list)):
@@ -385,16 +389,16 @@ def driver_version():
         return ""
 
 
-# CUPTI's activity records. They are only collected here: fisub makes the times of them.
+# CUPTI's activity records. They are only collected here; fisub computes the times.
 
 MEMCPY, MEMSET, DRIVER, RUNTIME, KERNEL = 1, 2, 4, 5, 10
-# By kind, how much of a record is handed on: up to the last field that is read. What follows in that of a kernel is the
-# address of its name, for which an index is put.
+# By kind, the number of bytes of a record to pass on, up to the last field used. In a kernel's record the address of
+# its name follows, which is replaced by an index.
 READ = {MEMCPY: 48, MEMSET: 48, DRIVER: 36, RUNTIME: 36, KERNEL: 104}
 BUFFER_BYTES, MAX_BUFFERS = 8 << 20, 48
-MAX_RECORD_BYTES = 96 << 20  # handed on
+MAX_RECORD_BYTES = 96 << 20  # total to pass on
 MAX_NAMES, MAX_NAME = 1 << 14, 1 << 16
-MAX_LIMIT_REACHED = 12  # CUPTI's word for the end of a buffer
+MAX_LIMIT_REACHED = 12  # CUPTI's status for the end of a buffer
 FLUSH_FORCED = 1
 
 REQUESTED = ctypes.CFUNCTYPE(None, ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_size_t), ctypes.POINTER(ctypes.c_size_t))
@@ -416,11 +420,11 @@ FUNCTIONS = {
 
 
 class Unavailable(Exception):
-    """Why CUPTI cannot be used."""
+    """The reason why CUPTI cannot be used."""
 
 
 def loaded_libraries(name):
-    """Paths of the libraries that this process has loaded whose names begin with name."""
+    """Returns the paths of loaded libraries whose names begin with name."""
     found = []
     try:
         with open("/proc/self/maps") as f:
@@ -434,8 +438,8 @@ def loaded_libraries(name):
 
 
 def cupti_paths(major):
-    """Where libcupti of that CUDA release may be: loaded already, which torch's is, in NVIDIA's wheels, in a toolkit, or where
-    the loader looks."""
+    """Returns possible paths of libcupti for that CUDA release: already loaded, as torch's is, in NVIDIA's wheels, in a
+    toolkit, or on the loader's path."""
     name = f"libcupti.so.{major}"
     paths = loaded_libraries("libcupti.so")
     try:
@@ -451,19 +455,19 @@ def cupti_paths(major):
 
 
 def open_cupti(paths):
-    """The first that can be loaded."""
+    """Returns the first one that can be loaded."""
     why = ""
     for path in paths:
         try:
             return CUPTI(path)
         except Unavailable as e:
-            if not why and "No such file or directory" not in str(e):  # what most of them say
+            if not why and "No such file or directory" not in str(e):  # the error of most paths
                 why = str(e)
     raise Unavailable(why or f"no {paths[-1]}")
 
 
 def demangler():
-    """A function that gives the name that a C++ symbol stands for, or the symbol."""
+    """Returns a function that demangles C++ symbols and returns other symbols unchanged."""
     try:
         demangle, free = getattr(ctypes.CDLL("libstdc++.so.6"), "__cxa_demangle"), ctypes.CDLL(None).free
     except (OSError, AttributeError):
@@ -484,14 +488,14 @@ def demangler():
 
 
 class Records:
-    """CUPTI's records in the form that fisub reads."""
+    """CUPTI's records in fisub's format."""
 
     def __init__(self, plain):
         self.data, self.names, self.lost, self.plain = bytearray(), [], 0, plain
         self.indices = {}
 
     def add(self, address, end):
-        """Takes the record at address, in a buffer that is filled up to end."""
+        """Adds the record at address, in a buffer filled up to end."""
         kind = ctypes.c_uint32.from_address(address).value
         size = READ.get(kind)
         if size is None:
@@ -510,7 +514,7 @@ class Records:
         self.data += record
 
     def name(self, address):
-        """The index of the name at address, of which only the text stays: a module that is unloaded takes its names along."""
+        """Returns the index of the name at address. It copies the text, because unloading a module frees its names."""
         symbol = ctypes.string_at(address) if address else b""
         index = self.indices.get(symbol)
         if index is None and len(self.names) < MAX_NAMES and len(symbol) <= MAX_NAME:
@@ -523,7 +527,7 @@ class Records:
 
 
 class CUPTI:
-    """CUPTI of this process. A recording lasts from begin to end."""
+    """CUPTI in this process. A recording lasts from begin to end."""
 
     def __init__(self, path):
         try:
@@ -539,8 +543,8 @@ class CUPTI:
         if self.lib.cuptiGetVersion(ctypes.byref(version)) != 0:
             raise Unavailable(f"{path}: cuptiGetVersion")
         self.version, self.clock, self.subscriber = version.value, ctypes.c_uint64(), ctypes.c_void_p()
-        self.buffers, self.free, self.full, self.refused = {}, [], [], 0  # by address; all that CUPTI ever got stay
-        # CUPTI calls these on a thread of its own too, as long as the process lives.
+        self.buffers, self.free, self.full, self.refused = {}, [], [], 0  # by address; never freed
+        # CUPTI also calls these on a thread of its own until the process ends.
         self.callbacks = REQUESTED(self.requested), COMPLETED(self.completed), CALLBACK(lambda *_: None)
 
     def requested(self, buffer, size, most):
@@ -566,13 +570,13 @@ class CUPTI:
             raise Unavailable(f"{name}: {text.value.decode() if known else f'error {status}'}")
 
     def forget(self):
-        """Takes back what was recorded."""
+        """Discards the recording."""
         full, self.full, self.refused = self.full, [], 0
         self.free += [buffer for _, _, buffer, _ in full if buffer]
 
     def begin(self):
-        """Starts recording; what CUPTI refuses is Unavailable. It does where another profiler is at work, on some virtual GPUs,
-        and where the driver lets only root profile."""
+        """Starts recording. It raises Unavailable with another active profiler, on some virtual GPUs, and if the driver
+        allows only root to profile."""
         self.forget()
         on, (requested, completed, ignore) = [], self.callbacks
         self.step("cuptiSubscribe", ctypes.byref(self.subscriber), ignore, None)
@@ -588,13 +592,13 @@ class CUPTI:
             raise
 
     def now(self):
-        """CUPTI's clock in ns, 0 where it fails."""
+        """Returns CUPTI's clock in ns, or 0 if it fails."""
         return self.clock.value if self.lib.cuptiGetTimestamp(ctypes.byref(self.clock)) == 0 else 0
 
     def stop(self):
-        """Ends the recording, and hands over what CUPTI still holds. The work on the device must be done."""
+        """Ends the recording and collects the records that CUPTI still holds. The device must be idle."""
         failed = None
-        # The first flush leaves a buffer with an unfinished record where it is; after it, the second one finds none of the kind.
+        # The first flush skips a buffer with an unfinished record. The forced one after it finds no such buffer.
         steps = [("cuptiActivityFlushAll", 0), ("cuptiActivityFlushAll", FLUSH_FORCED)]
         for name, value in steps + [("cuptiActivityDisable", kind) for kind in READ]:
             try:
@@ -606,7 +610,7 @@ class CUPTI:
             raise failed
 
     def end(self):
-        """Ends the recording and gives the records."""
+        """Ends the recording and returns the records."""
         self.stop()
         records, dropped, places = Records(demangler()), ctypes.c_size_t(), {(None, 0)}
         for context, stream, buffer, valid in self.full:
@@ -626,7 +630,7 @@ class CUPTI:
 
 
 class Device:
-    """A GPU through torch.cuda, or the CPU's memory, where Triton kernels run on the virtual GPU."""
+    """A GPU through torch.cuda, or CPU memory, with Triton kernels running on the virtual GPU."""
 
     def __init__(self, kind, ordinal, tell):
         self.emulated, self.vgpu, self.tell = kind != "cuda", None, tell
@@ -645,7 +649,7 @@ class Device:
                 raise Failure("machine", f"python: there is no CPU {ordinal}", code="no-ordinal")
             self.device = torch.device("cpu")
             return
-        self.tracer = None  # or CUPTI, or why there is none
+        self.tracer = None  # a CUPTI, or the error why CUPTI is unavailable
         if torch.version.cuda is None:
             raise Failure("machine", f"python: torch {torch.__version__} of {sys.executable} is built without CUDA", code="no-torch-cuda")
         if not torch.cuda.is_available():
@@ -658,8 +662,8 @@ class Device:
         self.wait(self.device)
 
     def pretend(self, texts, cache, folder, prebuilt):
-        """Gives an emulated run the CUDA device that sources of those texts look for. folder is the solution's own; prebuilt is
-        that of Solution."""
+        """Gives an emulated run the CUDA device that sources with those texts need. folder is the solution's own;
+        prebuilt is Solution.prebuilt."""
         if not self.emulated:
             return
         here = os.path.dirname(os.path.abspath(__file__))
@@ -677,7 +681,7 @@ class Device:
             self.vgpu.install(self.machine)
 
     def does(self, f):
-        """What the solution does, where it sees its device."""
+        """Runs f, which is code of the solution, with its device visible."""
         if self.vgpu is None:
             return f()
         with self.pretence:
@@ -701,7 +705,8 @@ class Device:
             "multiprocessors": int(p.multi_processor_count), "uuid": f"GPU-{uuid}" if uuid else ""}
 
     def bandwidth(self):
-        """Of the memory, in bytes a second: its clock times its width, two transfers a clock. 0 where the driver does not tell."""
+        """Returns the memory's bandwidth in bytes per second: clock times width, two transfers per clock; 0 if the
+        driver does not report it."""
         kilohertz, bits, device = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
         try:
             cuda = ctypes.CDLL("libcuda.so.1")
@@ -731,12 +736,12 @@ class Device:
             self.torch.cuda._sleep(STALL_CYCLES)
 
     def octets(self, t):
-        """The bytes of a tensor, in a copy where it is not contiguous."""
+        """Returns the bytes of a tensor, copied if it is not contiguous."""
         return t.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(self.torch.uint8)
 
     def copies(self, tensors, rooms):
-        """The bytes of tensors of the device as they are in the order of its stream, in the room for each, if there is one. None
-        stands for what is no tensor."""
+        """Returns copies, made in stream order, of the bytes of tensors on the device, in rooms that fit. Entries
+        without a tensor are None."""
         def copy():
             return [t if t is None else self.octets(t).clone() if room is None or room.numel() != t.numel() * t.element_size()
                     else room.copy_(self.octets(t)) for t, room in zip(tensors, rooms, strict=True)]
@@ -747,7 +752,7 @@ class Device:
             return copy()
 
     def restore(self):
-        """Undoes a submission's choice of device and stream, and forgets its faults."""
+        """Undoes a submission's choice of device and stream, and clears its faults."""
         if self.vgpu:
             self.machine.restore()
         if not self.emulated:
@@ -767,7 +772,7 @@ class Device:
         return found
 
     def tensor(self, spec, guard):
-        """Memory for a tensor, as one of uint8, and the same with the guards before and behind it."""
+        """Returns memory for a tensor, as uint8, and the same memory with its guards."""
         size = spec["bytes"]
         band = self.torch.empty(guard + size + guard, dtype=self.torch.uint8, device=self.device)
         if guard:
@@ -776,19 +781,20 @@ class Device:
         return data, band
 
     def view(self, spec, data):
-        """A tensor object of its own on memory that tensor gave, which begins with its storage, as one of torch.empty does."""
+        """Returns a new tensor object on memory from the method tensor. Like one of torch.empty, it begins with its
+        storage."""
         shape = list(spec.get("shape") or [])
         if spec["dtype"] == "float4_e2m1" and shape:
-            shape[-1] //= 2  # two elements a byte
+            shape[-1] //= 2  # two elements per byte
         data = self.torch.utils.dlpack.from_dlpack(self.torch.utils.dlpack.to_dlpack(data))
         return data.view(self.dtype(spec["dtype"])).view(shape)
 
     def gap(self, size):
-        """Memory that nothing uses."""
+        """Returns unused memory."""
         return self.torch.empty(size, dtype=self.torch.uint8, device=self.device)
 
     def fill(self, data, spec):
-        """Copies what a file holds, as spec says, into the bytes of a tensor."""
+        """Copies contents from the file described by spec into the bytes of a tensor."""
         size, offset = spec["bytes"], spec["offset"]
         if size == 0:
             return
@@ -801,10 +807,10 @@ class Device:
                 view = self.torch.frombuffer(m, dtype=self.torch.uint8, count=size, offset=skip)
                 data.copy_(view)
                 self.synchronize()
-                del view  # or the mapping could not be closed
+                del view  # otherwise the mapping cannot be closed
 
     def shape(self, t):
-        """Name of the dtype and shape of a tensor, in the words of the format."""
+        """Returns the dtype's name in the format, and the shape."""
         name, shape = str(t.dtype).removeprefix("torch."), list(t.shape)
         if name == "float4_e2m1fn_x2":
             name = "float4_e2m1"
@@ -815,7 +821,7 @@ class Device:
 
 @contextlib.contextmanager
 def opened(spec):
-    """The descriptor of the file that holds a tensor."""
+    """Opens the file that holds a tensor and yields its descriptor."""
     if "fd" in spec:
         yield spec["fd"]
         return
@@ -827,12 +833,12 @@ def opened(spec):
 
 
 def first_difference(a, b):
-    """The index of the first byte in which two tensors of as many bytes differ, or -1."""
+    """Returns the index of the first differing byte of two tensors of equal size, or -1."""
     return int((a != b).byte().argmax()) if a.numel() and not a.equal(b) else -1
 
 
 def write(fd, t, offset):
-    """Writes a contiguous tensor of the CPU to a file, which grows as needed."""
+    """Writes a contiguous CPU tensor to a file, which grows as needed."""
     size, done = t.numel() * t.element_size(), 0
     if size == 0:
         return
@@ -842,25 +848,27 @@ def write(fd, t, offset):
 
 
 class Solution:
-    """A built solution, and the arguments that were loaded for it. If only is set, what takes compilers is built for another
-    process, and nothing is loaded."""
+    """A built solution and its loaded arguments. If only is set, it builds the parts that need compilers, for another
+    process, and loads nothing."""
 
     def __init__(self, device, cache, definition, solution, only=False):
         self.device, self.only, self.cache = device, only, os.path.realpath(cache)
         device.cache = self.cache
         key = hashlib.sha256(json.dumps(solution).encode()).hexdigest()[:32]
-        # No other process has written to the sources' folder. In the other one is what the solution compiles by itself.
+        # No other process has written to the folder of the sources. The other folder holds the solution's own
+        # compiled files.
         self.fresh_folder = os.path.join(os.path.realpath(tempfile.mkdtemp()), "python", key)
         self.own_folder = os.path.join(os.path.realpath(os.environ.get("FISUB_OWN_CACHE") or os.path.join(cache, "python")), key)
         self.outputs = list(definition["outputs"].items())
-        # Those with memory of their own: the others are an input each, changed in place.
+        # Outputs with their own memory. Each of the others is an input changed in place.
         own = [name for name, output in self.outputs if output.get("param") not in definition["inputs"]]
         self.names = [*definition["inputs"], *own]
         spec = solution["spec"]
         self.destination_passing = spec.get("destination_passing_style", True)
-        # Of what is loaded: the request, with the contents that the inputs were given last; for each argument its memory as
-        # Device.tensor gives it, None where it is no tensor; for each output its name, spec and memory, where it is passed; the
-        # argument that each output is, None where it is returned; what was there before moves, that of the load first; gaps.
+        # State of a load. loaded: the request, with the last contents of the inputs. places: by argument, its memory
+        # from Device.tensor, or None if it is not a tensor. results: by output, its name, spec and memory, None if
+        # not passed. at: by output, its argument, or None if it is returned. before: the state before each move,
+        # starting with the load's.
         self.args, self.results, self.any_count, self.loaded, self.places, self.before = None, [], False, None, [], []
         self.at, self.gaps = [], []
         file, _, symbol = spec["entry_point"].partition("::")
@@ -890,8 +898,8 @@ class Solution:
         guard(self.device, "build", lambda: self.device.pretend(texts, self.cache, self.own_folder, self.prebuilt))
 
     def prebuilt(self, name, parts, make):
-        """Returns the folder of what make, which is given a folder to write to, has built from parts. A process that may run code
-        of a submission only reads it."""
+        """Returns the folder that was built from parts. If it is missing, make(folder) builds it. A process that may
+        run submitted code only reads it."""
         machine = [sys.version, str(self.device.torch.__version__), self.device.info()["arch"]]
         chosen = [os.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH", "TORCH_CUDA_ARCH_LIST", "TVM_FFI_CUDA_ARCH_LIST", "CXX")]
         key = hashlib.sha256(json.dumps([machine, chosen, parts]).encode()).hexdigest()[:32]
@@ -918,7 +926,7 @@ class Solution:
         if not file.endswith(suffixes):
             raise Failure("build", f"Entry file type not recognized. Must be one of {list(suffixes)}, got {os.path.splitext(file)[1]}.")
         cuda = solution["spec"]["language"] == "cuda"
-        # A virtual environment has its own ninja, although the environment need not be activated.
+        # A virtual environment has its own ninja, even if it is not activated.
         os.environ["PATH"] = os.pathsep.join([os.environ.get("PATH", os.defpath), os.path.dirname(sys.executable)])
         if shutil.which("ninja") is None:
             raise Failure("machine", "python: torch builds extensions with ninja, which is not on PATH", code="no-ninja")
@@ -996,7 +1004,7 @@ class Solution:
 
         def call(*args):
             value = function(*args)
-            if isinstance(value, list):  # tvm-ffi's Array, which the official evaluator takes for one value
+            if isinstance(value, list):  # tvm-ffi's Array, which the official evaluator treats as one value
                 raise ValueError(f"Single value returned but {len(self.outputs)} outputs expected")
             return value
 
@@ -1011,7 +1019,7 @@ class Solution:
             self.device.machine.first = True
 
     def place(self):
-        """Allocates the tensors of what is loaded."""
+        """Allocates the tensors of the request."""
         guard = self.loaded.get("guard", 0)
         if guard < 0 or guard % 256 != 0:
             raise Failure("machine", f"python: guard of {guard} bytes")
@@ -1037,18 +1045,18 @@ class Solution:
         self.args = args
 
     def fresh(self):
-        """Puts a tensor object that no call has changed in the place of each argument, as the official harness does in each
-        trial: a call can bind one to other memory, or give it another shape."""
+        """Replaces each argument by an unmodified tensor object, as the official harness does in each trial: a call can
+        rebind one to other memory or change its shape."""
         specs = [v.get("tensor") for v in self.inputs()] + [spec for i, (_, spec, _) in enumerate(self.results) if not self.in_place(i)]
         self.args = [arg if place is None else self.device.view(spec, place[0])
                      for arg, place, spec in zip(self.args, self.places, specs, strict=False)]
 
     def in_place(self, i):
-        """Whether output i is an input."""
+        """Returns whether output i is an input."""
         return self.at[i] is not None and self.at[i] < len(self.inputs())
 
     def renew(self):
-        """Gives the inputs that are changed in place what they were given last."""
+        """Restores the last contents of inputs that are changed in place."""
         for i, (_, _, data) in enumerate(self.results):
             if self.in_place(i):
                 try:
@@ -1057,8 +1065,8 @@ class Solution:
                     raise Failure("machine", f"input {self.at[i]}: {describe(e)}") from None
 
     def whole(self, value):
-        """All outputs: what a call that returns outputs gave, and the inputs that it has changed, as their memory is; None
-        where they were all passed."""
+        """Returns all outputs, or None if they were all passed: the values returned by the call, and the memory of the
+        inputs that it changes."""
         if self.destination_passing:
             return None
         changed = [i for i in range(len(self.at)) if self.in_place(i)]
@@ -1068,11 +1076,11 @@ class Solution:
         return own
 
     def memory(self, i):
-        """A tensor object of its own on the memory of output i."""
+        """Returns a new tensor object on the memory of output i."""
         return self.device.view(*self.results[i][1:])
 
     def passed(self):
-        """The tensor objects that were passed for the outputs; of an input that is changed in place its memory counts."""
+        """Returns the tensor objects passed for the outputs. For an input changed in place this is its memory."""
         return [self.memory(i) if self.in_place(i) else self.args[at] for i, at in enumerate(self.at)]
 
     def inputs(self):
@@ -1094,7 +1102,7 @@ class Solution:
         return self.device.view(value["tensor"], data)
 
     def judged(self):
-        """Calls as the official harness does where it judges."""
+        """Calls the solution as the official harness does when it judges."""
         if self.device.vgpu:
             self.device.machine.arguments, self.device.machine.tuned = self.bounds(), 0.0
             self.device.machine.look()
@@ -1102,7 +1110,7 @@ class Solution:
             return self.device.does(lambda: self.entry(*self.args))
 
     def bounds(self):
-        """What kernels may use of the arguments' memory, as Machine.arguments has it."""
+        """Returns the memory of the arguments that kernels may use, for Machine.arguments."""
         return {place[0].data_ptr(): (place[0].numel(), f"argument {i} ({self.names[i]})", i < len(self.inputs()) and i not in self.at)
                 for i, place in enumerate(self.places) if place}
 
@@ -1124,8 +1132,8 @@ class Solution:
         return self.store(out, guard(self.device, "call", lambda: self.whole(value)), 0)
 
     def store(self, fd, values, base):
-        """Writes the outputs into a file from base on: values, which were returned, or, where that is None, those that were passed,
-        as the objects that were passed are now. It describes them where the request for them does not."""
+        """Writes the outputs to a file, starting at base: values if they were returned, or the passed objects if values
+        is None. It returns a description of the outputs if they differ from the request's."""
         if values is not None:
             return {"outputs": guard(self.device, "call", lambda: self.returned(fd, values, base))}
         if any(self.altered(i) for i in range(len(self.results))):
@@ -1135,18 +1143,18 @@ class Solution:
         return {}
 
     def altered(self, i):
-        """Whether the object that was passed for output i is no longer what was passed."""
+        """Returns whether the object passed for output i has changed."""
         now, was = self.passed()[i], self.memory(i)
         return (self.moved(i) or now.dtype != was.dtype or now.shape != was.shape or now.stride() != was.stride()
                 or now.is_conj() or now.is_neg() or now.layout != was.layout)
 
     def moved(self, i):
-        """Whether it lies in other memory."""
+        """Returns whether the object passed for output i is in other memory now."""
         now, data = self.passed()[i], self.results[i][2]
         return now.device != data.device or now.numel() > 0 and now.data_ptr() != data.data_ptr()
 
     def bound(self, i):
-        """The argument in whose memory it lies now, or -1."""
+        """Returns the argument in whose memory output i is now, or -1."""
         at = self.passed()[i].data_ptr()
         for other, place in enumerate(self.places):
             if place and place[0].data_ptr() <= at < place[0].data_ptr() + place[0].numel():
@@ -1154,7 +1162,7 @@ class Solution:
         return -1
 
     def returned(self, fd, values, end):
-        """Writes results one behind the other from end on, and describes them."""
+        """Writes values one after the other, starting at end, and returns their descriptions."""
         outputs = []
         for i, v in enumerate(values):
             name, spec, _ = self.results[i] if i < len(self.results) else (str(i), {"dtype": "float32"}, None)
@@ -1162,7 +1170,7 @@ class Solution:
             if not isinstance(v, torch.Tensor):
                 dtype = self.device.dtype(spec["dtype"])
                 try:
-                    v = torch.tensor(v, dtype=dtype, device="cpu")  # also of arrays and lists, as the official harness does
+                    v = torch.tensor(v, dtype=dtype, device="cpu")  # arrays and lists too, as the official harness does
                 except (TypeError, ValueError, RuntimeError):
                     raise TypeError(f"output '{name}' is of type {type(v).__name__}, not a tensor or numbers") from None
             if self.destination_passing and v.device != self.device.device:
@@ -1178,7 +1186,7 @@ class Solution:
         return outputs
 
     def check(self, request):
-        """Looks for what a call must not do."""
+        """Checks calls for forbidden side effects."""
         strays = {"changed": [], "outside": []}
         before = request.get("move") or request.get("back")
         if before:
@@ -1200,13 +1208,13 @@ class Solution:
         return found | strays
 
     def strays(self, found):
-        """Adds what was written where nothing may be."""
+        """Adds forbidden writes to found."""
         found["changed"] += [{"arg": i, "offset": at} for i, v in enumerate(self.inputs())
                              if v.get("tensor") and i not in self.at and (at := self.changed(i)) >= 0]
         found["outside"] += [{"arg": i, "offset": at} for i, place in enumerate(self.places) if place for at in self.outside(*place)]
 
     def change(self, inputs):
-        """Gives inputs new contents, where they are."""
+        """Replaces the contents of inputs at their present addresses."""
         if len(inputs) > len(self.inputs()):
             raise Failure("machine", f"python: contents for {len(inputs)} inputs of {len(self.inputs())}")
         for i, spec in enumerate(inputs):
@@ -1222,12 +1230,12 @@ class Solution:
             self.inputs()[i] = {"tensor": spec}
 
     def probe(self, out):
-        """Makes a call while the stream is busy, and compares its outputs as they are behind it in the stream's order with what
-        they are when the device is idle."""
+        """Makes a call while the stream is busy, and compares its outputs after it in stream order with those when the
+        device is idle."""
         d = self.device
         self.fresh()
         self.renew()
-        # To allocate memory behind the call could wait for it.
+        # Allocating memory after the call could wait for it.
         rooms = [data if data is None else d.torch.empty_like(data) for _, _, data in self.results]
 
         def call():
@@ -1241,7 +1249,7 @@ class Solution:
             return values, [-1 if now is None else first_difference(was, d.octets(now)) for was, now in zip(early, mine, strict=True)]
 
         values, differences = guard(d, "call", call)
-        late, number = [], len(self.inputs())  # of the next output that is no input
+        late, number = [], len(self.inputs())  # of the next output that is not an input
         for i, at in enumerate(differences):
             in_place = i < len(self.at) and self.in_place(i)
             late += [{"arg": self.at[i] if in_place else number, "offset": at}] * (at >= 0)
@@ -1250,22 +1258,22 @@ class Solution:
         return found | self.store(out, None if self.destination_passing else values, 0)
 
     def changed(self, i):
-        """The first byte of input i that is not what the input was given, or -1."""
+        """Returns the first byte of input i that differs from the given contents, or -1."""
         data = self.places[i][0]
         given = self.device.torch.empty_like(data)
         self.device.fill(given, self.inputs()[i]["tensor"])
         return first_difference(data, given)
 
     def outside(self, data, band):
-        """Where something was written beside a tensor: at most once before it, next to it, and once behind it."""
+        """Returns the offsets of writes outside a tensor: at most one before it, the nearest, and one after it."""
         guard, size = self.loaded.get("guard", 0), data.numel()
         whole = self.device.torch.full((guard,), CANARY, dtype=data.dtype, device=data.device)
         before, behind = first_difference(band[:guard].flip(0), whole), first_difference(band[guard + size:], whole)
         return [-1 - before] * (before >= 0) + [size + behind] * (behind >= 0)
 
     def measure(self, plan, tell):
-        """Times calls, by CUPTI's records, of which fisub makes the times, or by CUDA events. tell is called as a plan's Timing.
-        Which timer takes the place of another is fisub's decision."""
+        """Times calls with CUPTI's records, from which fisub computes the times, or with CUDA events. tell is called
+        like a plan's Timing. fisub decides whether to fall back to another timer."""
         d, cupti = self.device, None
         self.fresh()
         if d.emulated:
@@ -1318,9 +1326,9 @@ class Solution:
             return {"recorded": {"failed": str(e)}}
 
     def trials(self, plan, tell, timed):
-        """What timed gives for each call of each trial, and the timed calls whose outputs the plan wants. A trial is one call, five
-        more and the warm-up calls, and then, for each sample, the zero-fill of twice the L2 and the timed call. Before each call,
-        inputs that are changed in place are put back, and other outputs are poisoned."""
+        """Returns the result of timed for each call of each trial, and the judged calls. A trial is one call, five
+        more, the warm-up calls and then, for each sample, zeroing twice the L2's size and the timed call. Before each
+        call, inputs changed in place are restored and other outputs poisoned."""
         d, begun = self.device, time.monotonic()
         self.renew()
         kept = [(data, data.clone()) for i, (_, _, data) in enumerate(self.results) if self.in_place(i)]
@@ -1365,7 +1373,7 @@ class Solution:
                 row.append(sample)
                 if len(judged) < len(wanted) and calls == wanted[len(judged)]:
                     judged.append({"call": calls} | self.store(plan["out"], self.whole(value), len(judged) * plan["stride"]))
-                del value  # its memory is the next call's
+                del value  # so that the next call can reuse its memory
                 calls += 1
             if row:
                 trials.append(row)
@@ -1377,8 +1385,8 @@ class Solution:
 
 
 def guard(device, kind, f):
-    """Runs the solution's code. Whatever it raises is a Failure of that kind, or a fault, when the device is lost; a copy
-    of this process that the code forked ends here."""
+    """Runs the solution's code. Any exception becomes a Failure of that kind, or a fault if the device is lost. A copy
+    of this process forked by the code ends here."""
     pid = os.getpid()
     try:
         return f()
@@ -1397,7 +1405,7 @@ def guard(device, kind, f):
 
 
 def full():
-    """Whether there is no room for temporary files."""
+    """Returns whether the disk for temporary files is full."""
     try:
         with tempfile.TemporaryFile() as f:
             os.posix_fallocate(f.fileno(), 0, 1 << 20)
@@ -1407,7 +1415,7 @@ def full():
 
 
 def lost(device):
-    """ "fault" where the device fails although nothing more was asked of it: errors of the context stay for good."""
+    """Returns "fault" if the device fails without new work, because errors of the context are permanent."""
     try:
         device.synchronize()
     except BaseException:
@@ -1416,14 +1424,14 @@ def lost(device):
 
 
 class Server:
-    """Answers requests; tell is called with what is to be told before an answer."""
+    """Answers requests. tell sends messages before an answer."""
 
     def __init__(self, tell):
         self.device, self.solution, self.cache, self.tell = None, None, "", tell
-        self.files = []  # descriptors that came with requests since the last load
+        self.files = []  # descriptors received since the last load
 
     def attach(self, request, files):
-        """Puts descriptors in the place of their numbers in a request."""
+        """Replaces the numbers of descriptors in a request by the descriptors."""
         if "load" in request:
             for fd in self.files:
                 with contextlib.suppress(OSError):
@@ -1476,8 +1484,8 @@ class Server:
 
 
 class Pipes:
-    """The protocol's descriptors, moved where a solution that closes or inherits descriptors is unlikely to hit them; and
-    copies of the standard ones, to put back."""
+    """The protocol's descriptors, moved to numbers that a solution is unlikely to close or inherit, and copies of the
+    standard ones to restore."""
 
     def __init__(self):
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -1500,7 +1508,7 @@ class Pipes:
                 pass
 
     def read(self):
-        """The next request, and the descriptors that came with it; None at the end."""
+        """Returns the next request and its descriptors, or None at the end."""
         parts, files = [], []
         while not parts or b"\n" not in parts[-1]:
             data, messages, _, _ = self.requests.recvmsg(1 << 16, socket.CMSG_SPACE(4 * MAX_FILES), socket.MSG_CMSG_CLOEXEC)
@@ -1521,7 +1529,7 @@ class Pipes:
             data = data[os.write(self.replies, data):]
 
     def settle(self):
-        """Hands on what was printed, and puts back descriptors that a solution closed or replaced."""
+        """Flushes printed output, and restores descriptors that a solution closed or replaced."""
         for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
             try:
                 stream.flush()
@@ -1532,14 +1540,15 @@ class Pipes:
 
 
 def die_with_parent(parent):
-    """Ends this process and its children when fisub is gone: a hanging kernel would never read the end of the requests."""
+    """Ends this process and its children when fisub is gone: a hanging kernel would never notice the end of the
+    requests."""
     while os.getppid() == parent:
         time.sleep(0.5)
     os.killpg(0, signal.SIGKILL)
 
 
 def called(request):
-    """Whether a request asks for a call."""
+    """Returns whether a request asks for a call."""
     return "run" in request or request.get("check", {}).get("out") is not None
 
 
@@ -1549,7 +1558,7 @@ def main():
     pipes = Pipes()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=die_with_parent, args=(os.getppid(),), daemon=True).start()
-    # A sibling of this file must not be importable. Byte code of a solution's sources would serve no other process.
+    # A sibling of this file must not be importable. Byte code of a solution's sources is useless to other processes.
     del sys.path[0]
     sys.dont_write_bytecode = True
     server = Server(pipes.write)
@@ -1566,7 +1575,7 @@ def main():
     except BaseException:
         traceback.print_exc()
         os._exit(1)
-    os._exit(0)  # threads and exit hooks of a solution do not keep the process
+    os._exit(0)  # without waiting for a solution's threads and exit hooks
 
 
 if __name__ == "__main__":

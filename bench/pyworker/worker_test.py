@@ -118,7 +118,7 @@ class Signatures(Case):
         for f, want in ((gives_none, 0), (gives_one, 1), (gives_two, 2), (gives_many, None), (gives_text, 3), (gives_union, None), (two, None)):
             self.assertEqual(worker.annotated_results(f, inspect.signature(f)), want, f.__name__)
         worker.check_signature(gives_two, 1, 2, False)
-        worker.check_signature(gives_two, 0, 1, True)  # an annotation says nothing about destination-passing
+        worker.check_signature(gives_two, 0, 1, True)  # annotations do not matter for destination-passing
         with self.assertRaises(worker.Failure):
             worker.check_signature(gives_two, 1, 1, False)
 
@@ -142,7 +142,7 @@ class Results(unittest.TestCase):
 
 
 class Recording(unittest.TestCase):
-    """Records as CUPTI lays them out: 0xcc where nothing is read."""
+    """Records in CUPTI's layout, with 0xcc in unread bytes."""
 
     def setUp(self):
         self.records = worker.Records(lambda symbol: symbol.upper())
@@ -179,7 +179,7 @@ class Recording(unittest.TestCase):
         self.assertEqual((reply["version"], reply["lost"], len(base64.b64decode(reply["records"]))), (130001, 0, 5 * 108))
 
     def test_not_taken(self):
-        self.records.add(self.record(40, 3), 1 << 60)  # a kind that was not asked for
+        self.records.add(self.record(40, 3), 1 << 60)  # a kind that was not requested
         self.assertEqual((self.records.data, self.records.lost), (b"", 0))
         at = self.record(40, worker.RUNTIME)
         self.records.add(at, at + 35)  # cut off

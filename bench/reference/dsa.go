@@ -44,7 +44,7 @@ func runAttention(ctx context.Context, def *trace.Definition, in arguments) ([]*
 				cache.ReadFloat64s(key, e*width)
 				cachePos.ReadFloat64s(keyPos, e*widthPos)
 				logit := scale * (dot(query, key) + dot(queryPos, keyPos))
-				// Sums so far are relative to the largest logit so far.
+				// Sums are relative to the largest logit so far.
 				weight := 1.0
 				if logit > largest {
 					fade := math.Exp(largest - logit)
@@ -62,7 +62,7 @@ func runAttention(ctx context.Context, def *trace.Definition, in arguments) ([]*
 				}
 			}
 			for j := range sum {
-				sum[j] /= math.Max(total, 1) // at least 1 with an entry: that of the largest logit
+				sum[j] /= math.Max(total, 1) // at least 1, from the largest logit, if there is an entry
 			}
 			output.WriteFloat64s(sum, i*width)
 			lse.WriteFloat64s([]float64{(largest + math.Log(total)) / math.Ln2}, i)
@@ -124,8 +124,8 @@ func runIndexer(ctx context.Context, def *trace.Definition, in arguments) ([]*te
 	return []*tensor.Tensor{chosen}, nil
 }
 
-// indexKey is the key of a token of a page of the packed cache: of a page the float8_e4m3fn channels of all tokens come
-// first, then their float32 scales.
+// indexKey returns the key of a token in a page of the packed cache. A page holds the float8_e4m3fn channels of all
+// tokens, then their float32 scales.
 func indexKey(cache *tensor.Tensor, page, token int) []float64 {
 	tokens, width := cache.Shape[1], cache.Shape[3]-4
 	data := cache.Data[page*tokens*(width+4):]

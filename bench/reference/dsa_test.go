@@ -24,8 +24,8 @@ func int32s(shape []int, xs ...float64) *tensor.Tensor {
 	return x
 }
 
-// smallAttention has three tokens, two heads of two channels and one positional one, and two pages of two entries. Head
-// 0's logits are the first channel and the positional one of an entry, head 1's those with a factor of 2.
+// smallAttention has three tokens, two heads of two channels and one positional channel, and two pages of two
+// entries. Head 0's logits are an entry's first channel plus its positional one, head 1's are twice that.
 func smallAttention(t *testing.T) (*trace.Definition, map[string]any) {
 	def := small(t, "dsa_paged", attention,
 		"q_nope:T,H,D q_pe:T,H,E ckv_cache:P,S,D kpe_cache:P,S,E sparse_indices:T,K:int32 sm_scale", "output:T,H,D lse:T,H")
@@ -43,7 +43,8 @@ func TestAttentionByHand(t *testing.T) {
 	def, values := smallAttention(t)
 	output, lse := run(t, def, values)
 	x := math.Log(3) - 1
-	// Token 0 weighs its entries 3 and 0 as 3 to 1, and in head 1 as 9 to 1; token 1 has none; token 2 has entry 0 alone.
+	// Token 0 weighs its entries 3 and 0 as 3 to 1, and in head 1 as 9 to 1; token 1 has no entry; token 2 has only
+	// entry 0.
 	want := []float32{float32(.75 * x), 4, float32(.9 * x), 4.6, 0, 0, 0, 0, 0, 1, 0, 1}
 	if !near(output, want) {
 		t.Errorf("output: got %v, want %v", output, want)
@@ -53,7 +54,7 @@ func TestAttentionByHand(t *testing.T) {
 		!slices.Equal(lse[2:4], want[2:4]) || !near(lse[4:], want[4:]) {
 		t.Errorf("lse: got %v, want %v", lse, want)
 	}
-	// Logits whose exponentials float64 does not hold, in rising and in falling order.
+	// Logits whose exponentials overflow float64, in ascending and descending order.
 	for _, order := range [][]float64{{3, 0, -1}, {0, 3, -1}} {
 		values["sm_scale"] = 500.0
 		values["sparse_indices"] = int32s([]int{3, 3}, append(order, -1, -1, -1, 0, 0, 0)...)
@@ -65,9 +66,9 @@ func TestAttentionByHand(t *testing.T) {
 	}
 }
 
-// smallIndexer has two sequences over a cache of four pages of two tokens. Token i's key is (i+1, 0), by its scale; the
-// heads are (1, 0) and (-1, 0) with weights 2 and 100, so the score of token i is 2(i+1). Sequence 0 has pages 3, 0 and
-// 2 and four tokens: 6, 7, 0 and 1. Sequence 1 has page 1 and one token, 2.
+// smallIndexer has two sequences over a cache of four pages of two tokens. Token i's key is (i+1, 0), through its
+// scale; the heads are (1, 0) and (-1, 0) with weights 2 and 100, so the score of token i is 2(i+1). Sequence 0 has
+// pages 3, 0 and 2 and four tokens: 6, 7, 0 and 1. Sequence 1 has page 1 and one token, 2.
 func smallIndexer(t *testing.T) (*trace.Definition, map[string]any) {
 	def := small(t, "dsa_paged", indexer,
 		"q_index_fp8:B,H,D:float8_e4m3fn k_index_cache_fp8:P,S,ONE,W:int8 weights:B,H seq_lens:B:int32 block_table:B,C:int32",

@@ -12,7 +12,7 @@ import (
 	"fisub/internal/trace"
 )
 
-// A call holds the tensors of one run, with leading axes flattened to one of tokens. Sequence n owns the tokens
+// A call holds the tensors of one run, with the leading axes flattened to one of tokens. Sequence n has the tokens
 // starts[n] to starts[n+1]-1.
 type call struct {
 	q, k           *tensor.Tensor // (tokens, HQ, K)
@@ -23,19 +23,20 @@ type call struct {
 	scale          float64
 	starts         []int
 	hq, hv, kn, vn int
-	emptyIsZero    bool // a sequence without tokens has a zero new state, as in the contest's prefill reference
+	emptyIsZero    bool // the new state of a sequence without tokens is zero, as in the contest's prefill reference
 	variant
 
-	// Slots of the states that each sequence reads and leaves, and of those after each token. Below 0: a sequence that
-	// reads none is padding, with an output of 0; a state that has none is not stored.
+	// State slots: read and written by each sequence, and written after each token. A sequence that reads a negative
+	// slot is padding, with an output of 0. A state with a negative slot to write is not stored.
 	read, write, each []int
 
 	output      *tensor.Tensor // (tokens, HV, V)
 	newState    *tensor.Tensor // (slots, HV, V, K), or nil
-	tokenStates *tensor.Tensor // where each leads: newState, or (tokens, HV, V, K)
+	tokenStates *tensor.Tensor // written through each: newState, or (tokens, HV, V, K)
 }
 
-// A variant is what the inputs do not tell: queries and keys are normalised first, a state has its value channels last.
+// A variant holds facts that the inputs do not show: queries and keys are normalised first, value channels are last
+// in a state.
 type variant struct{ l2norm, vLast bool }
 
 func runGDN(ctx context.Context, def *trace.Definition, in arguments) ([]*tensor.Tensor, error) {
@@ -58,7 +59,7 @@ func newCall(def *trace.Definition, in arguments) (*call, error) {
 	c := &call{q: in["q"].Tensor, k: in["k"].Tensor, v: in["v"].Tensor, a: in["a"].Tensor, b: in["b"].Tensor,
 		aLog: in["A_log"].Tensor, dtBias: in["dt_bias"].Tensor, state: in["state"].Tensor, scale: in.number("scale"),
 		variant: known[textHash(def.Reference)]}
-	lead := len(c.q.Shape) - 2 // axes of tokens: batch and time, or time alone
+	lead := len(c.q.Shape) - 2 // axes of tokens: batch and time, or only time
 	c.hq, c.kn = c.q.Shape[lead], c.q.Shape[lead+1]
 	c.hv, c.vn = c.v.Shape[lead], c.v.Shape[lead+1]
 	if c.hq == 0 || c.hv%c.hq != 0 {
@@ -95,7 +96,7 @@ func newCall(def *trace.Definition, in arguments) (*call, error) {
 	return c, c.pool(def, in, stateShape)
 }
 
-// pool sets which slots are read and written: those of the sequences in their order, or those that the inputs name.
+// pool sets the slots to read and write: the sequences in order, or the slots given by the inputs.
 func (c *call) pool(def *trace.Definition, in arguments, stateShape []int) (err error) {
 	sequences, tokens := len(c.starts)-1, c.starts[len(c.starts)-1]
 	c.read = upTo(sequences)
@@ -125,7 +126,6 @@ func (c *call) pool(def *trace.Definition, in arguments, stateShape []int) (err 
 	return err
 }
 
-// upTo lists the numbers below n.
 func upTo(n int) []int {
 	list := make([]int, n)
 	for i := range list {
@@ -134,7 +134,7 @@ func upTo(n int) []int {
 	return list
 }
 
-// slots are the slots of a pool that an input names; any number below 0 is none.
+// slots returns the pool slots in an input. Negative numbers mean no slot.
 func (in arguments) slots(name string, pool int) ([]int, error) {
 	list := in[name].Tensor.Ints()
 	for i, slot := range list {
@@ -145,7 +145,7 @@ func (in arguments) slots(name string, pool int) ([]int, error) {
 	return list, nil
 }
 
-// once refuses a slot that is written twice: nothing says what it holds then.
+// once rejects a slot that is written twice, because its content would be undefined.
 func once(slots []int) error {
 	seen := map[int]bool{}
 	for _, slot := range slots {
@@ -157,7 +157,7 @@ func once(slots []int) error {
 	return nil
 }
 
-// split sets starts: batch rows of equal length, or the sequences that cu_seqlens cuts the tokens into.
+// split sets starts, from batch rows of equal length or from cu_seqlens.
 func (c *call) split(tokens []int, cu *tensor.Tensor) error {
 	if cu == nil {
 		for n := range tokens[0] + 1 {
@@ -242,7 +242,8 @@ func (h *head) run(sequence, hv int) {
 	h.store(h.newState, h.write[sequence], hv)
 }
 
-// store writes the state to a slot of to, unless there is none. A state with its value channels last is done with then.
+// store writes the state to a slot of to, unless to is nil or slot negative. It destroys a state whose value channels
+// are last.
 func (h *head) store(to *tensor.Tensor, slot, hv int) {
 	if to == nil || slot < 0 {
 		return
@@ -253,7 +254,7 @@ func (h *head) store(to *tensor.Tensor, slot, hv int) {
 	to.WriteFloat64s(h.s, (slot*h.call.hv+hv)*len(h.s))
 }
 
-// transpose makes of a matrix of that many rows its transpose.
+// transpose transposes in place a matrix with that many rows.
 func transpose(m []float64, rows int) {
 	old, columns := slices.Clone(m), len(m)/rows
 	for i, x := range old {
@@ -261,7 +262,7 @@ func transpose(m []float64, rows int) {
 	}
 }
 
-// unit divides x by its length: the root of the sum of squares and 1e-6.
+// unit divides x by the root of the sum of squares plus 1e-6.
 func unit(x []float64) {
 	length := math.Sqrt(dot(x, x) + 1e-6)
 	for i := range x {
@@ -269,11 +270,11 @@ func unit(x []float64) {
 	}
 }
 
-// step takes one token into the state s, (V, K), and reads it out: out = scale * S q, with
+// step adds one token to the state s, (V, K), and reads it out: out = scale * S q, with
 //
 //	S = decay*S + beta * (v - decay*S k) k^T
 //
-// Four rows share a pass: a sum waits for its last addition, the sums of other rows do not.
+// Four rows share a pass, because additions to one sum depend on each other and those to different sums do not.
 func step(out, s, q, k, v []float64, decay, beta, scale float64) {
 	n := len(k)
 	q = q[:n]
@@ -314,7 +315,7 @@ func step(out, s, q, k, v []float64, decay, beta, scale float64) {
 	}
 }
 
-// softplus is log(1 + e^x), and x itself above torch's threshold.
+// softplus returns log(1 + e^x), and x itself above torch's threshold.
 func softplus(x float64) float64 {
 	if x > 20 {
 		return x

@@ -11,24 +11,24 @@ import (
 	"fisub/internal/trace"
 )
 
-// Of the routing: experts form groups, of which some are kept, and of their experts some are chosen.
+// Routing constants: the number of groups of experts, of groups kept, and of experts chosen from these.
 const moeGroups, moeKept, moeChosen = 8, 4, 8
 
-// A choice is an expert that a token takes, and its weight.
+// A choice is a token that chose an expert, with its weight.
 type choice struct {
 	token  int
 	weight float64
 }
 
-// runMoE computes the experts of one rank that some token has chosen. An expert's matrices are read one row at a
-// time, once for all of its tokens; the tokens of one expert are in float64 at a time.
+// runMoE computes the experts of one rank that were chosen by some token. It reads an expert's matrices one row at a
+// time, once for all of its tokens, and holds the tokens of one expert at a time in float64.
 func runMoE(ctx context.Context, def *trace.Definition, in arguments) ([]*tensor.Tensor, error) {
 	x, w1, w2 := in["hidden_states"].Tensor, in["gemm1_weights"].Tensor, in["gemm2_weights"].Tensor
 	tokens, hidden := x.Shape[0], x.Shape[1]
 	local, inner := w2.Shape[0], w2.Shape[2]
 	experts := in["routing_logits"].Tensor.Shape[1]
 	xs, s1, s2 := in["hidden_states_scale"].Tensor, in["gemm1_weights_scale"].Tensor, in["gemm2_weights_scale"].Tensor
-	// blocks of the hidden, the first product's and the inner channels
+	// Blocks of the hidden, the first product's and the inner channels.
 	across, rows1, columns2 := xs.Shape[0], s1.Shape[1], s2.Shape[2]
 	if err := in.shaped(map[string][]int{
 		"routing_logits": {tokens, experts}, "routing_bias": {experts}, "hidden_states_scale": {across, tokens},
@@ -90,9 +90,9 @@ func runMoE(ctx context.Context, def *trace.Definition, in arguments) ([]*tensor
 	return []*tensor.Tensor{output}, nil
 }
 
-// route gives the weights of the experts that a token chooses. Scores are rounded to float32, in which the definition
-// compares them: which of two experts is better must not depend on digits that it does not have. Of equal ones the
-// first is better.
+// route returns the weights of the experts chosen by a token. It rounds scores to float32, in which the definition
+// compares them, so that the choice does not depend on digits that float32 does not have. The first of equal experts
+// wins.
 func route(logits, bias []float64, factor float64) map[int]float64 {
 	score, biased := make([]float32, len(logits)), make([]float32, len(logits))
 	for i, x := range logits {
@@ -121,7 +121,6 @@ func route(logits, bias []float64, factor float64) map[int]float64 {
 	return weights
 }
 
-// indices are n numbers from first on.
 func indices(first, n int) []int {
 	all := make([]int, n)
 	for i := range all {
@@ -130,19 +129,18 @@ func indices(first, n int) []int {
 	return all
 }
 
-// best sorts by falling score, keeping the order of equal ones.
+// best sorts all by descending score, keeping the order of equal ones.
 func best[T cmp.Ordered](all []int, score []T) []int {
 	slices.SortStableFunc(all, func(a, b int) int { return cmp.Compare(score[b], score[a]) })
 	return all
 }
 
-// A blockMatrix is matrix number index of a tensor of matrices, whose scales are one for each block.
+// A blockMatrix is matrix number index of a tensor of matrices with one scale per block.
 type blockMatrix struct {
 	values, scales       *tensor.Tensor
 	index, rows, columns int
 }
 
-// product multiplies the matrix with each of xs.
 func (m blockMatrix) product(ctx context.Context, xs [][]float64) [][]float64 {
 	out := make([][]float64, len(xs))
 	for i := range out {

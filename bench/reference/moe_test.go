@@ -14,8 +14,8 @@ import (
 
 const moe = "moe_fp8_block_scale_ds_routing_topk8_ng8_kg4_e32_h7168_i2048"
 
-// small makes a definition from fields NAME:AXES:DTYPE, where DTYPE may be missing for float32; NAME alone is a scalar.
-// Axis kN is const, N; all others are var.
+// small makes a definition from fields NAME:AXES:DTYPE. DTYPE defaults to float32; NAME alone is a scalar. Axis kN is
+// const with value N; all others are var.
 func small(t *testing.T, op, name, inputs, outputs string) *trace.Definition {
 	t.Helper()
 	axes := map[string]bool{}
@@ -70,12 +70,12 @@ func TestRoute(t *testing.T) {
 		}
 		return all
 	}
-	// two experts of each of the first four groups of four
+	// Two experts of each of the first four groups of four.
 	pairs := map[int]float64{0: 1, 1: 1, 4: 1, 5: 1, 8: 1, 9: 1, 12: 1, 13: 1}
 	lone := maps.Clone(pairs)
-	lone[16] = 1.9 // the best expert, in a group whose two best are worse than theirs
+	lone[16] = 1.9 // the best expert, but its group's two best are worse than the others
 	fifth := maps.Clone(pairs)
-	fifth[16], fifth[17] = 1.1, 1.1 // a better group takes the place of the last of the equal ones
+	fifth[16], fifth[17] = 1.1, 1.1 // a better group replaces the last of the equal ones
 	for _, c := range []struct {
 		name         string
 		logits, bias []float64
@@ -85,7 +85,7 @@ func TestRoute(t *testing.T) {
 			7: 1}},
 		{"a worse group", make([]float64, 16), at(16, map[int]float64{0: -1}), map[int]float64{2: 1, 3: 1, 4: 1, 5: 1, 6: 1,
 			7: 1, 8: 1, 9: 1}},
-		// scores .75 and .8, of which the latter is not chosen
+		// Scores .75 and .8, of which the latter is not chosen.
 		{"biased", at(32, map[int]float64{0: math.Log(3), 2: math.Log(4)}), at(32, pairs),
 			map[int]float64{0: 1.412, 1: 0.941, 4: 0.941, 5: 0.941, 8: 0.941, 9: 0.941, 12: 0.941, 13: 0.941}},
 		{"two best of a group", make([]float64, 32), at(32, lone), map[int]float64{0: 1, 1: 1, 4: 1, 5: 1, 8: 1, 9: 1, 12: 1,
@@ -97,7 +97,7 @@ func TestRoute(t *testing.T) {
 			t.Errorf("%s: got %v, want %v", c.name, got, c.want)
 		}
 	}
-	// A difference that float32 does not have does not decide.
+	// A difference below float32's precision does not decide.
 	logits := slices.Repeat([]float64{20}, 16)
 	logits[15] = 20.001
 	if got := route(logits, make([]float64, 16), 8); got[15] != 0 {
@@ -253,7 +253,7 @@ func TestMoERejects(t *testing.T) {
 	}
 }
 
-// The families are told apart by the names of definitions where those say what no input does.
+// Families are distinguished by the definition's name if no input distinguishes them.
 func TestKnowsNames(t *testing.T) {
 	def, _ := smallMoE(t)
 	def.Reference = contestReference(t, moe)
@@ -271,7 +271,6 @@ func TestKnowsNames(t *testing.T) {
 	}
 }
 
-// float32s reads all elements.
 func float32s(t *tensor.Tensor) []float32 {
 	dst := make([]float32, t.Len())
 	t.ReadFloat32s(dst, 0)

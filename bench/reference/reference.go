@@ -1,6 +1,6 @@
 // Package reference computes the expected outputs of the contest's definitions and their relatives in float64: the
-// gdn family, fp8 mixtures of experts, paged sparse attention and its indexer. It is plain loops on purpose and not
-// for timing; other definitions, and those whose reference has another text, need their Python reference.
+// gdn family, fp8 mixtures of experts, paged sparse attention and its indexer. It uses plain loops on purpose and is
+// not for timing. Other definitions, and those with another reference text, need their Python reference.
 package reference
 
 import (
@@ -21,7 +21,7 @@ import (
 	"fisub/workloads"
 )
 
-// A family is a kind of definitions that one function computes, whatever their sizes.
+// A family is a kind of definition that one function computes for any sizes.
 type family struct {
 	opType, prefix string         // of the definition's op type and name
 	inputs         map[string]int // ranks by name; 0 is a scalar
@@ -44,7 +44,7 @@ var families = []family{
 		inputs: pooled("output_state_indices")},
 	{opType: "gdn", outputs: []string{"output", "final_state"}, ranks: []int{4, 4}, run: runGDN,
 		inputs: pooled("ssm_state_indices")},
-	// The name says how many experts are chosen from how many groups; no input does.
+	// The name gives the numbers of chosen experts and groups; no input does.
 	{opType: "moe", prefix: "moe_fp8_block_scale_ds_routing_topk8_ng8_kg4_", outputs: []string{"output"},
 		ranks: []int{2}, run: runMoE,
 		inputs: map[string]int{"routing_logits": 2, "routing_bias": 1, "hidden_states": 2, "hidden_states_scale": 2,
@@ -58,7 +58,7 @@ var families = []family{
 		inputs: map[string]int{"q_index_fp8": 3, "k_index_cache_fp8": 4, "weights": 2, "seq_lens": 1, "block_table": 2}},
 }
 
-// pooled are the inputs of gdn with its states in a pool, and those slots besides that the name tells.
+// pooled returns the inputs of gdn with its states in a pool, plus the slots of that name.
 func pooled(slots string) map[string]int {
 	in := map[string]int{"q": 4, "k": 4, "v": 4, "initial_state": 4, "initial_state_indices": 1, "A_log": 1, "a": 3,
 		"dt_bias": 1, "b": 3, "scale": 0}
@@ -99,15 +99,15 @@ func (f *family) has(def *trace.Definition) bool {
 	return true
 }
 
-// Knows tells whether Run computes what def's own reference does: by op type, names and ranks, not by head counts or
-// sizes, and by the text of the reference, but for its assertions.
+// Knows reports whether Run computes the same as def's own reference. It compares op type, names, ranks and the text
+// of the reference without its assertions, but not head counts or sizes.
 func Knows(def *trace.Definition) bool {
 	_, ok := known[textHash(def.Reference)]
 	return ok && familyOf(def) != nil
 }
 
-// known are the texts of references that Run has been compared with, by their textHash: those of the embedded
-// definitions, then the contest's. Each has the variant of gdn that it is.
+// known holds the references that Run has been compared with, by textHash, and the gdn variant of each: first those
+// of the embedded definitions, then the contest's.
 var known = map[string]variant{
 	"7b03f156780d2a0700612c6bb5917d33df45c20bb0537dae6f4a6e39b29ab615": {},             // sparse attention
 	"09a586e91abf66febb07f6ba7b801fafb080d7b18ef6d2fb05c69944edb97eb3": {},             // top-k indexer
@@ -131,7 +131,7 @@ var known = map[string]variant{
 	"2328c7bda18bed89ffbf3a0b804c6089c36bbe5bd3e609bcb90760eb8f544880": {},             // mixture of experts
 }
 
-// textHash is the SHA-256 of a reference without its assertions of one line, which name sizes.
+// textHash returns the SHA-256 of a reference without its one-line assertions, which contain sizes.
 func textHash(text string) string {
 	h := sha256.New()
 	for line := range strings.Lines(text) {
@@ -142,10 +142,10 @@ func textHash(text string) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// Run returns the outputs of def, which Knows must know, in its order and dtypes. Inputs are in the definition's
-// order; a state of None is zero, a scale of None or 0 is 1/sqrt(K). The error says which input does not fit the
-// others, or is ctx's. Memory beyond inputs and outputs is that of the outputs in float64 and of a few rows, or one
-// head's state, for each core.
+// Run returns the outputs of def in its order and dtypes. Knows must report true for def. Inputs are in the
+// definition's order; a state of None is zero, a scale of None or 0 is 1/sqrt(K). The error names the input that does
+// not fit the others, or is ctx's. Extra memory: the outputs in float64 and, per core, a few rows or one head's
+// state.
 func Run(ctx context.Context, def *trace.Definition, inputs []workloads.Input) ([]*tensor.Tensor, error) {
 	f := familyOf(def)
 	if f == nil {
@@ -167,7 +167,7 @@ func Run(ctx context.Context, def *trace.Definition, inputs []workloads.Input) (
 	return nil, fmt.Errorf("reference: %w", err)
 }
 
-// arguments are the inputs of a definition by name.
+// arguments holds the inputs of a definition by name.
 type arguments map[string]workloads.Input
 
 func newArguments(def *trace.Definition, inputs []workloads.Input) (arguments, error) {
@@ -191,7 +191,7 @@ func newArguments(def *trace.Definition, inputs []workloads.Input) (arguments, e
 	return in, nil
 }
 
-// shaped tells the first input, by name, whose shape is another than want's; one that is None fits.
+// shaped returns an error for the first input, by name, with a shape other than want's. None always fits.
 func (in arguments) shaped(want map[string][]int) error {
 	for _, name := range slices.Sorted(maps.Keys(want)) {
 		if x := in[name].Tensor; x != nil && !slices.Equal(x.Shape, want[name]) {
@@ -201,7 +201,7 @@ func (in arguments) shaped(want map[string][]int) error {
 	return nil
 }
 
-// number is the value of a scalar input; 0 where it is None.
+// number returns the value of a scalar input, or 0 if it is None.
 func (in arguments) number(name string) float64 {
 	s := in[name].Scalar
 	switch {
@@ -215,14 +215,14 @@ func (in arguments) number(name string) float64 {
 	return s.Float
 }
 
-// floats64 reads n elements of t from index first on.
+// floats64 reads n elements of t, starting at index first.
 func floats64(t *tensor.Tensor, first, n int) []float64 {
 	dst := make([]float64, n)
 	t.ReadFloat64s(dst, first)
 	return dst
 }
 
-// spread calls work on each core. next deals out the numbers below n; it is false when there are no more, and when
+// spread calls work on each core. next returns the numbers below n, each once; ok is false after the last, or when
 // ctx has ended.
 func spread(ctx context.Context, n int, work func(next func() (i int, ok bool))) {
 	var dealt atomic.Int64
@@ -237,7 +237,7 @@ func spread(ctx context.Context, n int, work func(next func() (i int, ok bool)))
 	wg.Wait()
 }
 
-// dot is the sum of the products of x and y, which is as long as x.
+// dot returns the sum of the products of x and y, which have equal lengths.
 func dot(x, y []float64) float64 {
 	y = y[:len(x)]
 	var sums [4]float64

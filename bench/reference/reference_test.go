@@ -23,7 +23,7 @@ const (
 	prefill = "gdn_prefill_qk4_v8_d128_k_last"
 )
 
-// definition makes a gdn definition of var axes: decoding over (batch, time), or prefill over packed tokens.
+// definition makes a gdn definition with var axes: decoding over (batch, time), or prefill over packed tokens.
 func definition(t *testing.T, prefill bool) *trace.Definition {
 	t.Helper()
 	lead, sequences, cu, more := `"B","T"`, `"B"`, "", `"B":{},"T":{},`
@@ -88,7 +88,7 @@ func run(t *testing.T, def *trace.Definition, values map[string]any) (output, ne
 
 func TestStep(t *testing.T) {
 	s, out := []float64{1, 2, 3, 4}, make([]float64, 2)
-	// faded S = [.5 1; 1.5 2], S k = [.5 1.5], delta = .5 * ([2 1] - [.5 1.5]) = [.75 -.25]
+	// Decayed: S = [.5 1; 1.5 2], S k = [.5 1.5], delta = .5 * ([2 1] - [.5 1.5]) = [.75 -.25].
 	step(out, s, []float64{1, 2}, []float64{1, 0}, []float64{2, 1}, 0.5, 0.5, 2)
 	if want := []float64{1.25, 1, 1.25, 2}; !slices.Equal(s, want) {
 		t.Errorf("state: got %v, want %v", s, want)
@@ -150,7 +150,7 @@ func TestDecodeByHand(t *testing.T) {
 	}
 }
 
-// Heads that share scratch memory must not see each other's state, and without tokens the state stays.
+// Heads that share scratch memory must not see each other's state, and without tokens the state stays unchanged.
 func TestManyHeadsWithoutStateOrTokens(t *testing.T) {
 	const batch = 64
 	ones := func(shape ...int) *tensor.Tensor {
@@ -200,7 +200,7 @@ func TestRunRejects(t *testing.T) {
 		prefill bool
 		name    string
 		value   any
-		want    string // part of the error; "" for none
+		want    string // part of the error; "" if none is expected
 	}{
 		{false, "q", normal("", 2, 1, 1, 4), ""},
 		{true, "q", normal("", 2, 1, 4), ""},
@@ -321,8 +321,8 @@ for path in sys.argv[1:]:
                 f.write(bytes(x.contiguous().view(-1).view(torch.uint8).tolist()))
 `
 
-// The references of the embedded definitions and of the contest's, in float32 by torch, must agree with Run within the
-// contest's tolerance and a good deal closer, on the same inputs.
+// The embedded references and the contest's, run in float32 by torch, must agree with Run within the contest's
+// tolerance and a good deal closer, on the same inputs.
 func TestAgainstPython(t *testing.T) {
 	python := os.Getenv("FISUB_PYTHON")
 	if python == "" {
@@ -397,7 +397,7 @@ func definitionIn(t *testing.T, d *workloads.Dataset, name string) *trace.Defini
 	return def
 }
 
-// contestReference is the contest's own reference of a definition.
+// contestReference returns the contest's own reference of a definition.
 func contestReference(t *testing.T, name string) string {
 	files, _ := filepath.Glob("../../testdata/contest/definitions/*/" + name + ".json")
 	if len(files) != 1 {
@@ -410,13 +410,13 @@ func contestReference(t *testing.T, name string) string {
 	return def.Reference
 }
 
-// smaller makes the weights of the mixture of experts, of 1.4 GB, ones of 6 MB.
+// smaller reduces the weights of the mixture of experts from 1.4 GB to 6 MB.
 var smaller = strings.NewReplacer("7168", "256", "4096", "512", "2048", "256", `"value": 56`, `"value": 2`,
 	`"value": 16`, `"value": 2`,
 	"\"num_gemm1_out_blocks\": {\n      \"type\": \"const\",\n      \"value\": 32",
 	"\"num_gemm1_out_blocks\": {\n      \"type\": \"const\",\n      \"value\": 4")
 
-// smallDataset has the definition def with smaller weights, and workloads with random inputs.
+// smallDataset returns the definition def with smaller weights and workloads with random inputs.
 func smallDataset(t *testing.T, def *trace.Definition) *workloads.Dataset {
 	t.Helper()
 	root := t.TempDir()
@@ -442,7 +442,8 @@ func smallDataset(t *testing.T, def *trace.Definition) *workloads.Dataset {
 	return d
 }
 
-// comparePython compares Run with the references on the workloads. One process runs all references: torch takes long to import.
+// comparePython compares Run with the references on the workloads. One process runs all references, because torch
+// takes long to import.
 func comparePython(t *testing.T, python string, d *workloads.Dataset, def *trace.Definition, ws []*trace.Workload,
 	references map[string]string) {
 	t.Helper()
@@ -520,7 +521,7 @@ func writeCase(t *testing.T, path string, inputs []workloads.Input, references m
 
 func compareOutput(t *testing.T, name string, got, want *tensor.Tensor) {
 	t.Helper()
-	if got.DType == tensor.Int32 { // chosen tokens, of which float32 may see a few in another order
+	if got.DType == tensor.Int32 { // chosen tokens; float32 may order a few differently
 		if wrong := different(got.Ints(), want.Ints(), got.Shape[1]); wrong > 2 {
 			t.Errorf("%s: %d of %d chosen tokens differ", name, wrong, got.Len())
 		}
@@ -541,7 +542,7 @@ func compareOutput(t *testing.T, name string, got, want *tensor.Tensor) {
 	}
 }
 
-// different counts the elements of the rows of got that the same row of want does not have.
+// different counts the elements in rows of got that are missing from the same row of want.
 func different(got, want []int, width int) (n int) {
 	for row := 0; row < len(got); row += width {
 		for _, x := range got[row : row+width] {

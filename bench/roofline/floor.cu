@@ -1,7 +1,7 @@
-// What no kernel is faster than: a copy of float4, in a few shapes, and a kernel that does nothing.
+// Lower limits of any kernel's latency: a copy of float4 in several shapes, and an empty kernel.
 //
-// source and target are (n), float32, n a multiple of 4, both aligned to 16 bytes. shape chooses the copy, from 0, or the
-// empty kernel, -1. fisub builds and times it like a submission; the fastest shape is the copy that it states.
+// source and target are (n), float32, with n a multiple of 4 and both aligned to 16 bytes. shape selects a copy, from
+// 0, or the empty kernel, -1. fisub builds and times this file like a submission and reports the fastest copy.
 //
 //   nvcc -std=c++17 -O2 -arch=sm_90 or sm_100; fisub adds the headers of TVM-FFI.
 
@@ -15,8 +15,8 @@
 
 namespace floors {
 
-// A block copies kThreads * kVectors consecutive float4; each of a thread's loads is coalesced over the block, and all of
-// them are in flight before the first store.
+// A block copies kThreads * kVectors consecutive float4. Each of a thread's loads is coalesced over the block, and
+// all of them are in flight before the first store.
 template <int kThreads, int kVectors>
 __global__ void __launch_bounds__(kThreads) copy_kernel(const float4* __restrict__ source,  // (count)
                                                         float4* __restrict__ target,        // (count)

@@ -9,7 +9,7 @@ import (
 	"fisub/internal/event"
 )
 
-// memory is a file with that content that is on no disk.
+// memory returns a file with that content that is on no disk.
 func memory(t testing.TB, data []byte) *os.File {
 	fd, err := unix.MemfdCreate("fuzz", unix.MFD_CLOEXEC)
 	if err != nil {
@@ -23,7 +23,7 @@ func memory(t testing.TB, data []byte) *os.File {
 	return f
 }
 
-// Events of any content are read without a panic, told again, and read as the same again.
+// Any events are read without a panic, and read the same after being emitted again.
 func FuzzEvents(f *testing.F) {
 	f.Add([]byte(`{"type":"run","run":{"schema":"fisub.event/1","id":"a","workloads":[{"uuid":"u"}]}}
 {"type":"started","workload":"u","started":{"index":1,"total":1}}

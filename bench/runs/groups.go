@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// A Group is the workloads of a run that have the same axes. Its figures are of those of them that passed and have the
-// figure; times are nanoseconds, 0 and nil where there are none.
+// A Group is the workloads of a run with the same axes. Each figure covers the passed workloads that have it; times
+// are nanoseconds, and missing figures are 0 or nil.
 type Group struct {
 	Axes            map[string]int
 	Workloads       int
@@ -19,7 +19,7 @@ type Group struct {
 	CopyShare       float64  // mean
 }
 
-// Groups puts the rows together by their axes, in ascending order of the values.
+// Groups groups the rows by their axes, in ascending order of the values.
 func Groups(rows []Row) (list []Group) {
 	by := map[string][]Row{}
 	for _, row := range rows {
@@ -70,7 +70,7 @@ func mean(all []float64) float64 {
 	return sum / float64(len(all))
 }
 
-// axesKey orders as the axes' values do.
+// axesKey returns a key that sorts like the axes' values.
 func axesKey(axes map[string]int) string {
 	var b strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(axes)) {

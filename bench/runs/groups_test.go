@@ -8,7 +8,7 @@ import (
 	"fisub/internal/event/eventtest"
 )
 
-// Workloads of the same axes are one group; what did not pass or was not timed has no part in its figures.
+// Workloads with the same axes form one group. Those that failed or were not timed do not affect its figures.
 func TestGroups(t *testing.T) {
 	ms := func(us float64) *float64 { v := us / 1e3; return &v }
 	x := func(v float64) *float64 { return &v }

@@ -33,13 +33,13 @@ type Brief struct {
 
 	family string // equal for runs whose figures can be compared; "" for a run without such figures
 
-	// In a family all runs have the same workloads, here in the order of their uuids, and the same groups.
+	// All runs of a family have the same workloads, here sorted by uuid, and the same groups.
 	latency []float64 // ms
 	base    []float64 // ms, of the run's baseline; nil without one
 	groups  []Group
 }
 
-// brief returns the entry of r. It has a family if all workloads passed, were timed, and have no finding.
+// brief returns the entry of r. It gets a family if all workloads passed without findings and were timed.
 func brief(r *Run) *Brief {
 	b := &Brief{ID: r.ID, State: r.State(), MeanNS: r.Official()}
 	b.Passed, b.Total = r.Passed()
@@ -81,22 +81,21 @@ func brief(r *Run) *Brief {
 	return b
 }
 
-// Matches reports whether all the texts are in the entry, in upper or lower case.
+// Matches reports whether the entry contains all the texts, ignoring case.
 func (b *Brief) Matches(texts []string) bool {
 	all := strings.ToLower(strings.Join([]string{b.ID, b.State, b.Solution, b.ContentHash, b.Commit, b.Definition, b.Set,
 		b.Device, b.GPU}, "\n"))
 	return !slices.ContainsFunc(texts, func(t string) bool { return !strings.Contains(all, strings.ToLower(t)) })
 }
 
-// A History lists the runs of a project, the newest first. Runs whose figures can be compared are a family; the best
-// run of each is marked.
+// A History lists the runs of a project, newest first. Comparable runs form a family; the best run of each is marked.
 type History struct {
 	root string
 	Runs []*Brief
 }
 
-// ReadHistory reads the runs below root, except for folders that skip reports true for. It passes the error of a run
-// that it cannot read to warn, and lists the run as broken.
+// ReadHistory reads the runs below root, except for folders that skip selects. It passes the error of an unreadable
+// run to warn, and lists the run as broken.
 func ReadHistory(root string, skip func(folder string) bool, warn func(error)) (*History, error) {
 	ids, err := IDs(root)
 	if err != nil {
@@ -126,8 +125,8 @@ func ReadHistory(root string, skip func(folder string) bool, warn func(error)) (
 	return h, nil
 }
 
-// best returns the run of a family, the newest first, with the largest mean speed-up, which is how the contest scores.
-// It is the speed-up over the newest baseline that one of the runs was timed with, without one over the oldest run.
+// best returns the run of a family with the largest mean speed-up, which is the contest's score. The speed-up is
+// relative to the newest baseline in the family or, without any, to the oldest run. family is sorted newest first.
 func best(family []*Brief) *Brief {
 	base := family[len(family)-1].latency
 	if i := slices.IndexFunc(family, func(b *Brief) bool { return b.base != nil }); i >= 0 {
@@ -142,8 +141,8 @@ func best(family []*Brief) *Brief {
 	return slices.MaxFunc(family, func(a, b *Brief) int { return cmp.Compare(speedup(a), speedup(b)) })
 }
 
-// family returns the run that arg names and those whose figures can be compared with its own, the newest first. If arg
-// is "", run is the newest one that has a family.
+// family returns the run with the id arg and all runs comparable with it, newest first. If arg is "", run is the
+// newest one with a family.
 func (h *History) family(arg string) (run *Brief, family []*Brief, err error) {
 	if arg != "" {
 		if arg, err = Find(h.root, arg); err != nil {
@@ -173,7 +172,7 @@ func (h *History) Best() (*Brief, error) {
 	return best(family), nil
 }
 
-// BestBeside returns the best run of other sources that can be compared with the run that arg names.
+// BestBeside returns the best run of other sources that is comparable with the run with the id arg.
 func (h *History) BestBeside(arg string) (*Brief, error) {
 	run, family, err := h.family(arg)
 	if err != nil {
@@ -186,7 +185,7 @@ func (h *History) BestBeside(arg string) (*Brief, error) {
 	return best(others), nil
 }
 
-// Surplus returns all runs that have ended, except for the newest keep and the best ones.
+// Surplus returns all finished runs except the newest keep and the best ones.
 func (h *History) Surplus(keep int) (ids []string) {
 	for _, b := range h.Runs[min(keep, len(h.Runs)):] {
 		if !b.Best && b.State != "running" {
@@ -196,8 +195,8 @@ func (h *History) Surplus(keep int) (ids []string) {
 	return ids
 }
 
-// A Win says which version of the sources is the fastest on the workloads with the same axes. A version's latency is
-// the median over its runs.
+// A Win names the fastest version of the sources for a group of workloads. A version's latency is the median over its
+// runs.
 type Win struct {
 	Axes      string  `json:"axes"` // "batch_size=64"
 	Workloads int     `json:"workloads"`
@@ -206,11 +205,11 @@ type Win struct {
 	Hash      string  `json:"content_hash"`
 	MeanNS    float64 `json:"mean_ns"`
 	Second    string  `json:"second,omitempty"` // the newest run of the next version
-	Ahead     float64 `json:"ahead,omitempty"`  // Second's mean over MeanNS, less 1
+	Ahead     float64 `json:"ahead,omitempty"`  // Second's mean over MeanNS, minus 1
 }
 
-// Wins returns the fastest version for each group of workloads, among the runs that can be compared with the run that
-// arg names, or with the newest if arg is "". top is the best of these runs.
+// Wins returns the fastest version for each group of workloads among the runs comparable with the run with the id
+// arg, or with the newest if arg is "". top is the best of these runs.
 func (h *History) Wins(arg string) (top *Brief, wins []Win, err error) {
 	run, family, err := h.family(arg)
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"fisub/internal/event/eventtest"
 )
 
-// kept keeps a run of that id, of sources with that hash, with a latency in microseconds for each of the workloads; one
-// of 0 failed. It was timed in turn with a baseline that takes base microseconds, where that is above 0.
+// kept records a run with that id and content hash. It has a latency in microseconds for each workload; 0 means
+// failed. If base is above 0, a baseline that takes base microseconds was timed too.
 func kept(t *testing.T, root, id, hash string, base float64, latencies ...float64) {
 	t.Helper()
 	run := &event.Run{Schema: event.Schema, ID: id, Started: time.Now(), Solution: "s", Definition: "d", Set: "default",
@@ -52,8 +52,8 @@ func kept(t *testing.T, root, id, hash string, base float64, latencies ...float6
 	}
 }
 
-// The best run is that with the largest mean speed-up over what all of its family have in common, not the one with the
-// least mean; a run that failed, or on other workloads, is none of them.
+// The best run has the largest mean speed-up over the family's common baseline, not the smallest mean latency. Runs
+// that failed or used other workloads are excluded.
 func TestHistory(t *testing.T) {
 	root := t.TempDir()
 	kept(t, root, "20260101-1", "aaa", 0, 10, 10, 100, 100)
@@ -93,7 +93,7 @@ func TestHistory(t *testing.T) {
 	if ids := strings.Join(history().Surplus(1), " "); ids != "20260104-1 20260103-1 20260101-1" {
 		t.Errorf("surplus: got %q, want all but the newest and the best", ids)
 	}
-	// Of the version aaa, with two runs, the median counts.
+	// Version aaa has two runs, so the median counts.
 	best, wins, err := history().Wins("20260103")
 	if err != nil || best.ID != "20260102-1" || len(wins) != 2 {
 		t.Fatalf("got %+v, %+v, %v", best, wins, err)
@@ -118,7 +118,7 @@ func TestHistory(t *testing.T) {
 		t.Errorf("a run that failed: got %v", err)
 	}
 
-	// With a baseline, the speed-ups are over that, also those of the runs without it.
+	// With a baseline, all speed-ups are relative to it, even in runs without it.
 	kept(t, root, "20260106-1", "eee", 0, 50, 50, 10, 10)
 	if ids := got(); ids != "06* 05* 04 03 02 01" {
 		t.Errorf("over the oldest run: got %q", ids)

@@ -24,14 +24,14 @@ import (
 type Run struct {
 	ID string `json:"id"` // name of the folder
 	Summary
-	Running bool `json:"running"` // a process writes the folder now
+	Running bool `json:"running"` // a process is writing the folder
 
-	Bare bool `json:"-"` // it has no events, so that nothing tells how it ended
+	Bare bool `json:"-"` // it has no events, so its ending is unknown
 }
 
-// State is "running", "killed" (it has no end), "incomplete" (its end came before all workloads had a verdict) or
-// "done"; for a remote run that no host has run the word for that, such as "refused"; "" where a folder without events
-// does not tell.
+// State returns "running", "killed" (no end), "incomplete" (ended before all workloads had a verdict) or "done". For
+// a remote run that ran on no host it returns the reason, such as "refused". For a folder without events it returns
+// "".
 func (r *Run) State() string {
 	switch {
 	case r.Running:
@@ -49,7 +49,7 @@ func (r *Run) State() string {
 	return "done"
 }
 
-// Official gives the mean over the passed workloads of the official latency in nanoseconds; 0 where none was timed.
+// Official returns the mean official latency of the passed workloads in nanoseconds; 0 if none was timed.
 func (r *Run) Official() float64 {
 	sum, n := 0.0, 0
 	for _, row := range r.Rows {
@@ -61,13 +61,13 @@ func (r *Run) Official() float64 {
 	return sum / float64(max(n, 1))
 }
 
-// Passed counts the workloads that passed, and those that the run is about.
+// Passed returns the number of passed workloads and of all workloads of the run.
 func (r *Run) Passed() (passed, total int) {
 	d := r.Totals()
 	return d.Passed, d.Passed + d.Failed + d.Missing
 }
 
-// PassedText is Passed in words and what follows them; "verdicts not kept" where the folder has timings and no
+// PassedText returns Passed as text, followed by after; or "verdicts not kept" if the folder has timings but no
 // verdicts.
 func (r *Run) PassedText(after string) string {
 	if r.Bare && !slices.ContainsFunc(r.Rows, func(row Row) bool { return row.Evaluated != nil }) {
@@ -77,8 +77,7 @@ func (r *Run) PassedText(after string) string {
 	return fmt.Sprintf("%d of %d%s", passed, total, after)
 }
 
-// Emit tells the run again: one event for each thing that the folder keeps, in order, with the totals at the end of a
-// run that ended.
+// Emit replays the run: one event per recorded item, in order, with the totals at the end of a finished run.
 func (r *Run) Emit(s *event.Stream) {
 	for _, p := range r.Places {
 		s.Emit(event.Event{Type: event.TypeJob, Place: p.Name, JobState: &event.JobChange{Phase: "running", Device: &p.Device,
@@ -109,18 +108,17 @@ func (r *Run) Emit(s *event.Stream) {
 }
 
 var (
-	// ErrEmpty says that a run left no whole event behind.
+	// ErrEmpty means that a run left no complete event.
 	ErrEmpty = hint.Wrap(errors.New("killed before its first event"), "nothing of it is left: start a new run")
-	// ErrRunning says that another process writes the run's folder.
+	// ErrRunning means that another process is writing the run's folder.
 	ErrRunning = hint.Wrap(errors.New("still going on in another process"), "wait for it, or end that process")
-	// ErrNoRun says that a folder is none of a run.
+	// ErrNoRun means that a folder is not a run's.
 	ErrNoRun = hint.Wrap(errors.New("neither events.jsonl nor samples.jsonl in it"), "fisub runs ls lists the runs")
 )
 
-// Read reads the run folder at path: its events, or, where there are none, samples.jsonl and what there is of
-// traces.jsonl and run.json beside it. An unfinished last line is left out. A folder that is no run's is an error
-// that wraps ErrNoRun; one without a whole event wraps ErrEmpty, and comes with a Run that has nothing but its ID and
-// Running.
+// Read reads the run folder at path: its events or, without events, samples.jsonl with traces.jsonl and run.json, if
+// present. It ignores an unfinished last line. If the folder is not a run's, the error wraps ErrNoRun. If it has no
+// complete event, the error wraps ErrEmpty and the Run has only its ID and Running.
 func Read(path string) (*Run, error) {
 	events := filepath.Join(path, eventsFile)
 	if st, err := os.Stat(events); err == nil && !st.Mode().IsRegular() {
@@ -148,7 +146,7 @@ func Read(path string) (*Run, error) {
 	return r, nil
 }
 
-// running tells whether a process writes the folder that the events f are of.
+// running reports whether a process is writing the folder of the events file f.
 func running(f *os.File) bool {
 	if !lock(f, syscall.LOCK_SH) {
 		return true
@@ -157,7 +155,7 @@ func running(f *os.File) bool {
 	return false
 }
 
-// A NothingError says that no host has run any of a remote run. It is an ErrEmpty.
+// A NothingError means that no host ran any part of a remote run. It wraps ErrEmpty.
 type NothingError struct{ ID, Ending string }
 
 func (e *NothingError) Error() string {
@@ -170,10 +168,10 @@ func (e *NothingError) Advice() string {
 	return "fisub remote logs " + e.ID + " shows what the host said"
 }
 
-// maxHeader bounds a run.json that is read alone, in bytes.
+// maxHeader is the largest run.json that Header reads, in bytes.
 const maxHeader = 16 << 20
 
-// Header reads only what the run folder at path says of what ran: its run.json. Read tells how it went.
+// Header reads only the run.json of the run folder at path, which describes the run but not its outcome.
 func Header(path string) (*event.Run, error) {
 	f, err := os.Open(filepath.Join(path, runFile))
 	if err != nil {
@@ -191,7 +189,7 @@ func Header(path string) (*event.Run, error) {
 	return r, nil
 }
 
-// damaged returns the error of a line of a run's file that cannot be decoded.
+// damaged adds a hint to the error of a line that cannot be decoded.
 func damaged(err error) error {
 	return hint.Wrap(err, "that file is damaged, by another program or its disk: start a new run")
 }
@@ -203,7 +201,7 @@ func name(path string) string {
 	return filepath.Base(path)
 }
 
-// replay reads events from f; whole is the number of bytes up to the end of the last whole line.
+// replay reads events from f. whole is the number of bytes up to the end of the last complete line.
 func replay(f *os.File, id string) (r *Run, whole int64, err error) {
 	r = &Run{ID: id}
 	whole, err = eachLine(f, func(line []byte) error {
@@ -218,7 +216,7 @@ func replay(f *os.File, id string) (r *Run, whole int64, err error) {
 		r.Add(&e)
 		return nil
 	})
-	if r.Run != nil && len(r.Origins) > 0 { // its places finish them in no order
+	if r.Run != nil && len(r.Origins) > 0 { // its places finish workloads in any order
 		at := map[string]int{}
 		for i, w := range r.Run.Workloads {
 			at[w.UUID] = i
@@ -229,10 +227,11 @@ func replay(f *os.File, id string) (r *Run, whole int64, err error) {
 	return r, whole, err
 }
 
-// maxLine bounds one line of a file: a verdict with its log and its trace, or 100,000 timings, are far below.
+// maxLine is the longest line of a file in bytes. A verdict with log and trace, or 100,000 timings, are far shorter.
 const maxLine = 64 << 20
 
-// eachLine calls do for each line of f that ends with a newline, without it, and returns the bytes up to the last one.
+// eachLine calls do for each line of f that ends with a newline, without the newline. whole is the number of bytes up
+// to the last one.
 func eachLine(f *os.File, do func(line []byte) error) (whole int64, err error) {
 	r := bufio.NewReaderSize(f, 1<<16)
 	for n := 1; ; n++ {
@@ -313,9 +312,9 @@ func readSamples(path string) (*Run, error) {
 	return r, nil
 }
 
-// Resume opens the folder of run id to go on with it, and returns what it holds. What a killed run left unfinished is
-// put in order from the events: half a line is cut off, and run.json, traces, timings and logs are completed. The
-// caller must Close the folder. A run whose events are missing wraps ErrEmpty, one that another process writes
+// Resume opens the folder of run id to continue it, and returns its content. It repairs the folder of a killed run:
+// it cuts off a partial last event and completes run.json, traces, timings and logs from the events. The caller must
+// Close the folder. Without events the error wraps ErrEmpty; if another process is writing the run, it wraps
 // ErrRunning.
 func Resume(root, id string) (*Folder, *Run, error) {
 	if _, err := os.Stat(filepath.Join(root, Dir, id, eventsFile)); errors.Is(err, fs.ErrNotExist) {
@@ -354,8 +353,7 @@ func (f *Folder) attach(id string) (*Run, error) {
 	return r, f.repair(r)
 }
 
-// Order puts the traces and timings of a remote run, which come as its places finish them, in the order of its
-// workloads.
+// Order sorts the traces and timings of a remote run by its workloads. They are recorded as its places finish them.
 func (f *Folder) Order() error {
 	if f.events == nil {
 		return nil
@@ -370,7 +368,7 @@ func (f *Folder) Order() error {
 	return f.repair(r)
 }
 
-// repair makes the other files what the events say.
+// repair rewrites the other files from the events.
 func (f *Folder) repair(r *Run) error {
 	if err := f.writeRun(r.Run); err != nil {
 		return err
@@ -400,7 +398,7 @@ func (f *Folder) repair(r *Run) error {
 	return errors.Join(rewrite(f.traces, traces), rewrite(f.samples, samples))
 }
 
-// rewrite makes content that of f, which is open for appending.
+// rewrite replaces the content of f, which is open for appending.
 func rewrite(f *os.File, content []byte) error {
 	have, err := os.ReadFile(f.Name())
 	if err != nil || bytes.Equal(have, content) {

@@ -8,8 +8,8 @@ import (
 	"fisub/internal/usage"
 )
 
-// Continue makes run the continuation of r, with its id and its other workloads. It refuses a run of something else:
-// verdicts and figures of two runs would mix.
+// Continue makes run the continuation of r, with its id and its other workloads. It rejects a run that differs from
+// r, whose verdicts and figures must not be mixed with r's.
 func (r *Run) Continue(run *event.Run) error {
 	if err := r.sameRun(run); err != nil {
 		return err
@@ -27,7 +27,7 @@ func (r *Run) Continue(run *event.Run) error {
 	return nil
 }
 
-// End ends old, the run of the folder, if it was killed between its last verdict and its end.
+// End records the end of old, the run of the folder, if it was killed after its last verdict.
 func (f *Folder) End(old *Run) error {
 	if old.Done != nil {
 		return nil
@@ -53,7 +53,7 @@ func (r *Run) sameRun(run *event.Run) error {
 	})
 }
 
-// SameDevice refuses to continue r on another device, or with another driver.
+// SameDevice refuses to continue r on another device or with another driver.
 func (r *Run) SameDevice(d event.Device) error {
 	o := r.Run.Device
 	return r.same([]fact{

@@ -11,7 +11,7 @@ import (
 	"fisub/internal/usage"
 )
 
-// hinted checks that err is the user's, with a hint that holds words; "" is no error.
+// hinted checks that err is a usage error with a hint that contains words, or nil for "".
 func hinted(t *testing.T, what string, err error, words string) {
 	t.Helper()
 	var u *usage.Error

@@ -1,7 +1,7 @@
 // Package runs keeps run folders: .fisub/runs/<run id>/ with run.json (what ran, where), events.jsonl, traces.jsonl
-// (the official trace lines), samples.jsonl (every single timing) and log/<workload>.log. All of them are renderings
-// of the event stream, written event by event, so that a killed run loses at most the workload in flight. What is
-// read from a folder is not trusted.
+// (the official trace lines), samples.jsonl (every timing) and log/<workload>.log. All files are written from the
+// event stream, event by event, so a killed run loses at most the workload in flight. Files read from a folder are
+// not trusted.
 package runs
 
 import (
@@ -37,7 +37,7 @@ const (
 	samplesFile = "samples.jsonl"
 )
 
-// NewID returns an id that sorts by time, to the millisecond, wherever the machine's clock is set to.
+// NewID returns an id that sorts by time, to the millisecond, in any time zone.
 func NewID(now time.Time) string {
 	var b [2]byte
 	_, _ = rand.Read(b[:]) // never fails
@@ -45,18 +45,18 @@ func NewID(now time.Time) string {
 	return fmt.Sprintf("%s-%03d%s", now.Format("20060102-150405"), now.Nanosecond()/1e6, hex.EncodeToString(b[:])[:3])
 }
 
-// A Folder records one run. Its Record method is an event.Sink. Of all processes one at a time holds a folder open:
-// it has a lock on events.jsonl, which ends with the process however that ends.
+// A Folder records one run. Its Record method is an event.Sink. Only one process at a time can open a folder: it
+// holds a lock on events.jsonl, which the system releases when the process ends.
 type Folder struct {
 	path    string
 	events  *os.File // nil before the first event
 	traces  *os.File
 	samples *os.File
-	pending map[string][]byte // lines of samples.jsonl of the workloads in flight
+	pending map[string][]byte // lines of samples.jsonl for the workloads in flight
 }
 
-// New returns the folder of a new run below root. It is made with the first event, so that a run that cannot start
-// leaves nothing behind.
+// New returns the folder of a new run below root. The first event creates it, so a run that cannot start leaves
+// nothing behind.
 func New(root, id string) *Folder {
 	return &Folder{path: filepath.Join(root, Dir, id)}
 }
@@ -89,8 +89,8 @@ func (f *Folder) openFiles() (err error) {
 	return err
 }
 
-// lock tells whether the lock could be had; a file system without locks counts as one where it can. For the exclusive
-// one it waits until those are gone who only look whether somebody has it.
+// lock reports whether it got the lock, or the file system has no locks. For the exclusive lock it waits up to 200 ms
+// for readers, which hold a shared one briefly.
 func lock(f *os.File, how int) bool {
 	for end := time.Now().Add(200 * time.Millisecond); ; time.Sleep(5 * time.Millisecond) {
 		err := syscall.Flock(int(f.Fd()), how|syscall.LOCK_NB)
@@ -102,10 +102,10 @@ func lock(f *os.File, how int) bool {
 	}
 }
 
-// Hold makes the folder before the first event: other processes then see that the run is being prepared.
+// Hold creates the folder before the first event, so that other processes see that the run is being prepared.
 func (f *Folder) Hold() error { return f.open() }
 
-// Path is the folder itself.
+// Path returns the path of the folder.
 func (f *Folder) Path() string { return f.path }
 
 // Close closes the files.
@@ -119,8 +119,8 @@ func (f *Folder) Close() error {
 	return errors.Join(errs...)
 }
 
-// Record writes one event, and what it adds to the other files. events.jsonl comes first: the other files can be made
-// from it, and Resume does that. The timings of a workload are written with its verdict.
+// Record writes one event and its part of the other files. It writes events.jsonl first, because Resume can rebuild
+// the other files from it. The timings of a workload are written with its verdict.
 func (f *Folder) Record(e event.Event) error {
 	line, err := event.Marshal(e)
 	if err != nil {
@@ -188,7 +188,7 @@ func (f *Folder) writeLog(uuid, log string) error {
 	return os.WriteFile(filepath.Join(f.path, "log", FileName(uuid)+".log"), []byte(log), 0o644)
 }
 
-// FileName makes a file name of a uuid, which may be any text.
+// FileName returns a file name for a uuid, which may be any text.
 func FileName(uuid string) string {
 	clean := strings.Map(func(r rune) rune {
 		if r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r == '-' || r == '_' {
@@ -202,10 +202,10 @@ func FileName(uuid string) string {
 	return clean
 }
 
-// An UnknownError says that no run, or more than one, has an id.
+// An UnknownError means that an id matches no run, or more than one.
 type UnknownError struct {
 	ID      string
-	Matches []string // the runs whose id begins with ID; empty where none does
+	Matches []string // the runs whose id begins with ID; may be empty
 }
 
 func (e *UnknownError) Error() string {
@@ -220,7 +220,7 @@ func (e *UnknownError) Advice() string {
 	return "a run id, its beginning, last or last~1; fisub runs ls lists them"
 }
 
-// Find returns the id of the run below root whose id begins with prefix; "last" is the newest, "last~1" the one
+// Find returns the id of the run below root that begins with prefix. "last" is the newest run, "last~1" the one
 // before it.
 func Find(root, prefix string) (string, error) {
 	ids, err := IDs(root)
@@ -249,8 +249,8 @@ func Find(root, prefix string) (string, error) {
 	return ids[0], nil
 }
 
-// IDs lists the runs below root, oldest first. A folder whose name is no run's, such as a copy that is kept, counts
-// as older than all: it is never the last run.
+// IDs lists the runs below root, oldest first. Folders without a run's name, such as backup copies, sort before all
+// others, so none is ever the last run.
 func IDs(root string) ([]string, error) {
 	entries, err := os.ReadDir(filepath.Join(root, Dir))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -271,8 +271,8 @@ func IDs(root string) ([]string, error) {
 	return ids, nil
 }
 
-// Remove deletes the run folder at path; a list of the runs has all of it or nothing. The error wraps ErrRunning if a
-// process writes the run.
+// Remove deletes the run folder at path. A list of runs never sees it half deleted. The error wraps ErrRunning if a
+// process is writing the run.
 func Remove(path string) error {
 	id := filepath.Base(path)
 	if f, err := os.Open(filepath.Join(path, eventsFile)); err == nil {

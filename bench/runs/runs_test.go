@@ -13,7 +13,7 @@ import (
 	"fisub/internal/event/eventtest"
 )
 
-// record records a run, or the rest of one in which before workloads have failed.
+// record records a run, or the rest of a run in which before workloads have already failed.
 func record(t *testing.T, f *Folder, before int, uuids ...string) {
 	t.Helper()
 	s := event.NewStream(f.Record)
@@ -49,7 +49,7 @@ func write(t *testing.T, f *Folder, name, text string) {
 	}
 }
 
-// The places of a remote run finish its workloads in any order; rows, traces and timings are in that of the run.
+// The places of a remote run finish workloads in any order. Rows, traces and timings follow the order of the run.
 func TestOrder(t *testing.T) {
 	f := New(t.TempDir(), "r")
 	defer f.Close()
@@ -87,7 +87,7 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// A workload without a verdict has its reason and its log, no trace, and none is made when the run goes on.
+// A workload without a verdict keeps its reason and log and gets no trace, even if the run is resumed.
 func TestNoVerdict(t *testing.T) {
 	root := t.TempDir()
 	f := New(root, "r")
@@ -120,8 +120,8 @@ func TestNoVerdict(t *testing.T) {
 	}
 }
 
-// Wherever a run is killed, its files are whole after it was resumed, and only the workload in flight is run again: the
-// events are cut off at every byte, and the other files hold anything that was written before, or after in the run.
+// Wherever a run is killed, resuming it completes its files and repeats only the workload in flight. The test cuts
+// the events every few bytes, and the other files hold less or more than the events.
 func TestResumeWherever(t *testing.T) {
 	full := New(t.TempDir(), "full")
 	record(t, full, 0, "u1", "../u2", "u3")
@@ -204,7 +204,7 @@ func TestNewLeavesNothing(t *testing.T) {
 	}
 }
 
-// One process at a time writes a run.
+// Only one process at a time writes a run.
 func TestRunning(t *testing.T) {
 	root := t.TempDir()
 	f := New(root, "r")
@@ -228,7 +228,7 @@ func TestRunning(t *testing.T) {
 	g.Close()
 }
 
-// Who only looks whether a run goes on keeps nobody from writing it.
+// Checking whether a run is in progress does not block its writer.
 func TestLooking(t *testing.T) {
 	root := t.TempDir()
 	f := New(root, "r")
@@ -280,7 +280,7 @@ func TestReadKilled(t *testing.T) {
 	}
 }
 
-// Without events, timings and traces are read where they are.
+// Without events, timings and traces are read if present.
 func TestReadSamples(t *testing.T) {
 	f := New(t.TempDir(), "r")
 	record(t, f, 0, "u1", "u3")
@@ -316,7 +316,7 @@ func TestReadSamples(t *testing.T) {
 	}
 }
 
-// The contest's score of a run that was resumed is over both parts of it.
+// The score of a resumed run covers both of its parts.
 func TestScore(t *testing.T) {
 	f := New(t.TempDir(), "r")
 	s := event.NewStream(f.Record)
@@ -345,7 +345,7 @@ func TestScore(t *testing.T) {
 	}
 }
 
-// A run whose events have another meaning is not read as if they had this one's.
+// A run with another event schema is rejected.
 func TestReadOtherSchema(t *testing.T) {
 	f := New(t.TempDir(), "r")
 	if err := f.Record(event.Event{Type: event.TypeRun, Run: &event.Run{Schema: "fisub.event/2", ID: "r",
@@ -366,7 +366,7 @@ func TestFind(t *testing.T) {
 	if _, err := Find(root, "last"); err == nil {
 		t.Error("empty root: got no error")
 	}
-	// copies are never the last
+	// Copies are never the last run.
 	for _, id := range []string{"20260101-000000-aaaaaa", "20260102-000000-bbbbbb", "20260102-000000-cccccc", "best",
 		"old"} {
 		if err := os.MkdirAll(filepath.Join(root, Dir, id), 0o755); err != nil {
@@ -394,10 +394,10 @@ func TestFind(t *testing.T) {
 	}
 }
 
-// The events of a remote run's jobs come mixed: each workload keeps its own timings and place.
+// Events of a remote run's jobs are interleaved. Each workload keeps its own timings and place.
 func TestMixedJobs(t *testing.T) {
 	root := t.TempDir()
-	f, old, err := Attach(root, "mixed") // of a run that was killed before its first event
+	f, old, err := Attach(root, "mixed") // the run was killed before its first event
 	if err != nil || old.Run != nil {
 		t.Fatalf("got %+v, %v", old, err)
 	}
@@ -439,7 +439,7 @@ func TestMixedJobs(t *testing.T) {
 	}
 }
 
-// Events that the judge cannot have told take the verdicts back.
+// Events that the judge cannot have written retract the verdicts.
 func TestContradiction(t *testing.T) {
 	told := func(seq int, latency string) string {
 		return fmt.Sprintf(`{"seq":%d,"type":"evaluated","workload":"w","evaluated":{"trace":{"definition":"d",`+
@@ -457,7 +457,7 @@ func TestContradiction(t *testing.T) {
 	const done = `{"seq":3,"type":"done","done":{"passed":1}}` + "\n"
 	for _, tc := range []struct {
 		name, events string
-		want         string // of the finding; "" for none
+		want         string // of the finding; "" if not expected
 	}{
 		{"sound", run + told(2, "1") + done, ""},
 		{"gone on with", run + run + told(2, "1") + done, ""},

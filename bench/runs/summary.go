@@ -9,23 +9,22 @@ import (
 	"fisub/internal/event"
 )
 
-// A Summary is the content of a run's events, up to the last one that was added. It is the only place that counts
-// verdicts.
+// A Summary is the content of a run's events so far. It is the only place that counts verdicts.
 //
-// Events with a number also show whether the judge itself has written them: numbers in disorder, a second verdict for a
-// workload, and totals that differ from the number of verdicts take all verdicts back.
+// Numbered events also show whether only the judge wrote them: numbers out of order, a second verdict for a workload,
+// or totals that differ from the verdicts retract all verdicts.
 type Summary struct {
-	Run      *event.Run      `json:"run,omitempty"` // of the last time that it was resumed; nil if it has not begun
-	Rows     []Row           `json:"workloads"`     // judged or not possible to judge, as they ran
-	Started  int             `json:"started"`       // of the others: 1 in a run that was killed, or is running
+	Run      *event.Run      `json:"run,omitempty"` // the latest, if resumed; nil before the run has begun
+	Rows     []Row           `json:"workloads"`     // judged or impossible to judge, in the order they ran
+	Started  int             `json:"started"`       // begun but unfinished: 1 in a run that is running or was killed
 	Done     *event.Done     `json:"done,omitempty"`
 	Warnings []event.Message `json:"warnings,omitempty"`
 	Places   []Origin        `json:"places,omitempty"` // of a remote run, in the order in which they began
 
-	// Origins has, for each job of a remote run, the last line of its stream that the events are from.
+	// Origins holds, for each job of a remote run, the last line of its stream that events came from.
 	Origins map[string]int64 `json:"-"`
 
-	// Ending says how the last job of a remote run ended that no host has run: "refused: ..."; "" for others.
+	// Ending describes the end of a remote run's last job if no host ran it, such as "refused: ..."; otherwise "".
 	Ending string `json:"-"`
 
 	// Against is the first contradiction in the events, or "".
@@ -42,7 +41,7 @@ type Summary struct {
 	left    int
 }
 
-// An Origin is where a part of a remote run ran.
+// An Origin is the place of a part of a remote run.
 type Origin struct {
 	Name   string       `json:"place"`
 	Device event.Device `json:"device"`
@@ -63,7 +62,6 @@ type Row struct {
 // Passed reports whether the workload passed.
 func (r *Row) Passed() bool { return r.Evaluated != nil && r.Evaluated.Passed() }
 
-// retract takes the verdict back.
 func (r *Row) retract(why *event.Finding) {
 	r.Evaluated, r.Samples = nil, nil
 	r.Failed = &event.Message{Text: "its verdict is not to be believed: " + why.Text,
@@ -82,7 +80,7 @@ func (r *Row) Score(s *stats.Score) {
 	}
 }
 
-// Clone returns a copy of s, which takes the events of another process.
+// Clone returns a copy of s that accepts the events of another process.
 func (s *Summary) Clone() Summary {
 	c := *s
 	c.seq = 0
@@ -111,7 +109,7 @@ func (s *Summary) Judged(uuid string) bool {
 	return row != nil && row.Evaluated != nil
 }
 
-// Timer returns the timer of the workload that was timed last, or "".
+// Timer returns the timer of the last timed workload, or "".
 func (s *Summary) Timer() string {
 	for _, row := range slices.Backward(s.Rows) {
 		if row.Samples != nil {
@@ -121,7 +119,8 @@ func (s *Summary) Timer() string {
 	return ""
 }
 
-// Totals counts. The score is over the workloads that the baseline passes, and missing until all have a verdict.
+// Totals counts verdicts. The score covers the workloads that the baseline passes; it is nil until all have a
+// verdict.
 func (s *Summary) Totals() event.Done {
 	d := event.Done{Seconds: s.seconds, Left: s.left}
 	var score stats.Score
@@ -146,7 +145,7 @@ func (s *Summary) Totals() event.Done {
 	return d
 }
 
-// Add takes the next event.
+// Add adds the next event.
 func (s *Summary) Add(e *event.Event) {
 	s.number(e.Seq)
 	if s.begun == nil {
@@ -196,7 +195,6 @@ func (s *Summary) Add(e *event.Event) {
 	}
 }
 
-// retract takes all verdicts back.
 func (s *Summary) retract() {
 	for i := range s.Rows {
 		if row := &s.Rows[i]; row.Evaluated != nil {
@@ -205,7 +203,7 @@ func (s *Summary) retract() {
 	}
 }
 
-// verdict takes an event with a verdict, or with the reason for a missing one.
+// verdict adds an event with a verdict, or with the reason for a missing one.
 func (s *Summary) verdict(e *event.Event) {
 	row := Row{UUID: e.Workload, Evaluated: e.Evaluated, Place: e.Place}
 	if e.Evaluated != nil {
@@ -226,7 +224,7 @@ func (s *Summary) verdict(e *event.Event) {
 	}
 }
 
-// number takes the number of the next event. Events without one are not checked.
+// number checks the number of the next event. Events without one are not checked.
 func (s *Summary) number(n int64) {
 	if s.seq > 0 && n != s.seq+1 && (n != 1 || s.Single) {
 		s.contradict(fmt.Sprintf("event %d follows event %d", n, s.seq))
@@ -234,7 +232,7 @@ func (s *Summary) number(n int64) {
 	s.seq = n
 }
 
-// Skip takes an event that cannot be read.
+// Skip counts an event that cannot be read.
 func (s *Summary) Skip() {
 	if s.seq > 0 {
 		s.seq++
@@ -247,8 +245,8 @@ func (s *Summary) contradict(text string) {
 	}
 }
 
-// Exited compares the exit status of the process that has written the events with them. Statuses other than 0 and 3 say
-// nothing of verdicts.
+// Exited checks the exit status of the process that wrote the events against them. Statuses other than 0 and 3 say
+// nothing about verdicts.
 func (s *Summary) Exited(status int) {
 	if d := s.Totals(); (status == 0 || status == 3) && (d.Failed > 0) != (status == 3) {
 		s.contradict(fmt.Sprintf("%d of %d workloads failed, and its exit status is %d", d.Failed, d.Passed+d.Failed, status))

@@ -21,14 +21,14 @@ import (
 	"fisub/solution/baselines"
 )
 
-// Names of baselines besides folders of solution/baselines and files.
+// Names of baselines, in addition to folders of solution/baselines and files.
 const (
 	NoBaseline        = "none"
 	referenceBaseline = "reference" // the definition's own
 )
 
-// findBaseline returns the baseline that named, the resumed run or the config names, for a device of that kind. It
-// returns nil if they name none, and on the virtual GPU, which measures no time.
+// findBaseline returns the baseline given by named, the resumed run or the config, for a device of that kind. It
+// returns nil without one, and on the virtual GPU, which measures no time.
 func findBaseline(p *project.Project, s *project.Submission, named string, old *runs.Run, kind string,
 	term *ui.Terminal) (*bench.Baseline, error) {
 	name, dir := named, p.Path(".")
@@ -65,8 +65,8 @@ func findBaseline(p *project.Project, s *project.Submission, named string, old *
 	return &bench.Baseline{Name: name, Solution: sol}, nil
 }
 
-// readBaseline reads a baseline by its name, or as a file below dir, and returns its definition: "" if nothing has that
-// name. The solution is nil if that is not the definition of s.
+// readBaseline reads a baseline by its name, or as a file below dir, and returns its definition, or "" if there is
+// nothing of that name. The solution is nil if the definition differs from s's.
 func readBaseline(s *project.Submission, name, dir string) (sol *trace.Solution, definition string, err error) {
 	if name == referenceBaseline {
 		return bench.ReferenceSolution(s.Definition), s.Definition.Name, nil
@@ -116,7 +116,7 @@ func readBaseline(s *project.Submission, name, dir string) (sol *trace.Solution,
 	return sol, s.Definition.Name, err
 }
 
-// BaselineNames lists the baselines of a definition, "" for all, in the project at root and in this program.
+// BaselineNames lists the baselines of a definition, or of all for "", in the project at root and in this program.
 func BaselineNames(root, definition string) []string {
 	names := []string{referenceBaseline}
 	for _, fsys := range []fs.FS{os.DirFS(filepath.Join(root, "solution", "baselines")), baselines.FS} {

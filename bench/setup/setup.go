@@ -1,5 +1,5 @@
-// Package setup turns options, the config and a run to resume into a Setup: the workloads of a run, its device, and how
-// it is timed.
+// Package setup combines options, the config and a run to resume into a Setup: the workloads of a run, its device,
+// and how it is timed.
 package setup
 
 import (
@@ -30,11 +30,11 @@ import (
 	"fisub/workloads"
 )
 
-// Options say which workloads run and how they are timed. An option that is zero is taken from the resumed run, else
-// from the config, else it has its default.
+// Options select workloads and how to time them. A zero option defaults to the resumed run's value, then the
+// config's, then its own default.
 type Options struct {
 	Set  string
-	Seed uint64 // of other generated inputs; 0 is the usual ones
+	Seed uint64 // of alternative generated inputs; 0: the standard ones
 	workloads.Choice
 	Profile  string
 	Timer    string
@@ -50,7 +50,7 @@ type Options struct {
 	MemoryLimit *float64 // of a worker, in GiB; 0: unlimited; nil: three quarters of the machine's
 }
 
-// A Setup says which workloads of a definition solutions run on, where and how.
+// A Setup holds the workloads of a run, and where and how they run.
 type Setup struct {
 	Set       string
 	Seed      uint64
@@ -84,7 +84,7 @@ func New(p *project.Project, s *project.Submission, o Options, kind string, term
 	return u, err
 }
 
-// NewLocal sets up runs of s on this machine. old is the run that is resumed, or nil.
+// NewLocal sets up runs of s on this machine. old is the run to resume, or nil.
 func NewLocal(ctx context.Context, p *project.Project, s *project.Submission, o Options, old *runs.Run,
 	term *ui.Terminal) (*Setup, error) {
 	u, err := choose(p, s, o, old)
@@ -130,7 +130,7 @@ func NewLocal(ctx context.Context, p *project.Project, s *project.Submission, o 
 	return u, err
 }
 
-// timed refuses a timer, or a limit of timing, on a device that measures no time.
+// timed rejects a timer or a limit of timing on a device that measures no time.
 func (u *Setup) timed(limit time.Duration) error {
 	flag := ""
 	switch {
@@ -246,7 +246,7 @@ func (u *Setup) Describe(ctx context.Context, s *project.Submission) *event.Run 
 	return run
 }
 
-// Shared returns the part of a run of s that its solutions share.
+// Shared returns the settings that all solutions of a run of s share.
 func (u *Setup) Shared(s *project.Submission) bench.Shared {
 	return bench.Shared{
 		Definition: s.Definition, Workloads: u.Workloads, Profile: u.Profile, Timer: u.Timer, Load: u.data.Load,

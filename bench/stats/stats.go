@@ -1,6 +1,6 @@
-// Package stats turns the timings of one workload into figures: the official latency, and beside it what tells how
-// far to believe it. Timings are whole nanoseconds of a T, a row for each trial; figures are float64 nanoseconds.
-// Rows are read only. It is not for comparing two solutions: that is bench/compare.
+// Package stats computes figures from the timings of one workload: the official latency and measures of its
+// reliability. Timings are whole nanoseconds of a T, one row per trial; figures are float64 nanoseconds. Rows are
+// only read. To compare two solutions, use bench/compare.
 package stats
 
 import (
@@ -9,8 +9,8 @@ import (
 	"golang.org/x/perf/benchmath"
 )
 
-// Latency is the official figure: the median of each trial's timings, and the mean of those medians (spec section 6). A
-// trial without timings does not count; it is 0 without samples.
+// Latency returns the official figure: the mean of the trials' medians (spec section 6). It ignores trials without
+// timings and returns 0 without samples.
 func Latency[T ~int64](trials [][]T) float64 {
 	var sum float64
 	n := 0
@@ -27,27 +27,26 @@ func Latency[T ~int64](trials [][]T) float64 {
 	return sum / float64(n)
 }
 
-// A Summary describes all timings of one workload together, whatever their trial.
+// A Summary describes all timings of one workload, regardless of their trial.
 type Summary struct {
 	N                        int
 	Min, Q1, Median, Q3, Max float64 // quartiles are interpolated between the two nearest timings
 	Mean                     float64
 	Lo, Hi                   float64  // interval of the median
-	Confidence               float64  // that the median lies between Lo and Hi: 0.95 or just above, less with a warning
-	Warnings                 []string // what the figures should be read with
+	Confidence               float64  // that the median is between Lo and Hi: 0.95 or slightly more; less with a warning
+	Warnings                 []string // qualifications of the figures
 }
 
-// confidence is the level that the interval of the median is asked for.
+// confidence is the requested level of the interval of the median.
 const confidence = 0.95
 
-// least is the smallest number of timings that has an interval at that level: 1 - 2^(1-6) = 0.969.
+// least is the smallest number of timings with an interval at that level: 1 - 2^(1-6) = 0.969.
 const least = 6
 
-// Summarize gives the summary of all timings. The interval of the median takes no distribution for granted: Lo and Hi
-// are two of the sorted timings, so far from the middle that by the binomial distribution the median lies between
-// them with the confidence asked for (benchmath.AssumeNothing; above 30 timings by its normal approximation). It
-// supposes that timings are independent, so it does not see a drift that all timings of a run share. With fewer than
-// 6 timings the interval is the whole range, and a warning says so.
+// Summarize returns the summary of all timings. The interval of the median assumes no distribution: Lo and Hi are
+// timings chosen by the binomial distribution, or by its normal approximation above 30 timings
+// (benchmath.AssumeNothing). It assumes independent timings, so it does not cover a drift that they share. With fewer
+// than 6 timings it is the whole range, with a warning.
 func Summarize[T ~int64](trials [][]T) Summary {
 	all := sorted(trials)
 	n := len(all)
@@ -76,7 +75,7 @@ func Summarize[T ~int64](trials [][]T) Summary {
 	return s
 }
 
-// Width is the relative width of the interval: (Hi - Lo) / Median, 0 where the median is 0.
+// Width returns the relative width of the interval: (Hi - Lo) / Median, or 0 if the median is 0.
 func (s Summary) Width() float64 {
 	if s.Median == 0 {
 		return 0
@@ -84,10 +83,9 @@ func (s Summary) Width() float64 {
 	return (s.Hi - s.Lo) / s.Median
 }
 
-// Enough is the rule by which sampling stops; it is asked between trials, since a look after every single timing
-// would stop at the first interval that is narrow by chance. There are at least atLeast trials. A target of 0 asks
-// for no more than them; else trials go on until the relative width of the interval (Summary.Width) is at most
-// target, a fraction of the median. The time limit is the caller's.
+// Enough reports whether sampling can stop. Call it between trials: after every timing, it would stop at the first
+// interval that is narrow by chance. It requires atLeast trials and, if target is above 0, a relative width of the
+// interval (Summary.Width) of at most target. The caller handles the time limit.
 func Enough[T ~int64](trials [][]T, atLeast int, target float64) bool {
 	if len(trials) < atLeast || target <= 0 {
 		return len(trials) >= atLeast
@@ -96,9 +94,9 @@ func Enough[T ~int64](trials [][]T, atLeast int, target float64) bool {
 	return s.N >= least && s.Width() <= target
 }
 
-// Same gives the probability of timings that differ as much as those of a and b, or more, if both came from one
-// distribution: the two-sided Mann-Whitney U test (benchmath.AssumeNothing). It is 1, with a warning, where there are
-// too few timings to tell anything. Like the interval it supposes that timings are independent.
+// Same returns the p-value for equal distributions of the timings in a and b: the two-sided Mann-Whitney U test
+// (benchmath.AssumeNothing). It is 1, with a warning, for too few timings. Like the interval, it assumes that timings
+// are independent.
 func Same[T ~int64](a, b [][]T) (p float64, warnings []string) {
 	c := benchmath.AssumeNothing.Compare(benchmath.NewSample(sorted(a), &benchmath.DefaultThresholds),
 		benchmath.NewSample(sorted(b), &benchmath.DefaultThresholds))
@@ -108,11 +106,11 @@ func Same[T ~int64](a, b [][]T) (p float64, warnings []string) {
 	return c.P, warnings
 }
 
-// MidMedian is the median of the mid-distribution function (Ma, Genton and Parzen 2011): a value counts as lying half
-// below itself, and the function is interpolated linearly between the distinct values. A GPU's timer ticks in 32 ns,
-// more than 1 % of a short kernel, and the plain median of such timings jumps from tick to tick, also where the kernel
-// is the same; this one moves smoothly with the share of timings on either tick, and for timings without ties it is the
-// plain median but for half of one gap. values are ascending, counts say how often each occurs; it is 0 without any.
+// MidMedian returns the median of the mid-distribution function (Ma, Genton and Parzen 2011): half of a value's
+// occurrences count as below it, and the function is interpolated linearly between the distinct values. A GPU's timer
+// has ticks of 32 ns, more than 1 % of a short kernel, so the plain median jumps between ticks even for the same
+// kernel. This one follows the share of timings on each tick smoothly; without ties it equals the plain median up to
+// half a gap. values are ascending, counts holds the occurrences of each. It returns 0 without values.
 func MidMedian(values []float64, counts []int) float64 {
 	total := 0
 	for _, c := range counts {
@@ -120,7 +118,7 @@ func MidMedian(values []float64, counts []int) float64 {
 	}
 	half := float64(total) / 2
 	below, lastAt := 0.0, 0.0
-	last := -1 // index of the value before
+	last := -1 // index of the previous value
 	for i, c := range counts {
 		if c == 0 {
 			continue
@@ -140,9 +138,8 @@ func MidMedian(values []float64, counts []int) float64 {
 	return values[last]
 }
 
-// A Score adds up the contest's score of a solution on one definition: the mean, over the workloads that the baseline
-// passes, of the baseline's latency over the solution's, and 0 where the solution fails any workload (spec section
-// 5). The zero value is that of no workload.
+// A Score adds up the contest's score of a solution on one definition: the mean speed-up over the workloads that the
+// baseline passes, or 0 if the solution fails any workload (spec section 5). The zero value has no workloads.
 type Score struct {
 	sum    float64
 	n      int
@@ -158,7 +155,7 @@ func (s *Score) Add(speedup float64) {
 // Fail adds a workload that the solution does not pass.
 func (s *Score) Fail() { s.failed = true }
 
-// Value gives the score, and over how many workloads it is the mean; ok is false where there is none.
+// Value returns the score and the number of workloads in its mean. ok is false without a score.
 func (s *Score) Value() (score float64, n int, ok bool) {
 	if s.failed || s.n == 0 {
 		return 0, s.n, s.failed
@@ -166,7 +163,7 @@ func (s *Score) Value() (score float64, n int, ok bool) {
 	return s.sum / float64(s.n), s.n, true
 }
 
-// sorted gives all timings in ascending order.
+// sorted returns all timings in ascending order.
 func sorted[T ~int64](trials [][]T) []float64 {
 	var all []float64
 	for _, trial := range trials {
@@ -178,8 +175,8 @@ func sorted[T ~int64](trials [][]T) []float64 {
 	return all
 }
 
-// quantile interpolates linearly between the order statistics of ascending values, the smallest at 0 and the largest
-// at 1; of an even number the median is the mean of the middle two.
+// quantile interpolates linearly between ascending values, from the smallest at 0 to the largest at 1. The median of
+// an even number of values is the mean of the middle two.
 func quantile(values []float64, q float64) float64 {
 	at := q * float64(len(values)-1)
 	i := int(at)

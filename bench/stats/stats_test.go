@@ -57,8 +57,8 @@ func TestSummarize(t *testing.T) {
 		t.Errorf("one timing: got %+v, want interval [7, 7] of confidence 0, and a warning", s)
 	}
 
-	// Six timings have the interval from the first to the last at 1 - 2/64; of ten it begins at the second, since
-	// P(2 <= B(10, 1/2) <= 8) = 0.9785.
+	// For six timings the interval is the whole range, at 1 - 2/64. For ten it begins at the second, since P(2 <=
+	// B(10, 1/2) <= 8) = 0.9785.
 	s = Summarize([][]int64{{1, 2, 3}, {4, 5, 6}})
 	if s.Lo != 1 || s.Hi != 6 || s.Warnings != nil || math.Abs(s.Confidence-0.96875) > 1e-9 {
 		t.Errorf("six timings: got %+v, want [1, 6] at 0.96875", s)
@@ -74,7 +74,7 @@ func equal(a, b Summary) bool {
 		a.Mean == b.Mean && a.Lo == b.Lo && a.Hi == b.Hi && a.Confidence == b.Confidence
 }
 
-// The interval holds the true median as often as it says.
+// The interval contains the true median as often as it claims.
 func TestIntervalCovers(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for _, n := range []int{6, 20, 150} {

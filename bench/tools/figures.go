@@ -19,20 +19,20 @@ import (
 // The files of a profile, in its run folder.
 const (
 	ReportName  = "profile.ncu-rep" // ncu's own, for ncu-ui
-	FiguresName = "profile.json"    // figures of it, a Profiled
+	FiguresName = "profile.json"    // its figures, a Profiled
 )
 
-// A ProfiledKernel is a launch that ncu has profiled.
+// A ProfiledKernel is a launch profiled by ncu.
 type ProfiledKernel struct {
 	Name    string   `json:"name"`
-	Figures []Figure `json:"figures"` // those that the report has, in the order of the table
+	Figures []Figure `json:"figures"` // those in the report, in the order of the table
 }
 
-// A Figure is one of ncu's metrics under a name of its own.
+// A Figure is one of ncu's metrics under a name of our own.
 type Figure struct {
 	Name   string   `json:"name"`   // "dram_read"
 	Metric string   `json:"metric"` // ncu's: "dram__bytes_read.sum"
-	Value  *float64 `json:"value"`  // nil where ncu has none
+	Value  *float64 `json:"value"`  // nil if ncu has no value
 	Unit   string   `json:"unit"`   // ncu's base unit: "byte", "ns", "%"; "" for a plain number
 }
 
@@ -42,8 +42,8 @@ type Profiled struct {
 	Kernels  []ProfiledKernel `json:"kernels"`
 }
 
-// figures are those of a profile. ncu is asked for those that are wanted beside its set of sections; the others are in
-// the sets detailed and full.
+// figures lists the figures of a profile. Those with asked set are requested in addition to the section set; the
+// others are in the sets detailed and full.
 var figures = []struct {
 	name, metric string
 	asked        bool
@@ -72,10 +72,10 @@ var figures = []struct {
 	{"shared_dynamic", "launch__shared_mem_per_block_dynamic", true},
 }
 
-// Figures reads what ncu's raw page says in base units: a header, a row of units, and a row for each kernel.
+// Figures parses ncu's raw page in base units: a header, a row of units, and a row for each kernel.
 func Figures(raw []byte) ([]ProfiledKernel, error) {
 	if i := bytes.Index(raw, []byte(`"ID"`)); i > 0 {
-		raw = raw[i:] // ncu's own messages stand in front
+		raw = raw[i:] // skip ncu's own messages
 	}
 	r := csv.NewReader(bytes.NewReader(raw))
 	r.FieldsPerRecord = -1
@@ -126,7 +126,7 @@ func WriteFigures(folder, workload string, kernels []ProfiledKernel) error {
 	return os.WriteFile(filepath.Join(folder, FiguresName), append(data, '\n'), 0o644)
 }
 
-// Table writes the figures of the kernels, a line each.
+// Table writes the figures of the kernels, one per line.
 func Table(w io.Writer, kernels []ProfiledKernel) {
 	for _, k := range kernels {
 		fmt.Fprintf(w, "kernel      %s\n", plain.Line(k.Name))
@@ -136,7 +136,7 @@ func Table(w io.Writer, kernels []ProfiledKernel) {
 	}
 }
 
-// scales are the units that Table shows base units in.
+// scales holds the units in which Table shows base units.
 var scales = map[string]struct {
 	unit string
 	by   float64

@@ -7,18 +7,18 @@ import (
 	"os"
 )
 
-// A Record is what `fisub sanitize` and `fisub profile` write for programs, a JSON object on a line of its own.
+// A Record is the machine-readable output of `fisub sanitize` and `fisub profile`, one JSON object per line.
 type Record struct {
-	Tool     string           `json:"tool"` // or several that say the same, with commas
+	Tool     string           `json:"tool"` // several with the same result are separated by commas
 	Workload string           `json:"workload"`
 	Verdict  string           `json:"verdict"` // "clean", "findings", "profiled" or an error; "" with Part
 	Log      string           `json:"log"`
 	Kernels  []ProfiledKernel `json:"kernels,omitempty"`
 	Report   string           `json:"report,omitempty"` // path
-	Part     []byte           `json:"part,omitempty"`   // the next bytes of the report; Kernels come after the last
+	Part     []byte           `json:"part,omitempty"`   // the next bytes of the report; Kernels follow the last part
 }
 
-// ReadLine reads a line; ok tells whether it is one.
+// ReadLine decodes a line. ok reports whether it is a Record.
 func ReadLine(text []byte) (l Record, ok bool) {
 	err := json.Unmarshal(text, &l)
 	return l, err == nil && l.Tool != ""
@@ -35,7 +35,7 @@ func (l Record) Write(w io.Writer) error {
 
 const (
 	partSize  = 256 << 10
-	maxReport = 256 << 20 // bytes that are taken of a report
+	maxReport = 256 << 20 // largest report, in bytes
 )
 
 // Send writes the report in file to w, in parts.
@@ -63,13 +63,13 @@ func Send(w io.Writer, file string) error {
 	}
 }
 
-// A ReportFile takes the parts of a report into a file.
+// A ReportFile collects the parts of a report in a file.
 type ReportFile struct {
 	Path string
 	size int
 }
 
-// Take appends the part of a line.
+// Take appends a part.
 func (r *ReportFile) Take(part []byte) error {
 	if r.size += len(part); r.size > maxReport {
 		return fmt.Errorf("the report has more than %d bytes", maxReport)

@@ -9,7 +9,7 @@ import (
 	"fisub/internal/trace"
 )
 
-// TestShapes takes one workload of each class of axes, an odd one, and a larger one that is not too large.
+// TestShapes expects one workload of each class of axes, an odd one, and a larger one that is not too large.
 func TestShapes(t *testing.T) {
 	for _, c := range []struct {
 		name string

@@ -1,4 +1,4 @@
-// Package tools runs workloads of a submission under NVIDIA's tools, or under the emulator's sanitizers.
+// Package tools runs workloads of a submission under NVIDIA's tools or under the virtual GPU's sanitizers.
 package tools
 
 import (
@@ -30,10 +30,10 @@ import (
 	"fisub/workloads"
 )
 
-// Sections are ncu's sets of sections.
+// Sections lists ncu's section sets.
 var Sections = []string{"basic", "detailed", "full"}
 
-// findingsExit is the exit status that compute-sanitizer is told to use where it found something.
+// findingsExit is the exit status for compute-sanitizer to use if it found something.
 const findingsExit = 86
 
 // A Target is a submission with some workloads, ready to run under a tool.
@@ -46,14 +46,14 @@ type Target struct {
 	writable  []string // files and folders that the tool may write
 }
 
-// The time limits of a tool on a workload, if none is given.
+// The default time limits of a tool per workload.
 const (
 	Timeout         = 5 * time.Minute
 	emulatedTimeout = time.Minute
 )
 
-// New prepares the workloads that o chooses; if it chooses none, one of each shape: see Shapes. o.Timeout is the limit
-// of a tool on a workload.
+// New prepares the workloads chosen by o, by default one of each shape: see Shapes. o.Timeout is the time limit of a
+// tool per workload.
 func New(ctx context.Context, s *project.Submission, o setup.Options, term *ui.Terminal) (*Target, error) {
 	ws, err := chosen(s, o)
 	if err != nil {
@@ -90,8 +90,8 @@ func New(ctx context.Context, s *project.Submission, o setup.Options, term *ui.T
 	return &Target{Workloads: ws, Emulated: kind == "emu", root: s.Root, solution: s.Solution, shared: shared}, nil
 }
 
-// chosen returns the workloads of o. Without a set they are of the contest's, which has more shapes, if there is one;
-// a workload is looked for in the default set first.
+// chosen returns the workloads of o. Without a set it uses the contest's, which has more shapes, if there is one.
+// Workloads given by prefix are looked up in the default set first.
 func chosen(s *project.Submission, o setup.Options) ([]*trace.Workload, error) {
 	sets := []string{cmp.Or(o.Set, workloads.ContestSet), cmp.Or(o.Set, workloads.DefaultSet)}
 	if len(o.Prefixes) > 0 {
@@ -117,12 +117,11 @@ func chosen(s *project.Submission, o setup.Options) ([]*trace.Workload, error) {
 	return nil, first
 }
 
-// manyTimes is how much larger than the smallest a workload may be that Shapes takes.
+// manyTimes limits the size of a workload that Shapes picks, as a multiple of the smallest.
 const manyTimes = 64
 
-// Shapes returns workloads of ws that differ in the classes of their axes (0, 1 and more), the smallest of each class;
-// the smallest of which an axis is odd and above 1; and the largest that is at most manyTimes as large as the smallest.
-// The size is the product of the axes.
+// Shapes picks from ws the smallest workload of each class of axes (0, 1 and more for each axis), the smallest with
+// an odd axis above 1, and the largest of at most manyTimes the smallest size. The size is the product of the axes.
 func Shapes(ws []*trace.Workload) []*trace.Workload {
 	size := func(w *trace.Workload) float64 {
 		n := 1.0
@@ -157,7 +156,7 @@ func Shapes(ws []*trace.Workload) []*trace.Workload {
 	return taken
 }
 
-// Check refuses submissions that run under no tool.
+// Check rejects submissions that cannot run under a tool.
 func Check(s *trace.Solution) error {
 	if pyworker.Runs(&s.Spec) {
 		return usage.Errorf("", "%s: only cuda and cpp submissions with the tvm-ffi binding that do not return their "+
@@ -166,7 +165,7 @@ func Check(s *trace.Solution) error {
 	return nil
 }
 
-// Find looks for a program of the CUDA toolkit on PATH, in the toolkit's folder, and where Nsight Compute is by itself.
+// Find looks for a program of the CUDA toolkit on PATH, in the toolkit's folder and in the standalone Nsight Compute.
 func Find(name string) (string, error) {
 	if path, err := exec.LookPath(name); err == nil {
 		return path, nil
@@ -186,9 +185,8 @@ func Find(name string) (string, error) {
 		"%s: not found", name)
 }
 
-// once runs a workload in a worker in a sandbox, below the tool whose command is prefix. found reports whether the
-// process ended with the status that a tool was told to end with; fault is what the solution did wrong, or nil. If
-// judge is set, outputs that are wrong are a fault.
+// once runs a workload in a sandboxed worker, below the tool whose command is prefix. found reports whether the
+// process exited with findingsExit. fault is the solution's fault, or nil; if judge is set, wrong outputs are one.
 func (r *Target) once(ctx context.Context, w *trace.Workload, judge bool, prefix ...string) (
 	log string, found bool, fault, err error,
 ) {
@@ -217,7 +215,7 @@ func (r *Target) once(ctx context.Context, w *trace.Workload, judge bool, prefix
 
 var errWrong = errors.New("clean, but the outputs are wrong")
 
-// A timeError is the time limit that a tool ran into.
+// A timeError is a time limit that a tool exceeded.
 type timeError time.Duration
 
 func (e timeError) Error() string {
@@ -229,10 +227,10 @@ func timedOut(err error) bool {
 	return ok
 }
 
-// Sanitize runs the workloads under each of the tools, on the emulator looking for what each of them does, until one of
-// them has found something. tell hears, for a workload and tools that say the same of it, what that is: "clean",
-// "findings", or what the solution did wrong, if only that its outputs are wrong. The tool of a submission that does
-// not build is "build".
+// Sanitize runs the workloads under each of the tools, or on the virtual GPU with the equivalent checks, until one
+// finds something. It passes results to tell, combining tools with the same result for a workload: "clean",
+// "findings", or the solution's fault, even if that is only wrong outputs. For a submission that does not build, the
+// tool is "build".
 func (r *Target) Sanitize(ctx context.Context, tools []string, begin func(*trace.Workload), tell func(Record)) error {
 	sanitizer := ""
 	if !r.Emulated {
@@ -240,7 +238,8 @@ func (r *Target) Sanitize(ctx context.Context, tools []string, begin func(*trace
 		if sanitizer, err = Find("compute-sanitizer"); err != nil {
 			return err
 		}
-		// The first run builds, so that the compiler does not run under a tool. A fault is what the tools are there for.
+		// The first run builds, so that the compiler does not run under a tool. Other faults are left for the tools
+		// to find.
 		log, _, fault, err := r.once(ctx, r.Workloads[0], false)
 		if err != nil {
 			return err
@@ -268,7 +267,7 @@ func (r *Target) Sanitize(ctx context.Context, tools []string, begin func(*trace
 	return nil
 }
 
-// unbuilt reports whether a fault is that the submission does not build.
+// unbuilt reports whether fault means that the submission does not build.
 func unbuilt(fault error) bool {
 	var we *worker.Error
 	return errors.As(fault, &we) && we.Kind == worker.Build
@@ -277,11 +276,11 @@ func unbuilt(fault error) bool {
 // Clean is the verdict of a sanitizer that found nothing.
 const Clean = "clean"
 
-// address matches what need not be the same in two processes.
+// address matches text that may differ between two processes.
 var address = regexp.MustCompile(`0x[0-9a-f]+`)
 
-// sanitize returns what the tools say of w, those together that say the same. A tool that runs into the time limit is
-// the last one.
+// sanitize returns the results of the tools on w, combining equal ones. It stops after a tool that exceeds the time
+// limit.
 func (r *Target) sanitize(ctx context.Context, w *trace.Workload, tools []string,
 	sanitizer string) (all []Record, err error) {
 	add := func(names []string, log string, found bool, fault error) {
@@ -300,7 +299,7 @@ func (r *Target) sanitize(ctx context.Context, w *trace.Workload, tools []string
 		}
 		all = append(all, l)
 	}
-	if r.Emulated { // it looks for everything at once; which tools find what is asked if there is something
+	if r.Emulated { // look for everything at once; on a fault, find out which tool reports it
 		r.shared.Device.Sanitize = strings.Join(tools, ",")
 		log, found, fault, err := r.once(ctx, w, true)
 		switch {
@@ -320,7 +319,7 @@ func (r *Target) sanitize(ctx context.Context, w *trace.Workload, tools []string
 			r.shared.Device.Sanitize = ""
 			prefix = []string{sanitizer, "--tool", name, "--error-exitcode", fmt.Sprint(findingsExit), "--target-processes",
 				"application-only"}
-			if name == "memcheck" { // otherwise what is beside a tensor may be another one
+			if name == "memcheck" { // otherwise another tensor may follow immediately
 				prefix = append(prefix, "--padding", "4096")
 			}
 		}
@@ -335,7 +334,7 @@ func (r *Target) sanitize(ctx context.Context, w *trace.Workload, tools []string
 	return all, nil
 }
 
-// A FaultError is what the solution did wrong before a tool had seen it, with its log.
+// A FaultError is a fault of the solution before any tool ran, with its log.
 type FaultError struct {
 	Err error
 	Log string
@@ -343,8 +342,8 @@ type FaultError struct {
 
 func (e *FaultError) Error() string { return e.Err.Error() }
 
-// Profile runs the workload under ncu, which collects a set of sections, and writes the report and its figures into
-// folder, as ReportName and FiguresName.
+// Profile runs the workload under ncu, which collects a section set, and writes the report and its figures to folder,
+// as ReportName and FiguresName.
 func (r *Target) Profile(ctx context.Context, sections, folder string) ([]ProfiledKernel, error) {
 	ncu, err := Find("ncu")
 	if err != nil {
@@ -408,7 +407,7 @@ func (r *Target) Profile(ctx context.Context, sections, folder string) ([]Profil
 	return kernels, WriteFigures(folder, r.Workloads[0].UUID, kernels)
 }
 
-// deniedCounters tells whether ncu said that this user may not read the GPU's performance counters.
+// deniedCounters returns an error if ncu reported that the user may not read the GPU's performance counters.
 func deniedCounters(log string) error {
 	if !strings.Contains(log, "ERR_NVGPUCTRPERM") {
 		return nil

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// The figures of a profile, by name and in base units, for programs and as a table.
+// The figures of a profile are available by name in base units, and as a table.
 func TestFigures(t *testing.T) {
 	const head = `"ID","Kernel Name","Block Size","dram__bytes_read.sum","gpu__time_duration.sum","launch__grid_size"` +
 		"\n" +
@@ -52,7 +52,7 @@ func TestFigures(t *testing.T) {
 	}
 }
 
-// A report comes over as it was, whatever its size.
+// A report of any size arrives unchanged.
 func TestReportSent(t *testing.T) {
 	dir := t.TempDir()
 	for _, size := range []int{0, 1, partSize - 1, partSize, partSize + 1, 3*partSize + 7} {
@@ -86,7 +86,7 @@ func TestReportSent(t *testing.T) {
 	}
 }
 
-// A machine that denies the counters is told as such, with what to do, in ncu's own word for it.
+// If a machine denies the counters, the error has a remedy and ncu's own name for the problem.
 func TestDeniedCounters(t *testing.T) {
 	err := deniedCounters("==PROF== Connected to process 12\n==ERROR== ERR_NVGPUCTRPERM - The user does not have permission " +
 		"to access NVIDIA GPU Performance Counters on the target device 0.")

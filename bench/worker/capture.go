@@ -9,13 +9,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxLog is the most that is kept of what a solution prints for one workload (spec section 1.4).
+// maxLog is the maximum kept output of a solution per workload in bytes (spec section 1.4).
 const maxLog = 5 << 20
 
 const logTruncated = "\n\n[log truncated]\n"
 
-// A capture collects what a process prints. Its take returns everything that was written before the call, also what is
-// still in the pipe: a reply of the worker and the output before it come by different ways.
+// A capture collects the output of a process. take returns everything written before the call, including data still
+// in the pipe: a reply and the output before it take different paths.
 type capture struct {
 	r    *os.File
 	conn syscall.RawConn
@@ -50,7 +50,7 @@ func newCapture() (*capture, *os.File, error) {
 	return c, w, nil
 }
 
-// drain reads what the pipe holds; it returns true at the pipe's end.
+// drain reads the contents of the pipe. It returns true at the end of the pipe.
 func (c *capture) drain(fd int) (end bool) {
 	var chunk [1 << 16]byte
 	for {
@@ -83,7 +83,7 @@ func (c *capture) take() string {
 	return s
 }
 
-// close ends the capture; what the pipe still holds can be taken afterwards.
+// close ends the capture. take still returns the output that was left in the pipe.
 func (c *capture) close() {
 	c.mu.Lock()
 	_ = c.conn.Control(func(fd uintptr) { c.drain(int(fd)) })

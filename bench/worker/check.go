@@ -9,7 +9,8 @@ import (
 	"fisub/device"
 )
 
-// canary fills the guards of tensors. It is not poison, which a kernel may copy from an output that it did not write.
+// canary fills the guards of tensors. It differs from Poison, which a kernel may copy from an output it did not
+// write.
 const canary = 0xa5
 
 func (s *server) check(req *Check) (r reply, err error) {
@@ -49,7 +50,7 @@ func (s *server) check(req *Check) (r reply, err error) {
 	return reply{Checked: found}, err
 }
 
-// findWrites adds what was written where nothing may be.
+// findWrites adds writes to inputs and outside of tensors to found.
 func (s *server) findWrites(found *Checked) error {
 	for i, v := range s.loaded.Inputs {
 		inPlace := func(o output) bool { return o.inPlace && o.arg == i }
@@ -77,7 +78,7 @@ func (s *server) findWrites(found *Checked) error {
 	return nil
 }
 
-// change gives inputs new contents, where they are.
+// change replaces the contents of inputs at their present addresses.
 func (s *server) change(inputs []*FileTensor) error {
 	if len(inputs) > len(s.loaded.Inputs) {
 		return fmt.Errorf("contents for %d inputs of %d", len(inputs), len(s.loaded.Inputs))
@@ -98,7 +99,7 @@ func (s *server) change(inputs []*FileTensor) error {
 	return nil
 }
 
-// probe makes one call and returns the outputs that were not complete at its end.
+// probe makes one call and returns the outputs that were incomplete at its end.
 func (s *server) probe(out *os.File) (late []Change, err error) {
 	if err := s.renew(); err != nil {
 		return nil, err
@@ -138,11 +139,11 @@ func (s *server) probe(out *os.File) (late []Change, err error) {
 	return late, nil
 }
 
-// firstChange compares a buffer with the file of its contents; -1 where they are the same.
+// firstChange returns the first byte of b that differs from t's contents, or -1.
 func (s *server) firstChange(b device.Buffer, t *FileTensor) (first int, err error) {
 	first = -1
 	err = t.mapped(os.O_RDONLY, func(want []byte) error {
-		got := make([]byte, min(t.Bytes, 1<<20)) // a multiple of 256, as slices of buffers want it
+		got := make([]byte, min(t.Bytes, 1<<20)) // a multiple of 256, as slices of buffers require
 		for from := 0; from < t.Bytes && first < 0; from += len(got) {
 			part := got[:min(len(got), t.Bytes-from)]
 			if err := b.Slice(from, len(part)).Read(part); err != nil {
@@ -157,8 +158,7 @@ func (s *server) firstChange(b device.Buffer, t *FileTensor) (first int, err err
 	return first, err
 }
 
-// outside looks at the guards of argument i: at most one change before the tensor, the one next to it, and one behind
-// it.
+// outside checks the guards of argument i. It returns at most one change on each side, the one nearest the tensor.
 func (s *server) outside(i int, band device.Buffer) (found []Change, err error) {
 	guard := make([]byte, s.loaded.Guard)
 	if err := band.Slice(0, len(guard)).Read(guard); err != nil {
@@ -171,7 +171,7 @@ func (s *server) outside(i int, band device.Buffer) (found []Change, err error) 
 			break
 		}
 	}
-	// The end of the tensor need not be aligned, so a slice begins before it.
+	// The end of the tensor may be unaligned, so the slice starts before it.
 	size := s.args[i].Tensor.Buffer.Len()
 	tail := (len(guard) + size) &^ 255
 	end := make([]byte, band.Len()-tail)
@@ -184,7 +184,7 @@ func (s *server) outside(i int, band device.Buffer) (found []Change, err error) 
 	return found, nil
 }
 
-// firstDifference is the index of the first byte in which a and b, of equal length, differ, or -1.
+// firstDifference returns the index of the first differing byte of a and b, which have equal lengths, or -1.
 func firstDifference(a, b []byte) int {
 	if bytes.Equal(a, b) {
 		return -1

@@ -23,15 +23,15 @@ import (
 	"fisub/internal/trace"
 )
 
-// A Command says how to start a worker.
+// A Command is the command line and the limits of a worker.
 type Command struct {
 	Args        []string         // program and arguments of a process that calls Serve on descriptors 3 and 4
 	Env         []string         // added to the environment
-	MemoryLimit int64            // resident bytes of the worker and its children; 0 is no limit
-	Sandbox     *sandbox.Sandbox // nil starts the worker without one
+	MemoryLimit int64            // resident bytes of the worker and its children; 0: no limit
+	Sandbox     *sandbox.Sandbox // nil for a worker without a sandbox
 }
 
-// A Client is the parent's end of one worker process. It is used from one goroutine.
+// A Client is the parent's end of one worker process. It must be used from one goroutine.
 type Client struct {
 	cmd      *exec.Cmd
 	requests *net.UnixConn
@@ -40,13 +40,13 @@ type Client struct {
 	exited   chan struct{} // closed when the process has been waited for
 	state    error         // of Wait; valid after exited
 	cached   bool
-	emulated bool // the device that was opened
+	emulated bool // whether the open device is emulated
 	hazards  []device.Hazard
-	idle     bool // the call of the last request
-	called   bool // the solution
+	idle     bool // whether the call of the last request was idle
+	called   bool // whether the solution was called
 
 	mu     sync.Mutex
-	reason string // why the process was killed, when the parent did it
+	reason string // why the parent killed the process; "" if it did not
 }
 
 // Start starts a worker. The caller must Close it. Cancelling ctx kills the worker.
@@ -101,7 +101,7 @@ func Start(ctx context.Context, c Command) (*Client, error) {
 	return cl, nil
 }
 
-// watch kills the process when ctx ends or its memory is over the limit.
+// watch kills the process when ctx ends or when its memory exceeds limit.
 func (c *Client) watch(ctx context.Context, limit int64) {
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
@@ -130,10 +130,10 @@ func (c *Client) kill(reason string) {
 	sandbox.End(c.cmd.Process.Pid)
 }
 
-// PID is the number of the worker process.
+// PID returns the process ID of the worker.
 func (c *Client) PID() int { return c.cmd.Process.Pid }
 
-// Alive tells whether the process still runs.
+// Alive reports whether the process is running.
 func (c *Client) Alive() bool {
 	select {
 	case <-c.exited:
@@ -143,7 +143,7 @@ func (c *Client) Alive() bool {
 	}
 }
 
-// Close ends the process: first by closing its input, after two seconds by force.
+// Close ends the process by closing its input, and kills it after two seconds.
 func (c *Client) Close() {
 	c.requests.Close()
 	select {
@@ -156,8 +156,8 @@ func (c *Client) Close() {
 	c.log.close()
 }
 
-// Finish closes the worker's input and waits until ctx ends for the process to end by itself; the error is its exit
-// status, as an *exec.ExitError, where that is not 0.
+// Finish closes the worker's input and waits for the process to exit. A non-zero exit status is an *exec.ExitError.
+// When ctx ends, Finish kills the process and returns ctx's error.
 func (c *Client) Finish(ctx context.Context) error {
 	c.requests.Close()
 	select {
@@ -170,21 +170,21 @@ func (c *Client) Finish(ctx context.Context) error {
 	}
 }
 
-// TakeLog returns what the process printed since the last call.
+// TakeLog returns the output of the process since the last call.
 func (c *Client) TakeLog() string { return c.log.take() }
 
-// TakeHazards returns the hazards that the device has noticed since the last call: the worker's word.
+// TakeHazards returns the hazards reported by the device since the last call. They are unverified.
 func (c *Client) TakeHazards() []device.Hazard {
 	hazards := c.hazards
 	c.hazards = nil
 	return hazards
 }
 
-// Called reports whether the solution was called: from then on the process is as it pleases the solution.
+// Called reports whether the solution was called. From then on it may have changed anything in the process.
 func (c *Client) Called() bool { return c.called }
 
-// Idle reports whether the call of the last Run or Check launched no kernel and copied and set no memory: the worker's
-// word. It is false if the device does not tell.
+// Idle reports whether the call of the last Run or Check launched no kernel and copied and set no memory. It is
+// unverified, and false if the device cannot tell.
 func (c *Client) Idle() bool { return c.idle }
 
 // Open opens a device by kind and ordinal.
@@ -201,36 +201,36 @@ func (c *Client) Open(ctx context.Context, kind string, opts device.Options) (de
 	return *r.Info, nil
 }
 
-// Build builds sol on the opened device; a fault of the solution is an *Error of kind Build.
+// Build builds sol on the opened device. If the solution does not build, the error is an *Error of kind Build.
 func (c *Client) Build(ctx context.Context, def *trace.Definition, sol *trace.Solution) error {
 	r, err := c.do(ctx, &request{Build: &buildRequest{def.JSON(trace.Compact), sol.JSON(trace.Compact), false}})
 	c.cached = err == nil && r.Cached
 	return err
 }
 
-// Unbuilt is the code of the error of Build if a Python worker may not write what it needs to the cache. Prepare, in
-// another worker that may, builds it.
+// Unbuilt is the code of Build's error if a Python worker cannot write its build to the cache. Prepare then builds it
+// in another worker, which can.
 const Unbuilt = "unbuilt"
 
-// Prepare builds what Build needs, and neither loads nor runs any of the solution. Only a Python worker does it.
+// Prepare builds the files that Build needs, without loading or running the solution. Only a Python worker supports
+// it.
 func (c *Client) Prepare(ctx context.Context, def *trace.Definition, sol *trace.Solution) error {
 	_, err := c.do(ctx, &request{Build: &buildRequest{def.JSON(trace.Compact), sol.JSON(trace.Compact), true}})
 	return err
 }
 
-// Cached tells whether the last Build had nothing to compile.
+// Cached reports whether the last Build compiled nothing.
 func (c *Client) Cached() bool { return c.cached }
 
-// Load gives the worker its inputs and outputs, in place of those before.
+// Load replaces the worker's inputs and outputs.
 func (c *Client) Load(ctx context.Context, w *Tensors) error {
 	_, err := c.do(ctx, &request{Load: w})
 	return err
 }
 
-// Run calls the solution once, on poisoned outputs, and writes the outputs into the file out. Where the solution
-// returns its outputs, or has made something else of those that were passed, the result says what they are and where in
-// the file, which may have grown: it is the worker's word, to be checked, and not nil. Else the outputs are those of
-// Load and the result is nil.
+// Run calls the solution once on poisoned outputs and writes the outputs to out. If the solution returns its outputs
+// or replaces passed ones, the result is not nil and describes them and their place in the file, which may have
+// grown; it is unverified. Otherwise it is nil, and the outputs are placed as in Load.
 func (c *Client) Run(ctx context.Context, out *os.File) ([]FileTensor, error) {
 	r, err := c.do(ctx, &request{Run: &runRequest{Out: out}})
 	if err != nil {
@@ -239,9 +239,9 @@ func (c *Client) Run(ctx context.Context, out *os.File) ([]FileTensor, error) {
 	return r.Outputs, nil
 }
 
-// Measure times the solution, with outputs that are poisoned before each call, and returns the calls whose outputs were
-// taken: the worker's word. plan.Timing is called on a goroutine that has ended when Measure returns. A timer that plan
-// insists on and that cannot be used is an Error of kind Machine.
+// Measure times the solution, poisoning the outputs before each call, and returns the calls whose outputs were
+// stored, which are unverified. plan.Timing is called on another goroutine, which has ended when Measure returns. If
+// plan requires a timer that cannot be used, the error is an *Error of kind Machine.
 func (c *Client) Measure(ctx context.Context, plan JudgedPlan) (*device.Samples, []Judged, error) {
 	s, judged, err := c.measure(ctx, plan)
 	if !errors.Is(err, device.ErrTimer) {
@@ -259,7 +259,8 @@ func (c *Client) Measure(ctx context.Context, plan JudgedPlan) (*device.Samples,
 	return s, judged, nil
 }
 
-// measure is Measure of one timer. The error wraps device.ErrTimer where CUPTI's records are not to be had or believed.
+// measure is Measure with one timer. The error wraps device.ErrTimer if CUPTI's records are unavailable or
+// implausible.
 func (c *Client) measure(ctx context.Context, plan JudgedPlan) (*device.Samples, []Judged, error) {
 	r, err := c.exchange(ctx, &request{Measure: &plan}, plan.Tell)
 	if err != nil {
@@ -287,10 +288,10 @@ func (c *Client) measure(ctx context.Context, plan JudgedPlan) (*device.Samples,
 	return r.Samples, r.Judged, nil
 }
 
-// maxTiming is longer than any call: sums of all timings are durations.
+// maxTiming is longer than any call, and short enough that the sum of all timings fits a Duration.
 const maxTiming = 7 * 24 * time.Hour
 
-// credible refuses timings that no measurement of plan gives: they are the word of a process that the solution shares.
+// credible rejects timings that plan cannot produce: the solution runs in the process that reports them.
 func credible(trials [][]time.Duration, plan device.Plan) error {
 	if len(trials) == 0 || len(trials) > plan.Trials {
 		return &Error{Kind: Call, Text: fmt.Sprintf("the worker tells the timings of %d trials of %d", len(trials),
@@ -309,7 +310,7 @@ func credible(trials [][]time.Duration, plan device.Plan) error {
 	return nil
 }
 
-// match makes the timings of s. The records are the worker's word.
+// match computes the timings of s. The records are unverified.
 func (r *recorded) match(s *device.Samples, plan device.Plan) error {
 	if len(r.Windows) == 0 || len(r.Windows) > plan.Trials {
 		return activity.Unavailable(fmt.Sprintf("the worker recorded %d trials of %d", len(r.Windows), plan.Trials))
@@ -347,10 +348,9 @@ func (r *recorded) match(s *device.Samples, plan device.Plan) error {
 	return nil
 }
 
-// clip bounds a text of the worker's.
 func clip(s string) string { return s[:min(len(s), 4<<10)] }
 
-// Check makes the look that req asks for at what was loaded. Errors are those of Run.
+// Check performs req on the loaded tensors. Its errors are like Run's.
 func (c *Client) Check(ctx context.Context, req Check) (*Checked, error) {
 	r, err := c.do(ctx, &request{Check: &req})
 	if err != nil {
@@ -364,19 +364,20 @@ func (c *Client) Check(ctx context.Context, req Check) (*Checked, error) {
 
 type buildsKey struct{}
 
-// WithBuilds returns a context whose requests call f with true when a build of an emulated solution begins, and with
-// false when it ends. Calls are on another goroutine, which has ended when the request has. They are the worker's word.
+// WithBuilds returns a context whose requests call f with true when a build of an emulated solution begins and with
+// false when it ends. f runs on another goroutine, which has ended when the request returns. The reports are
+// unverified.
 func WithBuilds(ctx context.Context, f func(bool)) context.Context {
 	return context.WithValue(ctx, buildsKey{}, f)
 }
 
-// do is exchange for a request that nothing is told about before its reply.
+// do is exchange for a request without messages before its reply.
 func (c *Client) do(ctx context.Context, req *request) (*reply, error) {
 	return c.exchange(ctx, req, nil)
 }
 
-// exchange sends req and waits for its reply; timing is called, on another goroutine, with what is told before it.
-// When ctx ends first, the worker is killed and ctx's error returned.
+// exchange sends req and waits for its reply. It calls timing, on another goroutine, with each value sent before the
+// reply. If ctx ends first, it kills the worker and returns ctx's error.
 func (c *Client) exchange(ctx context.Context, req *request, timing func(bool)) (*reply, error) {
 	c.called = c.called || req.calls()
 	own := req.Open != nil || req.Load != nil && !c.called
@@ -386,7 +387,7 @@ func (c *Client) exchange(ctx context.Context, req *request, timing func(bool)) 
 		return nil, err
 	}
 	type answer struct {
-		reply *reply // nil where err is not, and where what came is no reply
+		reply *reply // nil if err is set or the line is not a reply
 		err   error
 	}
 	got := make(chan answer, 1)
@@ -440,7 +441,7 @@ func (c *Client) exchange(ctx context.Context, req *request, timing func(bool)) 
 		return a.reply, nil
 	case <-ctx.Done():
 		if c.emulated && syscall.Kill(c.cmd.Process.Pid, syscall.SIGTERM) == nil {
-			select { // it tells in the log where its threads are
+			select { // it then logs the state of its threads
 			case a := <-got:
 				got <- a
 			case <-time.After(2 * time.Second):
@@ -453,18 +454,18 @@ func (c *Client) exchange(ctx context.Context, req *request, timing func(bool)) 
 	}
 }
 
-// maxReply and maxParts bound a line of the worker's in bytes and commas: the longest are CUPTI's records of a solution
-// with very many kernels, and a part of a list may take 100 bytes of memory. maxTold bounds what it may tell before the
-// reply to one request, maxHazards the hazards of one.
+// maxReply and maxParts limit a line from the worker in bytes and commas. CUPTI's records of a solution with very
+// many kernels are the longest, and a list element may take 100 bytes of memory. maxTold limits the messages before
+// the reply to one request, maxHazards the hazards in it.
 const maxReply, maxParts, maxTold, maxHazards = 256 << 20, 4 << 20, 100, 100
 
-// nonsense ends a process whose reply is none.
+// nonsense kills a process that sent an invalid reply.
 func (c *Client) nonsense() error {
 	c.kill("it wrote what is not a reply")
 	return c.died()
 }
 
-// died waits for the end of a process that closed its replies, and says how it ended.
+// died waits for the end of a process that closed its replies and returns the reason.
 func (c *Client) died() *Died {
 	select {
 	case <-c.exited:

@@ -8,7 +8,7 @@ import (
 	"fisub/device"
 )
 
-// A reply of any content is refused, or gives timings that the plan allows.
+// Any reply is either rejected or yields timings that the plan allows.
 func FuzzReply(f *testing.F) {
 	for _, line := range []string{`{"error":{"kind":"call","text":"x"}}`, `{"info":{"name":"x"}}`, `{"timing":true}`,
 		`{"samples":{"timer":"cupti","trials":[[1000,2000],[3000]]}}`, `{"checked":{"changed":[{"arg":1,"offset":-1}]}}`,

@@ -50,14 +50,14 @@ func answering(t *testing.T, answers ...string) *Client {
 	return c
 }
 
-// A piece is one record of CUPTI: an API call at start, or a kernel with that name from start to end.
+// A piece is one CUPTI record: an API call at start, or a kernel of that name from start to end.
 type piece struct {
 	correlation uint32
 	start, end  uint64
 	name        uint32
 }
 
-// recording gives a reply with those records, and the windows as they are in JSON.
+// recording returns a reply with those records and the windows in JSON.
 func recording(windows string, pieces ...piece) string {
 	var records []byte
 	for _, p := range pieces {
@@ -97,8 +97,8 @@ func TestMeasureRecorded(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
 		answers []string
-		want    *device.Samples // where the timer is auto; nil for an error of the solution's
-		text    string          // of the error, or of that where the timer is cupti
+		want    *device.Samples // with timer auto; nil for an error of the solution
+		text    string          // of the error, or of the error with timer cupti
 	}{
 		{"good", []string{`{"timing":true}` + "\n" + `{"timing":false}` + "\n" + recording(windows, four...)},
 			&device.Samples{Timer: "cupti", ColdL2: true, Trials: [][]time.Duration{{5, 6}, {7, 8}},
@@ -159,8 +159,8 @@ func TestMeasureRecorded(t *testing.T) {
 	}
 }
 
-// What is no reply, or comes without end, ends the worker.
-// Timings that no measurement gives are an error of the call, whose process told them.
+// An invalid or endless reply ends the worker. Impossible timings are an error of the call, because the solution's
+// process reported them.
 func TestMeasureNonsense(t *testing.T) {
 	for trials, want := range map[string]string{
 		`[]`:                              "the worker tells the timings of 0 trials of 2",
@@ -177,7 +177,7 @@ func TestMeasureNonsense(t *testing.T) {
 			t.Errorf("%s: got %v, want %q", trials, err, want)
 		}
 	}
-	// A kernel of 300 years is more than a duration holds.
+	// A kernel of 300 years exceeds a Duration.
 	long := recording(`[[[100,200]]]`, piece{110, 110, 0, 0}, piece{110, 150, 1<<63 + 200, 0})
 	if _, _, err := answering(t, long).Measure(t.Context(), JudgedPlan{Plan: device.Plan{Iterations: 2, Trials: 2}}); !isKind(err, Call) {
 		t.Errorf("a kernel of 300 years: got %v, want an error of kind %s", err, Call)

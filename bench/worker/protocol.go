@@ -1,7 +1,7 @@
-// Package worker runs a solution in a process of its own, since a device fault poisons the process that meets it and a
-// hung kernel can only be killed. The parent (Client) and the worker (Serve) exchange one JSON object a line: requests
-// on the worker's file descriptor 3, a socket that also carries descriptors, replies on 4. Tensors travel through files
-// that both sides map. The worker never sees expected outputs: the parent judges.
+// Package worker runs a solution in its own process: a device fault poisons the process, and a hung kernel can only
+// be killed. The parent (Client) and the worker (Serve) exchange one JSON object per line: requests on the worker's
+// file descriptor 3, a socket that also carries descriptors, and replies on 4. Tensors travel through files that both
+// sides map. The worker never sees expected outputs: the parent judges.
 package worker
 
 import (
@@ -15,7 +15,7 @@ import (
 	"fisub/internal/hint"
 )
 
-// A request is one line to the worker; exactly one field is set. Each is answered by one reply.
+// A request is one line to the worker. Exactly one field is set. Each request gets one reply.
 type request struct {
 	Open    *openRequest  `json:"open,omitempty"`
 	Build   *buildRequest `json:"build,omitempty"`
@@ -25,13 +25,12 @@ type request struct {
 	Check   *Check        `json:"check,omitempty"`
 }
 
-// calls reports whether the request asks for calls of the solution.
+// calls reports whether the request makes the worker call the solution.
 func (r *request) calls() bool {
 	return r.Run != nil || r.Measure != nil || r.Check != nil && r.Check.Out != nil
 }
 
-// files calls f for each file that the request may have, with its number among the descriptors that are sent along,
-// from 1.
+// files calls f for each file that the request may carry, with its number among the descriptors sent along, from 1.
 func (r *request) files(f func(file **os.File, number *int)) {
 	var contents []*FileTensor
 	switch {
@@ -54,7 +53,7 @@ func (r *request) files(f func(file **os.File, number *int)) {
 	}
 }
 
-// attach numbers the files of the request, and returns them.
+// attach numbers the files of the request and returns them.
 func (r *request) attach() (all []*os.File) {
 	r.files(func(file **os.File, number *int) {
 		if *number = 0; *file == nil {
@@ -69,7 +68,7 @@ func (r *request) attach() (all []*os.File) {
 	return all
 }
 
-// detach gives the request the files that came with it.
+// detach sets the files of the request from the received ones.
 func (r *request) detach(all []*os.File) (err error) {
 	r.files(func(file **os.File, number *int) {
 		switch {
@@ -98,79 +97,82 @@ type runRequest struct {
 	Number int      `json:"out"`
 }
 
-// A JudgedPlan is a device.Plan some of whose timed calls are judged.
+// A JudgedPlan is a device.Plan with some timed calls that are judged.
 type JudgedPlan struct {
 	device.Plan
-	// Judged are the timed calls, counted from 0 over all trials and ascending, whose outputs Out takes: those of the one
-	// with index k at k times Stride, behind which each is at its Offset, or where the answer says.
+	// Judged lists the timed calls whose outputs go to Out, counted from 0 over all trials, in ascending order. Each
+	// output of call Judged[k] goes to k*Stride plus its Offset or, if the reply lists outputs, to the file offset
+	// given there.
 	Judged []int    `json:"judged,omitempty"`
 	Stride int64    `json:"stride,omitempty"` // in bytes
 	Out    *os.File `json:"-"`
 	Number int      `json:"out,omitempty"`
 }
 
-// A Tensors is what a solution is called with: inputs in the definition's order, then outputs with memory of their
-// own.
+// A Tensors holds the arguments of a solution: the inputs in the definition's order, then the outputs that have their
+// own memory.
 type Tensors struct {
 	Inputs  []Value `json:"inputs"`
 	Outputs []Value `json:"outputs"`
-	// AnyCount lets a value-returning solution return another number of values than there are Outputs; else that is an
-	// error of kind Call.
+	// AnyCount allows a value-returning solution to return a different number of values than len(Outputs). Otherwise
+	// that is an error of kind Call.
 	AnyCount bool `json:"any_count,omitempty"`
-	// Guard is how many bytes before and behind each tensor a Check watches: a multiple of 256, 0 for none.
+	// Guard is the number of bytes that a Check watches before and after each tensor: a multiple of 256, or 0.
 	Guard int `json:"guard,omitempty"`
 }
 
-// A Check looks for what a call must not do: before anything moves, after the call that it asks for, or, where it
-// asks for neither, now. The steps are taken in the order of the fields.
+// A Check looks for forbidden side effects of calls: before the tensors move and after the call it asks for or,
+// without either, immediately. The steps run in the order of the fields.
 type Check struct {
-	// Move puts all tensors at other addresses. The memory of before stays allocated, with its contents, until the next
+	// Move puts all tensors at new addresses. The old memory keeps its contents and stays allocated until the next
 	// Load.
 	Move bool `json:"move,omitempty"`
-	// Gap is how many bytes are allocated before they move, so that they lie further on; it stays as long.
+	// Gap is the number of bytes allocated before the move to shift the new addresses. They are also freed by the
+	// next Load.
 	Gap int64 `json:"gap,omitempty"`
-	// Back puts them where the last Load did, with what lies there now.
+	// Back returns to the addresses of the last Load, with their present contents.
 	Back bool `json:"back,omitempty"`
-	// Inputs are new contents for input i, of the same dtype and shape; where it is nil, or the list is shorter, the input
-	// keeps what it was given last.
+	// Inputs holds new contents for input i, with the same dtype and shape. If the entry is nil or missing, the input
+	// keeps its last contents.
 	Inputs []*FileTensor `json:"inputs,omitempty"`
-	// Out, unless it is nil, asks for one call, behind other work on the stream and on outputs poisoned in the stream's
-	// order, and is the file that takes the outputs as they are when the whole device is idle, each at its Offset or where
-	// the answer says.
+	// Out, if not nil, asks for one call, queued after other work on the stream, with outputs poisoned in stream
+	// order. The file receives the outputs as they are once the whole device is idle, each at its Offset or, if the
+	// reply lists outputs, at the offset given there.
 	Out    *os.File `json:"-"`
 	Number int      `json:"out,omitempty"`
 }
 
-// Checked is what a Check found; all is empty after a solution that keeps the rules.
+// Checked is the result of a Check. All lists are empty if the solution keeps the rules.
 type Checked struct {
-	Changed []Change `json:"changed,omitempty"` // inputs that do not hold what they were given, and should
-	Outside []Change `json:"outside,omitempty"` // arguments beside whose tensor something was written
-	Late    []Change `json:"late,omitempty"`    // outputs that changed after the call's end in the stream's order
+	Changed []Change `json:"changed,omitempty"` // inputs whose contents changed and should not have
+	Outside []Change `json:"outside,omitempty"` // arguments with a write outside their tensor
+	Late    []Change `json:"late,omitempty"`    // outputs that changed after the call's end in stream order
 
-	// Outputs are those of Out where the solution returned them: the worker's word, as that of Run.
+	// Outputs describes the outputs in Out if the solution returned them. Like Run's, it is unverified.
 	Outputs []FileTensor `json:"outputs,omitempty"`
 }
 
-// A Change is the first byte that is not as it was, or not as it became.
+// A Change is the first modified byte.
 type Change struct {
-	Arg    int `json:"arg"`    // index among the arguments: inputs, then outputs with memory of their own
+	Arg    int `json:"arg"`    // index among the arguments: inputs, then outputs with their own memory
 	Offset int `json:"offset"` // in bytes from the tensor's start: negative before it
 }
 
-// A Value is a tensor in a file, a scalar, or None where both are absent.
+// A Value is a tensor in a file, a scalar or, with no field set, None.
 type Value struct {
 	Tensor *FileTensor `json:"tensor,omitempty"`
 	Int    *int64      `json:"int,omitempty"`
 	Float  *float64    `json:"float,omitempty"`
 	Bool   *bool       `json:"bool,omitempty"`
 
-	// InPlace is, of an output, the index of the input that it is: a call changes it in place, so that before each call it
-	// gets its contents again. It is no argument of its own, and nil of an output that is.
+	// InPlace is the index of the input that this output aliases. The call changes that input in place, so its
+	// contents are restored before each call. Such an output is not passed separately. It is nil for ordinary
+	// outputs.
 	InPlace *int `json:"in_place,omitempty"`
 }
 
-// A FileTensor is a row-major little-endian tensor that lies in a file: in File, or, where that is nil, in the one that
-// Path names. Of an output both are unused.
+// A FileTensor is a row-major little-endian tensor in File or, if that is nil, in the file at Path. For an output
+// both are unused.
 type FileTensor struct {
 	DType  string   `json:"dtype"`
 	Shape  []int    `json:"shape"`
@@ -180,8 +182,8 @@ type FileTensor struct {
 	Offset int64    `json:"offset"` // of the first byte
 	Bytes  int      `json:"bytes"`
 
-	// Bound is, of an output that was passed and that the call has bound to other memory than was passed, the index of the
-	// argument that has this memory, or -1; else nil. Only Python can do that.
+	// Bound is set for a passed output that the call rebound to different memory: the index of the argument with that
+	// memory, or -1. Otherwise it is nil. Only Python can rebind.
 	Bound *int `json:"bound,omitempty"`
 }
 
@@ -189,60 +191,60 @@ type reply struct {
 	Error   *Error          `json:"error,omitempty"`
 	Info    *device.Info    `json:"info,omitempty"`
 	Samples *device.Samples `json:"samples,omitempty"`
-	Outputs []FileTensor    `json:"outputs,omitempty"` // of run, where the solution returned them; else they are as loaded
+	Outputs []FileTensor    `json:"outputs,omitempty"` // of run, if the solution returned them; otherwise as loaded
 	Judged  []Judged        `json:"judged,omitempty"`  // of measure
 	Checked *Checked        `json:"checked,omitempty"`
-	Hazards []device.Hazard `json:"hazards,omitempty"` // of calls of the request, whatever else the reply is
+	Hazards []device.Hazard `json:"hazards,omitempty"` // from the request's calls, even if the reply is an error
 
-	// Idle says of run and check that their call launched, copied and set nothing, if the device knows it.
+	// Idle reports that the call of a run or check launched, copied and set nothing, if the device can tell.
 	Idle bool `json:"idle,omitempty"`
 
 	Cached bool `json:"cached,omitempty"` // of build: nothing was compiled
 
-	// Timing is told beforehand, in a line of its own, where a measure request's Timing would be called.
+	// Timing is sent before the reply, on a separate line, when Timing of a measure request is to be called.
 	Timing *bool `json:"timing,omitempty"`
-	// Building is told beforehand in the same way, at the beginning and the end of a build during a call.
+	// Building is sent in the same way when a build during a call begins or ends.
 	Building *bool `json:"building,omitempty"`
-	// Recorded goes with Samples that have no Trials yet.
+	// Recorded is sent with Samples that have no Trials yet.
 	Recorded *recorded `json:"recorded,omitempty"`
 }
 
-// A Judged is a timed call whose outputs were taken: the worker's word.
+// A Judged is a timed call whose outputs were stored. It is unverified.
 type Judged struct {
-	Call int `json:"call"` // its number, of Plan's Judged
-	// Outputs are, if the solution returned them, as those of Run; their offsets are in the file.
+	Call int `json:"call"` // an element of Plan's Judged
+	// Outputs describes the outputs if the solution returned them, as for Run. Their offsets are in the file.
 	Outputs []FileTensor `json:"outputs,omitempty"`
 }
 
-// recorded is what CUPTI recorded of the calls, for a worker that leaves it to the Client what to make of it.
+// recorded holds CUPTI's records of the calls, from a worker that leaves their evaluation to the Client.
 type recorded struct {
-	Failed  string        `json:"failed,omitempty"` // why there is nothing else in it
+	Failed  string        `json:"failed,omitempty"` // the reason why all else is empty
 	Version int           `json:"version"`          // of CUPTI
-	Lost    int           `json:"lost"`             // records that there was no room for
-	Windows [][][2]uint64 `json:"windows"`          // by trial and call, CUPTI's clock before and after it
-	Names   [][2]string   `json:"names"`            // of kernels: mangled, and not
+	Lost    int           `json:"lost"`             // records dropped because the buffers were full
+	Windows [][][2]uint64 `json:"windows"`          // by trial and call: CUPTI's clock before and after it
+	Names   [][2]string   `json:"names"`            // of kernels: mangled, demangled
 	Records []byte        `json:"records"`          // for activity.Decode
 }
 
-// A Kind says whose fault an Error is.
+// A Kind says who caused an Error.
 type Kind string
 
 const (
 	Machine Kind = "machine" // the device, the compiler or the disk: no verdict on the solution
 	Build   Kind = "build"   // the solution does not compile or load
 	Call    Kind = "call"    // the entry point returned or raised an error
-	Fault   Kind = "fault"   // the device faulted; the worker is of no further use
-	Timing  Kind = "timing"  // the device keeps no time
-	Lacking Kind = "lacking" // there is not here what the solution takes: no verdict on it; another workload may have one
+	Fault   Kind = "fault"   // the device faulted; the worker is unusable
+	Timing  Kind = "timing"  // the device cannot measure time
+	Lacking Kind = "lacking" // something the solution needs is missing here: no verdict; other workloads may run
 )
 
-// An Error is what went wrong in the worker.
+// An Error is a failure in the worker.
 type Error struct {
 	Kind Kind   `json:"kind"`
 	Text string `json:"text"`
 	Log  string `json:"log,omitempty"`
 	Hint string `json:"hint,omitempty"`
-	Code string `json:"code,omitempty"` // names some errors of Kind Machine: NoTimer, NotBuilt, Unbuilt, one of Python's
+	Code string `json:"code,omitempty"` // of some errors of Kind Machine: NoTimer, NotBuilt, Unbuilt, one of Python's
 }
 
 // Codes of errors.
@@ -256,16 +258,16 @@ func (e *Error) Error() string { return e.Text }
 // Advice returns the hint of the error.
 func (e *Error) Advice() string { return e.Hint }
 
-// A Died error says that the worker process ended, or was ended, before it answered.
+// A Died error means that the worker process ended or was killed before it answered.
 type Died struct {
 	Reason string // "signal: segmentation fault", "over the memory limit of 4 GiB"
-	Own    bool   // it ran fisub's code only: what it was to do is open the device, or load inputs before the first call
+	Own    bool   // only fisub's code ran: opening the device, or loading inputs before the first call
 }
 
 func (e *Died) Error() string { return "worker process ended: " + e.Reason }
 
-// AsError returns the wire form of err. The error happened in a step whose errors are of kind def, unless their type
-// says otherwise. An *Error stays as it is.
+// AsError returns the wire form of err. Its kind is def unless err's type determines another. An *Error stays as it
+// is.
 func AsError(err error, def Kind) *Error {
 	var formed *Error
 	if errors.As(err, &formed) {

@@ -19,10 +19,10 @@ import (
 	"fisub/internal/trace"
 )
 
-// marker is set in the environment of a worker: what the descriptors 3 and 4 of another process are is anybody's guess.
+// marker is set in a worker's environment. In any other process, descriptors 3 and 4 may be anything.
 const marker = "FISUB_WORKER"
 
-// Pipes returns the requests and replies of the process that Start started; in any other process it is an error.
+// Pipes returns the requests and replies of a process started by Start, and an error in any other process.
 func Pipes() (requests *Requests, replies *os.File, err error) {
 	if os.Getenv(marker) != "1" {
 		return nil, nil, errors.New("worker: fisub starts this command itself")
@@ -33,12 +33,12 @@ func Pipes() (requests *Requests, replies *os.File, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	syscall.CloseOnExec(4) // what the worker starts does not answer for it
+	syscall.CloseOnExec(4) // child processes must not answer for the worker
 	return &Requests{conn: conn}, os.NewFile(4, "replies"), nil
 }
 
-// Serve answers requests from r on w until r ends. It must run in a process of its own; openers are the devices that
-// it may open. What the solution prints goes to the process's stdout and stderr.
+// Serve answers requests from r on w until r ends. It must run in a process of its own; openers are the devices it
+// may open. The solution's output goes to the process's stdout and stderr.
 func Serve(ctx context.Context, r *Requests, w io.Writer, openers []device.Opener) error {
 	runtime.LockOSThread()
 	s := &server{ctx: ctx, openers: openers}
@@ -53,7 +53,7 @@ func Serve(ctx context.Context, r *Requests, w io.Writer, openers []device.Opene
 		}
 		files := r.take()
 		if req.Measure != nil {
-			// Where it fails, the reply fails too.
+			// If this write fails, so does the reply.
 			req.Measure.Timing = func(on bool) { _ = enc.Encode(reply{Timing: &on}) }
 		}
 		err := req.detach(files)
@@ -70,11 +70,11 @@ func Serve(ctx context.Context, r *Requests, w io.Writer, openers []device.Opene
 	}
 }
 
-// An output lies in an argument, and goes to a place in a file.
+// An output is an argument, or an input changed in place, and its destination in a file.
 type output struct {
 	FileTensor
 	arg     int
-	inPlace bool // it is an input
+	inPlace bool // arg is an input
 }
 
 type server struct {
@@ -82,13 +82,13 @@ type server struct {
 	openers []device.Opener
 	dev     device.Device
 	kernel  device.Kernel
-	held    []*os.File // that came with requests since the last load
-	loaded  *Tensors   // its inputs are what the buffers were given last
+	held    []*os.File // files received since the last load
+	loaded  *Tensors   // its Inputs are the last contents given to the buffers
 	args    []device.Arg
 	outputs []output
-	bands   []device.Buffer // for each argument its memory with the guards; nil where it is no tensor
-	buffers []device.Buffer // all that is allocated
-	home    struct {        // where the last load put args and bands
+	bands   []device.Buffer // by argument: its memory with the guards; nil if it is not a tensor
+	buffers []device.Buffer // all allocations
+	home    struct {        // args and bands of the last load
 		args  []device.Arg
 		bands []device.Buffer
 	}
@@ -180,7 +180,7 @@ func (s *server) allocate(w *Tensors) error {
 		return fmt.Errorf("guard of %d bytes", w.Guard)
 	}
 	s.args, s.outputs, s.bands = nil, nil, nil
-	args := []device.Arg{} // never nil: a solution may take no arguments
+	args := []device.Arg{} // never nil, even for a solution without arguments
 	for i, v := range w.Inputs {
 		arg, err := s.arg(v, w.Guard)
 		if err == nil && v.Tensor != nil {
@@ -247,11 +247,11 @@ func (s *server) arg(v Value, guard int) (device.Arg, error) {
 	return device.Arg{}, nil
 }
 
-// Poison is the byte that outputs are filled with before a call: as bfloat16, float16 and float32 it reads as NaN, so
-// that an element that the kernel leaves out cannot pass.
+// Poison is the byte that fills outputs before a call. It reads as NaN in bfloat16, float16 and float32, so an
+// element that the kernel leaves out cannot pass.
 const Poison = 0xff
 
-// run calls once and writes the outputs to their places in the file out.
+// run calls the kernel once and writes the outputs to their places in out.
 func (s *server) run(out *os.File) error {
 	if err := s.renew(); err != nil {
 		return err
@@ -273,7 +273,7 @@ func (s *server) run(out *os.File) error {
 	return s.store(out, 0)
 }
 
-// store writes the outputs to their places behind base in the file out.
+// store writes the outputs to their places in out, relative to base.
 func (s *server) store(out *os.File, base int64) error {
 	for _, o := range s.outputs {
 		o.File = out
@@ -285,7 +285,7 @@ func (s *server) store(out *os.File, base int64) error {
 	return nil
 }
 
-// renew gives the inputs that are changed in place what they were given last.
+// renew restores the contents of inputs that are changed in place.
 func (s *server) renew() error {
 	for _, o := range s.outputs {
 		if !o.inPlace {
@@ -299,8 +299,9 @@ func (s *server) renew() error {
 	return nil
 }
 
-// renewing makes copies on the device of what a call is to find in the outputs: poison, or, where an input is changed
-// in place, its contents; and the function that puts them there in the stream's order. The caller frees the copies.
+// renewing makes copies on the device of the contents that outputs must have before a call: poison or, for an input
+// changed in place, its last contents. before copies them to the outputs in stream order. The caller must call free
+// even after an error.
 func (s *server) renewing() (before func() error, free func(), err error) {
 	if err := s.renew(); err != nil {
 		return nil, func() {}, err
@@ -384,7 +385,6 @@ func (s *server) close() {
 	}
 }
 
-// fill gives a buffer the tensor's bytes.
 func (t *FileTensor) fill(b device.Buffer) error {
 	direct, ok := b.(device.FileBuffer)
 	if !ok || t.Bytes == 0 {
@@ -398,7 +398,7 @@ func (t *FileTensor) fill(b device.Buffer) error {
 	return direct.WriteFile(f, t.Offset, t.Bytes)
 }
 
-// open returns the tensor's file, which must have all of it, and a function to be called when it is no longer needed.
+// open returns the file, after checking that it contains the whole tensor. The caller must call done.
 func (t *FileTensor) open() (f *os.File, done func(), err error) {
 	f, done = t.File, func() {}
 	if f == nil {
@@ -419,9 +419,8 @@ func (t *FileTensor) open() (f *os.File, done func(), err error) {
 	return f, done, nil
 }
 
-// mapped calls do with the tensor's bytes, which lie in its file: they are mapped rather than read, so that a state of
-// 33 MB costs no heap. flag is os.O_RDONLY or os.O_RDWR. What lies outside of the file is an error; of a tensor without
-// bytes do is not called.
+// mapped calls do with the tensor's bytes, mapped rather than read so that a state of 33 MB needs no heap. flag is
+// os.O_RDONLY or os.O_RDWR. It returns an error if the tensor exceeds its file, and does not call do if it is empty.
 func (t *FileTensor) mapped(flag int, do func(data []byte) error) error {
 	if t.Bytes == 0 {
 		return nil
@@ -435,7 +434,7 @@ func (t *FileTensor) mapped(flag int, do func(data []byte) error) error {
 	if flag == os.O_RDWR {
 		prot |= unix.PROT_WRITE
 	}
-	skip := int(t.Offset % int64(os.Getpagesize())) // a mapping begins at a page
+	skip := int(t.Offset % int64(os.Getpagesize())) // a mapping must start at a page
 	m, err := unix.Mmap(int(f.Fd()), t.Offset-int64(skip), t.Bytes+skip, prot, unix.MAP_SHARED)
 	if err != nil {
 		return fmt.Errorf("mapping %s: %w", f.Name(), err)

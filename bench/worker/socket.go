@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// socket returns the two ends of the requests. The parent writes, and the worker gets the file.
+// socket returns the two ends of the request socket. The parent writes; the worker gets the file.
 func socket() (parent *net.UnixConn, worker *os.File, err error) {
 	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -25,7 +25,7 @@ func socket() (parent *net.UnixConn, worker *os.File, err error) {
 	return parent, worker, err
 }
 
-// connection makes a connection of a copy of f.
+// connection returns a connection on a duplicate of f.
 func connection(f *os.File) (*net.UnixConn, error) {
 	c, err := net.FileConn(f)
 	if err != nil {
@@ -39,7 +39,7 @@ func connection(f *os.File) (*net.UnixConn, error) {
 	return u, nil
 }
 
-// send writes line; the descriptors of files go with its first byte.
+// send writes line. The descriptors of files go with its first byte.
 func send(c *net.UnixConn, line []byte, files []*os.File) error {
 	if len(files) == 0 {
 		_, err := c.Write(line)
@@ -56,13 +56,13 @@ func send(c *net.UnixConn, line []byte, files []*os.File) error {
 	return err
 }
 
-// Requests are what a worker reads: the text, and the files that came with it.
+// Requests reads a worker's requests: the text, and the files sent with it.
 type Requests struct {
 	conn  *net.UnixConn
 	files []*os.File
 }
 
-// maxFiles bounds the files of one request.
+// maxFiles is the maximum number of files in one request.
 const maxFiles = 16
 
 func (r *Requests) Read(p []byte) (int, error) {
@@ -87,7 +87,7 @@ func (r *Requests) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// take returns the files that came since it was called last.
+// take returns the files received since the last call.
 func (r *Requests) take() []*os.File {
 	files := r.files
 	r.files = nil

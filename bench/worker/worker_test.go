@@ -25,8 +25,8 @@ import (
 	"fisub/internal/trace"
 )
 
-// The test binary is also the worker, on a device of this file that really moves bytes: its kernel doubles int32s, and
-// the solution's name makes it misbehave. Or it is one that answers what a file says.
+// The test binary is also the worker, on a device in this file that really moves bytes: its kernel doubles int32s,
+// and the solution's name makes it misbehave. It can also be a worker that replays a file of answers.
 func TestMain(m *testing.M) {
 	if file := os.Getenv("FISUB_TEST_ANSWERS"); file != "" {
 		answer(file)
@@ -161,7 +161,7 @@ func (k *hostKernel) Call(_ context.Context, args []device.Arg) error {
 		time.Sleep(time.Minute)
 	}
 	in, out := args[0].Tensor.Buffer.(*hostBuffer), args[len(args)-1].Tensor.Buffer.(*hostBuffer)
-	// The guards of a tensor are reached through its address, as a kernel does.
+	// Like a kernel, reach the guards through the tensor's address.
 	beside := func(b *hostBuffer, offset int) *byte { return (*byte)(unsafe.Add(unsafe.Pointer(&(*b)[0]), offset)) }
 	switch k.mode {
 	case "in place":
@@ -223,7 +223,7 @@ func start(t *testing.T, name string, limit int64) (*Client, error) {
 	return c, c.Build(t.Context(), def, sol)
 }
 
-// workload writes three int32s behind 12 bytes of something else, and returns the workload and the file for outputs.
+// workload writes three int32s after 12 other bytes and returns the workload and the file for outputs.
 func workload(t *testing.T, c *int64) (*Tensors, *os.File) {
 	t.Helper()
 	in, out := filepath.Join(t.TempDir(), "in"), outputs(t, 256+12)
@@ -345,7 +345,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// New contents, and new addresses, are what the next call sees; the old memory stays as it is.
+// The next call sees new contents and addresses. The old memory stays unchanged.
 func TestCheckChangesInputs(t *testing.T) {
 	c, err := start(t, "ok", 0)
 	if err != nil {
@@ -374,7 +374,7 @@ func TestCheckChangesInputs(t *testing.T) {
 			t.Errorf("step %d: got %v, want %v", i, got, step.want)
 		}
 	}
-	// Where they were loaded, the contents are those of before the move.
+	// At the addresses of the load, the contents are still the old ones.
 	found, err := c.Check(t.Context(), Check{Back: true, Out: out})
 	if err != nil || !slices.Equal(found.Changed, []Change{{0, 0}}) {
 		t.Errorf("back: got %+v, %v, want the contents from before", found, err)
@@ -461,7 +461,7 @@ func TestTimeLimit(t *testing.T) {
 		t.Fatal(err)
 	}
 	ctx := newExpiry(t.Context())
-	go func() { // the limit passes when the solution hangs
+	go func() { // the limit expires while the solution hangs
 		defer close(ctx.done)
 		for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 			if _, err := os.Stat(started); err == nil {
@@ -479,7 +479,7 @@ func TestTimeLimit(t *testing.T) {
 	if _, err := fmt.Sscan(c.TakeLog(), &child); err != nil {
 		t.Fatal(err)
 	}
-	// A killed process takes a moment to go.
+	// A killed process takes a moment to disappear.
 	for deadline := time.Now().Add(time.Minute); !processGone(child); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("child %d of the worker is still there", child)

@@ -1,5 +1,5 @@
-// The part of torch's CUDA libraries that extensions call, on the virtual GPU: one device, whose work is done when the call that
-// started it returns. What is not here is an undefined symbol of the extension.
+// The part of torch's CUDA libraries that extensions call, on the virtual GPU: one device whose work is done when the
+// call that started it returns. Functions that are missing here are undefined symbols of the extension.
 #include <ATen/core/Tensor.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAStream.h>
