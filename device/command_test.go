@@ -6,7 +6,7 @@ import (
 	"fisub/device"
 )
 
-// What a compiler says of the machine it runs on is no verdict on the sources.
+// A compiler message about the machine says nothing about the sources.
 func TestMachineFault(t *testing.T) {
 	for _, tt := range []struct{ log, want string }{
 		{"kernel.cu(3): warning: unused\n/tmp/x.s: fatal error: error writing to /tmp/x.s: No space left on device\n",

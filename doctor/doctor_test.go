@@ -76,7 +76,7 @@ func TestExamineGPU(t *testing.T) {
 	}
 }
 
-// What fisub remote would refuse, doctor says that it cannot do.
+// doctor reports what fisub remote would refuse.
 func TestRemoteIsReady(t *testing.T) {
 	root := t.TempDir()
 	for _, built := range []bool{false, true} {

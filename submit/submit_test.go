@@ -45,7 +45,7 @@ func TestNote(t *testing.T) {
 	}
 }
 
-// Whatever a message says, its note can be written and read again, and has no line that is not its own.
+// Any parsed note can be written and parsed again, without additional lines.
 func FuzzNote(f *testing.F) {
 	f.Add("Definition: d\nContent-Hash: abc\nName: n\n")
 	f.Add("Definition: \nContent-Hash: x\r\nDefinition: d\x00")
@@ -57,7 +57,7 @@ func FuzzNote(f *testing.F) {
 	})
 }
 
-// Only a run of this very content, on a GPU and on all workloads of the contest's set, is a proof, and none may have
+// Only a run of exactly this content, on a GPU and on the contest's whole set, is a proof, and no such run may have
 // failed.
 func TestProve(t *testing.T) {
 	root := t.TempDir()
@@ -145,7 +145,7 @@ func TestProve(t *testing.T) {
 	}
 	gpu := run(sol, false, "PASSED", "PASSED")
 	run(sol, true, "PASSED", "PASSED")
-	run(sol, true, "PASSED", "TIMEOUT") // says nothing of a GPU
+	run(sol, true, "PASSED", "TIMEOUT") // says nothing about a GPU
 	if p := prove(sol); p.Run == nil || p.Run.ID != gpu || p.Seen != p.Run || len(p.Warnings) != 0 || p.Broken != "" {
 		t.Errorf("got %+v, want the run on a GPU", p)
 	}

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestColumns leads from a place in what the preprocessor makes of a line to the place in the line, and back to text.
+// TestColumns maps a place in a preprocessed line to the source line, and back to text.
 func TestColumns(t *testing.T) {
 	for _, c := range []struct{ name, source, expanded, at, want string }{
 		{"as it is", "  bar_sync(1, 96);", "  bar_sync(1, 96);", "bar_sync", "bar_sync(1, 96);"},
@@ -41,7 +41,7 @@ func TestColumns(t *testing.T) {
 	}
 }
 
-// TestColumnsKept reads the lines of the sources, and no others, out of what nvcc has kept.
+// TestColumnsKept reads exactly the source lines from nvcc's kept files.
 func TestColumnsKept(t *testing.T) {
 	dir := t.TempDir()
 	text := `# 0 "k.cu"
@@ -67,7 +67,7 @@ __attribute__((device)) inline float f() { return 1; }
 	}
 }
 
-// TestMessagesOfSource shows a line as it was written, with its marker below the column.
+// TestMessagesOfSource shows the line as written, with the marker below the column.
 func TestMessagesOfSource(t *testing.T) {
 	files := map[string][]string{"k.cu": {"", "  __shared__ float s[4];  s[t] = 0;", "int x = A B;"}}
 	log := "k.cu(2): error: identifier \"t\" is undefined\n" +

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// What ptxas 13.0 -v prints, for sm_90 and sm_100, with a warning of another kind between.
+// Output of ptxas 13.0 -v for sm_90 and sm_100, with a warning of another kind in between.
 const ptxasLog = `kernel.cu(7): warning #177-D: variable "z" was declared but never referenced
 
 ptxas info    : 16 bytes gmem, 8 bytes cmem[3]

@@ -36,7 +36,7 @@ func TestComponents(t *testing.T) {
 	}
 }
 
-// Each version of Python that has a wheel of the contest's Triton has its own pin, and pip is asked for that version.
+// Each Python version with a wheel of the contest's Triton has its own pin, and pip is asked for that version.
 func TestTriton(t *testing.T) {
 	for _, tag := range []string{"cp310", "cp311", "cp312", "cp313", "cp313t", "cp314", "cp314t"} {
 		c, ok := Triton(tag)
@@ -86,8 +86,8 @@ func wheel(t *testing.T, entries map[string]os.FileMode) []byte {
 	return []byte(buf.String())
 }
 
-// fakePip puts a python3 on PATH that answers "-m pip download ... -r R -d D" with the file that the component in R
-// names in wheels, appends the name to a log, and fails for a component without a file.
+// fakePip puts a python3 on PATH that answers "-m pip download ... -r R -d D" with the file in wheels named by the
+// component in R, and logs the component's name. It fails if there is no such file.
 func fakePip(t *testing.T, wheels string) (log string) {
 	t.Helper()
 	bin := t.TempDir()
@@ -202,7 +202,7 @@ func TestInstall(t *testing.T) {
 	}
 }
 
-// withoutTools hides every toolchain but one in /usr/local.
+// withoutTools hides every toolchain except one in /usr/local.
 func withoutTools(t *testing.T) {
 	t.Helper()
 	t.Setenv("PATH", t.TempDir())
@@ -226,7 +226,7 @@ func TestFindMissing(t *testing.T) {
 	}
 }
 
-// toolchain finds a toolchain, and a cache folder of the test's own to build in.
+// toolchain finds a toolchain, and returns it with a cache folder for the test.
 func toolchain(t *testing.T) (*Toolchain, string) {
 	t.Helper()
 	longtest.Skip(t, "runs nvcc")
@@ -295,7 +295,7 @@ func TestBuild(t *testing.T) {
 		t.Errorf("got commands %s (%v), want %s", commands, err, want)
 	}
 
-	// What Pack names serves a machine that has no toolchain, whatever its folder is called.
+	// The files named by Pack are enough on a machine without a toolchain, whatever their folder is called.
 	packed, err := Pack(root, o, sol, "sm_90")
 	if err != nil {
 		t.Fatal(err)
@@ -332,7 +332,7 @@ func TestBuild(t *testing.T) {
 		t.Errorf("Prebuilt of another solution: got %v, want a *MismatchError that names it", err)
 	}
 
-	// A copy of the folder and the index serves a machine that has no toolchain.
+	// A copy of the folder and the index is enough on a machine without a toolchain.
 	withoutTools(t)
 	got, err := Build(ctx, root, nil, sol, "sm_90")
 	if err != nil || got.Path != o.Path || !got.Hit {
@@ -426,7 +426,7 @@ func TestBuildErrors(t *testing.T) {
 			}
 		})
 	}
-	// What the assembler refuses is told of PTX too, at its place, also where the cache is a link.
+	// The assembler's errors get their place for PTX too, even if the cache is a symbolic link.
 	link := filepath.Join(t.TempDir(), "link")
 	if err := os.Symlink(root, link); err != nil {
 		t.Fatal(err)
@@ -452,7 +452,7 @@ func TestBuildErrors(t *testing.T) {
 	}
 }
 
-// Sources cannot carry files of the user, who may send what is built to a host.
+// Sources cannot include the user's files: the built object may be sent to a host.
 func TestBuildReads(t *testing.T) {
 	if state := sandbox.State(); !state.Files() {
 		longtest.Missing(t, "sandbox", state)
@@ -532,7 +532,7 @@ func TestServes(t *testing.T) {
 	}
 }
 
-// The cache key covers what changes the object, and nothing else.
+// The cache key covers everything that changes the object, and nothing else.
 func TestBuildKey(t *testing.T) {
 	tools := &Toolchain{Version: "13.0.88", TVMFFIVersion: "0.1.15"}
 	key := func(t *testing.T, tools *Toolchain, arch string, files ...string) string {

@@ -17,7 +17,7 @@ func self() string {
 func Own(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} }
 
 // State returns the Enforcement on this machine.
-func State() Report { return Report{Text: "none", Gaps: []string{"everything (Linux)"}} }
+func State() Enforcement { return Enforcement{Text: "none", Gaps: []string{"everything (Linux)"}} }
 
 func enter(_ spec, argv []string) error {
 	path, err := exec.LookPath(argv[0])

@@ -1,5 +1,5 @@
-// Command codes writes device/vgpu/codes.go, the executor's instructions and codes as Go constants, from exec/ops.h and
-// exec/codes.h. `go generate ./device/vgpu` runs it.
+// Command codes generates device/vgpu/codes.go, the executor's instructions and codes as Go constants, from exec/ops.h
+// and exec/codes.h. `go generate ./device/vgpu` runs it.
 package main
 
 import (
@@ -15,7 +15,7 @@ import (
 	"strings"
 )
 
-// families are the instructions that a type chooses among: each gets a table of the operations NAME_TYPE.
+// families are the instructions that exist for several types: each gets a table of its operations NAME_TYPE.
 var families = strings.Fields(`abs add and bfe bfind bfind_shiftamt bfi brev clz cnot copysign cos cvta cvta_to div ex2
 	ex2_ftz fma lg2 lg2_ftz madhi madlo madwide mapa max max_nan min min_nan mul mul24 mul24hi mulhi mullo
 	mulwide neg not or popc rcp rcp_ftz rem rsqrt rsqrt_ftz sad setp shl shr sign sin sqrt sqrt_ftz sub tanh testp xor`)
@@ -84,7 +84,7 @@ func operations(text string) (all []string) {
 	return all
 }
 
-// macro returns the lines of a list that is a macro with the parameter X.
+// macro returns the lines of a list defined as a macro with the parameter X.
 func macro(text, name string) string {
 	_, rest, _ := strings.Cut(text, "#define "+name+"(X)")
 	var body strings.Builder
@@ -97,8 +97,8 @@ func macro(text, name string) string {
 	return body.String()
 }
 
-// byType returns the operations of a family by PTX type. One that is named by a size serves all types of that size that
-// have none of their own, and one of unsigned numbers serves bits.
+// byType returns the operations of a family by PTX type. An operation named by a size serves all types of that size
+// that lack their own, and an operation on unsigned numbers also serves bits.
 func byType(names []string, family string) (table [][2]string) {
 	add := func(typ, name string) {
 		if !slices.ContainsFunc(table, func(e [2]string) bool { return e[0] == typ }) {
@@ -169,7 +169,7 @@ func constants(b *bytes.Buffer, text string) error {
 				}
 				next = int(v)
 			}
-			if as != "" { // in place of the prefix that C needs
+			if as != "" { // instead of the prefix needed in C
 				if i := strings.Index(name, "_"); i > 0 {
 					name = name[i+1:]
 				}
@@ -193,7 +193,8 @@ func constants(b *bytes.Buffer, text string) error {
 	return nil
 }
 
-// camel is a name as Go writes it: add_f32 and SR_TID_X become addF32 and srTidX. An underscore between digits stays.
+// camel returns a name in Go's style: add_f32 and SR_TID_X become addF32 and srTidX. An underscore between digits
+// stays.
 func camel(name string) string {
 	var b strings.Builder
 	for i, part := range strings.Split(strings.ToLower(strings.Trim(name, "_")), "_") {

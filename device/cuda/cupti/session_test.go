@@ -22,7 +22,7 @@ func compiler(t *testing.T) string {
 	return cc
 }
 
-// The records of records.h begin as CUPTI's own do, in the header that this package is built against.
+// The structs of records.h begin as CUPTI's own records do in the header used for this build.
 func TestLayouts(t *testing.T) {
 	cc := compiler(t)
 	args := append([]string{"-fsyntax-only", "-I."},
