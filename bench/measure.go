@@ -35,7 +35,7 @@ func measure(ctx context.Context, attempts []*attempt) {
 
 // sample takes the profile's trials and, if the profile has a target, further ones until each median's interval is
 // that narrow or the time is over. Each trial has its tensors at other addresses, because addresses change a short
-// kernel's time by 1 to 3 % (docs/performance.md): trials at the same addresses would agree on a figure that another
+// kernel's time by 1 to 3 % (docs/kernels.md): trials at the same addresses would agree on a figure that another
 // process does not reproduce. Several solutions alternate forwards and backwards (A B, B A, A B, ...). Slow changes
 // of the GPU, such as its temperature, then affect all alike, and no solution always follows the same other one.
 func sample(ctx context.Context, attempts []*attempt, n int) {

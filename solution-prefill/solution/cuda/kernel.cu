@@ -22,7 +22,7 @@
 //
 // Read solution/baselines/prefill-plain first: the same in plain C++, without the inline PTX (mma, ldmatrix, mbarrier).
 // Here the algorithm is in prefill.cuh; ../../README.md lists the files. docs/performance.md has the times (H200,
-// CUPTI, cold L2) and the history.
+// CUPTI, cold L2), docs/experiments.md the history.
 
 #include <cstdint>
 

@@ -1,5 +1,5 @@
 // The GDN prefill kernel: one launch in which the warps of a block have roles. Read solution/baselines/prefill-plain
-// first, which computes the same in plain C++; docs/performance.md has the history of this one.
+// first, which computes the same in plain C++; docs/experiments.md has the history of this one.
 //
 // A sequence is cut into chunks of 32 tokens. With S the state before a chunk, G the running sum of the chunk's log
 // decays, rows i and j of the chunk, and everything below for one value head:
