@@ -203,7 +203,7 @@ func TestFindTriton(t *testing.T) {
 
 // A pyCall is a submission and its expected result: y, or an error of that kind and text.
 type pyCall struct {
-	name, source string
+	name, source string      // source is "" to call the solution of the case before again
 	kind         worker.Kind // "" if the call succeeds
 	text         string
 	y            []float32
@@ -211,7 +211,10 @@ type pyCall struct {
 
 func (tc *pyCall) run(t *testing.T, client *worker.Client, head string) {
 	t.Helper()
-	err := build(t, client, head+tc.source, true)
+	var err error
+	if tc.source != "" {
+		err = build(t, client, head+tc.source, true)
+	}
 	var got []float32
 	if err == nil {
 		out := load(t, client)
