@@ -288,7 +288,7 @@ func (a *app) newToolAnswer(folder string) (*toolAnswer, error) {
 }
 
 func (t *toolAnswer) line(j *dispatch.JobRecord, text []byte) error {
-	l, ok := tools.ReadLine(text)
+	l, ok := tools.ReadRecord(text)
 	switch {
 	case !ok:
 		return nil // unknown lines of a newer fisub are ignored

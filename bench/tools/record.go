@@ -18,15 +18,15 @@ type Record struct {
 	Part     []byte           `json:"part,omitempty"`   // the next bytes of the report; Kernels follow the last part
 }
 
-// ReadLine decodes a line. ok reports whether it is a Record.
-func ReadLine(text []byte) (l Record, ok bool) {
-	err := json.Unmarshal(text, &l)
-	return l, err == nil && l.Tool != ""
+// ReadRecord decodes a line. ok reports whether it is a Record.
+func ReadRecord(text []byte) (r Record, ok bool) {
+	err := json.Unmarshal(text, &r)
+	return r, err == nil && r.Tool != ""
 }
 
 // Write writes the line to w.
-func (l Record) Write(w io.Writer) error {
-	data, err := json.Marshal(l)
+func (r Record) Write(w io.Writer) error {
+	data, err := json.Marshal(r)
 	if err == nil {
 		_, err = fmt.Fprintf(w, "%s\n", data)
 	}
