@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -179,11 +178,6 @@ func (a *app) sides(ctx context.Context, o compareOptions, threshold float64) ([
 	}
 	if o.on != "" {
 		return nil, a.remoteSides(ctx, o, sources, threshold)
-	}
-	if o.Prebuilt != "" {
-		if o.Prebuilt, err = filepath.Abs(a.Path(o.Prebuilt)); err != nil {
-			return nil, err
-		}
 	}
 	last := sources[len(sources)-1]
 	o.Baseline = setup.NoBaseline // A is the baseline

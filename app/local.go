@@ -90,11 +90,6 @@ func (a *app) runLocal(ctx context.Context, s *project.Submission, o localOption
 	if folder != nil {
 		defer folder.Close()
 	}
-	if o.Prebuilt != "" {
-		if o.Prebuilt, err = filepath.Abs(a.Path(o.Prebuilt)); err != nil {
-			return total, err
-		}
-	}
 	if o.dump != "" {
 		o.dump = a.Path(o.dump)
 		if err := os.MkdirAll(o.dump, 0o755); err != nil {

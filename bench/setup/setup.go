@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -95,6 +96,11 @@ func NewLocal(ctx context.Context, p *project.Project, s *project.Submission, o 
 	root, err := cache.Root()
 	if err != nil {
 		return nil, err
+	}
+	if o.Prebuilt != "" {
+		if o.Prebuilt, err = filepath.Abs(p.Path(o.Prebuilt)); err != nil {
+			return nil, err
+		}
 	}
 	u.Device = device.Options{CacheDir: root, Arch: o.Arch, Prebuilt: o.Prebuilt}
 	if o.Sanitize {
