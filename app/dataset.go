@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,8 +10,12 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"fisub/bench"
+	"fisub/internal/config"
+	"fisub/internal/event"
 	"fisub/internal/plain"
 	"fisub/internal/trace"
+	"fisub/internal/ui"
 	"fisub/internal/usage"
 	"fisub/preflight"
 	"fisub/workloads"
@@ -37,6 +42,9 @@ func (a *app) datasetCommand() *cli.Command {
 		Subcommands: []*cli.Command{
 			{Name: "ls", Usage: "list definitions and their workload sets; with -v the workloads too", Flags: ls.flags(),
 				Action: func(*cli.Context) error { return a.datasetLs(ls) }},
+			{Name: "show", Usage: "print a definition: shapes, constraints, tolerance, workload sets, reference",
+				ArgsUsage: "[DEFINITION]",
+				Action:    func(c *cli.Context) error { return a.datasetShow(c.Args().First()) }},
 			{Name: "verify", Usage: "check workloads and input files against their definitions", Flags: verify.flags(),
 				Action: func(c *cli.Context) error { return a.datasetVerify(c.Context, verify) }},
 			{Name: "synth", Usage: "make the input files that are missing, the same bytes on every machine",
@@ -99,6 +107,186 @@ func (a *app) datasetLs(o datasetOptions) error {
 		a.term.Note("embedded dataset; input files are made in %s", data.Root())
 	}
 	return nil
+}
+
+// A shownDefinition is the result of dataset show.
+type shownDefinition struct {
+	Name        string          `json:"name"`
+	OpType      string          `json:"op_type"`
+	Description string          `json:"description"`
+	Axes        []shownAxis     `json:"axes"`
+	Inputs      []shownTensor   `json:"inputs"` // in calling order
+	Outputs     []shownTensor   `json:"outputs"`
+	Constraints []string        `json:"constraints"` // Python expressions over the axes
+	Tolerance   event.Tolerance `json:"tolerance"`   // of the profile official
+	Sets        []shownSet      `json:"sets"`
+	Reference   string          `json:"reference"` // Python source
+}
+
+type shownAxis struct {
+	Name        string `json:"name"`
+	Size        int    `json:"size,omitempty"` // 0 if each workload sets it
+	Description string `json:"description"`
+}
+
+type shownTensor struct {
+	Name        string   `json:"name"`
+	DType       string   `json:"dtype"`
+	Shape       []string `json:"shape"` // names of axes; null for a Python number
+	Description string   `json:"description"`
+}
+
+// A shownSet is a workload set with the range of each axis that the workloads set.
+type shownSet struct {
+	Name      string               `json:"name"`
+	Workloads int                  `json:"workloads"`
+	Axes      trace.Map[axisRange] `json:"-"`
+	Ranges    map[string]axisRange `json:"axes"`
+}
+
+type axisRange struct {
+	Min int `json:"min"`
+	Max int `json:"max"`
+}
+
+func (r axisRange) String() string {
+	if r.Min == r.Max {
+		return fmt.Sprint(r.Min)
+	}
+	return fmt.Sprintf("%d to %d", r.Min, r.Max)
+}
+
+// datasetShow prints the definition of that name, or the project's if name is "".
+func (a *app) datasetShow(name string) error {
+	if name == "" {
+		s, err := a.load("")
+		if err != nil {
+			return err
+		}
+		name = s.Definition.Name
+	}
+	data, err := a.OpenDataset()
+	if err != nil {
+		return err
+	}
+	def, err := data.Definition(name)
+	if err != nil {
+		return usage.Invalid(err)
+	}
+	shown, err := showDefinition(data, def)
+	if err != nil {
+		return usage.Invalid(err)
+	}
+	return a.result(shown)
+}
+
+func showDefinition(data *workloads.Dataset, def *trace.Definition) (*shownDefinition, error) {
+	profile, err := bench.NewProfile(config.Official, def)
+	if err != nil {
+		return nil, err
+	}
+	d := &shownDefinition{Name: def.Name, OpType: def.OpType, Description: optional(def.Description),
+		Constraints: append([]string{}, def.Constraints...), Reference: def.Reference, Sets: []shownSet{},
+		Tolerance: event.Tolerance(profile.Tolerance)}
+	for name, axis := range def.Axes.All() {
+		d.Axes = append(d.Axes, shownAxis{name, axis.Value, optional(axis.Description)})
+	}
+	d.Inputs, d.Outputs = showTensors(def.Inputs), showTensors(def.Outputs)
+	sets, err := data.Sets(def.Name)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range sets {
+		ws, err := data.Workloads(def.Name, name)
+		if err != nil {
+			return nil, err
+		}
+		set := shownSet{Name: name, Workloads: len(ws), Ranges: map[string]axisRange{}}
+		for _, w := range ws {
+			for axis, n := range w.Axes.All() {
+				r, ok := set.Axes.Get(axis)
+				if !ok {
+					r = axisRange{n, n}
+				}
+				r = axisRange{min(r.Min, n), max(r.Max, n)}
+				set.Axes.Set(axis, r)
+				set.Ranges[axis] = r
+			}
+		}
+		d.Sets = append(d.Sets, set)
+	}
+	return d, nil
+}
+
+func showTensors(specs trace.Map[trace.TensorSpec]) (list []shownTensor) {
+	for name, spec := range specs.All() {
+		t := shownTensor{Name: name, DType: cmp.Or(spec.Foreign, spec.DType.String()), Description: optional(spec.Description)}
+		if !spec.Scalar {
+			t.Shape = append([]string{}, spec.Shape...)
+		}
+		list = append(list, t)
+	}
+	return list
+}
+
+// optional returns *s, or "" if s is nil.
+func optional(s *string) string {
+	if s == nil {
+		return ""
+	}
+	return *s
+}
+
+// Text returns a labelled block for each part, and the reference as it is.
+func (d *shownDefinition) Text() string {
+	var b strings.Builder
+	line := func(label, format string, args ...any) {
+		fmt.Fprintf(&b, "%-12s%s\n", label, plain.Line(strings.TrimRight(fmt.Sprintf(format, args...), " ")))
+	}
+	line("definition", "%s, op type %s", d.Name, d.OpType)
+	if d.Description != "" {
+		line("", "%s", d.Description)
+	}
+	label := "axes"
+	for _, axis := range d.Axes {
+		size := "var"
+		if axis.Size > 0 {
+			size = fmt.Sprint(axis.Size)
+		}
+		line(label, "%-14s %-6s %s", axis.Name, size, axis.Description)
+		label = ""
+	}
+	for _, part := range []struct {
+		label   string
+		tensors []shownTensor
+	}{{"inputs", d.Inputs}, {"outputs", d.Outputs}} {
+		label = part.label
+		for _, t := range part.tensors {
+			shape := "scalar"
+			if t.Shape != nil {
+				shape = "[" + strings.Join(t.Shape, ", ") + "]"
+			}
+			line(label, "%-14s %-9s %s  %s", t.Name, t.DType, shape, t.Description)
+			label = ""
+		}
+	}
+	label = "constraints"
+	for _, c := range d.Constraints {
+		line(label, "%s", c)
+		label = ""
+	}
+	line("tolerance", "%s", ui.Tolerance(d.Tolerance))
+	label = "sets"
+	for _, set := range d.Sets {
+		ranges := ""
+		for axis, r := range set.Axes.All() {
+			ranges += fmt.Sprintf("  %s %v", axis, r)
+		}
+		line(label, "%-14s %s%s", set.Name, plain.Count(set.Workloads, "workload"), ranges)
+		label = ""
+	}
+	fmt.Fprintf(&b, "reference\n\n%s\n", plain.Lines(strings.TrimRight(d.Reference, "\n")))
+	return b.String()
 }
 
 // A verified is the result of dataset verify, for --json.
