@@ -30,6 +30,7 @@ import (
 	"fisub/internal/usage"
 	"fisub/remote"
 	"fisub/remote/bundle"
+	"fisub/remote/ssh"
 	"fisub/scaffold"
 )
 
@@ -250,6 +251,8 @@ func (l *line) values(name string) (found []candidate, kind string) {
 		return l.sets(), ""
 	case "TABLE":
 		return l.remoteTables(), ""
+	case "HOST":
+		return candidates(ssh.Known()...), ""
 	case "REMOTE":
 		return l.gitRemotes(), ""
 	case "DEVICE":

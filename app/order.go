@@ -31,6 +31,7 @@ import (
 	"fisub/remote/bundle"
 	"fisub/remote/dispatch"
 	"fisub/remote/providers"
+	"fisub/remote/ssh"
 )
 
 // hostOptions choose the hosts of a run and its limits. Zero values use the settings of the tables.
@@ -46,7 +47,7 @@ type hostOptions struct {
 const defaultLimit = 30 * time.Minute
 
 // tablesOf splits a list of tables such as "lab,cloud". If on is "" it returns all tables; unless all is set, there
-// must then be only one.
+// must then be only one. If the config has no tables, that one is the service that this machine is set up to use.
 func tablesOf(tables map[string]*config.Table, on string, all bool) ([]string, error) {
 	if on != "" {
 		names := strings.Split(on, ",")
@@ -60,12 +61,39 @@ func tablesOf(tables map[string]*config.Table, on string, all bool) ([]string, e
 	names := slices.Sorted(maps.Keys(tables))
 	switch {
 	case len(names) == 0:
-		return nil, usage.Errorf("docs/remote.md shows one; --on loopback runs on this machine",
-			"no table [remote.NAME] in the config")
+		return unconfigured()
 	case len(names) > 1 && !all:
 		return nil, usage.Errorf("add --on "+names[0], "which of the tables %s?", strings.Join(names, ", "))
 	}
 	return names, nil
+}
+
+const hintLine = "\n      " // between the lines of a hint
+
+// unconfigured returns the service to use if the config has no tables. If there is none, or more than one, its error
+// lists what to type.
+func unconfigured() ([]string, error) {
+	found := providers.Unconfigured()
+	switch len(found) {
+	case 1:
+		return found, nil
+	case 0:
+		lines := []string{"fisub remote --gpu b200 --host HOST, if `ssh HOST` can log in"}
+		if known := ssh.Known(); len(known) > 0 {
+			lines[0] = fmt.Sprintf("fisub remote --gpu b200 --host %s; ~/.ssh/config has %s", known[0],
+				plain.List(known, "and"))
+		}
+		return nil, usage.Errorf(strings.Join(append(lines,
+			"on Modal: run `modal token new` once, then fisub remote --gpu b200",
+			"on a Slurm cluster: run it on a login node, or see fisub help remote",
+			"on this machine's virtual GPU: fisub remote --gpu none --on loopback"), hintLine),
+			"no host to run on: the config has no table [remote.NAME], and this machine has no Modal token and no sbatch")
+	}
+	var lines []string
+	for _, name := range found {
+		lines = append(lines, "fisub remote --gpu b200 --on "+name)
+	}
+	return nil, usage.Errorf(strings.Join(lines, hintLine), "this machine is set up for %s", plain.List(found, "and"))
 }
 
 // An order is a prepared remote run that has not started.

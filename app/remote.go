@@ -25,6 +25,7 @@ import (
 	"fisub/project"
 	"fisub/remote/bundle"
 	"fisub/remote/dispatch"
+	"fisub/remote/providers"
 )
 
 type remoteOptions struct {
@@ -39,6 +40,17 @@ func onFlag(to *string) cli.Flag {
 	return stringFlag(to, "on", "the tables `TABLE[,TABLE...]` of the config", "the only one")
 }
 
+// hostFlag adds the tables of SSH hosts to the list of tables on.
+func hostFlag(on *string) cli.Flag {
+	return &cli.StringSliceFlag{Name: "host", Usage: "run on `HOST`, such as me@gpu01, over SSH; needs no table",
+		Action: func(_ *cli.Context, hosts []string) error {
+			for _, h := range hosts {
+				*on = strings.TrimPrefix(*on+","+providers.HostPrefix+h, ",")
+			}
+			return nil
+		}}
+}
+
 func yesFlag(to *bool) cli.Flag { return boolFlag(to, "yes", "do not ask") }
 
 func (a *app) remoteCommand() *cli.Command {
@@ -49,7 +61,7 @@ func (a *app) remoteCommand() *cli.Command {
 		Flags: append([]cli.Flag{
 			stringFlag(&o.jobs.GPU, "gpu", "`GPU` of the hosts: "+strings.Join(bundle.GPUs(),
 				", ")+", or none for the emulator", "gpu of the table"),
-			onFlag(&o.on),
+			onFlag(&o.on), hostFlag(&o.on),
 			countFlag(&o.jobs.Shards, "shards", "split the workloads over at most `N` places", "all places of the tables"),
 			yesFlag(&o.yes),
 			boolFlag(&o.dryRun, "dry-run", "show what would run where, and end"),
@@ -203,7 +215,7 @@ func (a *app) unsent() error {
 // time. given lists the flags that are set.
 func (a *app) remoteResume(ctx context.Context, o remoteOptions, given []string) error {
 	for _, name := range given {
-		if !slices.Contains([]string{"resume", "on", "yes", "detach", "limit-time", "busy", "strict"}, name) {
+		if !slices.Contains([]string{"resume", "on", "host", "yes", "detach", "limit-time", "busy", "strict"}, name) {
 			return usage.Errorf("leave it out, or start a new run", "--resume goes on with what the run has: --%s", name)
 		}
 	}

@@ -54,7 +54,7 @@ func (o *toolOptions) flags(set, which, timeout string) []cli.Flag {
 // toolPlaceFlags are the flags of commands that can run as a remote job.
 func toolPlaceFlags(on *string, o *hostOptions) []cli.Flag {
 	return []cli.Flag{
-		stringFlag(on, "on", "run on the hosts of `TABLE` of the config", "this machine"),
+		stringFlag(on, "on", "run on the hosts of `TABLE` of the config", "this machine"), hostFlag(on),
 		stringFlag(&o.GPU, "gpu", "with --on: `GPU` of the hosts, or none for the emulator", "gpu of the table"),
 		boolFlag(&o.Busy, "busy", "with --on: run also on a GPU that another process uses"),
 	}

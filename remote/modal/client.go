@@ -33,6 +33,16 @@ func newClient(environment string) (*sdk.Client, error) {
 	})
 }
 
+// Configured reports whether Modal's profile or the environment contains a token. It does not ask Modal.
+func Configured() bool {
+	c, err := newClient("")
+	if err != nil {
+		return false
+	}
+	c.Close()
+	return true
+}
+
 // A watch records details of the calls under one context that the SDK does not return.
 type watch struct {
 	mu        sync.Mutex

@@ -54,12 +54,39 @@ func Decode(t *config.Table) (remote.Config, error) {
 	return c, usage.Invalid(remote.Decode(t, c))
 }
 
-// Open opens the provider of the table [remote.NAME]; gpu, if not "", overrides the table's. Without the table, the
-// name of a kind means its defaults.
+// HostPrefix begins the name of a table that the config does not contain: "ssh:me@gpu01" is a table of kind ssh with
+// that host and the defaults of the kind. The plan of a run stores such a name, so that later commands find the host.
+const HostPrefix = ssh.Kind + ":"
+
+// implied returns the table that name means without an entry in the config, or nil: a host, or the defaults of a kind.
+func implied(name string) *config.Table {
+	if host, ok := strings.CutPrefix(name, HostPrefix); ok {
+		return config.NewTable("remote."+name, map[string]any{"provider": ssh.Kind, "hosts": []any{host}})
+	}
+	if All[name] != nil {
+		return config.NewTable("remote."+name, nil)
+	}
+	return nil
+}
+
+// Unconfigured returns the names of the tables, of those that need no entry in the config, whose service this machine
+// is set up to use: modal with a token, and slurm with Slurm's commands.
+func Unconfigured() (names []string) {
+	if modal.Configured() {
+		names = append(names, modal.Kind)
+	}
+	if slurm.Installed() {
+		names = append(names, slurm.Kind)
+	}
+	return names
+}
+
+// Open opens the provider of the table [remote.NAME]; gpu, if not "", overrides the table's. Some names need no table
+// in the config.
 func Open(tables map[string]*config.Table, name, gpu string) (remote.Provider, remote.Common, error) {
 	table, ok := tables[name]
 	if !ok {
-		if All[name] == nil {
+		if table = implied(name); table == nil {
 			known := slices.Sorted(maps.Keys(tables))
 			hint := "docs/remote.md shows one; there are " + cmp.Or(strings.Join(known, ", "), "none") + ", and loopback"
 			if near := plain.Nearest(name, known); len(near) > 0 {
@@ -67,7 +94,6 @@ func Open(tables map[string]*config.Table, name, gpu string) (remote.Provider, r
 			}
 			return nil, remote.Common{}, usage.Errorf(hint, "no table [remote.%s] in the config", name)
 		}
-		table = config.NewTable("remote."+name, nil)
 	}
 	conf, err := Decode(table)
 	if err != nil {

@@ -1,6 +1,7 @@
 package slurm
 
 import (
+	"os/exec"
 	"path"
 	"path/filepath"
 	"strings"
@@ -24,6 +25,12 @@ type Config struct {
 	Gres       string
 	Sbatch     []string
 	Jobs       int
+}
+
+// Installed reports whether this machine has Slurm's commands.
+func Installed() bool {
+	_, err := exec.LookPath("sbatch")
+	return err == nil
 }
 
 // Keys returns the keys of this kind.

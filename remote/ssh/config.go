@@ -1,6 +1,8 @@
 package ssh
 
 import (
+	"os"
+	"os/user"
 	"path"
 	"path/filepath"
 	"regexp"
@@ -35,6 +37,37 @@ func (c *Config) Keys() []config.Key {
 			Help: "the workloads of a host that cannot be reached for so long go to free places too"},
 		{Name: "ssh_config", To: &c.SSHConfig, Absent: "~/.ssh/config", Help: "another file than ~/.ssh/config, absolute"},
 	}
+}
+
+// maxKnown limits the number of hosts that Known returns.
+const maxKnown = 5
+
+// Known returns the first hosts of ~/.ssh/config, without patterns. It does not follow Include.
+func Known() (hosts []string) {
+	account, err := user.Current() // ssh ignores HOME
+	if err != nil {
+		return nil
+	}
+	text, err := os.ReadFile(filepath.Join(account.HomeDir, ".ssh", "config"))
+	if err != nil {
+		return nil
+	}
+	return known(string(text))
+}
+
+func known(config string) (hosts []string) {
+	for line := range strings.Lines(config) {
+		words := strings.FieldsFunc(line, func(r rune) bool { return strings.ContainsRune(" \t\r\n=\"", r) })
+		if len(words) < 2 || !strings.EqualFold(words[0], "Host") {
+			continue
+		}
+		for _, word := range words[1:] {
+			if len(hosts) < maxKnown && host.SSHName.MatchString(word) && !slices.Contains(hosts, word) {
+				hosts = append(hosts, word)
+			}
+		}
+	}
+	return hosts
 }
 
 var workForm = regexp.MustCompile(`^[A-Za-z0-9_./@+=,-]+$`)
