@@ -110,7 +110,7 @@ func Examine(ctx context.Context, o Options) *Diagnosis {
 		{"cache", x.storage}, {"dataset", x.dataset}, {"config", x.config}}
 	if o.Tables != nil && len(o.Tables) == 0 {
 		checks = append(checks, check{"remote", func(context.Context) []Probe {
-			return []Probe{missing("remote", "no table [remote.NAME] in the config", "docs/remote.md shows one")}
+			return []Probe{missing("remote", "no table [remote.NAME] in the config", "fisub help remote shows one")}
 		}})
 	}
 	free := make(chan struct{}) // closed when this program no longer holds a GPU, which hosts would report as busy

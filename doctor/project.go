@@ -51,7 +51,7 @@ func (x *examination) remote(ctx context.Context, table string) (lines []Probe) 
 	name, again := "remote."+table, "fisub remote hosts --on "+table+" asks again"
 	p, common, err := providers.Open(x.Tables, table, "")
 	if err != nil {
-		l := failed(name, err, "docs/remote.md has the keys of such a table")
+		l := failed(name, err, "fisub help remote lists the keys of such a table")
 		l.Fact = err.Error() // without excerpts
 		return []Probe{l}
 	}
