@@ -81,7 +81,7 @@ func TestRemoteModalDefault(t *testing.T) {
 	b.env = append(b.env, "MODAL_SERVER_URL="+s.URL(), "MODAL_TOKEN_ID=ak-PlantedTokenId123",
 		"MODAL_TOKEN_SECRET=as-PlantedTokenSecret456")
 	bin := t.TempDir()
-	for _, name := range []string{"sh", "tar", "g++", "as", "ld", "uname", "cat", "git"} {
+	for _, name := range []string{"sh", "tar", "gcc", "g++", "as", "ld", "uname", "cat", "git"} {
 		path, err := exec.LookPath(name)
 		if err != nil {
 			t.Fatal(err)

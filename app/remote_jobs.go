@@ -283,6 +283,11 @@ func (a *app) cancel(ctx context.Context, d *dispatch.Dispatcher) error {
 	if n -= len(left); n > 0 {
 		a.term.Note("run %s: %s ended", d.Plan.Run.ID, plain.Count(n, "job"))
 	}
+	if r, _ := runs.Read(d.Folder); r != nil && d.Plan.Tool == "" {
+		all := len(d.Plan.Run.Workloads)
+		a.term.Note("run %s: %d of %s have a verdict", d.Plan.Run.ID, all-len(dispatch.Lacking(d.Plan, r)),
+			plain.Count(all, "workload"))
+	}
 	if len(left) > 0 {
 		a.term.Note("%s may still run; end them when their hosts can be reached: fisub remote cancel %s",
 			plain.Count(len(left), "job"), d.Plan.Run.ID)

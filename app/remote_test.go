@@ -526,6 +526,38 @@ func (b *remoteBench) awaitJob(work string) {
 	b.t.Fatal("no job begins")
 }
 
+// cancel of a detached run keeps the verdicts that its job has by then, and runs ls shows what the run does.
+func TestRemoteCancelDetached(t *testing.T) {
+	work := t.TempDir()
+	b := newRemoteBench(t, fmt.Sprintf("[remote.here]\nprovider = \"loopback\"\nworkdir = %q\ngpu = \"none\"\n", work))
+	b.fisub(0, "remote", "--set", "contest", "--detach")
+	if got := b.fisub(0, "runs", "ls"); !strings.Contains(got, " detached ") || !strings.Contains(got, "0/54") {
+		t.Errorf("runs ls: got\n%s", got)
+	}
+	verdicts := func() int {
+		names, _ := filepath.Glob(filepath.Join(work, "jobs/*", agent.EventsName))
+		if len(names) == 0 {
+			return 0
+		}
+		text, _ := os.ReadFile(names[0])
+		return bytes.Count(text, []byte(`"type":"evaluated"`))
+	}
+	for deadline := time.Now().Add(2 * time.Minute); verdicts() == 0; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("no verdict")
+		}
+	}
+	b.fisub(0, "remote", "cancel", "last")
+	r := b.last()
+	if r.Totals().Passed == 0 {
+		t.Errorf("cancelled with verdicts on the host: the run has none\n%s", &b.stderr)
+	}
+	if want := fmt.Sprintf("%d of 54 workloads have a verdict", r.Totals().Passed); !strings.Contains(b.stderr.String(), want) {
+		t.Errorf("cancel: got %s, want %q", &b.stderr, want)
+	}
+	nothingIn(t, work)
+}
+
 // cancel ends a run that another process follows, even if that process does not react. The run stays cancelled.
 func TestRemoteCancelFollowed(t *testing.T) {
 	work := t.TempDir()

@@ -93,7 +93,20 @@ func (p *Project) History() (*runs.History, error) {
 		plan, err := dispatch.Load(folder)
 		return err == nil && plan.Tool != ""
 	}
-	return runs.ReadHistory(p.Root(), isTool, func(err error) { p.Warn(plain.Line(err.Error()), "") })
+	h, err := runs.ReadHistory(p.Root(), isTool, func(err error) { p.Warn(plain.Line(err.Error()), "") })
+	if err != nil {
+		return nil, err
+	}
+	for _, b := range h.Runs { // the folder of a detached run looks like one whose process was killed
+		if l, err := dispatch.Describe(filepath.Join(p.Root(), runs.Dir, b.ID)); err == nil && b.State != "broken" {
+			b.State, b.Total = l.State, l.Total
+			if b.Started == nil {
+				b.Started, b.Definition, b.Set = &l.Started, l.Definition, l.Set
+				b.Solution, b.ContentHash = l.Solution, l.ContentHash
+			}
+		}
+	}
+	return h, nil
 }
 
 // RunFolder returns the folder of the run arg: a run id, "best", or a folder.

@@ -17,7 +17,7 @@ import (
 type Brief struct {
 	ID          string     `json:"id"`
 	Started     *time.Time `json:"started,omitempty"`
-	State       string     `json:"state"` // of Run.State; "broken" if its files cannot be read
+	State       string     `json:"state"` // of Run.State or, for a remote run, of dispatch.Listing; "broken" if unreadable
 	Solution    string     `json:"solution,omitempty"`
 	ContentHash string     `json:"content_hash,omitempty"`
 	Commit      string     `json:"commit,omitempty"` // ends with -dirty if the sources had been changed

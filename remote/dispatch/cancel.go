@@ -3,9 +3,11 @@ package dispatch
 import (
 	"context"
 	"errors"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"fisub/remote"
@@ -40,6 +42,62 @@ func releaseJob(ctx context.Context, provider remote.Provider, j *JobRecord) err
 	}
 	return err
 }
+
+// Limits for fetching the events of jobs that are about to be ended: after the last event, and in total.
+const (
+	fetchIdle  = 3 * time.Second
+	fetchLimit = 20 * time.Second
+)
+
+// fetch appends the events that active jobs have written so far to their streams in the run folder. A host that cannot
+// be reached delays the cancellation by fetchIdle.
+func (d *Dispatcher) fetch(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, fetchLimit)
+	defer cancel()
+	var group sync.WaitGroup
+	for _, j := range d.state.active() {
+		provider := d.Providers[j.Place.Table]
+		if j.Handle == nil || provider == nil {
+			continue
+		}
+		group.Go(func() {
+			file, err := os.OpenFile(filepath.Join(d.Folder, streamOf(j.ID)), os.O_CREATE|os.O_APPEND|os.O_RDWR, 0o644)
+			if err != nil {
+				return // replay reports it
+			}
+			defer file.Close()
+			size, err := file.Seek(0, io.SeekEnd)
+			if err != nil {
+				return
+			}
+			ctx, cancel := context.WithCancel(ctx)
+			defer cancel()
+			w := &fetcher{file: file, room: d.state.room(j) - size, idle: time.AfterFunc(fetchIdle, cancel)}
+			defer w.idle.Stop()
+			h := *j.Handle
+			h.Key = j.Key
+			_, _ = provider.Wait(ctx, h, size, w)
+		})
+	}
+	group.Wait()
+}
+
+// A fetcher writes the bytes of a stream to a file, and postpones the end of the fetching.
+type fetcher struct {
+	file *os.File
+	room int64 // bytes that the stream may still have
+	idle *time.Timer
+}
+
+func (f *fetcher) Write(p []byte) (int, error) {
+	if f.room -= int64(len(p)); f.room < 0 {
+		return 0, errors.New("too many bytes")
+	}
+	f.idle.Reset(fetchIdle)
+	return f.file.Write(p)
+}
+
+func (f *fetcher) State(remote.Stage) {}
 
 // ErrCancelled is the error if another process has cancelled the run.
 var ErrCancelled = errors.New("cancelled by another process")

@@ -101,10 +101,12 @@ func (d *Dispatcher) finish(done bool) error {
 	return d.Plan.Save(d.Folder)
 }
 
-// Cancel ends all jobs that may be running and prevents new ones. Jobs that could not be ended stay in the plan; the
-// error gives the reasons. Cancel must not be called during Run.
+// Cancel ends all jobs that may be running and prevents new ones. Without a Run before it, it first fetches the events
+// that the jobs have written so far. Jobs that could not be ended stay in the plan; the error gives the reasons. Cancel
+// must not be called during Run.
 func (d *Dispatcher) Cancel(ctx context.Context) error {
-	if d.state == nil {
+	fresh := d.state == nil
+	if fresh {
 		if err := d.prepare(); err != nil {
 			return err
 		}
@@ -114,6 +116,10 @@ func (d *Dispatcher) Cancel(ctx context.Context) error {
 	}
 	s := d.state
 	x := &executor{Dispatcher: d, base: ctx, facts: make(chan message), stops: map[*job]context.CancelFunc{}}
+	if fresh && d.Plan.Tool == "" {
+		d.fetch(ctx)
+		x.replay()
+	}
 	s.end()
 	x.loop(nil, nil, nil)
 	if s.runs.first != "" && d.Plan.Tool == "" {

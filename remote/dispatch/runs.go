@@ -29,24 +29,31 @@ func IDs(root string) ([]string, error) {
 // A Listing is an entry in the list of remote runs. State is "running" (with a process), "detached" (attach fetches
 // more), "unsent" (ended before its first job), "cancelled" or "done".
 type Listing struct {
-	ID      string    `json:"id"`
-	State   string    `json:"state"`
-	Jobs    int       `json:"jobs"`
-	Active  int       `json:"active"` // jobs that may be running, even if State is "done" or "cancelled"
-	Passed  int       `json:"passed"`
-	Total   int       `json:"total"`          // 0 for a tool
-	Tool    string    `json:"tool,omitempty"` // command of a run without verdicts
-	Places  []string  `json:"places"`
-	Started time.Time `json:"-"`
+	ID     string   `json:"id"`
+	State  string   `json:"state"`
+	Jobs   int      `json:"jobs"`
+	Active int      `json:"active"` // jobs that may be running, even if State is "done" or "cancelled"
+	Passed int      `json:"passed"`
+	Total  int      `json:"total"`          // 0 for a tool
+	Tool   string   `json:"tool,omitempty"` // command of a run without verdicts
+	Places []string `json:"places"`
+
+	Started     time.Time `json:"-"`
+	Definition  string    `json:"-"`
+	Set         string    `json:"-"`
+	Solution    string    `json:"-"`
+	ContentHash string    `json:"-"`
 }
 
-func lineOf(dir string) (l Listing, err error) {
+// Describe returns the entry of the remote run in the folder dir.
+func Describe(dir string) (l Listing, err error) {
 	plan, err := Load(dir)
 	if err != nil {
 		return l, err
 	}
 	l = Listing{ID: plan.Run.ID, State: "detached", Jobs: len(plan.Jobs), Active: len(plan.Active()),
-		Total: len(plan.Run.Workloads), Tool: plan.Tool, Started: plan.Run.Started}
+		Total: len(plan.Run.Workloads), Tool: plan.Tool, Started: plan.Run.Started, Definition: plan.Run.Definition,
+		Set: plan.Run.Set, Solution: plan.Run.Solution, ContentHash: plan.Run.ContentHash}
 	if plan.Tool != "" {
 		l.Total = 0
 	}
@@ -94,7 +101,7 @@ func List(root string, warn func(error)) ([]Listing, error) {
 	}
 	lines := []Listing{}
 	for _, id := range slices.Backward(ids) {
-		l, err := lineOf(filepath.Join(root, runs.Dir, id))
+		l, err := Describe(filepath.Join(root, runs.Dir, id))
 		if err != nil {
 			warn(err)
 			continue

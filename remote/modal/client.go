@@ -9,12 +9,15 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"time"
 
 	sdk "github.com/modal-labs/modal-client/go"
 	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
+	"github.com/pelletier/go-toml/v2"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
@@ -33,14 +36,33 @@ func newClient(environment string) (*sdk.Client, error) {
 	})
 }
 
-// Configured reports whether Modal's profile or the environment contains a token. It does not ask Modal.
+// Configured reports whether the environment or Modal's file contains a token. It does not ask Modal.
 func Configured() bool {
-	c, err := newClient("")
+	if os.Getenv("MODAL_TOKEN_ID") != "" && os.Getenv("MODAL_TOKEN_SECRET") != "" {
+		return true
+	}
+	path := os.Getenv("MODAL_CONFIG_PATH")
+	if path == "" {
+		home, err := os.UserHomeDir()
+		if err != nil {
+			return false
+		}
+		path = filepath.Join(home, ".modal.toml")
+	}
+	text, err := os.ReadFile(path)
 	if err != nil {
 		return false
 	}
-	c.Close()
-	return true
+	var profiles map[string]map[string]any
+	if toml.Unmarshal(text, &profiles) != nil {
+		return false
+	}
+	for _, p := range profiles {
+		if p["token_id"] != nil || p["oauth_refresh_token"] != nil {
+			return true
+		}
+	}
+	return false
 }
 
 // A watch records details of the calls under one context that the SDK does not return.
