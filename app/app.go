@@ -103,7 +103,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	sorted, _ := flags.First(program, args)
 	a.Version, a.Warn = Version, a.term.Warn
 	a.Command = append([]string{"fisub"}, args[min(1, len(args)):]...)
-	ctx = cache.Telling(ctx, func(path string) { a.term.Note("waiting for %s, which another process has locked", path) })
+	ctx = cache.Telling(ctx, func(path string) { a.term.Note("waiting for %s, locked by another process", path) })
 	err := program.RunContext(ctx, sorted)
 	status := exitInterrupted
 	if ctx.Err() != nil && !a.signals {
@@ -215,7 +215,8 @@ func (a *app) cli() *cli.App {
 		Action: func(c *cli.Context) error {
 			if c.NArg() == 0 {
 				fmt.Fprintf(a.stdout, "fisub takes a GPU kernel submission for the FlashInfer kernel contest from source to "+
-					"result.\n\n%s\nfisub help lists all commands and topics, fisub COMMAND --help the flags of one.\n", pathText())
+					"result.\n\n%s\nfisub help lists all commands and topics; fisub COMMAND --help lists the flags of a "+
+					"command.\n", pathText())
 				return nil
 			}
 			return usage.Unknown("command", c.Args().First(), flags.Commands(commands))
@@ -265,7 +266,8 @@ func (a *app) ends(words string) error {
 	if a.final == nil || slices.Contains(withFinal, words) {
 		return nil
 	}
-	return usage.Errorf("--json; =final is for "+strings.Join(withFinal, ", "), "%s: it has no --json=final", words)
+	return usage.Errorf("use --json; --json=final works with "+strings.Join(withFinal, ", "),
+		"%s does not support --json=final", words)
 }
 
 // writeJSON prints the result of a command. With --json=final it prints nothing: the outcome holds the result.

@@ -33,14 +33,14 @@ func (a *app) checkCommand() *cli.Command {
 	var o checkOptions
 	return &cli.Command{
 		Name:      "check",
-		Usage:     "say what is wrong with the submission, or with dataset files, before anything runs",
+		Usage:     "check the submission, or dataset files, without running anything",
 		ArgsUsage: "[FILE...]",
 		Flags: []cli.Flag{
 			stringFlag(&o.arch, "arch", "compile for `ARCH[,ARCH...]`, such as sm_100, or none",
-				"sm_100, where there is a toolchain"),
-			stringFlag(&o.emit, "emit", "list as `FORM`, ptx or sass, what is made of the submission, or of its sources FILE",
+				"sm_100, with a toolchain"),
+			stringFlag(&o.emit, "emit", "print the PTX or machine code (`FORM` ptx or sass) of the sources, or of FILE",
 				""),
-			boolFlag(&o.strict, "strict", "warnings count as errors"),
+			boolFlag(&o.strict, "strict", "treat warnings as errors"),
 			solutionFlag(&o.solution),
 		},
 		Action: func(c *cli.Context) error {
@@ -92,7 +92,7 @@ func (a *app) check(ctx context.Context, o checkOptions) error {
 		if sol.Spec.Binding == "torch" {
 			what = "submissions with the torch binding"
 		}
-		return usage.Errorf("leave --arch out", "--arch: %s are not compiled ahead", what)
+		return usage.Errorf("omit --arch", "--arch: %s are not compiled in advance", what)
 	}
 	ok := !slices.ContainsFunc(reports, func(r *preflight.Report) bool { return !r.OK(o.strict) })
 	if err := a.showReports(reports, ok, o.strict); err != nil {
@@ -116,7 +116,7 @@ type emitted struct {
 // emit lists the code compiled from the sources o.files, or from all sources.
 func (a *app) emit(ctx context.Context, o checkOptions) error {
 	if a.final != nil {
-		return usage.Errorf("--json", "check --emit: it has no --json=final")
+		return usage.Errorf("--json", "check --emit does not support --json=final")
 	}
 	s, err := a.load(o.solution)
 	if err != nil {
@@ -127,21 +127,21 @@ func (a *app) emit(ctx context.Context, o checkOptions) error {
 		return usage.Errorf("ptx or sass", "--emit: unknown form %q", o.emit)
 	}
 	if !s.Solution.Spec.Compiled() {
-		return usage.Errorf("it is for cuda and cpp, which fisub compiles itself",
-			"--emit: %s submissions are compiled when they are called", s.Solution.Spec.Language)
+		return usage.Errorf("--emit works with cuda and cpp",
+			"--emit: %s submissions are compiled when they are first called", s.Solution.Spec.Language)
 	}
 	root, err := cache.Root()
 	if err != nil {
 		return err
 	}
 	obj, all, err := nvcc.Emit(ctx, root, s.Solution, arch, o.emit == "sass", func() {
-		a.term.Note("nvdisasm   none here: fetching it from PyPI into %s", root)
+		a.term.Note("nvdisasm   not installed: fetching it from PyPI into %s", root)
 	})
 	var broken *device.BuildError
 	var missing *nvcc.MissingError
 	switch {
 	case errors.As(err, &broken):
-		return usage.Errorf("fisub check says why", "--emit: %s", broken.Text)
+		return usage.Errorf("fisub check lists the compiler's errors", "--emit: %s", broken.Text)
 	case errors.As(err, &missing):
 		return usage.Invalid(err)
 	case err != nil:
@@ -161,7 +161,7 @@ func (a *app) emit(ctx context.Context, o checkOptions) error {
 	}
 	for _, name := range o.files {
 		if !slices.Contains(known, name) {
-			return usage.Errorf("one of "+strings.Join(known, ", "), "--emit: no source %s is compiled", name)
+			return usage.Errorf("one of "+strings.Join(known, ", "), "--emit: %s is not a compiled source", name)
 		}
 	}
 	return a.result(e)
@@ -189,7 +189,7 @@ func (a *app) preflight(ctx context.Context, o preflight.Options, configs ...str
 		return nil, err
 	}
 	if len(o.Archs) > 0 && ui.IsTerminal(a.stderr) {
-		a.term.Note("compiling for %s, unless that was done before ...", strings.Join(o.Archs, ", "))
+		a.term.Note("compiling for %s, if not in the cache ...", strings.Join(o.Archs, ", "))
 	}
 	for _, o.Config = range configs {
 		r, err := preflight.Submission(ctx, o)
@@ -336,7 +336,7 @@ func (a *app) showReport(r *preflight.Report, strict bool) {
 		line("hash", "%s", r.Solution.Hash())
 	}
 	if warnings > 0 {
-		fmt.Fprintf(a.stdout, "sound but for %s\n", plain.Count(warnings, "warning"))
+		fmt.Fprintf(a.stdout, "sound, except for %s\n", plain.Count(warnings, "warning"))
 		return
 	}
 	fmt.Fprintln(a.stdout, "sound")

@@ -54,14 +54,12 @@ func (a *app) compareCommand() *cli.Command {
 			"limit of the table, else 30m"))
 	return &cli.Command{
 		Name:      "compare",
-		Usage:     "tell whether B is faster than A",
+		Usage:     "compare B with A: faster, slower or the same",
 		ArgsUsage: "[A] B [C...]",
 		Flags: append([]cli.Flag{
-			numberFlag(&o.threshold, "threshold", "smallest difference that matters, in `PERCENT`", fmt.Sprint(percent)),
-			stringFlag(&o.failOn, "fail-on", "`VERDICT` slower: exit with status 3 if B is slower as a whole, fails what A "+
-				"passes, or is "+
-				"surely slower on any workload; with 2 if nothing can be compared", ""),
-			boolFlag(&o.best, "best", "A is the best run of other sources that can be compared with run B"),
+			numberFlag(&o.threshold, "threshold", "ignore differences below `PERCENT`", fmt.Sprint(percent)),
+			stringFlag(&o.failOn, "fail-on", "exit with 3 if B is `VERDICT` (slower), with 2 if nothing can be compared", ""),
+			boolFlag(&o.best, "best", "use the best comparable run of other sources as A"),
 			yesFlag(&o.yes),
 		}, running...),
 		Action: func(c *cli.Context) error {
@@ -146,8 +144,8 @@ func (a *app) compared(sides []*runs.Run, threshold float64, failOn string) erro
 	}
 	for i, res := range results {
 		if res.Verdict == compare.NotComparable {
-			return usage.Errorf("time both on one GPU and one driver: the emulator measures nothing",
-				"--fail-on slower: nothing says whether run %s is slower: %s", sides[i+1].ID, res.Why)
+			return usage.Errorf("time both on the same GPU and driver; the virtual GPU measures nothing",
+				"--fail-on slower: run %s cannot be compared: %s", sides[i+1].ID, res.Why)
 		}
 	}
 	return nil
@@ -172,7 +170,8 @@ func (a *app) sides(ctx context.Context, o compareOptions, threshold float64) ([
 	}
 	switch {
 	case len(found) > 0 && o.given != "":
-		return nil, usage.Errorf("leave it out: runs are compared as they are", "%s: A and B are runs", o.given)
+		return nil, usage.Errorf("omit it: runs are compared as they are", "%s applies to solutions, but A and B "+
+			"are runs", o.given)
 	case len(found) > 0:
 		return found, nil
 	}
@@ -221,14 +220,14 @@ func (a *app) readSides(ctx context.Context, args []string, data *workloads.Data
 		if s == nil {
 			hint := "a run (fisub runs ls), a packed solution FILE.json, a folder with a config.toml, or a git revision"
 			if _, err := git.Open(ctx, a.Root()); err != nil {
-				hint += "; revisions cannot be read here: " + plain.Line(plain.First(err.Error()))
+				hint += "; git revisions cannot be read here: " + plain.Line(plain.First(err.Error()))
 			}
 			return nil, nil, usage.Errorf(hint, "compare: %w", err)
 		}
 		sources = append(sources, s)
 	}
 	if len(found) > 0 && len(sources) > 0 {
-		return nil, nil, usage.Errorf("compare runs, or solutions, which are run now, their trials taken in turn",
+		return nil, nil, usage.Errorf("compare runs with runs, or solutions with solutions",
 			"compare: %s is a solution, %s is a run", sources[0].Arg, foundArg)
 	}
 	return found, sources, sameDefinition(sources)
@@ -239,7 +238,8 @@ func sameDefinition(sources []*project.Source) error {
 	for _, s := range sources {
 		first := sources[0]
 		if first.Definition.Name != s.Definition.Name {
-			return usage.Errorf("", "compare: %s is of definition %s, %s of %s", first.Arg, first.Definition.Name, s.Arg,
+			return usage.Errorf("", "compare: different definitions: %s has %s, %s has %s", first.Arg, first.Definition.Name,
+				s.Arg,
 				s.Definition.Name)
 		}
 	}
@@ -311,7 +311,9 @@ func (a *app) sender(side int) event.Sink {
 // remoteSides runs the sources with alternating trials, in one job on a place of a table.
 func (a *app) remoteSides(ctx context.Context, o compareOptions, sources []*project.Source, threshold float64) error {
 	if o.Device != "" {
-		return usage.Errorf("--gpu names the GPU of the hosts; --gpu none is the emulator", "--device: not with --on")
+		return usage.Errorf("use --gpu for the GPU of the hosts; --gpu none is the virtual GPU",
+			"--device cannot be combined "+
+				"with --on")
 	}
 	o.Baseline, o.jobs.Shards = "none", 1
 	return a.send(ctx, errand{s: sources[0].Submission, how: o.Options, where: o.jobs, on: o.on, yes: o.yes,

@@ -369,8 +369,9 @@ func (l *line) runs() (found []candidate) {
 		what := ""
 		if i < 50 { // each needs a file to be read
 			if run, err := runs.Header(filepath.Join(l.Root(), runs.Dir, id)); err == nil {
-				what = fmt.Sprintf("%s %s, %s on %s", run.Solution, plain.Short(run.ContentHash), plain.Count(len(run.Workloads),
-					"workload"), run.Device.Name)
+				what = fmt.Sprintf("%s %s, %s on %s", run.Solution, plain.Short(run.ContentHash),
+					plain.Count(len(run.Workloads),
+						"workload"), run.Device.Name)
 			}
 		}
 		found = append(found, candidate{id, what})
@@ -384,7 +385,7 @@ func (l *line) remoteTables() (found []candidate) {
 		found = append(found, candidate{name, "a table of the config, of kind " + remote.Kind(tables[name])})
 	}
 	if tables["loopback"] == nil {
-		found = append(found, candidate{"loopback", "this machine, the whole way"})
+		found = append(found, candidate{"loopback", "this machine, through the same path as a remote host"})
 	}
 	return found
 }
@@ -402,8 +403,9 @@ func (l *line) gitRemotes() []candidate {
 
 // devices lists the GPUs by their device files: opening a device would take too long.
 func devices() []candidate {
-	found := []candidate{{"auto", "the first GPU, else the emulator"}, {"emu", "the emulator: no times"}, {"cuda",
-		"the first GPU"}}
+	found := []candidate{{"auto", "the first GPU, else the virtual GPU"}, {"emu", "the virtual GPU; measures nothing"},
+		{"cuda",
+			"the first GPU"}}
 	nodes, _ := fs.Glob(os.DirFS("/dev"), "nvidia[0-9]*")
 	for _, node := range nodes {
 		found = append(found, candidate{"cuda:" + strings.TrimPrefix(node, "nvidia"), "a GPU"})

@@ -38,22 +38,22 @@ func (a *app) datasetCommand() *cli.Command {
 	out := "trace" // of import
 	return &cli.Command{
 		Name:  "dataset",
-		Usage: "list, check, synthesise and import workloads and their inputs",
+		Usage: "list, show, check, generate and import workloads and their inputs",
 		Subcommands: []*cli.Command{
-			{Name: "ls", Usage: "list definitions and their workload sets; with -v the workloads too", Flags: ls.flags(),
+			{Name: "ls", Usage: "list definitions and their workload sets, with -v also the workloads", Flags: ls.flags(),
 				Action: func(*cli.Context) error { return a.datasetLs(ls) }},
 			{Name: "show", Usage: "print a definition: shapes, constraints, tolerance, workload sets, reference",
 				ArgsUsage: "[DEFINITION]",
 				Action:    func(c *cli.Context) error { return a.datasetShow(c.Args().First()) }},
 			{Name: "verify", Usage: "check workloads and input files against their definitions", Flags: verify.flags(),
 				Action: func(c *cli.Context) error { return a.datasetVerify(c.Context, verify) }},
-			{Name: "synth", Usage: "make the input files that are missing, the same bytes on every machine",
+			{Name: "synth", Usage: "generate missing input files, with the same bytes on every machine",
 				Flags: append(synth.flags(), seedFlag(&synth.seed),
-					stringFlag(&synth.out, "o", "write below the folder `DIR`", "the dataset's own root")),
+					stringFlag(&synth.out, "o", "write into the folder `DIR`", "the dataset")),
 				Action: func(c *cli.Context) error { return a.datasetSynth(c.Context, synth) }},
-			{Name: "import", Usage: "take definitions and workloads of fi_trace, SOL-ExecBench or a dataset into a dataset",
+			{Name: "import", Usage: "import definitions and workloads of fi_trace, SOL-ExecBench or a dataset",
 				ArgsUsage: "DIR|FILE",
-				Flags:     []cli.Flag{stringFlag(&out, "o", "the dataset is the folder `DIR`", "trace")},
+				Flags:     []cli.Flag{stringFlag(&out, "o", "import into the dataset in `DIR`", "trace")},
 				Action:    func(c *cli.Context) error { return a.datasetImport(c.Context, c.Args().First(), out) }},
 		},
 	}
@@ -82,7 +82,8 @@ func (a *app) datasetLs(o datasetOptions) error {
 		if a.json {
 			return nil
 		}
-		fmt.Fprintln(a.stdout, a.term.Fit(plain.Line(def.Name)+"  "+plain.Line(set)+"  "+plain.Count(len(ws), "workload"), 4))
+		fmt.Fprintln(a.stdout, a.term.Fit(plain.Line(def.Name)+"  "+plain.Line(set)+"  "+plain.Count(len(ws), "workload"),
+			4))
 		for _, w := range ws {
 			if a.term.Verbose {
 				text := w.UUID + axesText(w)
@@ -104,7 +105,7 @@ func (a *app) datasetLs(o datasetOptions) error {
 		a.term.Note("no workloads")
 	}
 	if data.Embedded() {
-		a.term.Note("embedded dataset; input files are made in %s", data.Root())
+		a.term.Note("embedded dataset; input files are generated in %s", data.Root())
 	}
 	return nil
 }
@@ -220,7 +221,8 @@ func showDefinition(data *workloads.Dataset, def *trace.Definition) (*shownDefin
 
 func showTensors(specs trace.Map[trace.TensorSpec]) (list []shownTensor) {
 	for name, spec := range specs.All() {
-		t := shownTensor{Name: name, DType: cmp.Or(spec.Foreign, spec.DType.String()), Description: optional(spec.Description)}
+		t := shownTensor{Name: name, DType: cmp.Or(spec.Foreign, spec.DType.String()),
+			Description: optional(spec.Description)}
 		if !spec.Scalar {
 			t.Shape = append([]string{}, spec.Shape...)
 		}
@@ -383,10 +385,10 @@ func (a *app) datasetVerify(ctx context.Context, o datasetOptions) error {
 			plain.Count(len(found.Faults)+found.MoreFaults, "fault"))
 	}
 	if unread != nil {
-		a.term.Note("references were not looked at: %v", unread)
+		a.term.Note("references were not checked: %v", unread)
 	}
 	if n := found.AbsentFiles; n > 0 {
-		a.term.Note("not made yet: %s; fisub local makes them when it needs them, fisub dataset synth at once",
+		a.term.Note("%s not generated yet; fisub local does that when needed, fisub dataset synth now",
 			plain.Count(n, "input file"))
 	}
 	if len(found.Faults) > 0 {

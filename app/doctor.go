@@ -23,10 +23,11 @@ func (a *app) doctorCommand() *cli.Command {
 	var require string
 	return &cli.Command{
 		Name:  "doctor",
-		Usage: "say what this machine can do, and what is missing for which command",
+		Usage: "check which commands work on this machine, and what the others need",
 		Flags: []cli.Flag{
 			boolFlag(&noRemote, "no-remote", "do not ask the hosts of [remote.NAME]"),
-			stringFlag(&require, "require", "exit with 1 if one of `FOUND[,FOUND...]` is missing; cuda: all for a GPU run", ""),
+			stringFlag(&require, "require", "exit with 1 if one of `FOUND[,FOUND...]` is missing (cuda: all for a GPU run)",
+				""),
 		},
 		Action: func(c *cli.Context) error { return a.doctor(c.Context, noRemote, require) },
 	}

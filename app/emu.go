@@ -37,7 +37,7 @@ func (a *app) emuCommand() *cli.Command {
 		Usage:     "run a CUDA program on the virtual GPU",
 		ArgsUsage: "PROGRAM [ARGS...]",
 		Flags: []cli.Flag{
-			stringFlag(&o.tools, "sanitize", "make what `TOOL[,TOOL...]` looks for faults: "+
+			stringFlag(&o.tools, "sanitize", "treat findings of `TOOL[,TOOL...]` as faults: "+
 				strings.Join(device.Sanitizers, ", "), ""),
 			timeFlag(&o.timeout, "timeout", "end the program after `TIME`", "none"),
 		},
@@ -91,7 +91,7 @@ func (a *app) emu(ctx context.Context, o emuOptions, program []string) error {
 	}
 	if library == "" {
 		return usage.Errorf("build fisub with scripts/build",
-			"emu: this fisub was built without the library of the virtual GPU")
+			"emu: this fisub was built without the virtual GPU's library")
 	}
 	t, err := a.toolchain(ctx, root)
 	if err != nil {
@@ -142,18 +142,18 @@ func (a *app) emu(ctx context.Context, o emuOptions, program []string) error {
 	if count(vgpu.Attached) > 0 {
 		text := lookedFor(tools)
 		if count(vgpu.Unlimited) > 0 {
-			text += "; registers were not held against their limit: no machine code is there for the arch of the PTX"
+			text += "; register limits were not checked: the program has no machine code for the PTX's arch"
 		}
-		a.term.Note("fisub: %s launched, %s, %s; looked for %s", plain.Count(count(vgpu.Launched), "kernel"),
+		a.term.Note("fisub: %s launched, %s, %s; checked for %s", plain.Count(count(vgpu.Launched), "kernel"),
 			plain.Count(count(vgpu.Faulted), "fault"), plain.Count(count(vgpu.Hazard), "warning"), text)
 	} else {
-		a.term.Note("fisub: %s has not used CUDA", program[0])
+		a.term.Note("fisub: %s did not use CUDA", program[0])
 	}
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case run.Err() != nil:
-		a.term.Error(fmt.Sprintf("emu: %s has not ended within %v", program[0], o.timeout), "")
+		a.term.Error(fmt.Sprintf("emu: %s: timeout after %v", program[0], o.timeout), "")
 		return shown(exitNotPassed)
 	case count(vgpu.Lacking) > 0:
 		return shown(exitError)
@@ -166,9 +166,9 @@ func (a *app) emu(ctx context.Context, o emuOptions, program []string) error {
 // lookedFor describes the checks of the virtual GPU.
 func lookedFor(tools []string) string {
 	if tools == nil {
-		return "invalid accesses, and in the first launch of each kernel for races and reads of unwritten memory"
+		return "invalid accesses, and the first launch of each kernel also for races and reads of unwritten memory"
 	}
-	return "what these tools look for in every launch: " + strings.Join(tools, ", ")
+	return "findings of these tools in every launch: " + strings.Join(tools, ", ")
 }
 
 // ended turns the exit status of a program into fisub's. The program has already printed its errors.
@@ -200,10 +200,10 @@ func linked(path, runtime string) error {
 	switch {
 	case i >= 0 && needs[i] != runtime:
 		return usage.Errorf("build it with fisub nvcc, or set CUDA_HOME to the toolkit that it was built with",
-			"emu: %s needs %s, and the toolchain has %s", path, needs[i], runtime)
+			"emu: %s needs %s, but the toolchain has %s", path, needs[i], runtime)
 	case i < 0 && f.Section(".nv_fatbin") != nil:
 		return usage.Errorf("link it with -cudart shared, or build it with fisub nvcc",
-			"emu: %s has NVIDIA's CUDA runtime in it (-cudart static)", path)
+			"emu: %s is linked with NVIDIA's static CUDA runtime (-cudart static)", path)
 	}
 	return nil
 }

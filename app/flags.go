@@ -80,27 +80,27 @@ func workloadFlags(o *setup.Options) []cli.Flag {
 		countFlag(&o.Stride, "stride", "run the first of each `N` workloads", "all"),
 		countFlag(&o.Sample, "sample", "run `N` workloads spread over the axes, from the smallest to the largest", "all"),
 		countFlag(&o.Limit, "limit", "run the first `N` workloads", "all"),
-		stringFlag(&o.Profile, "profile", "call and time as `PROFILE` says: "+strings.Join(config.Profiles, ", "),
+		stringFlag(&o.Profile, "profile", "number of calls and trials, `PROFILE`: "+strings.Join(config.Profiles, ", "),
 			"bench.profile of the config, else official"),
-		stringFlag(&o.Timer, "timer", "time with `TIMER`: cupti, as the contest does, events, or auto: cupti if it can be "+
-			"used", device.TimerAuto),
-		timeFlag(&o.Timeout, "timeout", "end a workload after `TIME`", "of the profile: 5m"),
-		timeFlag(&o.MaxTime, "max-time", "profile thorough: time a workload for at most `TIME`", "10s"),
-		stringFlag(&o.Arch, "arch", "compile for `ARCH`, such as sm_90a", "that of the GPU"),
+		stringFlag(&o.Timer, "timer", "time with `TIMER`: cupti (the contest's), events, or auto (cupti if available)",
+			device.TimerAuto),
+		timeFlag(&o.Timeout, "timeout", "give up on a workload after `TIME`", "the profile's: 5m"),
+		timeFlag(&o.MaxTime, "max-time", "with profile thorough, time a workload for at most `TIME`", "10s"),
+		stringFlag(&o.Arch, "arch", "compile for `ARCH`, such as sm_90a", "the GPU's"),
 	}
 }
 
 func seedFlag(to *uint64) cli.Flag {
 	return &cli.Uint64Flag{Name: "seed",
-		Usage:       "draw other values for generated inputs, the same for each `N` on every machine",
-		DefaultText: "0, the usual ones", Destination: to}
+		Usage:       "seed `N` of generated inputs; a seed gives the same values on every machine",
+		DefaultText: "0", Destination: to}
 }
 
 // runFlags are the flags of all commands that run and time solutions on this machine.
 func runFlags(o *setup.Options) []cli.Flag {
 	return append([]cli.Flag{deviceFlag(&o.Device)}, append(workloadFlags(o),
-		numberFlag(&o.MemoryLimit, "memory-limit", "end a worker that holds more than `GIB`; 0 is no limit",
-			"three quarters of the machine's"))...)
+		numberFlag(&o.MemoryLimit, "memory-limit", "end a worker that uses more than `GIB`; 0 means unlimited",
+			"3/4 of the machine's memory"))...)
 }
 
 func deviceFlag(to *string) cli.Flag {
@@ -108,17 +108,16 @@ func deviceFlag(to *string) cli.Flag {
 }
 
 func baselineFlag(to *string) cli.Flag {
-	return stringFlag(to, "baseline", "time `BASELINE` in turn with the submission, for speed-ups, whose mean over "+
-		"reference is the contest's score: a folder of "+
-		"solution/baselines, reference, a packed solution FILE.json, or none", "bench.baseline of the config, else none")
+	return stringFlag(to, "baseline", "measure speed-ups over `BASELINE`: reference, a solution, or none",
+		"bench.baseline of the config, else none")
 }
 
 func solutionFlag(to *string) cli.Flag {
-	return stringFlag(to, "solution", "take the packed solution in `FILE` instead of the sources", "")
+	return stringFlag(to, "solution", "use the packed solution in `FILE` instead of the sources", "")
 }
 
 func strictFlag(to *bool) cli.Flag {
-	return boolFlag(to, "strict", "exit with 3 also where a workload passed with a finding")
+	return boolFlag(to, "strict", "exit with 3 also if a workload passed with a finding")
 }
 
 const globalCategory = "Global:"
@@ -141,7 +140,7 @@ func (a *app) globalFlags() []cli.Flag {
 			}}
 	}
 	return []cli.Flag{
-		text("C", "work in `DIR` as if fisub had been started there", "", func(dir string) error {
+		text("C", "run as if started in `DIR`", "", func(dir string) error {
 			a.Dir = dir
 			if a.typed != nil {
 				return nil // completion rejects nothing
@@ -153,21 +152,20 @@ func (a *app) globalFlags() []cli.Flag {
 			}
 			return nil
 		}),
-		text("config", "read the submission from `FILE`", "config.toml", set(&a.Config)),
-		text("dataset", "take definitions, workloads and blobs from the dataset in `DIR`",
+		text("config", "read the config from `FILE`", "config.toml", set(&a.Config)),
+		text("dataset", "use the dataset in `DIR`",
 			"$FIB_DATASET_PATH, else the embedded one", set(&a.Dataset)),
-		flags.JSON{BoolFlag: yes("json", "print the result as JSON on stdout; --json=final: as one object, "+
-			"with the first fault"),
+		flags.JSON{BoolFlag: yes("json", "print JSON on stdout; --json=final prints one object with the first fault"),
 			Mode: a.jsonMode},
-		text("color", "use colours `WHEN`: auto, always or never", "auto", func(when string) error {
+		text("color", "use colours `WHEN`: auto, always, never", "auto", func(when string) error {
 			if !slices.Contains(colors, when) {
 				return usage.Errorf("one of "+strings.Join(colors, ", "), "--color: unknown mode %q", when)
 			}
 			a.term.Color = ui.UseColor(when, a.stderr) && ui.UseColor(when, a.stdout)
 			return nil
 		}),
-		yes("v", "print whole logs", &a.term.Verbose, &a.term.Wide),
-		yes("q", "print the result and errors only", &a.term.Quiet),
+		yes("v", "print complete logs", &a.term.Verbose, &a.term.Wide),
+		yes("q", "print only the result and errors", &a.term.Quiet),
 	}
 }
 
@@ -180,7 +178,7 @@ func (a *app) jsonMode(value string) error {
 	case "true", "false":
 		a.final = nil
 	default:
-		return errors.New("neither true, false nor final")
+		return errors.New("want true, false or final")
 	}
 	return nil
 }

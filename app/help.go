@@ -19,15 +19,15 @@ import (
 
 // straightPath lists the commands that `fisub` shows without arguments, in the order in which a newcomer needs them.
 var straightPath = []struct{ line, what string }{
-	{"fisub doctor", "what can this machine do, and what does it lack?"},
-	{"fisub init my-kernel", "a project that runs as it stands, to begin with"},
+	{"fisub doctor", "which commands work on this machine, and what is missing?"},
+	{"fisub init my-kernel", "create a project that runs"},
 	{"fisub check", "is this submission sound? no GPU needed"},
-	{"fisub local", "run its workloads here: on the GPU, or on an emulation of it"},
+	{"fisub local", "run its workloads here, on the GPU or a virtual one"},
 	{"fisub remote --gpu b200", "run them on hosts with GPUs, and bring the results back"},
 	{"fisub compare last~1 last", "is the newest run faster than the one before it?"},
-	{"fisub report last", "a run as one page"},
+	{"fisub report last", "write the newest run as an HTML page"},
 	{"fisub pack", "write solution.json as the contest's packer does"},
-	{"fisub submit", "tag exactly what was tested"},
+	{"fisub submit", "tag the tested commit"},
 }
 
 //go:embed help.txt
@@ -69,17 +69,16 @@ func topicNames() []string {
 	return names
 }
 
-const exitText = "Exit status: 0 done and all passed; 1 fisub could not do it; 2 usage or invalid input;\n" +
-	"3 it ran, and some workload did not pass, or compare found B slower; 130 interrupted."
+const exitText = "Exit status: 0 done, everything passed; 1 fisub failed; 2 wrong usage or invalid input;\n3 a " +
+	"workload did not pass, or compare found B slower; 130 interrupted."
 
 func (a *app) helpCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "help",
 		Usage:     "explain a command or a topic",
 		ArgsUsage: "[COMMAND|TOPIC...]",
-		Description: "Topics: " + strings.Join(topicNames(), ", ") + ".\n\n" +
-			"   fisub help verdicts      what each status means, and how outputs are judged\n" +
-			"   fisub help remote gc     the same as fisub remote gc --help",
+		Description: "Topics: " + strings.Join(topicNames(), ", ") + ".\n\n   fisub help verdicts      the statuses, and " +
+			"how outputs are judged\n   fisub help remote gc     the same as fisub remote gc --help",
 		Action: func(c *cli.Context) error {
 			if c.NArg() == 0 {
 				return cli.ShowAppHelp(c)
@@ -125,8 +124,8 @@ func helpOf(w io.Writer, words []string) error {
 // Reference returns the help of all commands as a Markdown page.
 func Reference() (string, error) {
 	var b strings.Builder
-	b.WriteString("# Commands\n\nWhat `fisub help` says of each command. Flags may stand before or behind arguments;\n" +
-		"those under Global are flags of every command.\n")
+	b.WriteString("# Commands\n\nThe output of `fisub help` for each command. Flags may come before or after " +
+		"arguments; every command accepts those\nlisted under Global.\n")
 	var add func(words []string, commands []*cli.Command) error
 	add = func(words []string, commands []*cli.Command) error {
 		var text bytes.Buffer

@@ -41,15 +41,16 @@ func (a *app) initCommand() *cli.Command {
 	}
 	return &cli.Command{
 		Name:      "init",
-		Usage:     "make a new submission: config, kernel, .gitignore, a CI workflow and AGENTS.md",
+		Usage:     "create a submission: config, kernel, .gitignore, CI workflow, AGENTS.md",
 		ArgsUsage: "[DIR]",
 		Flags: []cli.Flag{
-			stringFlag(&o.definition, "definition", "the definition `DEFINITION`: one of those that fisub has", ""),
-			stringFlag(&o.language, "language", "write the kernel in `LANGUAGE`: "+strings.Join(scaffold.LanguageNames(), ", "),
+			stringFlag(&o.definition, "definition", "name of the `DEFINITION`, one of fisub dataset ls", ""),
+			stringFlag(&o.language, "language", "write the kernel in `LANGUAGE`: "+strings.Join(scaffold.LanguageNames(),
+				", "),
 				"cuda"),
 			text(&o.author, "author", "the author's `NAME`", "git's user.name"),
 			text(&o.name, "name", "the solution's `NAME`", "the folder's"),
-			boolFlag(&o.force, "force", "replace files that exist with other content"),
+			boolFlag(&o.force, "force", "replace existing files"),
 		},
 		Action: func(c *cli.Context) error {
 			o.dir = c.Args().First()
@@ -101,7 +102,7 @@ func (a *app) init(ctx context.Context, o initOptions) error {
 	}
 	p, err := scaffold.New(opts)
 	if errors.Is(err, scaffold.ErrNoKernel) {
-		return usage.Errorf("begin with the config.toml of another submission, and with the definition's reference", "%w",
+		return usage.Errorf("start from the config.toml of another submission and the definition's reference", "%w",
 			err)
 	}
 	if err != nil {
@@ -113,7 +114,7 @@ func (a *app) init(ctx context.Context, o initOptions) error {
 	}
 	if root := git.Root(abs); root != "" && root != abs {
 		p.Drop(scaffold.Workflow)
-		a.term.Note("%s: left out: GitHub takes workflows from the root of the repository, %s", scaffold.Workflow,
+		a.term.Note("%s: not written: GitHub reads workflows only in the root of the repository, %s", scaffold.Workflow,
 			plain.Relative(root))
 	}
 	done, err := p.Write(dir, o.force)
@@ -123,7 +124,7 @@ func (a *app) init(ctx context.Context, o initOptions) error {
 			faults = append(faults, usage.Errorf("", "%s", line))
 		}
 		last := len(faults) - 1
-		faults[last] = usage.Errorf("--force replaces files of that name; or name another folder", "%w", faults[last])
+		faults[last] = usage.Errorf("use --force to replace the file, or another folder", "%w", faults[last])
 		return errors.Join(faults...)
 	}
 	if err != nil {
@@ -171,7 +172,7 @@ func (a *app) initialised(dir string, opts scaffold.Options, p *scaffold.Project
 	}
 	for _, f := range made.Files {
 		if strings.HasSuffix(f.Path, ".yml") && f.Status != "unchanged" {
-			a.line("to do", "set FISUB_SOURCE in %s to the URL of fisub's repository: the workflow fails without",
+			a.line("to do", "set FISUB_SOURCE in %s to the URL of fisub's repository; the workflow needs it",
 				filepath.Base(f.Path))
 		}
 	}
@@ -216,12 +217,12 @@ func (a *app) scaffoldOptions(ctx context.Context, o initOptions, data *workload
 		}
 	case q == nil:
 		return opts, usage.Errorf("one of "+strings.Join(scaffold.WithKernel(data.Definitions()), ", "),
-			"--definition: not given")
+			"missing flag --definition")
 	}
 	opts.Version, opts.Language = revision(), trace.Language(cmp.Or(o.language, string(trace.CUDA)))
 	if !slices.Contains(scaffold.Languages, opts.Language) {
 		return opts, usage.Errorf("one of "+strings.Join(scaffold.LanguageNames(), ", "),
-			"--language: there is no template for %q", opts.Language)
+			"--language: no template for %q", opts.Language)
 	}
 	opts.Author, opts.Name = o.author, o.name
 	if o.author == "" {
@@ -235,7 +236,7 @@ func (a *app) scaffoldOptions(ctx context.Context, o initOptions, data *workload
 	if q == nil {
 		if opts.Author == "" {
 			return opts, usage.Errorf("--author NAME, or git config --global user.name NAME",
-				"--author: not given, and git has no user.name")
+				"missing flag --author, and git has no user.name")
 		}
 		return opts, nil
 	}

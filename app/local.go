@@ -42,23 +42,19 @@ func (a *app) localCommand() *cli.Command {
 	var o localOptions
 	prebuilt := stringFlag(&o.Prebuilt, "prebuilt", "take compiled kernels from `DIR`", "")
 	prebuilt.Hidden = true
-	failFast := boolFlag(&o.failFast, "fail-fast", "end with the first workload that does not pass")
+	failFast := boolFlag(&o.failFast, "fail-fast", "stop at the first workload that does not pass")
 	failFast.Aliases = []string{"x"}
 	return &cli.Command{
 		Name:  "local",
 		Usage: "run the submission's workloads on this machine",
 		Flags: append(runFlags(&o.Options), solutionFlag(&o.solution), baselineFlag(&o.Baseline), prebuilt,
 			strictFlag(&o.strict), failFast,
-			stringFlag(&o.dump, "dump", "write inputs, expected and actual outputs of the first workload that does not pass "+
-				"to `DIR`, as safetensors", ""),
-			timeFlag(&o.budget, "budget", "begin no workload, but the first, after `TIME`; they run in an order in which "+
-				"each beginning is spread over the axes", "none"),
+			stringFlag(&o.dump, "dump", "save the tensors of the first failed workload to `DIR` as safetensors", ""),
+			timeFlag(&o.budget, "budget", "start no new workload after `TIME`; small and large workloads alternate", "none"),
 			boolFlag(&o.watch, "watch", "run again whenever the config or a source is saved, until Ctrl-C"),
-			boolFlag(&o.keepGoing, "keep-going", "go on after two TIMEOUTs in a row, and where it does not build"),
-			boolFlag(&o.Sanitize, "sanitize", "emulator: look at each workload as fisub sanitize does at one"),
-			stringFlag(&o.resume, "resume", "go on with `RUN`, an id, its beginning, last or last~1: set, workloads, "+
-				"profile, timer, "+
-				"baseline and device are its own unless given, and workloads with a verdict are left out", "")),
+			boolFlag(&o.keepGoing, "keep-going", "do not stop after two consecutive TIMEOUTs or a failed build"),
+			boolFlag(&o.Sanitize, "sanitize", "virtual GPU: apply the checks of fisub sanitize to each workload"),
+			stringFlag(&o.resume, "resume", "continue `RUN`: run its workloads without a verdict, with its settings", "")),
 		Action: func(c *cli.Context) error {
 			if o.watch {
 				return a.watch(c.Context, o)
@@ -118,9 +114,10 @@ func (a *app) runLocal(ctx context.Context, s *project.Submission, o localOption
 		before = &old.Summary
 		admit = old.SameDevice
 		total = before.Totals()
-		a.term.Note("resumed    %s: %d of %d workloads have a verdict", run.ID, total.Passed+total.Failed, len(run.Workloads))
+		a.term.Note("resumed    %s: %d of %d workloads have a verdict", run.ID, total.Passed+total.Failed,
+			len(run.Workloads))
 		if total.Failed > 0 {
-			a.term.Note("           %d of them did not pass: fisub report %s lists them", total.Failed, run.ID)
+			a.term.Note("           %d of them did not pass; fisub report %s shows them", total.Failed, run.ID)
 		}
 		total.Missing -= total.Left
 		if !slices.ContainsFunc(u.Workloads, func(w *trace.Workload) bool { return !before.Judged(w.UUID) }) {
@@ -143,7 +140,7 @@ func (a *app) runLocal(ctx context.Context, s *project.Submission, o localOption
 		total.Missing = 0 // the failed workloads decide the exit status
 	}
 	if ctx.Err() != nil || result.Stopped && !result.Unbuilt {
-		a.term.Note("go on with: fisub local --resume %s", run.ID)
+		a.term.Note("continue with: fisub local --resume %s", run.ID)
 	}
 	if err != nil {
 		return total, machine.Invalid(err)
@@ -155,11 +152,11 @@ func (a *app) runLocal(ctx context.Context, s *project.Submission, o localOption
 	if d := result.Dumped; d != nil {
 		what := "inputs, expected and actual outputs"
 		if !d.Actual {
-			what = "inputs and expected outputs; the call gave none"
+			what = "inputs and expected outputs; the call returned none"
 		}
 		a.term.Note("dumped     %s, %.1f MB: %s", plain.Relative(d.Path), float64(d.Bytes)/1e6, what)
 	} else if wrong != "" {
-		a.term.Note("tensors    fisub local --workload %s --dump DIR writes what %s was given, gave and should have given",
+		a.term.Note("tensors    fisub local --workload %s --dump DIR saves the inputs, outputs and expected outputs of %s",
 			plain.Short(wrong), plain.Short(wrong))
 	}
 	if text := narrow(s, run); text != "" {
@@ -178,7 +175,7 @@ func openResumed(root, resume string) (folder *runs.Folder, old *runs.Run, err e
 		return nil, nil, usage.Invalid(err)
 	}
 	if dispatch.IsRemote(filepath.Join(root, runs.Dir, id)) {
-		return nil, nil, usage.Errorf("fisub remote attach "+id, "--resume %s: it is a remote run", id)
+		return nil, nil, usage.Errorf("fisub remote attach "+id, "--resume %s: remote run", id)
 	}
 	folder, old, err = runs.Resume(root, id)
 	return folder, old, usage.Invalid(err)
@@ -202,11 +199,12 @@ func narrow(s *project.Submission, run *event.Run) string {
 			least, most = min(least, n), max(most, n)
 		}
 		if same && most > least {
-			fixed = append(fixed, fmt.Sprintf("%s %d only, the contest's mix %d to %d", axis, run.Workloads[0].Axes[axis], least,
+			fixed = append(fixed, fmt.Sprintf("%s %d only; the contest has %d to %d", axis, run.Workloads[0].Axes[axis],
+				least,
 				most))
 		}
 	}
-	text := "set default is a small one"
+	text := "set default is small"
 	if len(fixed) > 0 {
 		text = "set default has " + strings.Join(fixed, "; ")
 	}
@@ -216,7 +214,7 @@ func narrow(s *project.Submission, run *event.Run) string {
 // watch runs local again whenever a file of the submission changes.
 func (a *app) watch(ctx context.Context, o localOptions) error {
 	if o.resume != "" {
-		return usage.Errorf("leave one out", "--watch: with --resume there is one run")
+		return usage.Errorf("omit one of them", "--watch cannot be combined with --resume")
 	}
 	s, err := a.load(o.solution)
 	if err != nil {
@@ -231,7 +229,7 @@ func (a *app) watch(ctx context.Context, o localOptions) error {
 			a.exit(err)
 			a.term.Note("watching   %s; Ctrl-C ends", plain.Relative(roots[len(roots)-1]))
 		} else if ctx.Err() == nil {
-			a.term.Note("changed    the run has ended; it begins again")
+			a.term.Note("changed    the run was stopped and starts again")
 		}
 	})
 	return ctx.Err()

@@ -15,7 +15,7 @@ import (
 func (a *app) mcpCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "mcp",
-		Usage: "serve check, local, compare and further commands to an agent, over stdin and stdout",
+		Usage: "serve fisub's commands to an agent over stdin and stdout (MCP)",
 		Action: func(c *cli.Context) error {
 			root, err := filepath.Abs(a.Path("."))
 			if err != nil {

@@ -53,7 +53,7 @@ func tablesOf(tables map[string]*config.Table, on string, all bool) ([]string, e
 		names := strings.Split(on, ",")
 		for i, name := range names {
 			if names[i] = strings.TrimSpace(name); names[i] == "" || slices.Contains(names[:i], names[i]) {
-				return nil, usage.Errorf("write --on lab,cloud", "--on: %q", on)
+				return nil, usage.Errorf("such as --on lab,cloud", "--on: %q", on)
 			}
 		}
 		return names, nil
@@ -63,7 +63,7 @@ func tablesOf(tables map[string]*config.Table, on string, all bool) ([]string, e
 	case len(names) == 0:
 		return unconfigured()
 	case len(names) > 1 && !all:
-		return nil, usage.Errorf("add --on "+names[0], "which of the tables %s?", strings.Join(names, ", "))
+		return nil, usage.Errorf("add --on "+names[0], "several tables in the config: %s", strings.Join(names, ", "))
 	}
 	return names, nil
 }
@@ -154,7 +154,7 @@ func (a *app) newOrder(ctx context.Context, e errand, u *setup.Setup, terms disp
 	}
 	plan.Run = *u.Describe(ctx, s)
 	if plan.Places = placesOf(o, len(u.Workloads), h); len(plan.Places) == 0 {
-		return nil, usage.Errorf("", "the tables name no place to run on")
+		return nil, usage.Errorf("", "the tables contain no place to run on")
 	}
 	return &order{Plan: plan, Spec: spec, Baseline: u.Baseline, solution: s.Solution}, nil
 }
@@ -178,8 +178,8 @@ func (o *order) show(term *ui.Terminal, size int64) {
 	case spec.Arch != "":
 		kernel = "kernels for " + spec.Arch
 	}
-	term.Note("bundle     %.1f MB: fisub, %s; what a host has already is not sent", float64(size)/1e6, kernel)
-	term.Note("limit      %v for each job, kept on the host", p.Limit)
+	term.Note("bundle     %.1f MB: fisub, %s; files that a host already has are not sent", float64(size)/1e6, kernel)
+	term.Note("limit      %v for each job, enforced on the host", p.Limit)
 }
 
 // again prepares a plan whose jobs have ended for another attempt at the workloads without a verdict. It uses the
@@ -188,7 +188,7 @@ func (o *order) show(term *ui.Terminal, size int64) {
 func again(plan *dispatch.Plan, o hostOptions, lacking int, h hosts) error {
 	for _, name := range h.names {
 		if gpu := strings.ToLower(h.terms[name].GPU); gpu != "" && gpu != cmp.Or(plan.GPU, "none") {
-			return usage.Errorf("start a new run there", "--resume: the run is for GPU %s, remote.%s has %s",
+			return usage.Errorf("start a new run there", "--resume: the run used GPU %s, but remote.%s has %s",
 				cmp.Or(plan.GPU, "none"), name, gpu)
 		}
 	}
@@ -208,7 +208,7 @@ func termsOf(o hostOptions, h hosts) (t dispatch.Terms, kind string, err error) 
 	for _, name := range h.names {
 		c := h.terms[name]
 		if o.GPU == "" && gpu != "" && c.GPU != "" && c.GPU != gpu {
-			return t, "", usage.Errorf("add --gpu", "the tables name several GPUs: %s and %s", gpu, c.GPU)
+			return t, "", usage.Errorf("add --gpu", "the tables have different GPUs: %s and %s", gpu, c.GPU)
 		}
 		gpu = cmp.Or(gpu, c.GPU)
 		if c.Limit > 0 && (limit == 0 || c.Limit < limit) {
@@ -243,7 +243,7 @@ func hostArch(s *project.Submission, u *setup.Setup, gpu, named string, term *ui
 	arch, known := bundle.Arch(gpu)
 	switch {
 	case gpu == "":
-		return "", usage.Errorf("add --gpu b200, or gpu = \"b200\" to the table; --gpu none runs on the emulator",
+		return "", usage.Errorf("add --gpu b200, or gpu = \"b200\" to the table; --gpu none is the virtual GPU",
 			"no GPU named")
 	case !known:
 		return "", usage.Errorf("one of "+strings.Join(bundle.GPUs(), ", ")+", none", "--gpu: unknown GPU %q", gpu)
@@ -257,7 +257,7 @@ func hostArch(s *project.Submission, u *setup.Setup, gpu, named string, term *ui
 			return "", err
 		}
 		text, hint := usage.Explain(err)
-		term.Warn("no share of the copy bandwidth, unless the hosts have a compiler: "+text, hint)
+		term.Warn("no comparison with the copy bandwidth unless the hosts have a compiler: "+text, hint)
 		return "", nil
 	}
 	return cmp.Or(named, arch), nil

@@ -29,9 +29,8 @@ func (a *app) packCommand() *cli.Command {
 		Name:  "pack",
 		Usage: "write solution.json as the contest's packer does",
 		Flags: []cli.Flag{
-			stringFlag(&o.out, "o", "write to `FILE`; - is stdout", "solution.json beside the config"),
-			boolFlag(&o.packed, "packed", "write packed_solution.json, the name that the contest's collector prefers over "+
-				"the sources"),
+			stringFlag(&o.out, "o", "write to `FILE`; - is stdout", "solution.json next to the config"),
+			boolFlag(&o.packed, "packed", "write packed_solution.json, which the contest prefers to the sources"),
 		},
 		Action: func(c *cli.Context) error { return a.pack(c.Context, o) },
 	}
@@ -81,7 +80,7 @@ func (a *app) pack(ctx context.Context, o packOptions) error {
 	old, statErr := os.Stat(out)
 	for _, part := range append([]string{s.Config.Path}, s.Files()...) {
 		if st, err := os.Stat(part); err == nil && statErr == nil && os.SameFile(st, old) {
-			return usage.Errorf("name another file", "-o %s: it is a part of what is packed", out)
+			return usage.Errorf("name another file", "-o %s: one of the packed files", out)
 		}
 	}
 	findings := preflight.Sources(ctx, s.Solution, s.Definition)
@@ -181,7 +180,7 @@ func (a *app) readPacked(file string) ([]byte, error) {
 	}
 	data, err := io.ReadAll(io.LimitReader(in, pack.MaxPacked+1))
 	if err == nil && len(data) > pack.MaxPacked {
-		err = fmt.Errorf("%s: more than the limit of %d bytes", name, pack.MaxPacked)
+		err = fmt.Errorf("%s: larger than the limit of %d bytes", name, pack.MaxPacked)
 	}
 	return data, err
 }

@@ -37,7 +37,7 @@ type remoteOptions struct {
 }
 
 func onFlag(to *string) cli.Flag {
-	return stringFlag(to, "on", "the tables `TABLE[,TABLE...]` of the config", "the only one")
+	return stringFlag(to, "on", "run on the hosts of `TABLE[,TABLE...]` of the config", "the only one")
 }
 
 // hostFlag adds the tables of SSH hosts to the list of tables on.
@@ -60,15 +60,15 @@ func (a *app) remoteCommand() *cli.Command {
 		Usage: "run the submission's workloads on hosts with GPUs",
 		Flags: append([]cli.Flag{
 			stringFlag(&o.jobs.GPU, "gpu", "`GPU` of the hosts: "+strings.Join(bundle.GPUs(),
-				", ")+", or none for the emulator", "gpu of the table"),
+				", ")+", or none for the virtual GPU", "the table's"),
 			onFlag(&o.on), hostFlag(&o.on),
 			countFlag(&o.jobs.Shards, "shards", "split the workloads over at most `N` places", "all places of the tables"),
 			yesFlag(&o.yes),
-			boolFlag(&o.dryRun, "dry-run", "show what would run where, and end"),
-			boolFlag(&o.detach, "detach", "end when the hosts have taken the jobs"),
+			boolFlag(&o.dryRun, "dry-run", "print the plan and exit"),
+			boolFlag(&o.detach, "detach", "exit when the hosts have accepted the jobs"),
 			timeFlag(&o.jobs.Limit, "limit-time", "end a job on its host after `TIME`", "limit of the table, else 30m"),
-			boolFlag(&o.jobs.Busy, "busy", "run also on a GPU that another process uses"),
-			stringFlag(&o.resume, "resume", "run what has no verdict in the remote `RUN`", ""),
+			boolFlag(&o.jobs.Busy, "busy", "also use a GPU that is in use by another process"),
+			stringFlag(&o.resume, "resume", "run the workloads of the remote `RUN` that have no verdict", ""),
 			solutionFlag(&o.solution), baselineFlag(&o.Baseline), strictFlag(&o.jobs.Strict),
 		}, workloadFlags(&o.Options)...),
 		Action: func(c *cli.Context) error {
@@ -216,7 +216,7 @@ func (a *app) unsent() error {
 func (a *app) remoteResume(ctx context.Context, o remoteOptions, given []string) error {
 	for _, name := range given {
 		if !slices.Contains([]string{"resume", "on", "host", "yes", "detach", "limit-time", "busy", "strict"}, name) {
-			return usage.Errorf("leave it out, or start a new run", "--resume goes on with what the run has: --%s", name)
+			return usage.Errorf("omit it, or start a new run", "--resume keeps the settings of the run: --%s", name)
 		}
 	}
 	folder, old, plan, err := a.attached(o.resume)
@@ -226,7 +226,7 @@ func (a *app) remoteResume(ctx context.Context, o remoteOptions, given []string)
 	defer folder.Close()
 	lacking := dispatch.Lacking(plan, old)
 	if len(lacking) == 0 {
-		a.term.Note("run %s: each of its workloads has a verdict", plan.Run.ID)
+		a.term.Note("run %s: every workload has a verdict", plan.Run.ID)
 		return a.told(plan, old)
 	}
 	tables, err := a.Tables()
@@ -260,7 +260,7 @@ func (a *app) remoteResume(ctx context.Context, o remoteOptions, given []string)
 	if n, err := d.Reopen(ctx); err != nil {
 		a.term.Warn(usage.Explain(err))
 	} else if n > 0 {
-		a.term.Note("%s may have results that the run lacks: they are fetched first", plain.Count(n, "job"))
+		a.term.Note("%s may have results that are not in the run yet; fetching them first", plain.Count(n, "job"))
 	}
 	if err := again(plan, o.jobs, len(lacking), h); err != nil {
 		return err
@@ -332,7 +332,8 @@ func (a *app) dispatch(ctx context.Context, d *dispatch.Dispatcher, folder *runs
 				abort()
 				return
 			}
-			a.term.Note("not over yet; once more ends fisub, and jobs may go on: fisub remote cancel %s ends them",
+			a.term.Note("still stopping; another Ctrl-C exits at once, and jobs may continue: fisub remote cancel %s ends "+
+				"them",
 				d.Plan.Run.ID)
 		}
 	}()
@@ -373,7 +374,7 @@ func (a *app) dispatch(ctx context.Context, d *dispatch.Dispatcher, folder *runs
 		return said.end(result.Failed > 0, nil)
 	}
 	if result.Missing > 0 {
-		a.term.Note("run what has no verdict with: fisub remote --resume %s", d.Plan.Run.ID)
+		a.term.Note("run the remaining workloads with: fisub remote --resume %s", d.Plan.Run.ID)
 	}
 	a.term.Note("run folder %s", plain.Relative(folder.Path()))
 	return verdict(result.Missing, result.Failed, result.Findings, d.Plan.Strict)
@@ -422,7 +423,7 @@ func (a *app) stop(ctx context.Context, d *dispatch.Dispatcher, why string) erro
 		a.term.Warn(usage.Explain(err))
 	}
 	a.term.Error(fmt.Sprintf("%s: %s may still run: %s", why, plain.Count(len(left), "job"), places(left)),
-		"when the host can be reached: fisub remote cancel "+d.Plan.Run.ID+"; the jobs' limit ends them in any case")
+		"when the hosts can be reached: fisub remote cancel "+d.Plan.Run.ID+"; otherwise the time limit ends them")
 	return shown(exitError)
 }
 
@@ -438,7 +439,8 @@ func places(jobs []*dispatch.JobRecord) string {
 // sayHeld lists the jobs that may still run after the end of the run.
 func (a *app) sayHeld(p *dispatch.Plan) {
 	if held := p.Active(); len(held) > 0 {
-		a.term.Note("%s may still run: %s; fisub remote gc ends it when the host can be reached, its limit in any case",
+		a.term.Note("%s may still run: %s; end it with fisub remote gc when the host can be reached, or wait for its "+
+			"time limit",
 			plain.Count(len(held), "job"), places(held))
 	}
 }
@@ -447,9 +449,9 @@ func (a *app) sayHeld(p *dispatch.Plan) {
 func (a *app) sayAttach(p *dispatch.Plan) {
 	active := p.Active()
 	begun := slices.DeleteFunc(slices.Clone(active), func(j *dispatch.JobRecord) bool { return j.Handle == nil })
-	a.term.Note("%s left to run; follow with: fisub remote attach %s", plain.Count(len(begun), "job"), p.Run.ID)
+	a.term.Note("%s still running; follow with: fisub remote attach %s", plain.Count(len(begun), "job"), p.Run.ID)
 	if n := len(active) - len(begun); n > 0 {
-		a.term.Note("%s not begun yet: attach begins what is missing", plain.Count(n, "job"))
+		a.term.Note("%s not started yet; attach starts them", plain.Count(n, "job"))
 	}
 	a.term.Note("end them with: fisub remote cancel %s", p.Run.ID)
 }

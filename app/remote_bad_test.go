@@ -40,7 +40,7 @@ func TestRemoteBadHosts(t *testing.T) {
 		more            string // added to the table
 		text, hint      string
 	}{
-		{"unknown", known, write("none", ""), "", "its host key is not known: ",
+		{"unknown", known, write("none", ""), "", "unknown host key: ",
 			"ssh h1 once by hand, and compare the fingerprint"},
 		{"changed", known, write("other", fmt.Sprintf("[%s]:%d %s", d.Addr, d.Port, public)), "",
 			"its host key has changed: ", "somebody may listen in"},
@@ -51,7 +51,7 @@ func TestRemoteBadHosts(t *testing.T) {
 			"is the name right, and the host up?"},
 		{"down", fmt.Sprintf("Port %d", d.Port), "Port 1", "", "Connection refused", "is the name right, and the host up?"},
 		{"full", "", "", fmt.Sprintf("workdir = %q\n", filepath.Join(f.Dir, "small", "work")), " MB free in ", "make room"},
-		{"readonly", "", "", "workdir = \"/proc/fisub\"\n", "/proc/fisub", "set workdir to a folder that you may write to"},
+		{"readonly", "", "", "workdir = \"/proc/fisub\"\n", "/proc/fisub", "set workdir to a writable folder"},
 	}
 	var tables strings.Builder
 	for _, k := range cases {

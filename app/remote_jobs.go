@@ -28,20 +28,20 @@ func (a *app) remoteCommands() []*cli.Command {
 	var follow, yes, all bool
 	var on, of string
 	return []*cli.Command{
-		{Name: "ls", Usage: "list the remote runs of this folder, the newest first",
+		{Name: "ls", Usage: "list the remote runs of this folder, newest first",
 			Action: func(*cli.Context) error { return a.remoteLs() }},
-		{Name: "attach", Usage: "follow a run again, and bring its results back", ArgsUsage: "RUN",
+		{Name: "attach", Usage: "follow a run again and fetch its results", ArgsUsage: "RUN",
 			Action: func(c *cli.Context) error { return a.remoteAttach(c.Context, c.Args().First()) }},
 		{Name: "logs", Usage: "print the logs of a run's jobs", ArgsUsage: "RUN",
-			Flags:  []cli.Flag{boolFlag(&follow, "f", "go on until the jobs have ended")},
+			Flags:  []cli.Flag{boolFlag(&follow, "f", "follow the logs until the jobs end")},
 			Action: func(c *cli.Context) error { return a.remoteLogs(c.Context, c.Args().First(), follow) }},
 		{Name: "cancel", Usage: "end the jobs of a run", ArgsUsage: "RUN",
 			Action: func(c *cli.Context) error { return a.remoteCancel(c.Context, c.Args().First()) }},
-		{Name: "gc", Usage: "end jobs that no run of this folder waits for",
+		{Name: "gc", Usage: "end jobs that no run of this folder needs",
 			Flags: []cli.Flag{onFlag(&of), yesFlag(&yes),
-				boolFlag(&all, "all", "also jobs that may have results a run lacks, and those that were begun elsewhere")},
+				boolFlag(&all, "all", "also end jobs with unfetched results, and jobs started elsewhere")},
 			Action: func(c *cli.Context) error { return a.remoteGC(c.Context, of, yes, all) }},
-		{Name: "hosts", Usage: "ask the hosts whether a job could run now", Flags: []cli.Flag{onFlag(&on)},
+		{Name: "hosts", Usage: "check whether the hosts can run a job now", Flags: []cli.Flag{onFlag(&on)},
 			Action: func(c *cli.Context) error { return a.remoteHosts(c.Context, on) }},
 	}
 }
@@ -110,10 +110,10 @@ func (a *app) remoteAttach(ctx context.Context, arg string) error {
 	}
 	if _, err := d.Reopen(ctx); err != nil {
 		text, hint := usage.Explain(err)
-		a.term.Warn("what it may have of the run is not known: "+text, hint)
+		a.term.Warn("unknown whether it has results of the run: "+text, hint)
 	}
 	if plan.Done {
-		a.term.Note("run what has no verdict with: fisub remote --resume %s", plan.Run.ID)
+		a.term.Note("run the remaining workloads with: fisub remote --resume %s", plan.Run.ID)
 		return a.told(plan, old)
 	}
 	said, err := a.answer(plan, folder.Path())
@@ -149,7 +149,7 @@ func (a *app) told(plan *dispatch.Plan, old *runs.Run) error {
 		return said.end(last.Exit.Code == exitNotPassed, nil)
 	}
 	if old.Run == nil {
-		return fmt.Errorf("run %s: nothing of it has run", plan.Run.ID)
+		return fmt.Errorf("run %s: no workload has run", plan.Run.ID)
 	}
 	if a.json {
 		return a.writeJSON(old)
@@ -202,7 +202,7 @@ func (a *app) remoteCancel(ctx context.Context, arg string) error {
 	}
 	defer folder.Close()
 	if plan.Done || len(plan.Active()) == 0 {
-		a.term.Note("run %s: no job of it runs", plan.Run.ID)
+		a.term.Note("run %s: no running jobs", plan.Run.ID)
 		return nil
 	}
 	open, err := a.openPlan(plan)
@@ -220,7 +220,7 @@ func (a *app) remoteCancel(ctx context.Context, arg string) error {
 func (a *app) vanished(id string) bool {
 	gone := !dispatch.IsRemote(filepath.Join(a.Root(), runs.Dir, id))
 	if gone {
-		a.term.Note("run %s: ended before a host had taken a job", id)
+		a.term.Note("run %s: ended before a host accepted a job", id)
 	}
 	return gone
 }
@@ -236,7 +236,7 @@ func (a *app) cancelFollowed(ctx context.Context, plan *dispatch.Plan) error {
 		}
 		return err
 	}
-	a.term.Note("run %s is followed by %s, which is told to end its jobs", id, client)
+	a.term.Note("run %s is followed by %s: asking it to end the jobs", id, client)
 	for end := time.Now().Add(deaf); ; {
 		if r, _ := runs.Read(dir); r == nil || !r.Running {
 			err := a.remoteCancel(ctx, id)
@@ -265,8 +265,8 @@ func (a *app) cancelFollowed(ctx context.Context, plan *dispatch.Plan) error {
 			if err := dispatch.Release(ctx, plan, open); err != nil {
 				return err
 			}
-			a.term.Error(fmt.Sprintf("run %s: its jobs are ended, but %s does not answer", id, client),
-				"end that process; fisub remote attach "+id+" then shows what the run has")
+			a.term.Error(fmt.Sprintf("run %s: the jobs are ended, but %s does not respond", id, client),
+				"kill that process; then fisub remote attach "+id+" shows the results")
 			return shown(exitError)
 		}
 		if err := remote.Sleep(ctx, time.Second/4); err != nil {
@@ -386,11 +386,11 @@ func (a *app) remoteGC(ctx context.Context, on string, yes, all bool) error {
 	for _, o := range found {
 		words := ""
 		if o.Elsewhere {
-			words = ", begun elsewhere: it may be waited for there"
+			words = ", started elsewhere and perhaps needed there"
 		} else if o.Damaged {
 			words = ", of run " + o.Run + ", whose " + dispatch.PlanName + " cannot be read"
 		} else if o.Run != "" {
-			words = ", may have results that the run lacks: fisub remote attach " + o.Run
+			words = ", may have unfetched results: fisub remote attach " + o.Run
 		}
 		if a.term.Note("%s: %s on %s%s", o.Table, plain.Line(o.Job), o.Place, words); all || o.Free() {
 			orphans = append(orphans, o)
@@ -399,7 +399,7 @@ func (a *app) remoteGC(ctx context.Context, on string, yes, all bool) error {
 		}
 	}
 	if kept > 0 {
-		a.term.Note("%s of these stay; --all ends them too", plain.Count(kept, "job"))
+		a.term.Note("%s kept; --all ends them too", plain.Count(kept, "job"))
 	}
 	if a.json {
 		if err := a.writeJSON(orphans); err != nil {

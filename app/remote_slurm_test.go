@@ -56,7 +56,7 @@ func TestRemoteSlurm(t *testing.T) {
 	for _, k := range []struct{ table, text, hint string }{
 		{"partition", "fisub: partition: sbatch: invalid partition specified: gpux", "hint: the cluster's partitions: gpu"},
 		{"gres", "fisub: gres: sbatch: Requested node configuration is not available",
-			"hint: what the nodes of each partition have: gpu gpu:b200:2"},
+			"hint: resources of the nodes, by partition: gpu gpu:b200:2"},
 	} {
 		b.fisub(1, "remote", "--on", k.table, "--limit", "1")
 		if text := b.stderr.String(); !strings.Contains(text, k.text) || !strings.Contains(text, k.hint) {

@@ -29,10 +29,10 @@ func (a *app) reportCommand() *cli.Command {
 	o := reportOptions{format: reportFormats[0]}
 	return &cli.Command{
 		Name:      "report",
-		Usage:     "write a page or a Markdown table about runs",
+		Usage:     "write an HTML page or a Markdown table about runs",
 		ArgsUsage: "[RUN...]",
 		Flags: []cli.Flag{
-			stringFlag(&o.format, "format", "`FORMAT` html or md", "html"),
+			stringFlag(&o.format, "format", "write `FORMAT` html or md", "html"),
 			&cli.StringFlag{Name: "o", Usage: "write `FILE`; - is stdout",
 				DefaultText: "report.FORMAT in the folder of the first RUN",
 				Action:      func(_ *cli.Context, file string) error { o.out = &file; return nil }},
@@ -60,8 +60,8 @@ func (w *reportFile) Text() string { return plain.Line(w.File) + "\n" }
 func (a *app) report(o reportOptions) error {
 	toStdout := o.out != nil && *o.out == "-"
 	if a.json && toStdout {
-		return usage.Errorf("name a file, or leave out --json",
-			"-o -: stdout cannot have the report and --json's result")
+		return usage.Errorf("use a file, or omit --json",
+			"-o - and --json would both write to stdout")
 	}
 	write, ok := map[string]func(*report.Report, io.Writer) error{
 		"html": (*report.Report).HTML, "md": (*report.Report).Markdown}[o.format]

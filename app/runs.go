@@ -34,15 +34,14 @@ func (a *app) runsCommand() *cli.Command {
 		Usage:  "list, show and remove runs",
 		Action: func(*cli.Context) error { return a.runsLs(runFilter{}) },
 		Subcommands: []*cli.Command{
-			{Name: "ls", Usage: "list the runs, the newest first", Flags: []cli.Flag{
-				countFlag(&f.limit, "limit", "the newest `N` runs", "all"),
-				listFlag(&f.match, "match", "only runs with `TEXT` in their line, in the whole commit or hash, or in the GPU's "+
-					"name; may be repeated"),
-				boolFlag(&f.best, "best", "only the best of those that can be compared")},
+			{Name: "ls", Usage: "list the runs, newest first", Flags: []cli.Flag{
+				countFlag(&f.limit, "limit", "only the newest `N` runs", "all"),
+				listFlag(&f.match, "match", "only runs whose line, commit, hash or GPU contains `TEXT`; may be repeated"),
+				boolFlag(&f.best, "best", "only the best of each group of comparable runs")},
 				Action: func(*cli.Context) error { return a.runsLs(f) }},
-			{Name: "show", Usage: "show what a run ran, and its table", ArgsUsage: "RUN",
+			{Name: "show", Usage: "show a run: its settings and its table", ArgsUsage: "RUN",
 				Action: func(c *cli.Context) error { return a.runsShow(c.Args().First()) }},
-			{Name: "best", Usage: "say which version of the sources is the fastest on which workloads", ArgsUsage: "[RUN]",
+			{Name: "best", Usage: "show the fastest version of the sources for each group of workloads", ArgsUsage: "[RUN]",
 				Action: func(c *cli.Context) error { return a.runsBest(c.Args().First()) }},
 			{Name: "rm", Usage: "remove runs", ArgsUsage: "[RUN...]", Flags: []cli.Flag{countFlag(&keep, "keep",
 				"remove all but the newest `N` and the best ones", "none")},
@@ -143,7 +142,7 @@ func (a *app) runsBest(arg string) error {
 
 func (a *app) runsRm(args []string, keep int) error {
 	if (len(args) > 0) == (keep > 0) {
-		return usage.Errorf("fisub runs rm RUN..., or fisub runs rm --keep N", "rm: name runs, or say how many to keep")
+		return usage.Errorf("fisub runs rm RUN..., or fisub runs rm --keep N", "rm: missing RUN or --keep")
 	}
 	var ids []string
 	for _, arg := range args {
@@ -164,7 +163,8 @@ func (a *app) runsRm(args []string, keep int) error {
 	for _, id := range ids {
 		folder := filepath.Join(a.Root(), runs.Dir, id)
 		if plan, err := dispatch.Load(folder); err == nil && len(plan.Active()) > 0 {
-			faults = append(faults, usage.Errorf("fisub remote cancel "+id+" ends them", "run %s: its jobs may still run", id))
+			faults = append(faults, usage.Errorf("fisub remote cancel "+id+" ends them", "run %s: its jobs may still run",
+				id))
 		} else if err := runs.Remove(folder); err != nil {
 			faults = append(faults, err)
 		} else {
@@ -190,7 +190,7 @@ func (a *app) runsShow(arg string) error {
 		}{r.State(), r})
 	}
 	if r.Run == nil {
-		return usage.Errorf("fisub compare can still read its timings", "run %s: it has no run.json", r.ID)
+		return usage.Errorf("fisub compare can still read its timings", "run %s: no run.json", r.ID)
 	}
 	for _, fact := range report.Facts(r) {
 		fmt.Fprintln(a.stdout, a.term.Fit(fmt.Sprintf("%-10s %s", fact[0], plain.Line(fact[1])), 11))

@@ -28,12 +28,11 @@ func (a *app) submitCommand() *cli.Command {
 	var o submitOptions
 	return &cli.Command{
 		Name:  "submit",
-		Usage: "tag the commit that the contest is to take",
+		Usage: "tag a tested commit for the contest",
 		Flags: []cli.Flag{
-			boolFlag(&o.dryRun, "dry-run", "tag and push nothing; exit with 0 also where something is left to do, if "+
-				"nothing is wrong"),
-			boolFlag(&o.untested, "untested", "tag it without a run that passed; the tag says so"),
-			boolFlag(&o.findings, "accept-findings", "tag it although a run of the same content has findings"),
+			boolFlag(&o.dryRun, "dry-run", "neither tag nor push; exit with 0 unless something is wrong"),
+			boolFlag(&o.untested, "untested", "tag without a passed run; the tag records that"),
+			boolFlag(&o.findings, "accept-findings", "tag although a run of the same content has findings"),
 			boolFlag(&o.push, "push", "push the tag"),
 			stringFlag(&o.remote, "remote", "the git remote `REMOTE`",
 				"remote in [submit], else the remote of the branch, else origin"),
@@ -51,7 +50,7 @@ type submitted struct {
 
 func (a *app) submit(ctx context.Context, o submitOptions) error {
 	if o.dryRun && o.push {
-		return usage.Errorf("leave one out", "--dry-run and --push exclude each other")
+		return usage.Errorf("omit one of them", "--dry-run and --push exclude each other")
 	}
 	data, err := a.OpenDataset()
 	if err != nil {
@@ -88,7 +87,7 @@ func (a *app) submit(ctx context.Context, o submitOptions) error {
 	case !ok:
 		note = "nothing was tagged"
 	case refused:
-		note = "nothing is wrong; what is left to do stands above"
+		note = "nothing is wrong; the remaining steps are listed above"
 	case o.dryRun:
 		note = "a dry run: nothing was tagged"
 	case !p.Pushed:
@@ -190,7 +189,7 @@ func (a *app) runEdge(ctx context.Context, s *project.Submission) {
 	}
 	o := localOptions{Options: setup.Options{Set: workloads.EdgeSet, Device: "emu"}}
 	if _, err := a.runLocal(ctx, s, o, show); err != nil {
-		a.term.Note("set edge did not run: %v", err)
+		a.term.Note("set edge was not run: %v", err)
 	}
 }
 

@@ -18,12 +18,12 @@ func (a *app) toolchainCommand() *cli.Command {
 	var force bool
 	return &cli.Command{
 		Name:  "toolchain",
-		Usage: "the CUDA compiler and the TVM-FFI library that submissions are built with",
+		Usage: "show or install the CUDA compiler and the TVM-FFI library",
 		Subcommands: []*cli.Command{
-			{Name: "install", Usage: "fetch what this machine lacks from PyPI into the cache",
-				Flags:  []cli.Flag{boolFlag(&force, "force", "fetch although a toolkit is installed")},
+			{Name: "install", Usage: "fetch the missing parts from PyPI into the cache",
+				Flags:  []cli.Flag{boolFlag(&force, "force", "fetch them even if a toolkit is installed")},
 				Action: func(c *cli.Context) error { return a.toolchainInstall(c.Context, force) }},
-			{Name: "show", Usage: "say which compiler and libraries are used",
+			{Name: "show", Usage: "print the compiler and libraries in use",
 				Action: func(*cli.Context) error { return a.toolchainShow() }},
 		},
 	}

@@ -38,15 +38,15 @@ type toolOptions struct {
 
 func (o *toolOptions) flags(set, which, timeout string) []cli.Flag {
 	prebuilt := stringFlag(&o.Prebuilt, "prebuilt", "take compiled kernels from `DIR`", "")
-	arch := stringFlag(&o.Arch, "arch", "they are for `ARCH`", "")
+	arch := stringFlag(&o.Arch, "arch", "compiled for `ARCH`", "")
 	send := boolFlag(&o.send, "send", "write the report to stdout, in parts")
 	prebuilt.Hidden, arch.Hidden, send.Hidden = true, true, true
 	return append([]cli.Flag{
 		deviceFlag(&o.Device),
 		stringFlag(&o.Set, "set", "take workloads from `SET`", set),
-		stringFlag(&o.workload, "workload", "the workload whose uuid begins with `PREFIX`", which),
+		stringFlag(&o.workload, "workload", "use the workload whose uuid begins with `PREFIX`", which),
 		solutionFlag(&o.solution),
-		timeFlag(&o.Timeout, "timeout", "end a tool after `TIME`", timeout),
+		timeFlag(&o.Timeout, "timeout", "stop a tool after `TIME`", timeout),
 		yesFlag(&o.yes), prebuilt, arch, send,
 	}, toolPlaceFlags(&o.on, &o.jobs)...)
 }
@@ -55,8 +55,8 @@ func (o *toolOptions) flags(set, which, timeout string) []cli.Flag {
 func toolPlaceFlags(on *string, o *hostOptions) []cli.Flag {
 	return []cli.Flag{
 		stringFlag(on, "on", "run on the hosts of `TABLE` of the config", "this machine"), hostFlag(on),
-		stringFlag(&o.GPU, "gpu", "with --on: `GPU` of the hosts, or none for the emulator", "gpu of the table"),
-		boolFlag(&o.Busy, "busy", "with --on: run also on a GPU that another process uses"),
+		stringFlag(&o.GPU, "gpu", "with --on: `GPU` of the hosts, or none for the virtual GPU", "the table's"),
+		boolFlag(&o.Busy, "busy", "with --on: also use a GPU that is in use by another process"),
 	}
 }
 
@@ -64,9 +64,9 @@ func (a *app) sanitizeCommand() *cli.Command {
 	var o toolOptions
 	return &cli.Command{
 		Name:  "sanitize",
-		Usage: "look for invalid accesses, races and uninitialised reads",
-		Flags: append(o.flags("contest, if there is one", "one of each shape", "5m, on the emulator 1m"),
-			stringFlag(&o.tools, "tool", "`TOOL[,TOOL...]` of compute-sanitizer",
+		Usage: "find invalid accesses, races and uninitialised reads",
+		Flags: append(o.flags("contest, if it exists", "one of each shape", "5m; 1m on the virtual GPU"),
+			stringFlag(&o.tools, "tool", "run `TOOL[,TOOL...]` of compute-sanitizer",
 				strings.Join(device.Sanitizers, ","))),
 		Action: func(c *cli.Context) error { return a.sanitize(c.Context, o) },
 	}
@@ -92,7 +92,8 @@ func (a *app) newTool(ctx context.Context, s *project.Submission, o toolOptions)
 	}
 	run, err := tools.New(ctx, s, o.Options, a.term)
 	if err == nil && !run.Emulated {
-		a.term.Note("confined   %s; not enforced below a tool: Unix sockets, tracing of its own processes", sandbox.State())
+		a.term.Note("sandbox    %s; below a tool without rules for Unix sockets and for tracing own processes",
+			sandbox.State())
 	}
 	return run, err
 }
@@ -198,8 +199,8 @@ func sanitizers(list string) ([]string, error) {
 }
 
 var errEmulatorTime = usage.Errorf(
-	"run it on a machine with an NVIDIA GPU, or --on a table of the config that has some",
-	"profile: the emulator keeps no time")
+	"run it on a machine with an NVIDIA GPU, or use --on TABLE",
+	"profile: the virtual GPU measures no time")
 
 // chosen returns the Choice.Prefixes for the flag --workload.
 func chosen(workload string) []string {

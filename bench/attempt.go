@@ -249,7 +249,7 @@ func (a *attempt) blame(err error) (verdict, error) {
 	switch {
 	case errors.Is(err, context.DeadlineExceeded) && a.process.info.Emulated:
 		a.timeouts++
-		text := fmt.Sprintf("the virtual GPU, which is far slower than a GPU, has not come to the end in %g seconds",
+		text := fmt.Sprintf("timeout on the virtual GPU after %g seconds",
 			a.shared.Profile.Timeout.Seconds())
 		return verdict{}, &worker.Error{Kind: worker.Lacking, Text: text}
 	case errors.Is(err, context.DeadlineExceeded):
@@ -303,7 +303,8 @@ func (a *attempt) spoilt(err error) error {
 func starved(log string) bool {
 	return strings.Contains(log, "runtime/cgo: pthread_create failed") ||
 		strings.Contains(log, "runtime: failed to create new OS thread") ||
-		strings.Contains(log, "fatal error: runtime: out of memory") || strings.Contains(log, "fatal error: out of memory") ||
+		strings.Contains(log, "fatal error: runtime: out of memory") || strings.Contains(log,
+		"fatal error: out of memory") ||
 		strings.Contains(log, "runtime: cannot allocate memory")
 }
 

@@ -84,7 +84,7 @@ type Result struct {
 
 // ErrNoReference means that the expected outputs of a definition cannot be computed: bench/reference does not know
 // its reference, and no Python with torch can run it.
-var ErrNoReference = errors.New("no reference that fisub can run")
+var ErrNoReference = errors.New("fisub cannot run its reference")
 
 // A DeviceError means that the device could not be opened or used at all.
 type DeviceError struct{ Err *worker.Error }
@@ -96,7 +96,7 @@ func (e *DeviceError) Unwrap() error { return e.Err }
 type TimerError struct{ Was, Is string }
 
 func (e *TimerError) Error() string {
-	return fmt.Sprintf("the run was timed with %s, now it is %s", e.Was, e.Is)
+	return fmt.Sprintf("the run was timed with %s, but this machine times with %s", e.Was, e.Is)
 }
 
 // Advice returns the hint of the error.
@@ -182,7 +182,8 @@ func Once(ctx context.Context, shared Shared, sol *trace.Solution, w *trace.Work
 	}
 	defer unmap()
 	v := newVerdict()
-	v.evaluate(evaluator, shared.Definition.Outputs.Keys(), got, expectedOf(shared.Definition, want, in.Values), in.Values,
+	v.evaluate(evaluator, shared.Definition.Outputs.Keys(), got, expectedOf(shared.Definition, want, in.Values),
+		in.Values,
 		shared.Profile.Tolerance)
 	return v.detail, p.log(), nil
 }

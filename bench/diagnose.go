@@ -86,9 +86,9 @@ func (w *spread) text(axes []string) string {
 	all := room == w.count
 	if len(where) == 0 {
 		if all {
-			return text + ": all there are"
+			return text + ": all elements"
 		}
-		return text + ", spread over all of it"
+		return text + ", spread over the whole tensor"
 	}
 	if all {
 		return text + ": all with " + strings.Join(where, " and ")

@@ -23,13 +23,13 @@ func TestDiagnose(t *testing.T) {
 		{"one block a head", func(b, _, _ int) float32 { return []float32{1, poison}[min(b, 1)] },
 			"y: 48 elements never written: all with batch index 1 or more\n"},
 		{"one head", func(_, h, _ int) float32 { return float32(1 + h) }, "y: 32 elements wrong: all with head index 1\n"},
-		{"everything", func(int, int, int) float32 { return nan }, "y: 64 elements wrong: all there are\n"},
+		{"everything", func(int, int, int) float32 { return nan }, "y: 64 elements wrong: all elements\n"},
 		{"a stride", func(_, _, d int) float32 { return float32(1 + d%2) },
 			"y: 32 elements wrong: all with dim every index 1 plus a multiple of 2\n"},
 		{"one element", func(b, h, d int) float32 { return float32(1 + b/3*h*(d/7)) },
 			"y: 1 element wrong: all with batch index 3 and head index 1 and dim index 7\n"},
 		{"a diagonal", func(b, h, d int) float32 { return float32(1 + (b+h+d)%2) },
-			"y: 32 elements wrong, spread over all of it\n"},
+			"y: 32 elements wrong, spread over the whole tensor\n"},
 		{"a tail, half of it unwritten", func(_, h, d int) float32 {
 			return [][]float32{{1, nan}, {1, poison}}[h][d/6]
 		}, "y: 16 elements wrong, 8 of them never written: all with dim index 6 or more\n"},

@@ -31,7 +31,7 @@ func evaluatorOf(def *trace.Definition) (evaluator, error) {
 	const attention = "dsa_sparse_attention_h16_ckv512_kpe64_topk2048_"
 	switch {
 	case def.OpType == "sampling":
-		return 0, fmt.Errorf("definition %s: op type %q: its outputs are random samples, which fisub does not judge",
+		return 0, fmt.Errorf("definition %s: op type %q: fisub cannot judge random outputs",
 			def.Name, def.OpType)
 	case judgeable(def) != nil:
 		return 0, judgeable(def)
@@ -203,7 +203,7 @@ func newIndexer(inputs []workloads.Input, indices *tensor.Tensor) (*indexer, err
 	if len(indices.Shape) != 2 || indices.Shape[0] != batch || ix.q.Shape[2] != ix.dim || ix.cache.Shape[2] != 1 ||
 		ix.cache.DType.Bits() != 8 || ix.tokens == 0 || !slices.Equal(ix.weights.Shape, []int{batch, heads}) ||
 		table.Shape[0] != batch || lengths.Shape[0] != batch {
-		return nil, fmt.Errorf("top-k indexer: the inputs' shapes do not fit each other")
+		return nil, fmt.Errorf("top-k indexer: inconsistent input shapes")
 	}
 	ix.lengths = lengths.Ints()
 	pages := table.Ints()

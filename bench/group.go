@@ -106,7 +106,7 @@ func (g *group) run(ctx context.Context) error {
 		}
 		why, spent := g.stops(), g.shared.Budget > 0 && time.Since(g.runners[0].begun) > g.shared.Budget
 		if why == "" && spent {
-			why = fmt.Sprintf("stopped: the budget of %v is spent: %d of %s not run", g.shared.Budget, left,
+			why = fmt.Sprintf("stopped: budget of %v used up: %d of %s not run", g.shared.Budget, left,
 				plain.Count(len(g.shared.Workloads), "workload"))
 		} else {
 			spent = false
@@ -133,7 +133,7 @@ func (g *group) stops() string {
 		case s.FailFast && r.failed:
 			return "stopped at the first workload that does not pass; the others were not run"
 		case s.EndEarly && r.timeouts >= 2:
-			return "stopped: two workloads in a row took longer than they may; the others were not run"
+			return "stopped: two timeouts in a row; the other workloads were not run"
 		}
 	}
 	return ""
@@ -297,7 +297,7 @@ func (g *group) time(ctx context.Context, attempts []*attempt, trials []*inputs)
 			return nil, ctx.Err()
 		}
 		if err != nil {
-			g.warn("", fmt.Errorf("no share of the copy bandwidth: %w", err))
+			g.warn("", fmt.Errorf("no comparison with the copy bandwidth: %w", err))
 			g.roofline.stop()
 			g.roofline = nil
 		}
@@ -326,7 +326,7 @@ func (g *group) qualifies(b *attempt) bool {
 
 // giveUp continues without the baseline.
 func (g *group) giveUp(err error) {
-	g.warn("", fmt.Errorf("no speed-up from here on: baseline %s: %w", g.shared.Baseline.Name, err))
+	g.warn("", fmt.Errorf("no further speed-ups: baseline %s: %w", g.shared.Baseline.Name, err))
 	g.baseline.process.stop()
 	g.baseline = nil
 }

@@ -286,7 +286,7 @@ func TestFloors(t *testing.T) {
 	})
 	warnings, _, samples, _ = payloads(events)
 	if err != nil || result.Passed != 2 || !slices.Equal(warnings,
-		[]string{"no share of the copy bandwidth: the copy kernel copied wrongly"}) || samples[1].CopyNS != 0 {
+		[]string{"no share of the copy bandwidth: wrong result of the roofline copy"}) || samples[1].CopyNS != 0 {
 		t.Errorf("a copy that is wrong: got %+v, %v, %q, want one warning and no copy", result, err, warnings)
 	}
 }

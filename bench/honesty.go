@@ -132,7 +132,7 @@ func (h *honesty) blame(err error) {
 	var died *worker.Died
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
-		err = fmt.Errorf("no answer in %g seconds", h.shared.Profile.Timeout.Seconds())
+		err = fmt.Errorf("no reply within %g seconds", h.shared.Profile.Timeout.Seconds())
 	case errors.As(err, &died):
 	case errors.As(err, &we) && (we.Kind == worker.Call || we.Kind == worker.Fault):
 		if we.Kind == worker.Fault {
@@ -160,7 +160,7 @@ func (a *attempt) has(check string) bool {
 func (h *honesty) time(ns float64) {
 	in, out := h.in.moved()
 	if floor := fastest(in, out, h.process.info.L2Bytes, h.process.info.Bandwidth); ns < floor {
-		h.find(tooFast, "%.2f µs for %.1f MB: from a cold L2, memory of %.0f GB/s needs %.2f µs", ns/1e3,
+		h.find(tooFast, "%.2f µs for %.1f MB, but with a cold L2 memory of %.0f GB/s needs %.2f µs", ns/1e3,
 			float64(in+out)/1e6, float64(h.process.info.Bandwidth)/1e9, floor/1e3)
 	}
 }
@@ -210,10 +210,10 @@ func (h *honesty) run(ctx context.Context) error {
 		case o == stale && !change.all:
 			cached = change.what
 		case o == stale:
-			h.find(cachedByPointer, "%s, the outputs are those of the inputs before", change.what)
+			h.find(cachedByPointer, "%s, the outputs match the previous inputs", change.what)
 			return nil
 		case change.all && cached != "":
-			h.find(cachedByContent, "%s, the outputs are those of the inputs before", cached)
+			h.find(cachedByContent, "%s, the outputs match the previous inputs", cached)
 			return nil
 		case o != right:
 			return nil
@@ -244,7 +244,7 @@ func (h *honesty) again(ctx context.Context, s *scratch) error {
 		case err != nil || o == right && !h.stopped:
 			return err
 		case o == stale && !h.stopped:
-			h.find(cachedByPointer, "%s, the outputs are those of the inputs before", change.what)
+			h.find(cachedByPointer, "%s, the outputs match the previous inputs", change.what)
 			return nil
 		}
 	}
@@ -261,8 +261,8 @@ func (h *honesty) again(ctx context.Context, s *scratch) error {
 func (h *honesty) reject(what string, o outcome) error {
 	if o == right {
 		h.verdict = verdict{status: trace.RuntimeError, detail: what +
-			", no kernel was launched and no memory copied or set, " +
-			"unlike in the call before: the contest's timing raises \"No kernel activities recorded\""}
+			", nothing was launched, copied or set, unlike in the previous call: the contest's timing raises \"No kernel " +
+			"activities recorded\""}
 		return nil
 	}
 	got, unmap, err := h.process.out.read(h.written)
@@ -310,7 +310,7 @@ func (h *honesty) call(ctx context.Context, what string, check worker.Check, wan
 	for _, old := range h.seen {
 		if c, err := h.compare(h.written, old); err != nil || c.ok {
 			if check.Move {
-				h.find(cachedByPointer, "%s, the outputs are those of the inputs at the addresses before", what)
+				h.find(cachedByPointer, "%s, the outputs match the inputs at the previous addresses", what)
 			}
 			return stale, err
 		}
@@ -330,8 +330,8 @@ func (h *honesty) call(ctx context.Context, what string, check worker.Check, wan
 	if again, err := h.compare(h.written, want); err != nil {
 		return wrong, err
 	} else if again.ok {
-		h.find(lateWrite, "%s, %s; it is right where the device is idle before the call: "+
-			"work on another stream does not wait for the call's", what, c.text)
+		h.find(lateWrite, "%s, %s; correct if the device is idle before the call: work on another stream does not wait "+
+			"for the call's stream", what, c.text)
 		return right, nil
 	}
 	f := c.finding(what)
@@ -366,18 +366,18 @@ func (h *honesty) look(ctx context.Context, check worker.Check) error {
 // tell turns the results of a check into findings.
 func (h *honesty) tell(found *worker.Checked) {
 	for _, c := range found.Changed {
-		h.find(changedInput, "the input %s was written to", h.argument(c))
+		h.find(changedInput, "input %s was modified", h.argument(c))
 	}
 	for _, c := range found.Outside {
-		side := "behind the end of"
+		side := "after the end of"
 		if c.Offset < 0 {
 			side = "before"
 		}
-		h.find(outsideWrite, "memory %s %s was written to", side, h.argument(c))
+		h.find(outsideWrite, "memory %s %s was modified", side, h.argument(c))
 	}
 	for _, c := range found.Late {
-		h.find(lateWrite, "%s was written after the call had ended in its stream: "+
-			"work on another stream outlives the call", h.argument(c))
+		h.find(lateWrite, "%s was written after the end of the call's work in its stream: work on another stream "+
+			"outlives the call", h.argument(c))
 	}
 }
 
@@ -389,11 +389,11 @@ func (h *honesty) tellBound() {
 		if t.Bound == nil {
 			continue
 		}
-		where := "memory of the solution's own"
+		where := "memory that the solution allocated"
 		if *t.Bound >= 0 && *t.Bound < len(all) {
 			where = "the memory of " + all[*t.Bound]
 		}
-		h.find(reboundOutput, "the call bound the output %s to %s, and left the memory that was passed for it as it was",
+		h.find(reboundOutput, "the call rebound output %s to %s instead of writing to the memory passed for it",
 			out[i], where)
 	}
 }
@@ -493,7 +493,7 @@ func compareAll(names []string, got []*tensor.Tensor, want []expected, tol tenso
 func (c comparison) finding(what string) *event.Finding {
 	f := &event.Finding{Check: unsteadyResult, Text: what + ": " + c.text}
 	if c.unwritten {
-		f.Check, f.Text = skippedWork, what+", outputs are left unwritten: "+c.text
+		f.Check, f.Text = skippedWork, what+", unwritten outputs: "+c.text
 	}
 	return f
 }

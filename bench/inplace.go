@@ -111,10 +111,11 @@ func (e expected) stray(name string, got *tensor.Tensor) string {
 	var pair [2][1]float64
 	e.before.ReadFloat64s(pair[0][:], at)
 	got.ReadFloat64s(pair[1][:], at)
-	text := fmt.Sprintf("%s%v was %.6g and is %.6g; no call may write to that slot", name, coordinates(at, e.Shape),
+	text := fmt.Sprintf("%s%v changed from %.6g to %.6g; calls must not write to that slot", name, coordinates(at,
+		e.Shape),
 		pair[0][0], pair[1][0])
 	if n := len(strays); n > 1 {
-		text += fmt.Sprintf(", nor to %s that it has changed", plain.Count(n-1, "other"))
+		text += fmt.Sprintf("; %s changed in total", plain.Count(n-1, "other"))
 	}
 	return text
 }
@@ -130,8 +131,8 @@ func judgeable(def *trace.Definition) error {
 		in, ok := def.Inputs.Get(out.Param)
 		if !ok || taken[out.Param] || in.Scalar || in.Optional || len(in.Shape) == 0 || in.DType != out.DType ||
 			!slices.Equal(in.Shape, out.Shape) {
-			return fmt.Errorf("definition %s: output %s is said to be the argument %s, which must be an input, not optional, "+
-				"of the same dtype and shape, and no other output's: fisub does not judge it", def.Name, name, out.Param)
+			return fmt.Errorf("definition %s: output %s names the argument %s: want a required input of the same dtype and "+
+				"shape, used by one output", def.Name, name, out.Param)
 		}
 		taken[out.Param] = true
 	}

@@ -8,13 +8,13 @@ import (
 
 // looked returns the mistakes that a run on p's device looks for.
 func looked(p *process) *event.Looked {
-	honesty := "outputs that depend on earlier calls, inputs that are written to, "
+	honesty := "outputs that depend on earlier calls, modified inputs, "
 	switch {
 	case !p.info.Emulated:
 		return &event.Looked{
-			For: []string{"in calls after the timing: " + honesty + "writes up to 4096 bytes beside a tensor, " +
-				"work that outlives the call's stream"},
-			Not: []string{"other invalid accesses", "races", "reads of unwritten memory (fisub sanitize looks for these)"}}
+			For: []string{"in calls after the timing: " + honesty + "writes within 4096 bytes of a tensor, work that " +
+				"outlives the call's stream"},
+			Not: []string{"other invalid accesses", "races", "reads of unwritten memory (see fisub sanitize)"}}
 	case p.kind != "emu":
 		return nil
 	}
@@ -26,13 +26,13 @@ func looked(p *process) *event.Looked {
 			"the host's use of device memory")
 	}
 	if p.opts.Sanitize != "" && !p.python {
-		l.For = []string{"in all calls: invalid and misaligned accesses, barriers that never open; what " +
-			strings.ReplaceAll(p.opts.Sanitize, ",", ", ") + " look for"}
+		l.For = []string{"in all calls: invalid and misaligned accesses, barriers that never open; findings of " +
+			strings.ReplaceAll(p.opts.Sanitize, ",", ", ")}
 	} else {
 		l.For = []string{"in all calls: invalid and misaligned accesses, barriers that never open, " +
 			"unwritten shared memory, registers without a value, divisions by zero, refused launches",
-			"in the first call of the first workload, and of later ones in launches of at most 128 blocks whose " +
-				"kernel or size is new: " + first}
+			"in the first call of the first workload, and in later ones in launches of up to 128 blocks with a new kernel " +
+				"or size: " + first}
 	}
 	l.For = append(l.For, "in a second call of workloads up to 32 MB and 3 s: "+strings.TrimSuffix(honesty, ", "))
 	return l

@@ -225,7 +225,7 @@ func (a *attempt) judgeTimed(plan worker.JudgedPlan, samples *device.Samples, ju
 		}
 		what := fmt.Sprintf("timed call %d of %d", call+1, calls)
 		if k >= len(judged) || judged[k].Call != call {
-			a.timed = &event.Finding{Check: unsteadyResult, Text: what + ": the worker does not give its outputs"}
+			a.timed = &event.Finding{Check: unsteadyResult, Text: what + ": the worker returned no outputs"}
 			return nil
 		}
 		written := judged[k].Outputs
@@ -300,7 +300,7 @@ func (a *attempt) tell(base *device.Samples, f *roofline) {
 	if s.TimerNote != "" && s.TimerNote != a.noted {
 		a.noted = s.TimerNote
 		a.say(event.Event{Type: event.TypeWarning, Workload: a.workload.UUID, Message: &event.Message{
-			Text: "timed with CUDA events, which count launch gaps that the contest's CUPTI timing does not: " + s.TimerNote}})
+			Text: "timed with CUDA events, which include launch gaps, unlike the contest's CUPTI timing: " + s.TimerNote}})
 	}
 	out := eventSamples(s, a.traffic())
 	out.Measured = a.measured

@@ -144,7 +144,7 @@ func (p *process) running() bool { return p.client != nil && p.client.Alive() }
 // buildTimeout is the time limit of a build.
 const buildTimeout = 20 * time.Minute
 
-var errSlowBuild = &worker.Error{Kind: worker.Build, Text: fmt.Sprintf("the build did not end within %v", buildTimeout)}
+var errSlowBuild = &worker.Error{Kind: worker.Build, Text: fmt.Sprintf("build timeout after %v", buildTimeout)}
 
 // ready ensures that a worker is running with the solution built; see start for its lifetime. A fault of the
 // solution, including a build longer than buildTimeout, is a *worker.Error of kind Build or a *worker.Died. Errors of

@@ -228,7 +228,7 @@ func (r *roofline) check(n int64) error {
 			return err
 		}
 		if !bytes.Equal(want[:size], got[:size]) {
-			return errors.New("the copy kernel copied wrongly")
+			return errors.New("wrong result of the roofline copy")
 		}
 	}
 	return nil

@@ -170,14 +170,14 @@ func (e *CallError) Error() string { return fmt.Sprintf("%s: %s", e.Kind, e.Text
 
 var (
 	// ErrNoTiming is returned by Measure of a device whose timings mean nothing.
-	ErrNoTiming = errors.New("this device keeps no time")
+	ErrNoTiming = errors.New("this device measures no time")
 
 	// ErrTimer is wrapped by Measure's error if the requested timer cannot be used.
-	ErrTimer = hint.Wrap(errors.New("timer unavailable"), "fisub toolchain install brings libcupti, for a Python "+
-		"submission pip install nvidia-cuda-cupti; --timer auto takes CUDA events if CUPTI cannot be used")
+	ErrTimer = hint.Wrap(errors.New("timer unavailable"), "fisub toolchain install fetches libcupti (for Python: pip "+
+		"install nvidia-cuda-cupti); --timer auto falls back to CUDA events")
 	// ErrNotBuilt is wrapped by Open's error if the program was built without this device.
 	ErrNotBuilt = hint.Wrap(errors.New("built without -tags cuda"),
-		"make build builds one with GPU support; --device emu runs on the CPU")
+		"make build includes GPU support; --device emu runs on the CPU")
 
 	// ErrFault is wrapped by errors after which this process can no longer use the device.
 	ErrFault = errors.New("device fault")
@@ -234,4 +234,4 @@ type Opener struct {
 }
 
 // ArchHint is the hint for a kernel that was compiled for another GPU.
-const ArchHint = "--gpu, or --arch, names the GPU of the host: the kernel is compiled for it before it is sent"
+const ArchHint = "use --gpu or --arch for the host's GPU: the kernel is compiled before it is sent"

@@ -110,7 +110,7 @@ func Examine(ctx context.Context, o Options) *Diagnosis {
 		{"cache", x.storage}, {"dataset", x.dataset}, {"config", x.config}}
 	if o.Tables != nil && len(o.Tables) == 0 {
 		checks = append(checks, check{"remote", func(context.Context) []Probe {
-			return []Probe{missing("remote", "no table [remote.NAME] in the config", "fisub help remote shows one")}
+			return []Probe{missing("remote", "no table [remote.NAME] in the config", "see fisub help remote")}
 		}})
 	}
 	free := make(chan struct{}) // closed when this program no longer holds a GPU, which hosts would report as busy
@@ -138,7 +138,7 @@ func Examine(ctx context.Context, o Options) *Diagnosis {
 		case lines := <-found[i]:
 			r.Lines = append(r.Lines, lines...)
 		case <-limited.Done():
-			r.Lines = append(r.Lines, missing(c.name, "no answer in time", ""))
+			r.Lines = append(r.Lines, missing(c.name, "timeout", ""))
 		}
 	}
 	r.sumUp()
@@ -181,7 +181,7 @@ func (r *Diagnosis) Require(names []string) (missing []string, err error) {
 		for _, n := range all {
 			found, usable := r.state(n)
 			if !found && name != "cuda" && name != "remote" {
-				return nil, fmt.Errorf("nothing is named %q", n)
+				return nil, fmt.Errorf("unknown name %q", n)
 			}
 			if !usable {
 				missing = append(missing, n)

@@ -26,7 +26,8 @@ type examination struct{ Options }
 
 func (x *examination) program(context.Context) []Probe {
 	if !x.Built {
-		return []Probe{missing("gpu-support", fmt.Sprintf("fisub %s was built without GPU support", x.Version), "make build")}
+		return []Probe{missing("gpu-support", fmt.Sprintf("fisub %s was built without GPU support", x.Version),
+			"make build")}
 	}
 	return []Probe{ok("gpu-support", "fisub %s with GPU support, %s/%s", x.Version, runtime.GOOS, runtime.GOARCH)}
 }
@@ -35,7 +36,7 @@ func (x *examination) program(context.Context) []Probe {
 func confinement(context.Context) []Probe {
 	state := sandbox.State()
 	if len(state.Gaps) > 0 {
-		return []Probe{warn("confinement", state.String(), "a newer Linux; else judge no code that you distrust")}
+		return []Probe{warn("confinement", state.String(), "use a newer Linux, or run only code that you trust")}
 	}
 	return []Probe{ok("confinement", "%s", state)}
 }
@@ -77,7 +78,7 @@ func (x *examination) gpu(ctx context.Context) (lines []Probe) {
 	}
 	if x.OpenGPU != nil {
 		if info, err := x.OpenGPU(ctx); err != nil {
-			lines = append(lines, failed("gpu", err, "nvidia-smi shows what the driver sees"))
+			lines = append(lines, failed("gpu", err, "nvidia-smi lists the driver's GPUs"))
 		} else {
 			text := fmt.Sprintf("cuda:%d %s, %s, %.0f GiB, CUDA %s", info.Ordinal, info.Name, info.Arch,
 				float64(info.MemoryBytes)/(1<<30), info.CUDA)
@@ -88,8 +89,8 @@ func (x *examination) gpu(ctx context.Context) (lines []Probe) {
 		}
 	}
 	if err != nil {
-		lines = append(lines, missing("driver", "no NVIDIA driver", "install one (https://www.nvidia.com/drivers), or in a "+
-			"container start it with the GPUs; fisub remote uses other hosts' GPUs"))
+		lines = append(lines, missing("driver", "no NVIDIA driver", "install one (https://www.nvidia.com/drivers), or "+
+			"start the container with its GPUs; fisub remote uses GPUs of other hosts"))
 	}
 	return lines
 }
@@ -103,7 +104,7 @@ func (x *examination) tools(context.Context) (lines []Probe) {
 			lines = append(lines, ok(name, "%s", path))
 			continue
 		}
-		lines = append(lines, missing(name, "not on PATH, nor in a toolkit",
+		lines = append(lines, missing(name, "neither on PATH nor in a toolkit",
 			"install the CUDA toolkit and put its bin folder on PATH, or set CUDA_HOME"))
 	}
 	return lines
@@ -121,7 +122,7 @@ func (x *examination) python(ctx context.Context) []Probe {
 	case err != nil:
 		return append(lines, failed("triton", err, ""))
 	case t.Version() == "":
-		return append(lines, missing("triton", "not among the packages of "+path, path+" -m "+install))
+		return append(lines, missing("triton", "not installed in "+path, path+" -m "+install))
 	case t.Version() != pyworker.Contest:
 		return append(lines, warn("triton", t.Own+"; the contest has "+pyworker.Contest+", which the first run on the "+
 			"virtual GPU fetches", "fisub toolchain install; for a GPU "+path+" -m "+install))
@@ -131,13 +132,13 @@ func (x *examination) python(ctx context.Context) []Probe {
 }
 
 func (x *examination) storage(context.Context) []Probe {
-	const hint = "set FISUB_CACHE to a folder that can be written to"
+	const hint = "set FISUB_CACHE to a writable folder"
 	c := folder("cache", x.Cache, hint)
 	if x.CacheErr != nil {
 		c = failed("cache", x.CacheErr, hint)
 	}
 	return []Probe{c, folder("runs", filepath.Join(filepath.Dir(x.Config), runs.Dir),
-		"run fisub where the folder of the submission can be written to")}
+		"make the submission's folder writable")}
 }
 
 // folder reports whether dir, which need not exist, is writable.
@@ -158,7 +159,7 @@ func folder(name, dir, hint string) Probe {
 	}
 	f, err := os.CreateTemp(there, ".fisub-doctor-*")
 	if err != nil {
-		return missing(name, fmt.Sprintf("%s: cannot be written to: %v", there, plain.Cause(err)), hint)
+		return missing(name, fmt.Sprintf("%s: not writable: %v", there, plain.Cause(err)), hint)
 	}
 	f.Close()
 	os.Remove(f.Name())

@@ -18,9 +18,9 @@ func (x *examination) config(context.Context) []Probe {
 	if err == nil {
 		return []Probe{ok("config", "%s: %s, %s", x.Config, cfg.Solution.Name, cfg.Solution.Definition)}
 	}
-	hint := "fisub check says what is wrong with it"
+	hint := "fisub check lists the errors"
 	if errors.Is(err, fs.ErrNotExist) {
-		hint = "go to the folder of the submission, or name it: -C DIR"
+		hint = "run fisub in the submission's folder, or use -C DIR"
 	}
 	return []Probe{missing("config", err.Error()+"; every command about a submission needs it", hint)}
 }
@@ -29,7 +29,7 @@ func (x *examination) dataset(context.Context) []Probe {
 	if x.Dataset == nil {
 		return nil
 	}
-	const hint = "--dataset DIR or FIB_DATASET_PATH names one; without them the embedded one is used"
+	const hint = "set --dataset DIR or FIB_DATASET_PATH; without them the embedded dataset is used"
 	data, err := x.Dataset()
 	if err != nil {
 		return []Probe{failed("dataset", err, hint)}
@@ -48,7 +48,7 @@ func (x *examination) dataset(context.Context) []Probe {
 
 // remote checks the hosts of one table.
 func (x *examination) remote(ctx context.Context, table string) (lines []Probe) {
-	name, again := "remote."+table, "fisub remote hosts --on "+table+" asks again"
+	name, again := "remote."+table, "fisub remote hosts --on "+table+" checks again"
 	p, common, err := providers.Open(x.Tables, table, "")
 	if err != nil {
 		l := failed(name, err, "fisub help remote lists the keys of such a table")
@@ -58,7 +58,7 @@ func (x *examination) remote(ctx context.Context, table string) (lines []Probe) 
 	defer p.Close()
 	hosts, err := p.Check(ctx)
 	if err == nil && len(hosts) == 0 {
-		err = errors.New("it names no host")
+		err = errors.New("no hosts")
 	}
 	if err != nil {
 		return []Probe{failed(name, err, again)}

@@ -25,23 +25,23 @@ type Call func(ctx context.Context, args []string, hears event.Sink) (stdout, st
 func Serve(ctx context.Context, root, version string, call Call, in io.Reader, out io.Writer) error {
 	s := &server{Server: mcp.NewServer(&mcp.Implementation{Name: "fisub", Version: version}, &mcp.ServerOptions{
 		Instructions: "fisub checks, runs and judges a GPU kernel submission for the FlashInfer kernel contest. Edit the " +
-			"sources, then call check, then local; compare tells whether a change is faster. AGENTS.md, which init " +
-			"writes, has the contract.",
+			"sources, then call check, then local; compare measures whether a change is faster. AGENTS.md, which init " +
+			"writes, describes the contract.",
 		Capabilities: &mcp.ServerCapabilities{}}), root: root, call: call, device: make(chan struct{}, 1)}
-	add(s, "init", "make the files of a new submission in the project's folder", func(in initInput) words {
+	add(s, "init", "write the files of a new submission into the project's folder", func(in initInput) words {
 		return list("init", ".", "--json").flag("definition", in.Definition).flag("language", in.Language).
 			flag("author", in.Author).flag("name", in.Name)
 	})
-	add(s, "check", "say what is wrong with the submission before anything runs; no GPU needed",
+	add(s, "check", "check the submission without running it; needs no GPU",
 		func(in checkInput) words {
 			return list("check", "--json=final").flag("arch", in.Arch).yes("strict", in.Strict)
 		})
-	add(s, "local", "run workloads on this machine's GPU, or on the emulator, which judges and does not time",
+	add(s, "local", "run workloads on this machine's GPU, or on the virtual GPU, which judges but does not time",
 		func(in localInput) words {
 			return in.flags(list("local", "--json=final")).flag("baseline", in.Baseline).flag("resume", in.Resume).
 				flag("budget", in.Budget).yes("fail-fast", in.FailFast).yes("strict", in.Strict)
 		})
-	add(s, "compare", "tell whether B is faster than A: two runs, or two solutions that are run now",
+	add(s, "compare", "compare B with A, two runs or two solutions (which are run now): faster, slower or the same",
 		func(in compareInput) words { return in.flags(list("compare", in.A, in.B, "--json=final")) })
 	add(s, "profile", "profile the kernels of one workload with Nsight Compute, on a GPU", func(in profileInput) words {
 		return list("profile", "--json").flag("set", in.Set).flag("workload", in.Workload)
@@ -53,7 +53,7 @@ func Serve(ctx context.Context, root, version string, call Call, in io.Reader, o
 		}
 		return append(w, "--format=md", "-o=-")
 	})
-	add(s, "runs", "list the runs, the newest first, or say what one came to", func(in runsInput) words {
+	add(s, "runs", "list the runs, newest first, or show the result of one", func(in runsInput) words {
 		if in.Run != "" {
 			return list("runs", "show", in.Run, "--json=final")
 		}
@@ -75,25 +75,25 @@ type server struct {
 }
 
 type initInput struct {
-	Definition string `json:"definition" jsonschema:"one of the contest's, such as gdn_decode_qk4_v8_d128_k_last"`
+	Definition string `json:"definition" jsonschema:"such as gdn_decode_qk4_v8_d128_k_last"`
 	Language   string `json:"language,omitempty" jsonschema:"cuda, triton, ...; default cuda"`
 	Author     string `json:"author,omitempty"`
 	Name       string `json:"name,omitempty" jsonschema:"of the solution"`
 }
 
 type checkInput struct {
-	Arch   string `json:"arch,omitempty" jsonschema:"compile for it, or none; default sm_100 where there is a toolchain"`
-	Strict bool   `json:"strict,omitempty" jsonschema:"warnings count as errors"`
+	Arch   string `json:"arch,omitempty" jsonschema:"such as sm_100, or none; default sm_100 if there is a toolchain"`
+	Strict bool   `json:"strict,omitempty" jsonschema:"treat warnings as errors"`
 }
 
 // A selection chooses the workloads and the device.
 type selection struct {
 	Device   string   `json:"device,omitempty" jsonschema:"auto, cuda, cuda:N or emu"`
-	Set      string   `json:"set,omitempty" jsonschema:"of workloads: default, contest, ..."`
+	Set      string   `json:"set,omitempty" jsonschema:"workload set: default, contest, ..."`
 	Where    []string `json:"where,omitempty" jsonschema:"only workloads with AXIS=N or AXIS=N..M"`
-	Workload []string `json:"workload,omitempty" jsonschema:"only workloads whose uuid begins with it"`
-	Sample   int      `json:"sample,omitempty" jsonschema:"that many workloads, spread over the axes"`
-	Limit    int      `json:"limit,omitempty" jsonschema:"the first workloads only"`
+	Workload []string `json:"workload,omitempty" jsonschema:"only workloads whose uuid begins with this"`
+	Sample   int      `json:"sample,omitempty" jsonschema:"number of workloads, spread over the axes"`
+	Limit    int      `json:"limit,omitempty" jsonschema:"number of workloads, from the first"`
 	Profile  string   `json:"profile,omitempty" jsonschema:"official, quick or thorough"`
 }
 
@@ -104,10 +104,10 @@ func (s selection) flags(w words) words {
 
 type localInput struct {
 	selection
-	Baseline string `json:"baseline,omitempty" jsonschema:"time it in turn; reference gives the contest's score"`
-	Resume   string `json:"resume,omitempty" jsonschema:"a run to go on with"`
-	Budget   string `json:"budget,omitempty" jsonschema:"begin no workload after that time, such as 30s"`
-	FailFast bool   `json:"fail_fast,omitempty" jsonschema:"end with the first workload that does not pass"`
+	Baseline string `json:"baseline,omitempty" jsonschema:"also time this solution; reference gives the contest's score"`
+	Resume   string `json:"resume,omitempty" jsonschema:"run to continue"`
+	Budget   string `json:"budget,omitempty" jsonschema:"start no workload after this time, such as 30s"`
+	FailFast bool   `json:"fail_fast,omitempty" jsonschema:"stop at the first workload that does not pass"`
 	Strict   bool   `json:"strict,omitempty" jsonschema:"findings of the honesty checks count as failures"`
 }
 
@@ -119,17 +119,17 @@ type compareInput struct {
 
 type profileInput struct {
 	Set      string `json:"set,omitempty"`
-	Workload string `json:"workload,omitempty" jsonschema:"the beginning of its uuid; default the first of the set"`
+	Workload string `json:"workload,omitempty" jsonschema:"beginning of the uuid; default: first of the set"`
 }
 
 type reportInput struct {
 	Runs []string `json:"runs" jsonschema:"ids, or last"`
-	HTML bool     `json:"html,omitempty" jsonschema:"write report.html and give its path"`
+	HTML bool     `json:"html,omitempty" jsonschema:"write report.html and return its path"`
 }
 
 type runsInput struct {
-	Run   string `json:"run,omitempty" jsonschema:"show this one; default: list"`
-	Limit int    `json:"limit,omitempty" jsonschema:"the newest runs only"`
+	Run   string `json:"run,omitempty" jsonschema:"run to show; default: list all"`
+	Limit int    `json:"limit,omitempty" jsonschema:"number of runs, from the newest"`
 }
 
 // words are command-line arguments. A value shares the word of its flag, so that it cannot be taken for another flag.
@@ -241,7 +241,7 @@ func (s *server) bounded(in any) error {
 		}
 		for _, v := range list {
 			if word, ok := v.(string); ok && !s.inside(word) {
-				return fmt.Errorf("%s: %q is not in the project that fisub mcp serves", key, word)
+				return fmt.Errorf("%s: %q is outside the served project", key, word)
 			}
 		}
 	}

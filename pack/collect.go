@@ -19,7 +19,7 @@ import (
 const Packed = "packed_solution.json"
 
 // CollectHint is the hint for anything that the contest's own packer does not support.
-const CollectHint = "commit " + Packed + ", which the contest takes as it is: fisub pack --packed"
+const CollectHint = "commit " + Packed + ", which the contest uses unchanged: fisub pack --packed"
 
 // A Collected is a submission found by the contest's collector.
 type Collected struct {
@@ -82,7 +82,8 @@ func Collect(root string) (*Collection, error) {
 	file := filepath.Join(root, Packed)
 	sol, warnings, err := readPacked(file)
 	if !errors.Is(err, fs.ErrNotExist) {
-		s.Packed = &Collected{File: file, Path: Packed, Solution: sol, Err: err, Warnings: warnings, Reads: []string{Packed}}
+		s.Packed = &Collected{File: file, Path: Packed, Solution: sol, Err: err, Warnings: warnings,
+			Reads: []string{Packed}}
 	}
 	if sol != nil {
 		s.Packed.Name, s.Packed.Definition, s.Packed.Author = sol.Name, sol.Definition, sol.Author
@@ -117,11 +118,11 @@ func CollectCommit(ctx context.Context, repo *git.Repository, commit string) (*C
 func readPacked(file string) (*trace.Solution, []trace.Warning, error) {
 	if st, err := os.Stat(file); err != nil {
 		if l, lerr := os.Lstat(file); lerr == nil && l.Mode()&fs.ModeSymlink != 0 {
-			return nil, nil, fmt.Errorf("%s: a link to nothing", file)
+			return nil, nil, fmt.Errorf("%s: broken link", file)
 		}
 		return nil, nil, err
 	} else if !st.Mode().IsRegular() || st.Size() > MaxPacked {
-		return nil, nil, fmt.Errorf("%s: not a file of at most %d bytes", file, MaxPacked)
+		return nil, nil, fmt.Errorf("%s: not a regular file of at most %d bytes", file, MaxPacked)
 	}
 	return trace.ReadSolution(file)
 }
@@ -159,7 +160,7 @@ func ofConfig(file, rel string) Collected {
 func Collectable(cfg *config.Config) error {
 	switch l := cfg.Build.Language; l {
 	case trace.CPP, trace.TileLang:
-		return fmt.Errorf("the contest's own packer knows cuda, triton and python, not %s", l)
+		return fmt.Errorf("the contest's own packer supports cuda, triton and python, not %s", l)
 	}
 	return nil
 }

@@ -132,7 +132,7 @@ func (e *Entry) read(fsys fs.FS, link bool, room *int64) error {
 	}
 	if *room -= e.Size; *room < 0 {
 		skip("too large")
-		return fmt.Errorf("the sources are more than %d MiB", maxSources>>20)
+		return fmt.Errorf("the sources are larger than %d MiB", maxSources>>20)
 	}
 	data, err := fs.ReadFile(fsys, e.Path)
 	if err != nil {
@@ -256,11 +256,11 @@ func MissingEntry(cfg *config.Config, dir string, entries []Entry) *config.Fault
 	}
 	hint := ""
 	if near := plain.Nearest(file, packed); path.Base(file) != file {
-		hint = "sources are packed without subfolders: name the file alone"
+		hint = "sources are packed without subfolders: write only the file name"
 	} else if skipped != "" && slices.Contains(extensions, strings.ToLower(suffix(file))) {
-		hint = "it is there, but left out: " + skipped
+		hint = "the file exists but is not packed: " + skipped
 	} else if skipped != "" {
-		hint = "it is there, but only files that end in " + strings.Join(extensions, " ") + " are packed"
+		hint = "the file exists, but only files that end in " + strings.Join(extensions, " ") + " are packed"
 	} else if len(near) > 0 {
 		hint = fmt.Sprintf("did you mean %q?", near[0]+"::"+symbol)
 	}

@@ -191,9 +191,9 @@ func TestSolutionErrors(t *testing.T) {
 		{"misspelt", "kernl.cu::kernel", `config.toml:7:15: entry file "kernl.cu" is not among the sources in DIR`,
 			`did you mean "kernel.cu::kernel"?`},
 		{"subfolder", "sub/kernel.cu::kernel", `config.toml:7:15: entry file "sub/kernel.cu" is not among the sources in DIR`,
-			"sources are packed without subfolders: name the file alone"},
+			"sources are packed without subfolders: write only the file name"},
 		{"not packed", "util.inl::kernel", `config.toml:7:15: entry file "util.inl" is not among the sources in DIR`,
-			"it is there, but only files that end in .py .cu .cuh .cpp .c .h .hpp .cc .cxx are packed"},
+			"the file exists, but only files that end in .py .cu .cuh .cpp .c .h .hpp .cc .cxx are packed"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -472,7 +472,7 @@ func TestUnpackNotes(t *testing.T) {
 		{"dot", solutionJSON(t, "cuda", "k.cu::kernel", "./a.cuh", "x", "k.cu", "x"),
 			[]string{"./a.cuh: packed again as a.cuh"}},
 		{"symbol", solutionJSON(t, "cuda", "k.cu::", "k.cu", "x"),
-			[]string{`config.toml:8:15: entry_point "k.cu::" names no symbol`}},
+			[]string{`config.toml:8:15: entry_point "k.cu::" has no symbol`}},
 		{"hardware", bytes.Replace(solutionJSON(t, "cuda", "k.cu::k", "k.cu", "x"), []byte(`["cuda"]`),
 			[]byte(`["NVIDIA_B200"]`), 1),
 			[]string{`target_hardware ["NVIDIA_B200"] becomes ["cuda"] when packed again`}},

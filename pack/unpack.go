@@ -37,7 +37,7 @@ type Unpacked struct {
 // files must be identical; they are never overwritten. After an error it removes everything that it wrote.
 func Unpack(data []byte, dir string) (out *Unpacked, err error) {
 	if len(data) > MaxPacked {
-		return nil, fmt.Errorf("solution: %d bytes are more than the limit of %d", len(data), MaxPacked)
+		return nil, fmt.Errorf("solution: %d bytes, more than the limit of %d", len(data), MaxPacked)
 	}
 	sol, warnings, err := trace.DecodeSolution(data)
 	if err != nil {
@@ -69,11 +69,11 @@ func Unpack(data []byte, dir string) (out *Unpacked, err error) {
 		}
 		name = path.Join(folder, name)
 		if _, twice := contents[name]; twice {
-			return nil, fmt.Errorf("solution: source path %q names a file twice", s.Path)
+			return nil, fmt.Errorf("solution: duplicate source path %q", s.Path)
 		}
 		if acts(s.Path) {
-			return nil, usage.Errorf("rename it in the JSON, if you know what it is for",
-				"solution: source path %q is a name that git or an editor acts on by itself", s.Path)
+			return nil, usage.Errorf("rename it in the JSON, if the solution needs it",
+				"solution: source path %q is a file that git or an editor acts on", s.Path)
 		}
 		contents[name] = []byte(s.Content)
 		out.Files = append(out.Files, name)
@@ -81,7 +81,8 @@ func Unpack(data []byte, dir string) (out *Unpacked, err error) {
 	for _, name := range out.Files {
 		for up := path.Dir(name); up != "."; up = path.Dir(up) {
 			if _, isFile := contents[up]; isFile {
-				return nil, fmt.Errorf("solution: source path %q is both a file and a folder", strings.TrimPrefix(up, folder+"/"))
+				return nil, fmt.Errorf("solution: source path %q is both a file and a folder", strings.TrimPrefix(up,
+					folder+"/"))
 			}
 		}
 	}
@@ -170,7 +171,7 @@ func (u *Unpacked) write(root *os.Root, dir string, contents map[string][]byte) 
 		}
 		f, err := root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 		if errors.Is(err, fs.ErrExist) {
-			return fmt.Errorf("%s: appeared meanwhile", filepath.Join(dir, name))
+			return fmt.Errorf("%s: created by another program", filepath.Join(dir, name))
 		}
 		if err != nil {
 			return err
@@ -255,7 +256,7 @@ func (u *Unpacked) repack(root *os.Root, folder string, text []byte) (notes []st
 		note(`target_hardware %q becomes ["cuda"] when packed again`, hw)
 	}
 	if len(notes) == 0 && again.Hash() != u.Solution.Hash() {
-		note("packed again it has another hash")
+		note("packing it again gives another hash")
 	}
 	return notes, nil
 }

@@ -52,10 +52,10 @@ func (c *checker) build(ctx context.Context) error {
 		case errors.As(err, &missing) && !c.MustCompile:
 			hint := "fisub toolchain install fetches what is missing"
 			if torch {
-				hint = "install torch, or set FISUB_PYTHON to a Python that has it; " + hint
+				hint = "install torch, or set FISUB_PYTHON to a Python with torch; " + hint
 			}
-			c.add(Note, "not-compiled", "", hint, "not compiled for %s, so that exports, parameters and what the compiler "+
-				"refuses were not looked at: %v", arch, err)
+			c.add(Note, "not-compiled", "", hint, "not compiled for %s, so exports, parameters and compile errors were not "+
+				"checked: %v", arch, err)
 		case errors.As(err, &broken):
 			c.broken(arch, broken)
 		case err != nil:
@@ -113,7 +113,7 @@ func (c *checker) broken(arch string, b *device.BuildError) {
 	}
 	for _, m := range append(undefined.FindAllStringSubmatch(b.Log, -1), multiple.FindAllStringSubmatch(b.Log, -1)...) {
 		tell(Finding{Code: "does-not-link", Severity: Error, Msg: m[0],
-			Hint: "all sources make one library: define it once, in one of them"})
+			Hint: "all sources form one library: define it in only one of them"})
 	}
 	_, symbol := c.Report.Solution.Entry()
 	switch names, mangled := nvcc.Names(b.Exports, symbol); {
@@ -167,7 +167,7 @@ func (c *checker) compileFault(m, block []string) Finding {
 	case slices.ContainsFunc(slices.Concat(block, []string{msg}), func(l string) bool {
 		return strings.Contains(l, "tvm::ffi::TypeTraits<")
 	}):
-		f.Hint = "tvm-ffi converts no such type: export a host function of tvm::ffi::TensorView and numbers"
+		f.Hint = "tvm-ffi cannot convert this type: export a host function of tvm::ffi::TensorView and numbers"
 	case noTarget.MatchString(msg):
 		f.Code, f.Hint = "needs-a-arch", source.NeedsArch("an arch with an \"a\", such as sm_100a")
 	case path == "ptxas" || strings.HasPrefix(msg, "Entry function"):
@@ -202,17 +202,17 @@ func (c *checker) source(path string) (string, bool) {
 // header completes a finding about a missing header with the reason.
 func (c *checker) header(f *Finding, name string) {
 	f.Code = "missing-include"
-	f.Hint = "put it beside the kernel: the builder looks there, at CUDA's and at tvm-ffi's headers"
+	f.Hint = "put it next to the kernel: the builder searches there and in the headers of CUDA and tvm-ffi"
 	if top, _, _ := strings.Cut(name, "/"); slices.Contains([]string{"torch", "ATen", "c10", "pybind11"}, top) {
-		f.Hint = "take tvm::ffi::TensorView and export with TVM_FFI_DLL_EXPORT_TYPED_FUNC, or set binding = \"torch\""
+		f.Hint = "use tvm::ffi::TensorView and TVM_FFI_DLL_EXPORT_TYPED_FUNC, or set binding = \"torch\""
 	}
 	switch {
 	case nvcc.OfImage(name) && (strings.HasPrefix(name, "cutlass/") || strings.HasPrefix(name, "cute/")):
-		f.Severity, f.Hint = Warning, "its headers may be used, but whether the contest's compiler finds them is not known: "+
-			"copy what is needed beside the kernel, in one folder; CPATH names the folder of yours"
+		f.Severity, f.Hint = Warning, "its headers are allowed, but the contest's compiler may not find them: copy the "+
+			"needed ones next to the kernel, in one folder; set CPATH to your folder"
 	case nvcc.OfImage(name):
-		f.Code, f.Severity, f.Msg = "not-compiled", Note, "not compiled: this toolchain has no "+name
-		f.Hint = "set CUDA_HOME to a whole CUDA toolkit"
+		f.Code, f.Severity, f.Msg = "not-compiled", Note, "not compiled: the toolchain has no "+name
+		f.Hint = "set CUDA_HOME to a complete CUDA toolkit"
 	}
 	if c.leftOut(name) {
 		f.Code, f.Severity, f.Msg = "include-dropped", Error, fmt.Sprintf(source.DroppedText, name)
@@ -241,7 +241,7 @@ func (c *checker) built(arch string, obj *nvcc.Object, b *Build) {
 	}
 	for _, name := range unresolved(obj) {
 		c.add(Error, "unresolved-symbol", "", "define it in a source that is compiled (.cu .cpp .cc .cxx .c)",
-			"nothing defines %s: the library does not load", name)
+			"undefined %s: the library does not load", name)
 	}
 }
 

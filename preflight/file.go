@@ -64,7 +64,7 @@ func File(ctx context.Context, file string) (what string, warnings []trace.Warni
 		}
 		faults, err := Definition(ctx, def)
 		if err != nil && len(faults) == 0 {
-			return fmt.Sprintf("definition %s, whose reference was not looked at: %v", def.Name, err), warnings, nil
+			return fmt.Sprintf("definition %s; its reference was not checked: %v", def.Name, err), warnings, nil
 		}
 		for i, text := range faults {
 			faults[i] = file + ": " + text

@@ -201,11 +201,11 @@ func (c *checker) metadata(cfg *config.Config) {
 	for _, key := range []struct{ name, value string }{{"name", cfg.Solution.Name}, {"author", cfg.Solution.Author}} {
 		switch v := key.value; {
 		case strings.ContainsAny(v, `/\`) || v == "." || v == ".." || plain.Line(v) != v:
-			c.at(Warning, "path-name", "solution."+key.name, "write it without slashes and control characters",
+			c.at(Warning, "path-name", "solution."+key.name, "remove slashes and control characters",
 				"%s %q is a part of paths in the contest's dataset", key.name, v)
 		case v == "team-name" || v == "my-team-solution-v1" || strings.HasPrefix(v, "<"):
-			c.at(Warning, "template-value", "solution."+key.name, "write your own: results are ranked under it",
-				"%s %q is the template's", key.name, v)
+			c.at(Warning, "template-value", "solution."+key.name, "set your own: results are ranked under it",
+				"%s %q is unchanged from the template", key.name, v)
 		}
 	}
 	if c.Repository != nil && current(c.Repository.Packed, cfg) {
@@ -214,7 +214,7 @@ func (c *checker) metadata(cfg *config.Config) {
 	for _, key := range pack.Ignored(cfg) {
 		text := pack.IgnoredText(key)
 		if key == "build.dependencies" {
-			text += ", and installs nothing"
+			text += ", and is not installed"
 		}
 		c.at(Warning, "setting-lost", key, pack.CollectHint, "%s", text)
 	}
@@ -235,7 +235,8 @@ func (c *checker) folder(ctx context.Context, cfg *config.Config) {
 	}
 	c.entries(dir)
 	if !slices.ContainsFunc(entries, func(e pack.Entry) bool { return e.Status != pack.Skipped }) &&
-		!slices.ContainsFunc(c.Findings, func(f Finding) bool { return f.Severity == Error && filepath.Dir(f.Path) == dir }) {
+		!slices.ContainsFunc(c.Findings,
+			func(f Finding) bool { return f.Severity == Error && filepath.Dir(f.Path) == dir }) {
 		c.add(Error, "no-sources", dir, "only direct children are packed, and only .py .cu .cuh .cpp .c .h .hpp .cc .cxx",
 			"no source files")
 		return
@@ -276,7 +277,7 @@ func (c *checker) packed() {
 	for _, s := range sol.Sources {
 		if strings.Contains(s.Content, "\r\n") {
 			c.add(Warning, "crlf", s.Path, "convert the line ends to LF before packing",
-				"CRLF line ends: the builder compiles it anew in every process")
+				"CRLF line ends: the builder compiles it again in every process")
 		}
 		c.content(s.Path, s.Content)
 	}
@@ -285,11 +286,11 @@ func (c *checker) packed() {
 // content checks the content of one packed file.
 func (c *checker) content(path, text string) {
 	if strings.HasPrefix(text, "version https://git-lfs.github.com/spec/") {
-		c.add(Error, "lfs-pointer", path, "git lfs pull fetches it; better, commit sources without LFS",
+		c.add(Error, "lfs-pointer", path, "fetch it with git lfs pull; better, commit sources without LFS",
 			"a Git LFS pointer, not a source")
 	}
 	if len(text) > largeSource {
-		c.add(Warning, "large-source", path, "sources that people write are smaller: compute tables at run time",
+		c.add(Warning, "large-source", path, "too large for a hand-written source: compute tables at run time",
 			"%d bytes in one source", len(text))
 	}
 }
@@ -304,7 +305,8 @@ func (c *checker) sources(ctx context.Context) {
 	entryFile, _ := sol.Entry()
 	if !slices.ContainsFunc(sol.Sources, func(s trace.SourceFile) bool { return s.Path == entryFile }) {
 		// The config's finding already reports a missing entry file.
-		found = slices.DeleteFunc(found, func(f Finding) bool { return f.Code == "no-function" || f.Code == "entry-suffix" })
+		found = slices.DeleteFunc(found,
+			func(f Finding) bool { return f.Code == "no-function" || f.Code == "entry-suffix" })
 	}
 	if !sol.Spec.Compiled() || c.Report.Config == nil { // else the compiler checks
 		var left func(string) bool
@@ -325,7 +327,7 @@ func (c *checker) sources(ctx context.Context) {
 		}
 		if sol.Spec.Compiled() && compiled[filepath.Ext(s.Path)] && strings.ContainsAny(s.Path, " $&;()'\"*?[]#~<>|") {
 			c.add(Error, "file-name", c.sourcePath(s.Path), "rename it with letters, digits, - and _",
-				"the builder's command line cannot carry this name")
+				"the builder's command line cannot contain this name")
 		}
 	}
 }
@@ -365,7 +367,7 @@ func (c *checker) entries(dir string) {
 		}
 		c.outside(file)
 		if strings.HasPrefix(e.Path, ".") {
-			add(Warning, "hidden-file", "delete it, or give it a name", "a hidden file, and it is packed")
+			add(Warning, "hidden-file", "delete it, or rename it", "a hidden file that is packed")
 		}
 		if e.Status == pack.Altered {
 			reason, _, _ := strings.Cut(e.Reason, ";")
@@ -373,13 +375,14 @@ func (c *checker) entries(dir string) {
 				reason)
 		}
 		if strings.HasPrefix(e.Content, "\ufeff") {
-			add(Warning, "byte-order-mark", "save it as UTF-8 without BOM", "begins with a byte order mark, which is packed too")
+			add(Warning, "byte-order-mark", "save it as UTF-8 without BOM",
+				"begins with a byte order mark, which is packed too")
 		}
 		if strings.IndexByte(e.Content, 0) >= 0 {
-			add(Error, "nul-byte", "save it as UTF-8", "has NUL bytes, which no compiler takes")
+			add(Error, "nul-byte", "save it as UTF-8", "has NUL bytes, which no compiler accepts")
 		}
 		if strings.TrimSpace(e.Content) == "" {
-			add(Note, "blank-file", "delete it", "holds white space only")
+			add(Note, "blank-file", "delete it", "contains only white space")
 		}
 		c.content(file, e.Content)
 	}
@@ -391,7 +394,7 @@ func (c *checker) outside(path string) {
 	text := git.LinkOut(cmp.Or(git.Root(root), root), path)
 	if _, err := os.Stat(path); err == nil && text != "" {
 		c.add(Error, "link-outside", path, "commit the file itself",
-			"a link out of the repository, to %s: a clone does not have it", text)
+			"a link to %s, outside the repository: missing in a clone", text)
 	}
 }
 
@@ -400,14 +403,14 @@ func (c *checker) skipped(e pack.Entry, file string, add func(s source.Severity,
 	args ...any)) {
 	switch ext := strings.ToLower(filepath.Ext(e.Path)); {
 	case e.Reason == "empty file":
-		add(Error, "empty-file", "delete it, or put a comment into it", "an empty file makes the contest's packer fail")
+		add(Error, "empty-file", "delete it, or add a comment", "an empty file makes the contest's packer fail")
 	case e.Reason == "not UTF-8":
 		add(Error, "invalid-utf8", "save it as UTF-8", "not valid UTF-8 in line %d: the contest's packer fails", e.Line)
 	case e.Reason == "name is not UTF-8":
 		c.add(Error, "file-name", filepath.Join(filepath.Dir(file), fmt.Sprintf("%q", e.Path)), "rename it",
 			"the file name is not UTF-8")
 	case e.Reason == "broken link":
-		add(Warning, "broken-link", "commit the file itself", "a link to nothing: it is left out")
+		add(Warning, "broken-link", "commit the file itself", "a broken link: not packed")
 	case e.Reason == "too large":
 		add(Error, "too-large", "", "the sources are too large to pack: %d bytes", e.Size)
 	case e.Reason == "unreadable" || e.Reason == "not a regular file":
@@ -415,14 +418,14 @@ func (c *checker) skipped(e pack.Entry, file string, add func(s source.Severity,
 	case e.Reason == "subfolder":
 		if name := someSource(file); name != "" {
 			add(Warning, "dropped-subfolder", "move its files up: only direct children of the source folder are packed",
-				"a subfolder with %s is left out", name)
+				"a subfolder with %s, which is not packed", name)
 		}
 	case slices.Contains([]string{".cubin", ".fatbin", ".ptx", ".so", ".a", ".o"}, ext):
 		add(Warning, "dropped-binary", "ship sources only: prebuilt kernels are forbidden, and this one is not packed",
-			"left out, and forbidden")
+			"not packed, and forbidden")
 	case slices.Contains(dropped, ext):
-		add(Warning, "dropped-file", "put what it holds into a file that ends in .py .cu .cuh .cpp .c .h .hpp .cc or .cxx",
-			"left out: the contest does not pack %s files", ext)
+		add(Warning, "dropped-file", "move its content to a file that ends in .py .cu .cuh .cpp .c .h .hpp .cc or .cxx",
+			"not packed: the contest ignores %s files", ext)
 	}
 }
 

@@ -50,7 +50,7 @@ func runScript(ctx context.Context, limit time.Duration, path, script string, st
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(stdin), out, complaint
 	switch err := cmd.Run(); {
 	case ctx.Err() != nil:
-		return nil, fmt.Errorf("no answer within %v", limit)
+		return nil, fmt.Errorf("timeout after %v", limit)
 	case err != nil:
 		lines := strings.Split(strings.TrimSpace(complaint.String()), "\n")
 		return nil, fmt.Errorf("%w: %.200s", err, lines[len(lines)-1])
@@ -67,7 +67,7 @@ func Definition(ctx context.Context, def *trace.Definition) (faults []string, er
 		faults = append(faults, "the definition has no outputs")
 	}
 	if !workloads.IsFile(def.OpType) {
-		faults = append(faults, fmt.Sprintf("op_type %q is no name for a folder", def.OpType))
+		faults = append(faults, fmt.Sprintf("op_type %q cannot be a folder name", def.OpType))
 	}
 	more, err := source.Definition(def, python(ctx, pythonLimit))
 	return append(faults, more...), err

@@ -37,11 +37,12 @@ func Repository(ctx context.Context, root string) (*pack.Collection, []Finding, 
 	s.deep()
 	if repo, err := git.Open(ctx, root); err == nil && repo.Tracked(ctx, "solution.json") {
 		s.add(Note, "solution-json", filepath.Join(root, "solution.json"),
-			"git rm --cached solution.json; "+pack.Packed+" is the name that counts: fisub pack --packed",
-			"committed, and the contest does not look at it")
+			"git rm --cached solution.json; "+pack.Packed+" is the file that the contest reads: fisub pack --packed",
+			"committed, but ignored by the contest")
 	}
 	if len(s.Taken()) == 0 {
-		s.add(Error, "nothing-collected", root, "put config.toml at the root of the repository, or into a folder there",
+		s.add(Error, "nothing-collected", root, "put config.toml at the root of the repository, or into a folder in the "+
+			"root",
 			"the contest finds no config.toml and no %s", pack.Packed)
 	}
 	return found, s.Findings, nil
@@ -60,7 +61,7 @@ func (s *scan) packedFile() {
 	}
 	if p.Err != nil {
 		s.add(Error, "invalid-packed", p.File,
-			"the contest takes it before the sources: write it anew with fisub pack --packed, or delete it",
+			"the contest uses it instead of the sources: update it with fisub pack --packed, or delete it",
 			"%s", strings.TrimPrefix(p.Err.Error(), p.File+": "))
 		return
 	}
@@ -76,13 +77,13 @@ func (s *scan) packedFile() {
 		}
 		matched = true
 		if !current(p, c.Config) {
-			s.add(Warning, "stale-packed", p.File, "fisub pack --packed writes it anew; or delete it",
-				"differs from what %s packs to, and the contest takes it before the sources", filepath.Base(c.File))
+			s.add(Warning, "stale-packed", p.File, "update it with fisub pack --packed, or delete it",
+				"outdated: differs from the packed %s, but the contest uses it instead of the sources", filepath.Base(c.File))
 		}
 	}
 	if len(hidden) > 0 {
 		s.add(Warning, "packed-hides", p.File, "delete it, or keep one submission in the repository",
-			"the contest takes it and leaves out %s", strings.Join(hidden, ", "))
+			"the contest uses it and ignores %s", strings.Join(hidden, ", "))
 	}
 }
 
@@ -102,7 +103,7 @@ func (s *scan) several() {
 	}
 	if first := s.Configs[0]; first.Path == config.Name {
 		s.add(Warning, "stray-config", first.File, "delete it, or move it and its sources into a folder of their own",
-			"is collected as a submission of its own, beside those of %d subfolders", len(s.Configs)-1)
+			"is collected as a separate submission, next to %d in subfolders", len(s.Configs)-1)
 	}
 	definitions, names := map[string]string{"": ""}, map[string]string{"": ""}
 	for _, c := range s.Configs {
@@ -114,10 +115,10 @@ func (s *scan) several() {
 			}
 		}
 		again(definitions, c.Definition, "solution.definition", Warning, "same-definition",
-			"keep one config for each definition", "has the same definition: both are collected")
+			"keep one config for each definition", "same definition: both are collected")
 		again(names, c.Name, "solution.name", Warning, "same-name",
-			"give each submission a name of its own", "has the same name: a dataset with both does not load, unless the "+
-				"pipeline renames one")
+			"give each submission its own name", "same name: a dataset with both does not load, unless the pipeline "+
+				"renames one")
 	}
 }
 
@@ -164,8 +165,8 @@ func (c *checker) gitIgnored(ctx context.Context, dir string) {
 	for _, e := range c.Entries {
 		if e.Status != pack.Skipped && slices.Contains(changes, git.Change{Path: path.Join(below, e.Path),
 			State: "ignored"}) {
-			c.add(Warning, "ignored-by-git", filepath.Join(dir, e.Path), "git add -f it, or mend .gitignore",
-				"git ignores it: the contest's clone does not have it")
+			c.add(Warning, "ignored-by-git", filepath.Join(dir, e.Path), "run git add -f, or fix .gitignore",
+				"ignored by git: missing in the contest's clone")
 		}
 	}
 }

@@ -53,12 +53,12 @@ func (p *Project) OpenDataset() (*workloads.Dataset, error) {
 	if p.Dataset != "" {
 		dir = p.Path(p.Dataset)
 	} else if _, err := os.Stat(dir); dir != "" && err != nil {
-		return nil, usage.Errorf("let it name a dataset, or unset it: the embedded one is then taken",
+		return nil, usage.Errorf("set it to a dataset, or unset it to use the embedded one",
 			"FIB_DATASET_PATH: %w", err)
 	}
 	data, err := workloads.Open(dir, root)
 	if err == nil && len(data.Definitions()) == 0 {
-		return nil, usage.Errorf("a dataset has them in its folder definitions", "%s: no definitions there", dir)
+		return nil, usage.Errorf("a dataset has a folder definitions", "%s: no definitions", dir)
 	}
 	return data, usage.Invalid(err)
 }
@@ -212,7 +212,7 @@ func PackSources(file string, data *workloads.Dataset) (*Submission, error) {
 	}
 	for _, name := range packed {
 		if to := git.LinkOut(cmp.Or(git.Root(s.Root), s.Root), name); to != "" {
-			return nil, usage.Errorf("put the file itself there", "%s: a link out of the repository, to %s", name, to)
+			return nil, usage.Errorf("replace it with the file itself", "%s: a link to %s, outside the repository", name, to)
 		}
 	}
 	return s, nil

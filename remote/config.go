@@ -44,9 +44,10 @@ func (c *Common) Wanted() string {
 func (c *Common) CommonKeys() []config.Key {
 	return []config.Key{
 		{Name: "provider", To: &c.Provider, Absent: "the table's name",
-			Help: "kind of the provider, as the sections below are called"},
-		{Name: "gpu", To: &c.GPU, Absent: "`--gpu`", Help: `kind of GPU: "b200", "h200", ..., "none" for the emulator`},
-		{Name: "limit", To: &c.Limit, Absent: "30m", Help: `a job is ended on its host after this time: "30m"`},
+			Help: "kind of the provider; see the sections below"},
+		{Name: "gpu", To: &c.GPU, Absent: "`--gpu`",
+			Help: `kind of GPU: "b200", "h200", ..., or "none" for the virtual GPU`},
+		{Name: "limit", To: &c.Limit, Absent: "30m", Help: `time limit of a job, enforced on its host: "30m"`},
 	}
 }
 
@@ -54,9 +55,9 @@ func (c *Common) CommonKeys() []config.Key {
 func CheckGPUs(t *config.Table, gpus []int) {
 	for i, n := range gpus {
 		if n < 0 || n > 1024 {
-			t.Fault("gpus", "", "%d is no ordinal of a GPU", n)
+			t.Fault("gpus", "", "%d is not a GPU ordinal", n)
 		} else if slices.Contains(gpus[:i], n) {
-			t.Fault("gpus", "", "%d is there twice", n)
+			t.Fault("gpus", "", "duplicate GPU %d", n)
 		}
 	}
 }

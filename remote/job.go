@@ -85,11 +85,11 @@ func (j *Job) Check() error {
 	for _, f := range j.Files {
 		switch {
 		case !validName(f.Name):
-			fault("file name %.200q leads out of the bundle", f.Name)
+			fault("file name %.200q is outside the bundle", f.Name)
 		case names[f.Name]:
-			fault("two files %.200s", f.Name)
+			fault("duplicate file %.200s", f.Name)
 		case !ValidHash(f.SHA256):
-			fault("file %s: %.80q is no SHA-256", f.Name, f.SHA256)
+			fault("file %s: invalid SHA-256 %.80q", f.Name, f.SHA256)
 		case f.Size < 0 || f.Size > 1<<40:
 			fault("file %s: %d bytes", f.Name, f.Size)
 		}
@@ -99,7 +99,7 @@ func (j *Job) Check() error {
 	for name := range names {
 		for dir := path.Dir(name); dir != "." && dir != "/"; dir = path.Dir(dir) {
 			if names[dir] {
-				fault("%q is a file and a folder", dir)
+				fault("%q is both a file and a folder", dir)
 			}
 		}
 	}
@@ -113,13 +113,13 @@ func (j *Job) Check() error {
 	case len(j.Args) == 0:
 		fault("no program")
 	case !programs[j.Args[0]]:
-		fault("its program %.200q is no executable file of the bundle", j.Args[0])
+		fault("program %.200q is not an executable file of the bundle", j.Args[0])
 	case size > maxArgs:
 		fault("arguments of %d bytes, more than %d", size, maxArgs)
 	}
 	for name, value := range j.Env {
 		if !envForm.MatchString(name) || strings.ContainsRune(value, 0) {
-			fault("%.80q cannot be in an environment", name)
+			fault("%.80q is not valid in an environment", name)
 		}
 	}
 	return errors.Join(faults...)

@@ -75,7 +75,7 @@ func (s *Seal) Missing(e Exit) string {
 	if e.MAC == "" || e.Lines == s.Lines {
 		return ""
 	}
-	return fmt.Sprintf("its agent has written %d lines, and %d have come", e.Lines, s.Lines)
+	return fmt.Sprintf("its agent wrote %d lines, but %d arrived", e.Lines, s.Lines)
 }
 
 func (s *Seal) exit(e Exit) string {

@@ -119,7 +119,7 @@ func (r *Subject) measured(place string) (own, theirs, copied, empty series) {
 	}
 	own = series{name: "solution", class: "solution"}
 	theirs = series{name: "baseline " + baseline, class: "baseline", hollow: true}
-	copied = series{name: "plain copy of as many bytes", class: "copy"}
+	copied = series{name: "roofline copy (a plain copy of as many bytes)", class: "copy"}
 	empty = series{name: "empty kernel, " + ui.Micros(r.empty()), class: "empty"}
 	for j := range r.Workloads {
 		w := &r.Workloads[j]
@@ -214,8 +214,8 @@ func latencies(id, axis, l2 string, all, lines []series) *chart {
 	}
 	lo, hi := span(all, func(p point) float64 { return p.value })
 	c := &chart{ID: id, Title: "Latency by " + axisName(axis), XName: axisName(axis), YName: "µs, " + l2 + " L2",
-		Desc: fmt.Sprintf("%s from %s to %s, %s L2. Bars are the 95 %% intervals of the medians. The tables of workloads "+
-			"have every figure.", plain.Count(len(all), "series"), ui.Micros(lo), ui.Micros(hi), l2)}
+		Desc: fmt.Sprintf("%s from %s to %s, %s L2. Bars are the 95 %% intervals of the medians. The workload tables "+
+			"contain all figures.", plain.Count(len(all), "series"), ui.Micros(lo), ui.Micros(hi), l2)}
 	c.draw(axis, append(all, lines...), func(ns float64) string { return trim(ns / 1e3) }, 0)
 	return c
 }
@@ -266,7 +266,8 @@ func (r *Subject) speedups(id string) *chart {
 func (c *Comparison) chart(id string) *chart {
 	axis := spreadAxis(c.A.Workloads)
 	by := []series{{name: "faster", class: "good", shape: triangleDown}, {name: "same", class: "same", shape: circle},
-		{name: "unclear", class: "unclear", shape: diamond, hollow: true}, {name: "slower", class: "bad", shape: triangleUp}}
+		{name: "unclear", class: "unclear", shape: diamond, hollow: true}, {name: "slower", class: "bad",
+			shape: triangleUp}}
 	n := 0
 	for _, row := range c.Result.Rows {
 		i := slices.Index([]compare.Verdict{compare.Faster, compare.Same, compare.Unclear, compare.Slower}, row.Verdict)
@@ -284,7 +285,7 @@ func (c *Comparison) chart(id string) *chart {
 	}
 	by = slices.DeleteFunc(by, func(s series) bool { return len(s.points) == 0 })
 	lo, hi := span(by, func(p point) float64 { return p.value })
-	pic := &chart{ID: id, Title: "B's time over A's by " + axisName(axis), XName: axisName(axis), YName: "B/A",
+	pic := &chart{ID: id, Title: "B's time over A's, by " + axisName(axis), XName: axisName(axis), YName: "B/A",
 		Desc: fmt.Sprintf(
 			"%s, from %.3f to %.3f, with 95 %% intervals; below 1 B is faster. The shaded band is the threshold of %.3g %%.",
 			plain.Count(n, "workload"), lo, hi, 100*c.Result.Threshold)}

@@ -58,7 +58,7 @@ func (r *Report) Markdown(w io.Writer) error {
 				note("%s on %s: %s", md(f.Verdict), md(f.Workload), md(clean(f.Text, 400)))
 			}
 			if w.Samples != nil && len(w.Samples.Disturbed) > 0 {
-				note("timings of %s are in doubt: %s", md(clean(w.UUID, 80)),
+				note("unreliable timings of %s: %s", md(clean(w.UUID, 80)),
 					md(clean(strings.Join(w.Samples.Disturbed, "; "), 400)))
 			}
 		}

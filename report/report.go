@@ -49,8 +49,8 @@ func (c *Comparison) Warnings() []string {
 	warn := func(format string, args ...any) { list = append(list, clean(fmt.Sprintf(format, args...), 400)) }
 	for _, run := range []*Subject{c.A, c.B} {
 		if run.Split() {
-			warn("run %s had %d places: the ratio of a workload that ran on another GPU in the other run says nothing about "+
-				"the solutions", run.ID, len(run.Places))
+			warn("run %s had %d places: ratios between different GPUs say nothing about the solutions", run.ID,
+				len(run.Places))
 		}
 	}
 	for _, w := range c.Result.Warnings {
@@ -65,7 +65,7 @@ func (c *Comparison) Warnings() []string {
 }
 
 // ErrUnknown means that a run folder has no record of the solution and its workloads.
-var ErrUnknown = errors.New("it has no run.json")
+var ErrUnknown = errors.New("no run.json")
 
 // New makes a report about one or more runs, in this order. The error wraps ErrUnknown if a run has no run.json.
 func New(version string, all ...*runs.Run) (*Report, error) {
@@ -170,7 +170,7 @@ func (r *Subject) verdict(w *runs.Row) string {
 	case w.Failed != nil:
 		return "no verdict"
 	case w.Samples != nil:
-		return "timed, verdict not kept"
+		return "timed, no verdict stored"
 	case r.Running:
 		return "to come"
 	}
@@ -214,7 +214,7 @@ func (r *Subject) where() string {
 
 func deviceText(d event.Device) string {
 	if d.Emulated {
-		return "the CPU emulation"
+		return "the virtual GPU"
 	}
 	return clean(fmt.Sprintf("%s (%s, driver %s)", d.Name, d.Arch, d.Driver), 120)
 }
@@ -229,7 +229,7 @@ func (r *Subject) Summary() []string {
 	if judged > 0 || len(r.Workloads) == 0 || !r.Timed {
 		say("%d of %s PASSED on %s.", counts.Passed, plain.Count(total, "workload"), r.where())
 	} else {
-		say("%s timed on %s; the folder keeps no verdicts.", plain.Count(len(r.Workloads), "workload"), r.where())
+		say("%s timed on %s; the folder contains no verdicts.", plain.Count(len(r.Workloads), "workload"), r.where())
 	}
 	if n := counts.Failed; n > 0 {
 		say("%s did not pass.", plain.Count(n, "workload"))
@@ -239,7 +239,7 @@ func (r *Subject) Summary() []string {
 	}
 	switch r.State() {
 	case "running":
-		say("The run is still going on: %d of %s have a verdict.", len(r.Rows), plain.Count(total, "workload"))
+		say("The run is still running: %d of %s have a verdict.", len(r.Rows), plain.Count(total, "workload"))
 	case "killed":
 		say("The run was killed before its end.")
 	case "incomplete":
@@ -250,7 +250,7 @@ func (r *Subject) Summary() []string {
 		say("%s%s.", strings.ToUpper(text[:1]), text[1:])
 	}
 	if r.Emulated {
-		say("An emulated run checks results and measures nothing.")
+		say("The virtual GPU checks results and measures nothing.")
 	}
 	return list
 }
@@ -273,7 +273,8 @@ func (r *Subject) conditions() (timer, l2 string) {
 			states[ui.L2(w.Samples.ColdL2)] = true
 		}
 	}
-	return strings.Join(slices.Sorted(maps.Keys(timers)), " and "), strings.Join(slices.Sorted(maps.Keys(states)), " and ")
+	return strings.Join(slices.Sorted(maps.Keys(timers)), " and "), strings.Join(slices.Sorted(maps.Keys(states)),
+		" and ")
 }
 
 // Latency describes the run's latencies, or returns "" if nothing was timed.
@@ -304,13 +305,13 @@ func (r *Subject) Looked() []string {
 	}
 	counts := r.Totals()
 	judged := counts.Passed + counts.Failed
-	list := []string{fmt.Sprintf("Results: of %d of %s, by the contest's rule and tolerance.", judged,
+	list := []string{fmt.Sprintf("Results of %d of %s, by the contest's rule and tolerance.", judged,
 		plain.Count(judged+counts.Missing, "workload"))}
 	for _, text := range l.For {
 		list = append(list, clean(strings.ToUpper(text[:min(len(text), 1)])+text[min(len(text), 1):]+".", 1000))
 	}
 	if len(l.Not) > 0 {
-		list = append(list, clean("Not looked for: "+strings.Join(l.Not, ", ")+".", 1000))
+		list = append(list, clean("Not checked for: "+strings.Join(l.Not, ", ")+".", 1000))
 	}
 	return list
 }
@@ -389,7 +390,7 @@ func Conclusion(res *compare.Result) []string {
 		counts[len(counts)-1] += " (" + strings.Join(reasons, "; ") + ")"
 	}
 	if untimed(res) {
-		counts = []string{"all pass in both runs, and none was timed in both"}
+		counts = []string{"all workloads pass in both runs, but none was timed in both"}
 	}
 	list := []string{fmt.Sprintf("%s: %s", plain.Count(len(res.Rows), "workload"), strings.Join(counts, ", "))}
 	if res.Ratio != nil {

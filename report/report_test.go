@@ -158,7 +158,7 @@ func TestPlaces(t *testing.T) {
 		names = append(names, l.Text)
 	}
 	want := []string{"solution on lab: gpu01 gpu 0", "solution on cloud: i-2",
-		"plain copy of as many bytes on lab: gpu01 gpu 0", "plain copy of as many bytes on cloud: i-2"}
+		"roofline copy (a plain copy of as many bytes) on lab: gpu01 gpu 0", "roofline copy (a plain copy of as many bytes) on cloud: i-2"}
 	if !slices.Equal(names, want) {
 		t.Errorf("legend: got %q, want %q", names, want)
 	}
@@ -262,7 +262,7 @@ func TestTimingsOnly(t *testing.T) {
 	if err := newReport(t, all...).HTML(&page); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"batch_size 64, workload d615f2dd: 0.784, interval", "verdicts not kept"} {
+	for _, want := range []string{"batch_size 64, workload d615f2dd: 0.784, interval", "no verdicts stored"} {
 		if !strings.Contains(page.String(), want) {
 			t.Errorf("no %q in the page", want)
 		}
@@ -444,7 +444,7 @@ func TestLooked(t *testing.T) {
 	}
 	r := newReport(t, folder(t, run, list...))
 	want := []string{"Results: of 2 of 3 workloads, by the contest's rule and tolerance.", "In all calls: faults.",
-		"In first calls: races.", "Not looked for: time, <b>."}
+		"In first calls: races.", "Not checked for: time, <b>."}
 	if got := r.Runs[0].Looked(); !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
@@ -512,8 +512,8 @@ func TestLog(t *testing.T) {
 		{"half a character", "a\xff\xfe", "a\uFFFD", ""},
 		{"direction", "a\u202eb", "a\uFFFDb", ""},
 		{"nothing is hidden", "secret\rshown", "secret\nshown", ""},
-		{"long", long, strings.TrimSuffix(long[:120], "\n"), "the log goes on in the run folder, in log/"},
-		{"wide", strings.Repeat("é", 4000), strings.Repeat("é", 3000), "the log goes on in the run folder, in log/"},
+		{"long", long, strings.TrimSuffix(long[:120], "\n"), "the complete log is in the run folder, in log/"},
+		{"wide", strings.Repeat("é", 4000), strings.Repeat("é", 3000), "the complete log is in the run folder, in log/"},
 	} {
 		if got, more := logText(test.log); got != test.want || more != test.more {
 			t.Errorf("%s: got %q %q, want %q %q", test.name, got, more, test.want, test.more)

@@ -145,7 +145,7 @@ func remarks(w *runs.Row) cell {
 		list = append(list, "finding: "+clean(f.Check, 40))
 	}
 	if w.Samples != nil && (len(w.Samples.Disturbed) > 0 || len(w.Samples.Warnings) > 0) {
-		list = append(list, "* in doubt")
+		list = append(list, "* unreliable")
 	}
 	if len(list) == 0 {
 		return cell{}
@@ -157,7 +157,8 @@ func remarks(w *runs.Row) cell {
 func (r *Subject) workloads(id string) table {
 	t := table{ID: id, Caption: "Workloads, verdicts and figures"}
 	tol := r.Run.Run.Tolerance
-	t.Note = fmt.Sprintf("An element is right within %g absolute or %g relative; %g %% of the elements must be.", tol.Atol,
+	t.Note = fmt.Sprintf("An element is correct within %g absolute or %g relative; %g %% of the elements must be "+
+		"correct.", tol.Atol,
 		tol.Rtol, 100*tol.MatchedRatio)
 	if latency := r.Latency(); latency != "" {
 		t.Note += " Median: " + latency + "."
@@ -166,7 +167,8 @@ func (r *Subject) workloads(id string) table {
 	if r.Split() {
 		t.Head = append(t.Head, column{Text: "Place"})
 	}
-	t.Head = append(t.Head, column{Text: "Verdict"}, column{Text: "Max abs", Title: "largest absolute error", Right: true},
+	t.Head = append(t.Head, column{Text: "Verdict"}, column{Text: "Max abs", Title: "largest absolute error",
+		Right: true},
 		column{Text: "Max rel", Title: "largest relative error", Right: true})
 	baseline := r.Run.Run.Baseline
 	if r.Timed {
@@ -176,12 +178,14 @@ func (r *Subject) workloads(id string) table {
 			t.Head = append(t.Head, column{Text: "Speed-up", Title: "latency of " + clean(baseline.Name,
 				24) + " over the median", Right: true})
 		}
-		t.Head = append(t.Head, column{Text: "Copy", Title: "share of a plain copy's bandwidth on as many bytes",
+		t.Head = append(t.Head, column{Text: "Copy", Title: "share of the bandwidth of the roofline copy, a plain copy " +
+			"of as many bytes",
 			Right: true}, column{Text: "Min", Title: "fastest call", Right: true},
 			column{Text: "GB/s", Title: "bytes of all inputs and outputs over the median", Right: true},
-			column{Text: "Warm L2", Title: "on a warm L2, not the contest's figure", Right: true})
+			column{Text: "Warm L2", Title: "with a warm L2; not the contest's figure", Right: true})
 		if baseline != nil {
-			t.Head = append(t.Head, column{Text: clean(baseline.Name, 24), Title: "latency of the baseline, timed in turn",
+			t.Head = append(t.Head, column{Text: clean(baseline.Name, 24), Title: "latency of the baseline, from " +
+				"alternating trials",
 				Right: true})
 		}
 	}
@@ -214,11 +218,12 @@ func (r *Subject) groups(id string) table {
 		return t
 	}
 	if r.Timed {
-		t.Note = "Mean, least and greatest of the workloads' official latencies."
+		t.Note = "Mean, minimum and maximum of the workloads' official latencies."
 		t.Head = append(t.Head, column{Text: "Latency", Title: "mean of the official latencies", Right: true},
-			column{Text: "Least to greatest", Right: true},
+			column{Text: "Minimum to maximum", Right: true},
 			column{Text: "Speed-up", Title: "mean over the baseline", Right: true},
-			column{Text: "Copy", Title: "mean share of a plain copy's bandwidth on as many bytes", Right: true})
+			column{Text: "Copy", Title: "mean share of the bandwidth of the roofline copy, a plain copy of as many bytes",
+				Right: true})
 	}
 	for _, g := range groups {
 		passed := cell{Text: fmt.Sprintf("%d of %d", g.Passed, g.Workloads), Class: "good"}
@@ -241,7 +246,7 @@ func (r *Subject) groups(id string) table {
 		}
 		t.add(cells...)
 	}
-	t.drop("Latency", "Least to greatest", "Speed-up", "Copy")
+	t.drop("Latency", "Minimum to maximum", "Speed-up", "Copy")
 	return t
 }
 
@@ -271,8 +276,8 @@ func figures(w *runs.Row, baseline bool) []cell {
 // trust describes the state of the GPU during the measurements: one sentence for most workloads, and a table of those
 // that were measured in another state or whose figures are in doubt.
 func (r *Subject) trust(id string) (sentence string, t table) {
-	t = table{ID: id, Caption: "Where the state of the GPU was another",
-		Note: "As NVML tells it; a range is of the readings during the measurement."}
+	t = table{ID: id, Caption: "Different GPU state",
+		Note: "Reported by NVML; ranges cover all readings during the measurement."}
 	t.Head = append([]column{{Text: "Workload"}}, axisColumns(r.Axes)...)
 	if r.Split() {
 		t.Head = append(t.Head, column{Text: "Place"}, column{Text: "GPU"})
@@ -281,7 +286,8 @@ func (r *Subject) trust(id string) (sentence string, t table) {
 		column{Text: "Temperature", Right: true},
 		column{Text: "Power", Right: true}, column{Text: "Throttled by"}, column{Text: "Other processes"},
 		column{Text: "ECC errors", Title: "uncorrected, since the driver was loaded", Right: true},
-		column{Text: "Measured", Title: "how often, until nothing disturbed it", Right: true}, column{Text: "In doubt"})
+		column{Text: "Measured", Title: "number of attempts until nothing disturbed it",
+			Right: true}, column{Text: "In doubt"})
 	usual, timed := r.usualClock(), 0
 	var steady []*event.Stamp
 	for i := range r.Workloads {
@@ -304,7 +310,7 @@ func (r *Subject) trust(id string) (sentence string, t table) {
 			doubts = append(doubts, s.TimerNote)
 		}
 		if s.Stamp == nil {
-			doubts = append(doubts, "no stamp of the GPU's state")
+			doubts = append(doubts, "GPU state not recorded")
 			cells = append(cells, make([]cell, 7)...)
 		} else {
 			if s.Stamp.Note != "" {
@@ -332,9 +338,10 @@ func (r *Subject) trust(id string) (sentence string, t table) {
 	}
 	count, others := plain.Count(timed, "workload"), ""
 	if len(steady) < timed {
-		count, others = fmt.Sprintf("%d of %s", len(steady), count), "; the others stand below"
+		count, others = fmt.Sprintf("%d of %s", len(steady), count), "; the others are below"
 	}
-	return fmt.Sprintf("%s timed%s, without throttling, other processes or doubt%s.", count, state(steady), others), t
+	return fmt.Sprintf("%s timed%s, without throttling, other processes or unreliable figures%s.", count, state(steady),
+		others), t
 }
 
 // usualClock returns the most frequent SM clock, as text. On a tie the clock that reached the count first wins.
@@ -457,13 +464,13 @@ func between(lo, hi float64, digits int, unit string) cell {
 
 // kernels lists the launches of one call, each distinct launch once.
 func (r *Subject) kernels(id string) table {
-	t := table{ID: id, Caption: "What one call does on the GPU",
-		Note: "As CUPTI saw it. Registers and local memory are of one thread, shared memory of one block.",
-		Head: []column{{Text: "Kernel"}, {Text: "Step", Title: "place in the call"}, {Text: "Grid", Right: true},
+	t := table{ID: id, Caption: "GPU work of one call",
+		Note: "Recorded by CUPTI. Registers and local memory per thread, shared memory per block.",
+		Head: []column{{Text: "Kernel"}, {Text: "Step", Title: "position in the call"}, {Text: "Grid", Right: true},
 			{Text: "Block", Right: true}, {Text: "Registers", Right: true},
 			{Text: "Static shared", Right: true}, {Text: "Dynamic shared", Right: true},
-			{Text: "Local", Title: "spills and arrays of one thread", Right: true},
-			{Text: "Time, µs", Title: "of this step alone, from the least to the most of the workloads' medians", Right: true},
+			{Text: "Local", Title: "spills and arrays, per thread", Right: true},
+			{Text: "Time, µs", Title: "of this step, from the smallest to the largest median of a workload", Right: true},
 			{Text: "Workloads"}}}
 	type launch struct {
 		event.Activity
@@ -542,7 +549,7 @@ func bytesCell(n int64) cell { return cell{Text: fmt.Sprintf("%d B", n)} }
 
 // facts returns the table of the environment.
 func (r *Subject) facts(id string) table {
-	t := table{ID: id, Caption: "What ran where", Head: []column{{Text: "Fact"}, {Text: "Value"}}}
+	t := table{ID: id, Caption: "Hosts and GPUs", Head: []column{{Text: "Fact"}, {Text: "Value"}}}
 	for _, f := range Facts(r.Run) {
 		t.add(cell{Text: f[0]}, cell{Text: clean(f[1], 600)})
 	}
@@ -551,11 +558,11 @@ func (r *Subject) facts(id string) table {
 
 // overview has one row for each run.
 func (r *Report) overview() table {
-	t := table{ID: "overview", Caption: "What was run", Head: []column{{Text: "Run"}, {Text: "Solution"}, {Text: "Device"},
+	t := table{ID: "overview", Caption: "Submission", Head: []column{{Text: "Run"}, {Text: "Solution"}, {Text: "Device"},
 		{Text: "Passed", Right: true},
-		{Text: "Mean latency", Title: "mean over the passed workloads; none over several places", Right: true},
+		{Text: "Mean latency", Title: "mean over the passed workloads; empty for several places", Right: true},
 		{Text: "Baseline"},
-		{Text: "Mean speed-up", Title: "over the baseline; over the reference it is the contest's score", Right: true},
+		{Text: "Mean speed-up", Title: "over the baseline; the contest's score if that is the reference", Right: true},
 		{Text: "Findings", Right: true}}}
 	for _, run := range r.Runs {
 		baseline, score := cell{}, cell{}
@@ -575,7 +582,7 @@ func (r *Report) overview() table {
 
 // configurations lists the settings that differ between the runs. It has no rows if none differs.
 func (r *Report) configurations() table {
-	t := table{ID: "configurations", Caption: "What is not the same for all", Head: []column{{Text: "Fact"}}}
+	t := table{ID: "configurations", Caption: "Differences between workloads", Head: []column{{Text: "Fact"}}}
 	var names []string
 	facts := make([]map[string]string, len(r.Runs))
 	for i, run := range r.Runs {
@@ -607,7 +614,7 @@ func (r *Report) configurations() table {
 // table compares the runs workload by workload.
 func (c *Comparison) table(id string) table {
 	t := table{ID: id, Caption: "B against A, workload by workload",
-		Note: "B/A is a ratio of medians with its 95 % interval: above 1 where B is slower. The verdict is on B."}
+		Note: "B/A is a ratio of medians with its 95 % interval; above 1, B is slower. The verdict is on B."}
 	names := map[string]bool{}
 	for _, row := range c.Result.Rows {
 		for name := range row.Axes {
@@ -636,7 +643,8 @@ func (c *Comparison) table(id string) table {
 			verdict.Text += " *"
 			verdict.Title = clean(strings.Join(row.Warnings, "; "), 400)
 		}
-		t.add(append(append([]cell{uuidCell(row.UUID)}, axisCells(axes, row.Axes)...), sideCell(row.A), sideCell(row.B), r, i,
+		t.add(append(append([]cell{uuidCell(row.UUID)}, axisCells(axes, row.Axes)...), sideCell(row.A), sideCell(row.B), r,
+			i,
 			p, verdict)...)
 	}
 	return t

@@ -37,7 +37,7 @@ func logText(log string) (text, more string) {
 		lines[i] = plain.Line(strings.ReplaceAll(line, "\t", "    "))
 	}
 	if cut {
-		more = "the log goes on in the run folder, in log/"
+		more = "the complete log is in the run folder, in log/"
 	}
 	return strings.Join(lines, "\n"), more
 }

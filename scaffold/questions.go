@@ -14,8 +14,8 @@ import (
 // languageTexts describe the Languages.
 var languageTexts = map[trace.Language]string{
 	trace.CUDA:   "kernel.cu, built by nvcc, exported through TVM-FFI; fisub needs no Python for it",
-	trace.Triton: "kernel.py with @triton.jit kernels; running it takes a Python with torch and triton",
-	trace.Python: "kernel.py in PyTorch; running it takes a Python with torch",
+	trace.Triton: "kernel.py with @triton.jit kernels; needs a Python with torch and triton",
+	trace.Python: "kernel.py in PyTorch; needs a Python with torch",
 }
 
 // A Questioner asks for the options of a new submission.
@@ -48,7 +48,7 @@ func (q *Questioner) Language() (l trace.Language, err error) {
 	describe := func(name string) string { return languageTexts[trace.Language(name)] }
 	err = q.Choose("language", LanguageNames(), describe, string(trace.CUDA), func(name string) error {
 		if l = trace.Language(strings.ToLower(name)); !slices.Contains(Languages, l) {
-			return fmt.Errorf("%s: there is no template for it; one of %s", name, strings.Join(LanguageNames(), ", "))
+			return fmt.Errorf("%s: no template; one of %s", name, strings.Join(LanguageNames(), ", "))
 		}
 		return nil
 	})

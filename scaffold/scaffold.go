@@ -36,7 +36,7 @@ var embedded embed.FS
 var Languages = []trace.Language{trace.CUDA, trace.Triton, trace.Python}
 
 // ErrNoKernel means that fisub has no template kernel for a definition.
-var ErrNoKernel = errors.New("fisub has no kernel to begin from")
+var ErrNoKernel = errors.New("fisub has no template kernel")
 
 // Workflow is the path of the CI workflow in a project.
 const Workflow = ".github/workflows/fisub.yml"
@@ -127,11 +127,11 @@ func CheckText(text string) error {
 	case len(text) > 200:
 		return errors.New("longer than 200 bytes")
 	case strings.ContainsAny(text, `/\`):
-		return errors.New("holds a slash, and is a part of a path where results are saved")
+		return errors.New("contains a slash, but is part of the path of saved results")
 	case text == "." || text == "..":
-		return errors.New("is a folder, and is a part of a path where results are saved")
+		return errors.New("is a folder name, but is part of the path of saved results")
 	case strings.ContainsFunc(text, func(r rune) bool { return !strconv.IsPrint(r) || r == '\uFFFD' }):
-		return errors.New("holds a character that cannot be printed")
+		return errors.New("contains an unprintable character")
 	}
 	return nil
 }
@@ -293,7 +293,8 @@ func (p *Project) Write(dir string, force bool) (done []string, err error) {
 	for _, e := range entries {
 		name := path.Join(p.sources, e.Name())
 		if e.Type().IsRegular() && !slices.ContainsFunc(p.Files, func(f File) bool { return f.Path == name }) {
-			conflicts = append(conflicts, filepath.Join(dir, filepath.FromSlash(name))+": exists, and would be packed as well")
+			conflicts = append(conflicts, filepath.Join(dir,
+				filepath.FromSlash(name))+": exists, and would be packed as well")
 		}
 	}
 	if len(conflicts) > 0 && !force {

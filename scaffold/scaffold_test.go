@@ -127,7 +127,7 @@ func TestNewRefuses(t *testing.T) {
 		want string
 	}{
 		{"no kernel", Options{Definition: definition(t, double), Language: trace.CUDA, Name: "n", Author: "a"},
-			`definition "double": fisub has no kernel to begin from: write kernel(x float32 [n], s int32) -> (y float32 [])`},
+			`definition "double": fisub has no template kernel: write kernel(x float32 [n], s int32) -> (y float32 [])`},
 		{"language", Options{Definition: def, Language: trace.TileLang, Name: "n", Author: "a"},
 			`language "tilelang": no template`},
 		{"author", Options{Definition: def, Language: trace.Python, Name: "n", Author: "a/b"}, `author "a/b": holds a slash`},

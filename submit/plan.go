@@ -169,15 +169,16 @@ func (p *TagPlan) add(name string, state StepState, hint, format string, args ..
 func (v *Survey) Plan(ctx context.Context, o Options) (*TagPlan, error) {
 	sol := o.Solution
 	n := Note{Definition: sol.Definition, Name: sol.Name, Author: sol.Author, ContentHash: sol.Hash(), Fisub: o.Version}
-	p := &TagPlan{Config: o.Config, Definition: n.Definition, Name: n.Name, Author: n.Author, Hash: n.ContentHash, Note: n,
+	p := &TagPlan{Config: o.Config, Definition: n.Definition, Name: n.Name, Author: n.Author, Hash: n.ContentHash,
+		Note:   n,
 		Commit: v.Head.Commit}
 	o.Proof.note(&p.Note)
 	p.Steps = append(p.Steps, o.Checked...)
 	p.tested(o.Proof, o.Untested, o.Findings)
 	if v.Missing != nil {
-		hint := "git init, then git add and git commit what is to be submitted"
+		hint := "git init, then git add and git commit the submission"
 		if errors.Is(v.Missing, git.ErrMissing) {
-			hint = "install git: the contest takes a tag of a git repository"
+			hint = "install git: a submission is a tag of a git repository"
 		}
 		p.add("commit", Todo, hint, "%v", v.Missing)
 		return p, nil
@@ -201,20 +202,20 @@ func (v *Survey) Plan(ctx context.Context, o Options) (*TagPlan, error) {
 }
 
 func (p *TagPlan) tested(proof *Proof, untested, findings bool) {
-	const hint = "fisub remote --set contest runs it on a GPU, and fisub local --set contest where there is one; " +
-		"--untested tags it as it is"
-	seen := "none of this content"
+	const hint = "run fisub local --set contest on a machine with a GPU, or fisub remote --set contest; --untested " +
+		"skips this"
+	seen := "no run of this content"
 	if proof.Seen != nil {
 		seen = fmt.Sprintf("run %s: %s; %s", proof.Seen.ID, p.Note.Result, p.Note.Device)
 	}
 	switch {
 	case proof.Broken != "":
-		p.add("tested", Fault, "one workload that fails makes the score 0: mend it; fisub runs show tells more. Where the "+
-			"machine was at fault, remove the run's folder", "%s", proof.Broken)
+		p.add("tested", Fault, "a single failed workload makes the score 0: fix it (fisub runs show has details). If the "+
+			"machine was at fault, remove the run: fisub runs rm ID", "%s", proof.Broken)
 	case proof.Run != nil:
 		p.add("tested", OK, "", "%s", seen)
 	case untested:
-		p.add("tested", Warning, "", "no run on a GPU of the contest's set is asked for: the tag will say what was seen: %s",
+		p.add("tested", Warning, "", "not required to pass the contest's set on a GPU; the tag will record: %s",
 			seen)
 	case proof.Failed != "":
 		p.add("tested", Fault, hint, "%s", proof.Failed)
@@ -229,7 +230,7 @@ func (p *TagPlan) tested(proof *Proof, untested, findings bool) {
 	case findings:
 		p.add("tested", Warning, "", "%s", proof.Found)
 	default:
-		p.add("tested", Fault, "fisub runs show lists them; --accept-findings tags it as it is", "%s", proof.Found)
+		p.add("tested", Fault, "fisub runs show lists them; --accept-findings skips this", "%s", proof.Found)
 	}
 	switch {
 	case proof.EdgeLack == "" && proof.Edge != "":
@@ -238,11 +239,11 @@ func (p *TagPlan) tested(proof *Proof, untested, findings bool) {
 	case untested:
 		p.add("edge", Warning, "", "%s", proof.EdgeLack)
 	case proof.Edge != "":
-		p.add("edge", Fault, "fisub local --device emu --set edge runs it again; --untested tags it as it is", "%s",
+		p.add("edge", Fault, "fisub local --device emu --set edge runs it again; --untested skips this", "%s",
 			proof.EdgeLack)
 	default:
-		p.add("edge", Todo, "fisub submit runs it once the contest's set has passed on a GPU; --untested tags it as it "+
-			"is", "%s", proof.EdgeLack)
+		p.add("edge", Todo, "fisub submit runs it after the contest's set has passed on a GPU; --untested skips this", "%s",
+			proof.EdgeLack)
 	}
 	for _, w := range proof.Warnings {
 		p.add("tested", Warning, "", "%s", w)
@@ -254,12 +255,12 @@ func (p *TagPlan) tested(proof *Proof, untested, findings bool) {
 func (v *Survey) collected(p *TagPlan, own string, sol *trace.Solution) {
 	switch c := v.Here.Of(own); {
 	case path.Base(own) != config.Name:
-		p.add("collector", Fault, "name it "+config.Name, "%s: the contest's collector looks for %s only", own, config.Name)
+		p.add("collector", Fault, "name it "+config.Name, "%s: the contest's collector reads only %s", own, config.Name)
 	case c == nil:
-		p.add("collector", Fault, "move it up, or make the submission's folder a repository of its own",
-			"%s: the contest's collector looks at the repository's root and the folders in it, no deeper", own)
+		p.add("collector", Fault, "move it up, or make the submission's folder a separate repository",
+			"%s: the contest's collector reads only the repository's root and the folders in it", own)
 	case c.Path == pack.Packed && c.Err == nil && c.Definition != sol.Definition:
-		p.add("collector", Fault, "git rm "+c.Path, "%s is of definition %s, and hides %s from the contest's collector",
+		p.add("collector", Fault, "git rm "+c.Path, "%s, of definition %s, hides %s from the contest's collector",
 			c.Path, c.Definition, own)
 	}
 }
@@ -267,7 +268,7 @@ func (v *Survey) collected(p *TagPlan, own string, sol *trace.Solution) {
 // commit compares HEAD with the working tree, and reports whether they are the same, ignored files aside.
 func (v *Survey) commit(p *TagPlan, own string) (same bool) {
 	if v.Head.Commit == "" {
-		p.add("commit", Todo, "git add "+plain.Word(path.Dir(own))+" && git commit", "nothing is committed yet")
+		p.add("commit", Todo, "git add "+plain.Word(path.Dir(own))+" && git commit", "no commits yet")
 		return false
 	}
 	head := plain.Short(v.Head.Commit)
@@ -278,14 +279,14 @@ func (v *Survey) commit(p *TagPlan, own string) (same bool) {
 		}
 	}
 	if len(changed) > 0 {
-		p.add("commit", Todo, "git add and git commit them, or git restore what is not meant",
+		p.add("commit", Todo, "git add and git commit the files, or git restore them",
 			"%s differs from the working tree: %s", head, some(changed))
 	} else if v.Head.Branch != "" && len(v.Changes) == 0 {
-		p.add("commit", OK, "", "%s on %s, all that the collector reads is in it", head, v.Head.Branch)
+		p.add("commit", OK, "", "%s on %s contains all files that the collector reads", head, v.Head.Branch)
 	}
 	if v.Head.Branch == "" {
 		p.add("commit", Todo, "git switch BRANCH, or git switch -c NAME for a new one",
-			"HEAD is detached: %s is on no branch that is checked out", head)
+			"HEAD is detached: %s is not on a checked-out branch", head)
 	}
 	return len(changed) == 0
 }
@@ -301,13 +302,14 @@ func (v *Survey) checkout(p *TagPlan, own string, sol *trace.Solution) {
 		path.Join(path.Dir(own), "solution") + "/** -text -ident -filter -working-tree-encoding"
 	switch {
 	case len(v.Changes) > 0:
-		hint = "git add -f adds a file that .gitignore names"
+		hint = "add an ignored file with git add -f"
 	case c.Err != nil:
-		hint = "git ls-tree -r HEAD lists what the commit holds: files of a submodule, and what filters make, are not in it"
+		hint = "git ls-tree -r HEAD lists the commit's files; files of submodules and output of filters are not among " +
+			"them"
 	}
 	if c.Solution == nil && here.Solution == nil || c.Solution != nil && here.Solution != nil &&
 		len(pack.Differences(c.Solution, here.Solution)) == 0 { // then the contest's packer is the reason, not git
-		hint = pack.CollectHint + "; git rm it if the sources are meant"
+		hint = pack.CollectHint + "; if the sources should count, git rm it"
 	}
 	if c.Err != nil {
 		p.add("checkout", Fault, hint, "a clean checkout of %s does not pack: %v", head, c.Err)
@@ -331,19 +333,19 @@ func (v *Survey) checkout(p *TagPlan, own string, sol *trace.Solution) {
 		switch {
 		case other.Path == c.Path:
 		case other.Err != nil:
-			p.add("checkout", Warning, "git rm it where it is none",
-				"the collector takes %s for a submission too, which does not pack: %s", other.Path, plain.First(other.Err.Error()))
+			p.add("checkout", Warning, "git rm it if it is not one",
+				"the collector also collects %s, which cannot be packed: %s", other.Path, plain.First(other.Err.Error()))
 		case other.Definition == sol.Definition:
 			of = append(of, other.Path)
 		default:
-			p.add("checkout", Warning, "", "the tag holds %s too: %s, %s", other.Path, other.Definition,
+			p.add("checkout", Warning, "", "the tag also contains %s: %s, %s", other.Path, other.Definition,
 				plain.Short(other.Solution.Hash()))
 		}
 	}
 	if len(of) > 1 {
 		slices.Sort(of)
-		p.add("checkout", Fault, "keep one of them where the collector looks",
-			"%d submissions of %s: %s; nothing says which one counts", len(of), sol.Definition, some(of))
+		p.add("checkout", Fault, "keep only one that the collector finds",
+			"%d submissions of %s: %s; it is undefined which one counts", len(of), sol.Definition, some(of))
 	}
 }
 
@@ -370,12 +372,12 @@ func (v *Survey) tag(ctx context.Context, p *TagPlan, o Options) error {
 		_, own := numberIn(pattern, definition, t.Name)
 		if n := t.Note; own && n.Definition == definition && n.ContentHash == p.Note.ContentHash {
 			p.Tag, p.Object, p.Note = t.Name, t.Object, n
-			p.add("tag", OK, "", "%s is there already, on %s", t.Name, plain.Short(t.Commit))
+			p.add("tag", OK, "", "%s exists already, on %s", t.Name, plain.Short(t.Commit))
 			return nil
 		}
 	}
 	if len(v.Tags) > 0 && v.Tags[0].Created.After(time.Now().Add(time.Minute)) {
-		p.add("tag", Warning, "", "tag %s is of the future, %s: until then it counts as the newest",
+		p.add("tag", Warning, "", "tag %s has a future date, %s: until then it counts as the newest",
 			v.Tags[0].Name, v.Tags[0].Created.Format(time.RFC3339))
 	}
 	taken := v.Refs.Names()
@@ -384,11 +386,11 @@ func (v *Survey) tag(ctx context.Context, p *TagPlan, o Options) error {
 	}
 	name := Expand(pattern, definition, taken)
 	if err := v.Repo.CheckName(ctx, name); err != nil {
-		p.add("tag", Fault, "give it another name: tag in [submit] of config.toml", "%v", err)
+		p.add("tag", Fault, "set another name: tag in [submit] of config.toml", "%v", err)
 		return nil
 	}
 	if i := slices.IndexFunc(v.Tags, func(t Tag) bool { return t.Name == name }); i >= 0 {
-		why := "was not made for this content"
+		why := "is for other content"
 		if commit := v.Tags[i].Commit; commit != v.Head.Commit {
 			why = "is on commit " + plain.Short(commit)
 		} else if i > 0 {
@@ -400,8 +402,8 @@ func (v *Survey) tag(ctx context.Context, p *TagPlan, o Options) error {
 		return nil
 	}
 	if object := v.Refs.Tag(name); object != "" {
-		p.add("tag", Fault, "git fetch --tags brings it; give the new one another name: tag in [submit] of config.toml",
-			"%s has a tag %s already, which is not here", v.Remote.Name, name)
+		p.add("tag", Fault, "fetch it with git fetch --tags; set another name: tag in [submit] of config.toml",
+			"%s already has a tag %s, which is missing here", v.Remote.Name, name)
 		return nil
 	}
 	p.Tag = name
@@ -418,11 +420,11 @@ func (v *Survey) remote(ctx context.Context, p *TagPlan, o Options) error {
 	switch {
 	case v.Remote == nil && o.AskedName != "":
 		names, err := v.Repo.Remotes(ctx)
-		p.add("remote", Fault, "git remote -v lists them", "no remote %s; there are: %s",
+		p.add("remote", Fault, "git remote -v lists them", "no remote %s; known remotes: %s",
 			o.AskedName, cmp.Or(strings.Join(names, ", "), "none"))
 		return err
 	case v.Remote == nil:
-		p.add("remote", need, "git remote add origin URL", "no remote: there is nowhere to push a tag to")
+		p.add("remote", need, "git remote add origin URL", "no git remote to push the tag to")
 		return nil
 	case v.Offline != nil:
 		p.add("remote", Warning, "", "%v", v.Offline)
@@ -436,8 +438,8 @@ func (v *Survey) remote(ctx context.Context, p *TagPlan, o Options) error {
 		p.add("remote", OK, "", "%s has tag %s", where, p.Tag)
 		return nil
 	} else if object != "" {
-		p.add("remote", Fault, "give the tag another name: tag in [submit] of config.toml",
-			"%s has another tag %s: it is never overwritten", where, p.Tag)
+		p.add("remote", Fault, "set another name: tag in [submit] of config.toml",
+			"%s has a different tag %s, which is never overwritten", where, p.Tag)
 		return nil
 	}
 	commits, n, err := v.Repo.Lacking(ctx, v.Head.Commit, v.Refs, 5)
@@ -446,9 +448,9 @@ func (v *Survey) remote(ctx context.Context, p *TagPlan, o Options) error {
 	}
 	text := fmt.Sprintf("to %s: tag %s, %s", where, p.Tag, cmp.Or(p.Object, "on "+v.Head.Commit))
 	if n == 0 {
-		text += "; it has the commit"
+		text += "; the commit is already there"
 	} else {
-		text += fmt.Sprintf("; and %s that it lacks: %s", plain.Count(n, "commit"), strings.Join(commits, "; "))
+		text += fmt.Sprintf("; and %s that are missing there: %s", plain.Count(n, "commit"), strings.Join(commits, "; "))
 	}
 	if more := n - len(commits); more > 0 {
 		text += fmt.Sprintf("; and %d older ones", more)
@@ -459,7 +461,7 @@ func (v *Survey) remote(ctx context.Context, p *TagPlan, o Options) error {
 	}
 	var failed *git.Error
 	if err := v.Repo.Preview(ctx, v.Remote.Name, cmp.Or(p.Object, v.Head.Commit), p.Tag); errors.As(err, &failed) {
-		p.add("push", Warning, "", "%s would not take it now: %s", v.Remote.Name, strings.ReplaceAll(failed.Text, "\n", "; "))
+		p.add("push", Warning, "", "%s would reject it now: %s", v.Remote.Name, strings.ReplaceAll(failed.Text, "\n", "; "))
 	} else if errors.Is(err, git.ErrOffline) {
 		p.add("push", Warning, "", "%v", err)
 	} else if err != nil {

@@ -137,7 +137,7 @@ func TestProve(t *testing.T) {
 	}
 	emulated := run(sol, true, "PASSED", "PASSED")
 	if p := prove(sol); p.Run != nil || p.Seen == nil || p.Seen.ID != emulated ||
-		p.Failed != "run "+emulated+" was emulated, which is no proof of what a GPU does" {
+		p.Failed != "run "+emulated+" used the virtual GPU, which proves nothing about a GPU" {
 		t.Errorf("got %+v, want the emulated run as seen, and no proof", p)
 	}
 	if p := prove(sol); p.Broken != "" {
@@ -174,7 +174,8 @@ func TestProve(t *testing.T) {
 		}
 		return states
 	}
-	if got := states(false); !slices.Equal(got, []StepState{Todo}) || before.EdgeLack != "this content has not run on set edge" {
+	if got := states(false); !slices.Equal(got, []StepState{Todo}) || before.EdgeLack != "no run of this content on "+
+		"set edge" {
 		t.Errorf("got %v, %q, want the run that is to be done", got, before.EdgeLack)
 	}
 	wrong := run(sol, true, "PASSED", "RUNTIME_ERROR")

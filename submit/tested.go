@@ -47,7 +47,7 @@ func Prove(root string, sol *trace.Solution, workloads func(set string) ([]*trac
 	p := &Proof{}
 	edges, _ := workloads(data.EdgeSet)
 	if len(edges) > 0 {
-		p.EdgeLack = "this content has not run on set edge"
+		p.EdgeLack = "no run of this content on set edge"
 	}
 	hash, others := sol.Hash(), 0
 	for _, id := range ids {
@@ -84,7 +84,7 @@ func Prove(root string, sol *trace.Solution, workloads func(set string) ([]*trac
 		}
 		lacks := lacking(r, sol, name, set)
 		if lacks == "" && r.Run.Device.Emulated {
-			lacks = "was emulated, which is no proof of what a GPU does"
+			lacks = "used the virtual GPU, which proves nothing about a GPU"
 		}
 		if text := broken(r, sol); text != "" && p.Broken == "" {
 			p.Broken = fmt.Sprintf("run %s, of the same content, %s", id, text)
@@ -115,8 +115,8 @@ func Prove(root string, sol *trace.Solution, workloads func(set string) ([]*trac
 			p.Warnings = append(p.Warnings, "run "+p.Seen.ID+" "+fmt.Sprintf(format, args...))
 		}
 	}
-	warn(f.Solution != sol.Name, "was named %q, the submission is named %q", f.Solution, sol.Name)
-	warn(f.Author != sol.Author, "was by %q, the submission is by %q", f.Author, sol.Author)
+	warn(f.Solution != sol.Name, "had the name %q, now it is %q", f.Solution, sol.Name)
+	warn(f.Author != sol.Author, "had the author %q, now it is %q", f.Author, sol.Author)
 	return p, nil
 }
 
@@ -204,7 +204,7 @@ func (p *Proof) note(n *Note) {
 		n.Device += ", driver " + f.Device.Driver
 	}
 	if f.Device.Emulated {
-		n.Device = "emulated on " + n.Device
+		n.Device = "on the virtual GPU, " + n.Device
 	}
 }
 

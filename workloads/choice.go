@@ -36,7 +36,7 @@ func (c *Choice) Of(ws []*trace.Workload) ([]*trace.Workload, error) {
 			return nil, err
 		}
 		if ws = slices.DeleteFunc(ws, func(w *trace.Workload) bool { return !holds(w) }); len(ws) == 0 {
-			return nil, usage.Errorf("fisub dataset ls -v lists the axes", "--where %s: it holds for no workload", where)
+			return nil, usage.Errorf("fisub dataset ls -v lists the axes", "--where %s: no matching workload", where)
 		}
 	}
 	unused := slices.Clone(c.Prefixes)

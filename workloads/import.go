@@ -167,14 +167,14 @@ func (im *importer) definition(file string, named bool) error {
 	}
 	for _, part := range []string{def.Name, def.OpType} {
 		if !IsFile(part) {
-			im.note(file, fmt.Sprintf("left out: %q is no name for a file", part))
+			im.note(file, fmt.Sprintf("left out: %q cannot be a file name", part))
 			return nil
 		}
 	}
 	place := filepath.Join("definitions", def.OpType, def.Name+".json")
 	if first := im.defs[def.Name]; first != nil {
 		if !bytes.Equal(im.files[place], text) {
-			im.note(file, fmt.Sprintf("left out: %s has another definition %s", first.file, def.Name))
+			im.note(file, fmt.Sprintf("left out: %s has a different definition %s", first.file, def.Name))
 		}
 		return nil
 	}
@@ -241,7 +241,7 @@ func (im *importer) ask(def *trace.Definition, reference string, sizes ...map[st
 	err = json.Unmarshal(out, &a)
 	short := func(of []size) bool { return len(of) != len(q.Axes) }
 	if err != nil || len(a.Sizes) != len(sizes) || slices.ContainsFunc(a.Sizes, short) {
-		return a, fmt.Errorf("unexpected answer of Python: %.100q", out)
+		return a, fmt.Errorf("unexpected output of Python: %.100q", out)
 	}
 	return a, nil
 }
@@ -255,7 +255,7 @@ func (im *importer) express(def *trace.Definition) (changes, faults []string, er
 	told := func(format string, args ...any) { changes = append(changes, fmt.Sprintf(format, args...)) }
 	if def.OpType == "" {
 		def.OpType = "other"
-		told("it has no op_type, and is %q here", def.OpType)
+		told("no op_type: set to %q", def.OpType)
 	}
 	dropped := map[string]bool{}
 	for name, in := range def.Inputs.All() {
@@ -275,19 +275,19 @@ func (im *importer) express(def *trace.Definition) (changes, faults []string, er
 		switch {
 		case inPlace && in.Optional && (same || over == "out"):
 			dropped[over], out.Param = true, ""
-			told("the optional input %s is left out: the output %s goes there", over, name)
+			told("the optional input %s is left out: it would receive the output %s", over, name)
 		case inPlace:
 			out.Param = over
 			if same {
 				as = name + "_out"
-				told("the output %s, an input changed in place, is %s here", name, as)
+				told("the output %s, an input changed in place, is renamed to %s", name, as)
 			}
 		case out.Param != "":
 			out.Param = ""
-			told("the output %s is one of its own here: %s, which it is said to be, is no input", name, over)
+			told("the output %s becomes a separate output: its param %s is not an input", name, over)
 		}
 		if out.Optional {
-			told("the output %s, which may be absent, is always asked for here", name)
+			told("the optional output %s becomes required", name)
 		}
 		outputs.Set(as, out)
 	}
@@ -311,7 +311,7 @@ func (im *importer) express(def *trace.Definition) (changes, faults []string, er
 	for _, m := range []*trace.Map[trace.TensorSpec]{&inputs, &outputs} {
 		for name, spec := range m.All() {
 			if spec.Foreign != "" {
-				faults = append(faults, fmt.Sprintf("%s has dtype %s, which the format lacks", name, spec.Foreign))
+				faults = append(faults, fmt.Sprintf("%s has dtype %s, which the format does not support", name, spec.Foreign))
 			}
 		}
 	}
@@ -320,7 +320,7 @@ func (im *importer) express(def *trace.Definition) (changes, faults []string, er
 	}
 	if python.Run != "" {
 		def.Reference = strings.TrimRight(def.Reference, "\n") + "\n\n\n" + python.Run
-		told("its reference has no run: one is added that calls %s with the inputs by name", python.Calls)
+		told("its reference has no run: added one that calls %s with the inputs by name", python.Calls)
 	}
 	return changes, faults, nil
 }
@@ -333,7 +333,7 @@ func constAxes(def *trace.Definition, told func(format string, args ...any)) {
 				if _, ok := def.Axes.Get(axis); !ok {
 					if n, err := strconv.Atoi(axis); err == nil && n > 0 {
 						def.Axes.Set(axis, trace.Axis{Const: true, Value: n})
-						told("the size %d in a shape is an axis of that name here", n)
+						told("the size %d in a shape becomes an axis of that name", n)
 					}
 				}
 			}
@@ -346,7 +346,7 @@ func expressAxes(def *trace.Definition, told func(format string, args ...any), s
 	for name, axis := range def.Axes.All() {
 		switch {
 		case axis.Const && axis.Value == 0:
-			told("the const axis %s has no size, and is var here", name)
+			told("the const axis %s has no size: becomes var", name)
 		case axis.Expr != "":
 			of := sizes[0]
 			if sizes = sizes[1:]; of.Fault != "" {
@@ -355,10 +355,10 @@ func expressAxes(def *trace.Definition, told func(format string, args ...any), s
 			}
 			if of.Unknown == "" {
 				def.Axes.Set(name, trace.Axis{Const: true, Value: of.N, Description: axis.Description})
-				told("the axis %s, %s, is const %d here", name, axis.Expr, of.N)
+				told("the axis %s, %s, becomes const %d", name, axis.Expr, of.N)
 				continue
 			}
-			told("the axis %s, %s, is var here, with its size in each workload", name, axis.Expr)
+			told("the axis %s, %s, becomes var, with its size in each workload", name, axis.Expr)
 		default:
 			continue
 		}
@@ -368,7 +368,7 @@ func expressAxes(def *trace.Definition, told func(format string, args ...any), s
 		}
 		if !bound {
 			faults = append(faults,
-				fmt.Sprintf("the axis %s is in no input's shape, where the format takes its size from", name))
+				fmt.Sprintf("the axis %s is in no input's shape, so its size is unknown", name))
 		}
 		def.Axes.Set(name, trace.Axis{Description: axis.Description})
 	}
@@ -407,7 +407,7 @@ func (im *importer) workloads(file string) error {
 			def = im.beside(file)
 		}
 		if def == nil {
-			im.noteWorkload(file, "left out: its definition is not taken")
+			im.noteWorkload(file, "left out: its definition is left out")
 			continue
 		}
 		w, err := trace.DecodeDialectWorkload(t.Workload)
@@ -500,7 +500,8 @@ func (im *importer) workload(file string, w *pending) error {
 		inputs.Set(name, in)
 		switch in.Kind {
 		case trace.CustomInput:
-			return fmt.Errorf("input %s is made by the definition's function %s, which is not run", name, def.CustomInputs)
+			return fmt.Errorf("input %s is made by the definition's function %s, and fisub runs no code of a definition",
+				name, def.CustomInputs)
 		case trace.Safetensors:
 			if err := im.blob(file, in.Path); err != nil {
 				return fmt.Errorf("input %s: %w", name, err)
@@ -512,7 +513,7 @@ func (im *importer) workload(file string, w *pending) error {
 		return errors.Join(faults...)
 	}
 	if w.Tolerance != nil {
-		im.noteWorkload(file, "its tolerance is not taken: it is judged by the contest's rule")
+		im.noteWorkload(file, "its tolerance is ignored: the contest's rule applies")
 	}
 	name := def.Name + ".jsonl"
 	if base, ok := strings.CutSuffix(filepath.Base(file), ".ndjson"); ok {
@@ -531,7 +532,7 @@ func (im *importer) blob(file, path string) error {
 		return nil
 	}
 	if !filepath.IsLocal(path) {
-		return fmt.Errorf("%s leads out of the dataset", path)
+		return fmt.Errorf("%s is outside the dataset", path)
 	}
 	for _, root := range []string{im.root, filepath.Dir(file)} {
 		if st, err := os.Stat(filepath.Join(root, path)); err == nil && st.Mode().IsRegular() {
@@ -539,7 +540,7 @@ func (im *importer) blob(file, path string) error {
 			return nil
 		}
 	}
-	return errors.New("its file is not there")
+	return errors.New("missing file")
 }
 
 // write writes the dataset's files, or none if one exists with other content.
@@ -548,7 +549,7 @@ func (im *importer) write(dst string) error {
 	for _, place := range slices.Sorted(maps.Keys(im.files)) {
 		there, err := os.ReadFile(filepath.Join(dst, place))
 		if err == nil && !bytes.Equal(there, im.files[place]) {
-			faults = append(faults, fmt.Errorf("%s: there already, with other content", filepath.Join(dst, place)))
+			faults = append(faults, fmt.Errorf("%s: exists with other content", filepath.Join(dst, place)))
 		}
 	}
 	if len(faults) > 0 {

@@ -120,8 +120,8 @@ func TestImportProblem(t *testing.T) {
 	want := `p/definition.json: the size 3 in a shape is an axis of that name here
 p/definition.json: the axis m, 2*n+1, is var here, with its size in each workload
 p/workload.jsonl: left out: input y is made by the definition's function make, which is not run
-p/workload.jsonl: its tolerance is not taken: it is judged by the contest's rule
-p/workload.jsonl: left out: input y: its file is not there
+p/workload.jsonl: its tolerance is ignored: the contest's rule applies
+p/workload.jsonl: left out: input y: missing file
 p/workload.jsonl: left out: input y: ../q leads out of the dataset`
 	if got := notes(im, src); got != want || im.Workloads != 2 || im.Notes[2].Workloads != 2 {
 		t.Errorf("got %d workloads\n%s\nwant\n%s", im.Workloads, got, want)

@@ -262,7 +262,7 @@ func (d *Dataset) resolve(path string) (string, error) {
 func within(root, path string) (string, error) {
 	native := filepath.FromSlash(path)
 	if !filepath.IsLocal(native) || strings.ContainsRune(path, 0) {
-		return "", fmt.Errorf("path %q leads out of the dataset", path)
+		return "", fmt.Errorf("path %q is outside the dataset", path)
 	}
 	return filepath.Join(root, native), nil
 }
@@ -275,7 +275,7 @@ func (d *Dataset) given(name string, spec trace.TensorSpec, shape []int, source 
 	case source.Kind == trace.ScalarInput && spec.Scalar:
 		value := source.Value
 		if math.IsNaN(value.Float) || math.IsInf(value.Float, 0) {
-			return Input{}, fmt.Errorf("'%s' is %v: no trace can hold a number that is not finite", name, value.Float)
+			return Input{}, fmt.Errorf("'%s' is %v: traces can contain only finite numbers", name, value.Float)
 		}
 		return Input{Scalar: &value}, nil
 	case source.Kind == trace.ScalarInput:
@@ -342,7 +342,7 @@ func (d *Dataset) Verify(ctx context.Context, def *trace.Definition, ws []*trace
 		}
 		r := InputFaults{UUID: w.UUID}
 		if seen[w.UUID] {
-			r.Faults = append(r.Faults, errors.New("the uuid is that of another workload"))
+			r.Faults = append(r.Faults, errors.New("duplicate uuid"))
 		}
 		seen[w.UUID] = true
 		r.Faults = append(r.Faults, names(def, w)...)

@@ -21,7 +21,7 @@ func pagedFill(def *trace.Definition, axes map[string]int, name string, shape []
 	}
 	pages, page, topk := extent("num_pages"), extent("page_size"), extent("topk")
 	if pages < 1 || page < 1 || topk < 1 || pages > maxEntry/page {
-		return nil, fmt.Errorf("no entries can be chosen from %d pages of %d entries", pages, page)
+		return nil, fmt.Errorf("no valid entries in %d pages of %d entries", pages, page)
 	}
 	switch width := shape[len(shape)-1]; name {
 	case "sparse_indices":

@@ -152,7 +152,7 @@ func (d *Dataset) blobsOf(def *trace.Definition, ws []*trace.Workload) ([]*blob,
 			if i < 0 {
 				b.tensors = append(b.tensors, t)
 			} else if o := b.tensors[i]; o.dtype != t.dtype || !slices.Equal(o.shape, t.shape) {
-				return nil, fmt.Errorf("workload %s: '%s': tensor %q of %s is wanted as %v %v and as %v %v",
+				return nil, fmt.Errorf("workload %s: '%s': conflicting uses of tensor %q of %s: %v %v and %v %v",
 					w.UUID, name, t.key, b.path, o.dtype, o.shape, t.dtype, t.shape)
 			}
 		}

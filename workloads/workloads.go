@@ -84,7 +84,7 @@ func (e *NotFoundError) Error() string {
 func (e *NotFoundError) Advice() string {
 	switch {
 	case len(e.Track) > 0:
-		return "it is a track of the contest; its definitions are " + plain.List(e.Track, "and")
+		return "a track of the contest, with the definitions " + plain.List(e.Track, "and")
 	case len(e.Near) > 0:
 		return "did you mean " + plain.List(e.Near, "or") + "?"
 	}
@@ -247,7 +247,8 @@ func (d *Dataset) readDefinitions() error {
 			continue
 		}
 		if first, ok := places[def.Name]; ok {
-			faults = append(faults, fmt.Errorf("%s: Duplicate definition name: %s; the first is in %s", place, def.Name, first))
+			faults = append(faults, fmt.Errorf("%s: Duplicate definition name: %s; the first is in %s", place, def.Name,
+				first))
 			continue
 		}
 		places[def.Name], d.defs[def.Name] = place, def
@@ -330,7 +331,8 @@ func (d *Dataset) readFiles(of string) (map[string]map[string][]*trace.Workload,
 		}
 		for _, t := range traces {
 			if t.Solution != nil || t.Evaluation != nil {
-				faults = append(faults, fmt.Errorf("%s: workload %s: the line is the trace of a solution", place, t.Workload.UUID))
+				faults = append(faults, fmt.Errorf("%s: workload %s: the line is a trace of a solution", place,
+					t.Workload.UUID))
 				continue
 			}
 			if all[t.Definition] == nil {

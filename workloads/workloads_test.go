@@ -685,7 +685,7 @@ func TestVerifyNames(t *testing.T) {
 		{"axis 'n' is 0", "extra axis 'w'", "extra axis 'q'", "missing input 'y'",
 			"'s' is a scalar, the workload gives a random tensor", "extra input 'extra'"},
 		{"missing axis 'n'"},
-		{"the uuid is that of another workload"},
+		{"duplicate uuid"},
 		nil,
 	} {
 		var got []string

@@ -113,7 +113,7 @@ func Error(flags []cli.Flag, command string, err error) error {
 		return usage.Errorf(hint, "unknown flag %s%s", strings.Repeat("-", min(len(m[1]), 2)), m[1])
 	}
 	if m := noValue.FindStringSubmatch(err.Error()); m != nil {
-		return usage.Errorf(hint, "%s%s: its value is missing", strings.Repeat("-", min(len(m[1]), 2)), m[1])
+		return usage.Errorf(hint, "%s%s: missing value", strings.Repeat("-", min(len(m[1]), 2)), m[1])
 	}
 	if m := invalidValue.FindStringSubmatch(err.Error()); m != nil {
 		switch Named(flags, m[1]).(type) {
@@ -156,7 +156,7 @@ func Checked(c *cli.Command, action cli.ActionFunc) cli.ActionFunc {
 }
 
 func empty(place, fact string) error {
-	return usage.Errorf("is a variable of a script not set?", "%s: %s", place, fact)
+	return usage.Errorf("is a shell variable unset?", "%s: %s", place, fact)
 }
 
 // takes rejects arguments that c does not take. "A B [C...]" in its help means two or more.
@@ -164,7 +164,7 @@ func takes(c *cli.Command, args []string) error {
 	for _, arg := range args {
 		if strings.HasPrefix(arg, "-") && arg != "-" && !c.SkipFlagParsing {
 			return usage.Errorf("put flags before --; a file whose name begins with a dash is ./"+arg,
-				"%s: %s stands behind --", c.Name, arg)
+				"%s: flag %s after --", c.Name, arg)
 		}
 	}
 	words := strings.Fields(c.ArgsUsage)

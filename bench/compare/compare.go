@@ -155,11 +155,11 @@ func Runs(a, b *runs.Run, threshold float64) (*Result, error) {
 		}
 		switch {
 		case r.Running:
-			res.Warnings = append(res.Warnings, fmt.Sprintf("run %s is still going on", r.ID))
+			res.Warnings = append(res.Warnings, fmt.Sprintf("run %s is still running", r.ID))
 		case r.Run == nil:
-			res.Warnings = append(res.Warnings, fmt.Sprintf("run %s has no run.json: what ran on which GPU is unknown", r.ID))
+			res.Warnings = append(res.Warnings, fmt.Sprintf("run %s has no run.json: its solution and GPU are unknown", r.ID))
 		case r.State() == "killed", r.State() == "incomplete":
-			res.Warnings = append(res.Warnings, fmt.Sprintf("run %s did not come to its end", r.ID))
+			res.Warnings = append(res.Warnings, fmt.Sprintf("run %s is incomplete", r.ID))
 		}
 	}
 	apart, err := res.conditions(a, b)
@@ -207,8 +207,8 @@ func Runs(a, b *runs.Run, threshold float64) (*Result, error) {
 		res.Ratio = interval(math.Exp(sum/float64(res.Timed)), logs)
 	}
 	if inA, inB := len(res.Rows)-len(b.Rows), len(res.Rows)-len(a.Rows); inA+inB > 0 {
-		res.Warnings = append(res.Warnings, fmt.Sprintf("the workloads are not the same: %d in both runs, %d in A alone, %d "+
-			"in B alone", len(b.Rows)-inB, inA, inB))
+		res.Warnings = append(res.Warnings, fmt.Sprintf("different workloads: %d in both runs, %d only in A, %d only in B",
+			len(b.Rows)-inB, inA, inB))
 	}
 	res.ScoreA, res.ScoreB = score.results(a, b)
 	if a.Run != nil && a.Run.Baseline != nil {
@@ -284,10 +284,10 @@ func compareRow(a, b *runs.Row, threshold float64) (row Row, ratios []float64) {
 	passedA, passedB := row.A.Status == string(trace.Passed), row.B.Status == string(trace.Passed)
 	switch {
 	case b == nil:
-		row.Why = "A has it alone"
+		row.Why = "only in A"
 		return row, nil
 	case a == nil:
-		row.Why = "B has it alone"
+		row.Why = "only in B"
 		return row, nil
 	case row.A.Status == "" || row.B.Status == "":
 		row.Why = "not judged"
@@ -305,7 +305,7 @@ func compareRow(a, b *runs.Row, threshold float64) (row Row, ratios []float64) {
 		row.Why = "not timed"
 		return row, nil
 	case a.Axes != nil && b.Axes != nil && !maps.Equal(a.Axes, b.Axes):
-		row.Why = "its axes are not the same"
+		row.Why = "different axes"
 		return row, nil
 	}
 	p, warnings := stats.Same(a.Samples.TrialsNS, b.Samples.TrialsNS)
@@ -315,7 +315,7 @@ func compareRow(a, b *runs.Row, threshold float64) (row Row, ratios []float64) {
 		disturbed []string
 	}{{"A", a.Samples.Disturbed}, {"B", b.Samples.Disturbed}} {
 		for _, d := range s.disturbed {
-			row.Warnings = append(row.Warnings, fmt.Sprintf("the timings of %s are in doubt: %s", s.name, d))
+			row.Warnings = append(row.Warnings, fmt.Sprintf("unreliable timings of %s: %s", s.name, d))
 		}
 	}
 	ratios = draw(newPool(a.Samples.TrialsNS), newPool(b.Samples.TrialsNS), row.UUID)
@@ -339,7 +339,7 @@ func clocks(a, b *event.Stamp) string {
 	if !differ(x.SMClockMHz, y.SMClockMHz) && !differ(x.MemoryClockMHz, y.MemoryClockMHz) {
 		return ""
 	}
-	return fmt.Sprintf("the clocks of SM and memory were %d and %d MHz for A, %d and %d MHz for B, and they had been set",
+	return fmt.Sprintf("the SM and memory clocks were locked at %d and %d MHz for A, %d and %d MHz for B",
 		x.SMClockMHz, x.MemoryClockMHz, y.SMClockMHz, y.MemoryClockMHz)
 }
 
@@ -483,7 +483,7 @@ func (r *Result) conditions(a, b *runs.Run) (apart string, err error) {
 	timerA, timerB := timers(a), timers(b)
 	mixed := strings.Contains(timerA, " and ")
 	if timerA != "" && timerB != "" && (timerA != timerB || mixed) {
-		return "", &MismatchError{"what they were timed with", timerA, timerB}
+		return "", &MismatchError{"the timer", timerA, timerB}
 	}
 	if a.Run == nil || b.Run == nil {
 		return "", nil
@@ -506,7 +506,7 @@ func (r *Result) conditions(a, b *runs.Run) (apart string, err error) {
 		{"the version of fisub", x.Fisub, y.Fisub},
 	} {
 		if c.A != c.B {
-			r.Warnings = append(r.Warnings, fmt.Sprintf("%s is not the same: %s and %s", c.What, c.A, c.B))
+			r.Warnings = append(r.Warnings, fmt.Sprintf("%s differs: %s and %s", c.What, c.A, c.B))
 		}
 	}
 	if x, y := x.Device.Driver, y.Device.Driver; x != y {

@@ -188,7 +188,7 @@ func TestDifferentWorkloads(t *testing.T) {
 	for _, row := range res.Rows {
 		got += fmt.Sprintf("%s %s %s; ", row.UUID, row.Verdict, row.Why)
 	}
-	if want := "w0 not comparable A has it alone; w1 same ; other not comparable B has it alone; "; got != want {
+	if want := "w0 not comparable only in A; w1 same ; other not comparable only in B; "; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 	if len(res.Warnings) != 3 || res.Warnings[0] != "run a is still going on" ||
@@ -217,7 +217,7 @@ func TestApart(t *testing.T) {
 		{"clocks", func(b *runs.Run) { clocks(b, 1200, true) }, Slower, NotComparable, set, set + " on 1 of 2 workloads"},
 		{"power", func(b *runs.Run) { clocks(b, 1200, false) }, Slower, Slower, "", ""},
 		{"set to what they were", func(b *runs.Run) { clocks(b, 1975, true) }, Slower, Slower, "", ""},
-		{"axes", func(b *runs.Run) { b.Rows[1].Axes = map[string]int{"n": 2} }, Slower, Slower, "its axes are not the same", ""},
+		{"axes", func(b *runs.Run) { b.Rows[1].Axes = map[string]int{"n": 2} }, Slower, Slower, "different axes", ""},
 	} {
 		a, b := gpu().run("a", 2, 1), gpu().run("b", 2, 1.2)
 		a.Rows[1].Axes = map[string]int{"n": 1}

@@ -94,7 +94,7 @@ func Compiler(ctx context.Context, kind string, opts *device.Options, sol *trace
 		if missing, ok := errors.AsType[*nvcc.MissingError](err); !ok || missing.NoCXX() {
 			return nil, usage.Invalid(err)
 		}
-		term.Note("compiler   none here: fetching nvcc and TVM-FFI from PyPI into %s", opts.CacheDir)
+		term.Note("compiler   not installed: fetching nvcc and TVM-FFI from PyPI into %s", opts.CacheDir)
 		if err := nvcc.Install(ctx, opts.CacheDir, func(string, int64, int64) {}); err != nil {
 			return nil, usage.Invalid(err)
 		}
@@ -140,18 +140,19 @@ func FetchTriton(ctx context.Context, kind, root string, progress func(name stri
 	}
 	pip := t.Python + " -m pip install triton==" + pyworker.Contest
 	if kind == "cuda" {
-		term.Warn(fmt.Sprintf("%s; the contest has %s: verdicts and times may differ", has, pyworker.Contest), pip)
+		term.Warn(fmt.Sprintf("%s; the contest uses %s: verdicts and times may differ", has, pyworker.Contest), pip)
 		return nil
 	}
 	if c, ok := nvcc.Triton(t.Tag); ok {
-		term.Note("compiler   %s: fetching the contest's %s from PyPI into %s (%d MB; unpacked %d MB)", has, pyworker.Contest,
+		term.Note("compiler   %s: fetching the contest's %s from PyPI into %s (%d MB; unpacked %d MB)", has,
+			pyworker.Contest,
 			root, c.Bytes/1e6, nvcc.TritonUnpacked/1e6)
 	}
 	if err := nvcc.InstallTriton(ctx, root, t.Tag, progress); err != nil {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		term.Warn(fmt.Sprintf("%s; the contest has %s, which cannot be used: %v", has, pyworker.Contest, err),
+		term.Warn(fmt.Sprintf("%s; the contest uses %s, which is unavailable: %v", has, pyworker.Contest, err),
 			"fisub toolchain install fetches it; or "+pip)
 	}
 	return nil
@@ -199,10 +200,10 @@ func cramped() error {
 		unit     string
 		hint     string
 	}{
-		{unix.RLIMIT_AS, "address space", 4 << 20, "KiB", "ulimit -v unlimited, here or where it is limited: in startup " +
-			"files of the shell, or by a batch system"},
-		{unix.RLIMIT_NOFILE, "open files", 128, "", "ulimit -n 1024, here or where it is limited: in startup files of the " +
-			"shell, or by a batch system"},
+		{unix.RLIMIT_AS, "address space", 4 << 20, "KiB", "ulimit -v unlimited, here or in the shell's startup files or " +
+			"the batch system"},
+		{unix.RLIMIT_NOFILE, "open files", 128, "", "ulimit -n 1024, here or in the shell's startup files or the batch " +
+			"system"},
 	} {
 		var now unix.Rlimit
 		if err := unix.Getrlimit(l.resource, &now); err != nil {

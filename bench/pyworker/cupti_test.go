@@ -162,7 +162,7 @@ func TestFakeCUPTIErrors(t *testing.T) {
 		{"drops", "cupti: 3 records were lost"},
 		{"zero", "cupti: a kernel was recorded without its time"},
 		{"backwards", "cupti: a kernel was recorded from "},
-		{"strangers", "cupti: this version's records are not understood"},
+		{"strangers", "cupti: unknown version of CUPTI's records"},
 	} {
 		body := first + "    os.environ['FAKE_CUPTI'] = '" + tc.wrong + "'\n"
 		if tc.wrong == "subscribed" || tc.wrong == "privileges" { // must be in force before the first call

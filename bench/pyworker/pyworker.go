@@ -230,7 +230,7 @@ func Find(ctx context.Context) (string, error) {
 	switch {
 	case without != "":
 		return without, &worker.Error{Kind: worker.Machine, Code: "no-torch",
-			Hint: "pip install torch, or set FISUB_PYTHON to a Python that has it",
+			Hint: "pip install torch, or set FISUB_PYTHON to a Python with torch",
 			Text: fmt.Sprintf("python: %s is not Python 3.9 or later with torch", without)}
 	case os.Getenv("FISUB_PYTHON") != "":
 		return "", &worker.Error{Kind: worker.Machine, Code: "no-python", Hint: noPython,

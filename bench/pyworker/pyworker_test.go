@@ -343,7 +343,7 @@ func TestLacking(t *testing.T) {
 		{"a graph", head + "    def deeper():\n        torch.cuda.CUDAGraph()\n    deeper()\n", worker.Lacking,
 			[]string{"lacks torch.cuda.CUDAGraph"}},
 		{"what torch has for a GPU only", head + "    print(1)\n" +
-			"    torch._C._cuda_setDevice(0)\n", worker.Lacking, []string{"it asks for a GPU"}},
+			"    torch._C._cuda_setDevice(0)\n", worker.Lacking, []string{"it needs a GPU"}},
 		{"a library", "import ctypes\nctypes.CDLL('libnvrtc.so')\n" + head, worker.Lacking,
 			[]string{"libnvrtc.so", "(main.py:2)"}},
 		{"a package of the image", "import deep_gemm.part\n" + head + "    deep_gemm.part.f(x)\n", worker.Lacking,
@@ -355,7 +355,7 @@ func TestLacking(t *testing.T) {
 			[]string{"has no cudnn", "without it: ValueError: odd"}},
 		{"nvcc in a message", head + "    raise ValueError('nvcc said no')\n", worker.Call, []string{"ValueError: nvcc said no"}},
 		{"no nvcc", head + "    raise FileNotFoundError(2, 'No such file or directory', '/usr/bin/nvcc')\n", worker.Lacking,
-			[]string{"it asks for a GPU"}},
+			[]string{"it needs a GPU"}},
 		{"a lost header", head + "    raise RuntimeError('nvcc\\na.cu:3:10: fatal error: include/utils.h: No such file or directory')\n", worker.Call,
 			[]string{"include/utils.h"}},
 		{"a header of CUTLASS", head + "    raise RuntimeError('nvcc\\na.cu:3:10: fatal error: cutlass/gemm.h: No such file or directory')\n",

@@ -116,7 +116,7 @@ func TestTriton(t *testing.T) {
 		{"compiled only", "def run(x, c, y, total):\n    k = scale.warmup(x, y, 3, c, BLOCK=4, BEHIND=0, grid=(1,))\n" +
 			"    assert k.metadata.target.arch == 100\n" + scaled + total, "", "", []float32{5, -10, 150}},
 		{"a graph", "def run(x, c, y, total):\n    torch.cuda.CUDAGraph()\n", worker.Lacking,
-			"the virtual GPU lacks torch.cuda.CUDAGraph", nil},
+			"the virtual GPU does not support torch.cuda.CUDAGraph", nil},
 		{"tuned, with halves", "@triton.autotune(configs=[triton.Config({'AT': 0}), triton.Config({'AT': 2})], key=['n'])\n" +
 			"@triton.jit\ndef half(x, y, n, c, AT: tl.constexpr):\n    i = AT + tl.arange(0, 2)\n" +
 			"    tl.store(y + i, tl.load(x + i, mask=i < n) * c, mask=i < n)\n" +

@@ -39,7 +39,7 @@ SHARED = 232448  # per block of a B200, in bytes
 MULTIPROCESSORS, L2_BYTES, MEMORY = 148, 126 << 20, 192 << 30
 PTX_VERSION = 87
 TUNING = 90  # seconds per call for trying configurations of autotuned kernels
-ALLOCATED = "memory that the submission has allocated"
+ALLOCATED = "memory allocated by the submission"
 DIFFERENT = 0.02  # of the largest value: more than a different order of sums causes
 
 
@@ -134,7 +134,7 @@ class Machine:
         if not os.path.exists(self.library):
             raise Lacking("this fisub is built without the virtual GPU for Python")
         if error := self.lib.fisub_home(self.cache.encode(), ctypes.byref(home)):
-            raise Lacking(f"CUDA cannot be built here: {self.text(error)}; fisub toolchain install fetches nvcc")
+            raise Lacking(f"cannot build CUDA: {self.text(error)}; fisub toolchain install fetches nvcc")
         home = self.text(home.value)
         self.log = os.path.join(tempfile.mkdtemp(), "nvcc")
         os.environ.update(CUDA_HOME=home, CUDA_PATH=home, TVM_FFI_CUDA_ARCH_LIST="10.0", FISUB_COMPILER_LOG=self.log,
@@ -142,7 +142,7 @@ class Machine:
         os.environ["PATH"] = os.pathsep.join(  # a virtual environment has its own ninja
             [os.path.join(home, "bin"), os.environ.get("PATH", os.defpath), os.path.dirname(sys.executable)])
         if shutil.which("ninja") is None:
-            raise Lacking("CUDA cannot be built here: ninja is not on PATH")
+            raise Lacking("cannot build CUDA: ninja is not on PATH")
         return home
 
     @contextlib.contextmanager
@@ -210,7 +210,7 @@ class Machine:
             ptx = ptx.encode()
         error = self.lib.fisub_load(ptx, ctypes.byref(kernel), ctypes.byref(params))
         if error:
-            self.stop(Lacking(f"the virtual GPU lacks what this PTX has: {self.text(error)}"))
+            self.stop(Lacking(f"the virtual GPU does not support this PTX: {self.text(error)}"))
         return kernel.value, params.value
 
     def bounds(self, tensor, name):
@@ -267,7 +267,7 @@ def scalar(kind, value):
     elif kind == "fp64":
         data = struct.pack("<d", value)
     else:
-        raise Lacking(f"the virtual GPU lacks arguments of Triton's type {kind}")
+        raise Lacking(f"the virtual GPU does not support arguments of Triton's type {kind}")
     return int.from_bytes(data, "little")
 
 
@@ -309,7 +309,7 @@ def install(machine):
                     return compiles(src, metadata)
                 except Exception as e:
                     if stage == "cubin" and not isinstance(e, PTXASError):
-                        machine.stop(Lacking(f"Triton's ptxas does not run: {e}"))
+                        machine.stop(Lacking(f"cannot run Triton's ptxas: {e}"))
                     machine.refused = e
                     raise
 
@@ -322,7 +322,7 @@ def install(machine):
     class Launcher:
         def __init__(self, src, metadata):
             if not hasattr(src, "fn"):
-                raise Lacking("the virtual GPU lacks kernels that are given as intermediate code")
+                raise Lacking("the virtual GPU does not support kernels in intermediate code")
             self.src, self.metadata = src, metadata
             self.number = None  # on the virtual GPU, after the first launch
 
@@ -335,7 +335,7 @@ def install(machine):
                 with contextlib.redirect_stdout(None):  # the first compilation has already printed its output
                     self.kernel = triton.compile(src, target=GPUTarget("cuda", EXECUTED, 32), options=options)
             except Exception as e:
-                machine.stop(Lacking(f"Triton compiles {src.fn.__name__} for a B200, but not for what the virtual GPU executes: {e}"))
+                machine.stop(Lacking(f"Triton compiles {src.fn.__name__} for a B200, but not for the virtual GPU: {e}"))
             self.number, self.count = machine.load(self.kernel.asm["ptx"])
             self.kinds = [(name, kind) for name, kind in zip(src.fn.arg_names, src.signature.values())]
 
@@ -397,7 +397,7 @@ def install(machine):
                             tensors.append((scratch, "scratch memory"))
                             values.append(scratch.data_ptr() if size else 0)
                     if len(values) != self.count:
-                        raise Lacking(f"the virtual GPU lacks the arguments of {self.src.fn.__name__}: {len(values)}, not {self.count}")
+                        raise Lacking(f"the virtual GPU does not support the arguments of {self.src.fn.__name__}: {len(values)}, not {self.count}")
                     if machine.tuning:
                         machine.tuning.keep(tensors)
                     machine.launch(self.number, grid, 32 * meta.num_warps, meta.shared, values, tensors)
@@ -572,7 +572,7 @@ class Tuning:
             print(f"autotune: {self.name}: the results of {self.configs[self.times.index(min(self.times))]} differ from most others' by "
                   f"{1 / worst - 1:.3g} of the largest: these are judged", file=sys.stderr)
         if self.left:
-            print(f"autotune: {self.name}: {self.left} configurations were not run: {TUNING} s have passed", file=sys.stderr)
+            print(f"autotune: {self.name}: {self.left} configurations were not run within {TUNING} s", file=sys.stderr)
 
     def distances(self):
         """Returns the distance of each configuration's results from the median."""
@@ -867,7 +867,7 @@ class Extensions:
     def module(self, module):
         def wrapped(value, name):
             if isinstance(value, type):
-                raise Lacking(f"the virtual GPU lacks {name}, a class of an extension")
+                raise Lacking(f"the virtual GPU does not support {name}, a class of an extension")
             return functools.wraps(value)(lambda *args, **kwargs: self.call(value, args, kwargs)) if callable(value) else value
 
         class Module(types.ModuleType):
@@ -959,7 +959,7 @@ def extend(machine):
             given = signature.bind(*args, **kwargs)
             given.apply_defaults()
             if not given.arguments["is_python_module"] or given.arguments.get("is_standalone"):
-                raise Lacking(f"the virtual GPU lacks {build.__name__} of what is no Python module")
+                raise Lacking(f"the virtual GPU does not support {build.__name__} without a Python module")
             cpp_extension.CUDA_HOME = machine.home
             with machine.building(), loading(), alone(given.arguments["build_directory"]):
                 paths = given.arguments["extra_include_paths"] or []
@@ -1081,7 +1081,7 @@ class Pretence(TorchFunctionMode):
             result = func(*args, **kwargs)
         except (AttributeError, RuntimeError, TypeError):
             if any(isinstance(v, StandIn) for v in (*args, *kwargs.values())):
-                raise Lacking(f"the virtual GPU lacks {getattr(func, '__name__', func)} of a stream or an event") from None
+                raise Lacking(f"the virtual GPU does not support {getattr(func, '__name__', func)} of a stream or an event") from None
             raise
         if isinstance(result, (torch.Tensor, list, tuple)):
             given = list(tensors_of((args, kwargs)))
@@ -1172,7 +1172,7 @@ class StandIn:
 
     def __getattr__(self, name):
         if not name.startswith("__") and (self.real is None or hasattr(self.real, name)):
-            raise Lacking(f"the virtual GPU lacks {type(self).__name__}.{name} of torch.cuda")
+            raise Lacking(f"the virtual GPU does not support {type(self).__name__}.{name} of torch.cuda")
         raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
 
 
@@ -1338,7 +1338,7 @@ def stub(package, text):
 
 def lacking(name):
     def raises(*args, **kwargs):
-        raise Lacking(f"the virtual GPU lacks {name}")
+        raise Lacking(f"the virtual GPU does not support {name}")
 
     return raises
 

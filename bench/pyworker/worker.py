@@ -91,14 +91,14 @@ def missing_header(text):
 
 
 HINTS = {  # by the code of a Failure
-    "no-dependency": "install it, for the Python that is named, or set FISUB_PYTHON to one that has it",
-    "no-gpu": "nvidia-smi shows what the driver sees; --device emu runs on the CPU",
+    "no-dependency": "install it for that Python, or set FISUB_PYTHON to one with it",
+    "no-gpu": "nvidia-smi lists the driver's GPUs; --device emu runs on the CPU",
     "no-ninja": "pip install ninja, and put its folder on PATH",
     "no-ordinal": "--device cuda:0 is the first GPU",
-    "no-tilelang": "pip install tilelang, for the Python that is named, or set FISUB_PYTHON to another one",
-    "no-torch": "pip install torch, or set FISUB_PYTHON to a Python that has it",
-    "no-torch-cuda": "install a torch with CUDA, or set FISUB_PYTHON to a Python that has one; --device emu runs on the CPU",
-    "no-triton": "pip install triton==3.6.0, for the Python that is named, or set FISUB_PYTHON to another one",
+    "no-tilelang": "pip install tilelang for that Python, or set FISUB_PYTHON to another one",
+    "no-torch": "pip install torch, or set FISUB_PYTHON to a Python with torch",
+    "no-torch-cuda": "install a torch with CUDA, or set FISUB_PYTHON to a Python with one; --device emu runs on the CPU",
+    "no-triton": "pip install triton==3.6.0 for that Python, or set FISUB_PYTHON to another one",
     "no-vgpu": "build fisub with scripts/build",
 }
 
@@ -123,7 +123,7 @@ def describe(e):
     try:
         text = str(e)
     except BaseException:
-        text = "(its message cannot be had)"
+        text = "(no message)"
     return f"{type(e).__name__}: {text}" if text else type(e).__name__
 
 
@@ -181,7 +181,7 @@ def excuse(failure, device):
     the virtual GPU."""
     e = failure.__cause__
     if isinstance(e, PermissionError) and e.filename is not None and os.environ.get("FISUB_CONFINED"):
-        return Failure("lacking", "fisub lets a solution write to temporary files and compilers' caches only, "
+        return Failure("lacking", "solutions may write only to temporary files and compilers' caches, "
                        f"not to {e.filename!r} ({place(e)})", failure.log)
     if not device.emulated:
         return failure
@@ -200,14 +200,14 @@ def excuse(failure, device):
         return Failure("lacking", f"{'; '.join(missing)}; without it: {failure.text} ({place(e)})", failure.log)
     said = failure.text + "\n" + failure.log + (device.machine.said() if device.vgpu else "")
     if header := missing_header(said):
-        return Failure("lacking", f"the virtual GPU's build lacks the header {header} ({place(e)})", failure.log)
+        return Failure("lacking", f"the virtual GPU's build has no header {header} ({place(e)})", failure.log)
     if device.vgpu and (missing := device.vgpu.stand_in(e)):
-        return Failure("lacking", f"the virtual GPU lacks {missing}: {failure.text} ({place(e)})", failure.log)
+        return Failure("lacking", f"the virtual GPU does not support {missing}: {failure.text} ({place(e)})", failure.log)
     if "Error building extension" in failure.text and not own_error(said, device.cache):
-        return Failure("lacking", f"its extension of torch cannot be built here: {describe(e).splitlines()[0][:200]} ({place(e)})", failure.log)
+        return Failure("lacking", f"cannot build its torch extension: {describe(e).splitlines()[0][:200]} ({place(e)})", failure.log)
     if COMPILER.search(said) or not NO_GPU.search(failure.text.rpartition(" from sources: ")[2]):  # after the solution's name
         return failure
-    return Failure("lacking", f"it asks for a GPU, and here is none: {failure.text} ({place(e)})", failure.log)
+    return Failure("lacking", f"it needs a GPU, and this machine has none: {failure.text} ({place(e)})", failure.log)
 
 
 def other_triton(e, text):
@@ -220,7 +220,7 @@ def other_triton(e, text):
     inside = tb is not None and tb.tb_frame.f_code.co_filename.startswith(folder + os.sep)
     if not text and not inside and not (isinstance(e, (AttributeError, ImportError)) and re.search(r"\btriton\b", describe(e))):
         return ""
-    return (f"{text or f'{place(e)}: {describe(e)}'}: by Triton {has}; the contest has {TRITON}, which "
+    return (f"{text or f'{place(e)}: {describe(e)}'}: by Triton {has}; the contest uses {TRITON}, which "
             "fisub toolchain install fetches")
 
 

@@ -149,7 +149,7 @@ func textHash(text string) string {
 func Run(ctx context.Context, def *trace.Definition, inputs []workloads.Input) ([]*tensor.Tensor, error) {
 	f := familyOf(def)
 	if f == nil {
-		return nil, fmt.Errorf("reference: definition %s is not of a family with a reference in Go", def.Name)
+		return nil, fmt.Errorf("reference: no reference in Go for definition %s", def.Name)
 	}
 	in, err := newArguments(def, inputs)
 	if err == nil {

@@ -151,7 +151,7 @@ func (h *History) family(arg string) (run *Brief, family []*Brief, err error) {
 	}
 	i := slices.IndexFunc(h.Runs, func(b *Brief) bool { return b.family != "" && (arg == "" || b.ID == arg) })
 	if i < 0 {
-		return nil, nil, usage.Errorf("a run counts that has ended, was timed on a GPU, and passed without a finding",
+		return nil, nil, usage.Errorf("only complete runs on a GPU that passed without a finding count",
 			"%s", strings.TrimSpace("no best run "+arg))
 	}
 	run = h.Runs[i]
@@ -180,7 +180,7 @@ func (h *History) BestBeside(arg string) (*Brief, error) {
 	}
 	others := slices.DeleteFunc(family, func(b *Brief) bool { return b.ContentHash == run.ContentHash })
 	if len(others) == 0 {
-		return nil, usage.Errorf("", "--best: no run of other sources can be compared with %s", run.ID)
+		return nil, usage.Errorf("", "--best: no comparable run of other sources for %s", run.ID)
 	}
 	return best(others), nil
 }

@@ -71,7 +71,7 @@ func (r *Run) Passed() (passed, total int) {
 // verdicts.
 func (r *Run) PassedText(after string) string {
 	if r.Bare && !slices.ContainsFunc(r.Rows, func(row Row) bool { return row.Evaluated != nil }) {
-		return "verdicts not kept"
+		return "no verdicts stored"
 	}
 	passed, total := r.Passed()
 	return fmt.Sprintf("%d of %d%s", passed, total, after)
@@ -80,8 +80,9 @@ func (r *Run) PassedText(after string) string {
 // Emit replays the run: one event per recorded item, in order, with the totals at the end of a finished run.
 func (r *Run) Emit(s *event.Stream) {
 	for _, p := range r.Places {
-		s.Emit(event.Event{Type: event.TypeJob, Place: p.Name, JobState: &event.JobChange{Phase: "running", Device: &p.Device,
-			Host: &p.Host}})
+		s.Emit(event.Event{Type: event.TypeJob, Place: p.Name, JobState: &event.JobChange{Phase: "running",
+			Device: &p.Device,
+			Host:   &p.Host}})
 	}
 	if r.Run != nil {
 		s.Emit(event.Event{Type: event.TypeRun, Run: r.Run})
@@ -109,11 +110,11 @@ func (r *Run) Emit(s *event.Stream) {
 
 var (
 	// ErrEmpty means that a run left no complete event.
-	ErrEmpty = hint.Wrap(errors.New("killed before its first event"), "nothing of it is left: start a new run")
+	ErrEmpty = hint.Wrap(errors.New("killed before its first event"), "start a new run")
 	// ErrRunning means that another process is writing the run's folder.
-	ErrRunning = hint.Wrap(errors.New("still going on in another process"), "wait for it, or end that process")
+	ErrRunning = hint.Wrap(errors.New("running in another process"), "wait for it, or kill that process")
 	// ErrNoRun means that a folder is not a run's.
-	ErrNoRun = hint.Wrap(errors.New("neither events.jsonl nor samples.jsonl in it"), "fisub runs ls lists the runs")
+	ErrNoRun = hint.Wrap(errors.New("no events.jsonl and no samples.jsonl"), "fisub runs ls lists the runs")
 )
 
 // Read reads the run folder at path: its events or, without events, samples.jsonl with traces.jsonl and run.json, if
@@ -159,13 +160,13 @@ func running(f *os.File) bool {
 type NothingError struct{ ID, Ending string }
 
 func (e *NothingError) Error() string {
-	return "run " + e.ID + ": nothing has run: " + plain.Line(e.Ending)
+	return "run " + e.ID + ": no workload has run: " + plain.Line(e.Ending)
 }
 func (e *NothingError) Unwrap() error { return ErrEmpty }
 
 // Advice returns the hint of the error.
 func (e *NothingError) Advice() string {
-	return "fisub remote logs " + e.ID + " shows what the host said"
+	return "fisub remote logs " + e.ID + " shows the host's output"
 }
 
 // maxHeader is the largest run.json that Header reads, in bytes.
@@ -191,7 +192,7 @@ func Header(path string) (*event.Run, error) {
 
 // damaged adds a hint to the error of a line that cannot be decoded.
 func damaged(err error) error {
-	return hint.Wrap(err, "that file is damaged, by another program or its disk: start a new run")
+	return hint.Wrap(err, "the file is damaged: start a new run")
 }
 
 func name(path string) string {
@@ -210,7 +211,7 @@ func replay(f *os.File, id string) (r *Run, whole int64, err error) {
 			return damaged(err)
 		}
 		if e.Run != nil && e.Run.Schema != "" && e.Run.Schema != event.Schema {
-			return fmt.Errorf("the run has schema %.40q, and this fisub knows %s only: take fisub %.40q", e.Run.Schema,
+			return fmt.Errorf("unknown schema %.40q (this fisub reads %s): use fisub %.40q", e.Run.Schema,
 				event.Schema, e.Run.Fisub)
 		}
 		r.Add(&e)

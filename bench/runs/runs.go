@@ -64,8 +64,7 @@ func New(root, id string) *Folder {
 func (f *Folder) open() error {
 	err := f.openFiles()
 	if errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS) || errors.Is(err, syscall.ENOTDIR) {
-		return hint.Wrap(err, "a run is kept in "+Dir+", next to config.toml: make it a folder that you can write to, or "+
-			"work in a copy")
+		return hint.Wrap(err, "runs are stored in "+Dir+", next to config.toml: make it writable, or work in a copy")
 	}
 	return err
 }

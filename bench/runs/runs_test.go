@@ -94,7 +94,7 @@ func TestNoVerdict(t *testing.T) {
 	s := event.NewStream(f.Record)
 	s.Emit(event.Event{Type: event.TypeRun, Run: &event.Run{Schema: event.Schema, Workloads: []event.WorkloadRef{{UUID: "u1"}}}})
 	s.Emit(event.Event{Type: event.TypeFailed, Workload: "u1",
-		Message: &event.Message{Text: "the virtual GPU lacks tcgen05.ld (kernel.cu:212)", Log: "frames"}})
+		Message: &event.Message{Text: "the virtual GPU does not support tcgen05.ld (kernel.cu:212)", Log: "frames"}})
 	s.Emit(event.Event{Type: event.TypeDone, Done: &event.Done{Missing: 1}})
 	if err := errors.Join(s.Err(), f.Close()); err != nil {
 		t.Fatal(err)
@@ -112,7 +112,7 @@ func TestNoVerdict(t *testing.T) {
 	}
 	defer f.Close()
 	if r.State() != "incomplete" || len(r.Rows) != 1 || r.Rows[0].Evaluated != nil || r.Rows[0].Failed == nil ||
-		r.Rows[0].Failed.Text != "the virtual GPU lacks tcgen05.ld (kernel.cu:212)" || r.Done.Missing != 1 {
+		r.Rows[0].Failed.Text != "the virtual GPU does not support tcgen05.ld (kernel.cu:212)" || r.Done.Missing != 1 {
 		t.Errorf("got %+v, %+v", r, r.Rows)
 	}
 	if got := read(t, f, tracesFile) + read(t, f, log); got != "frames" {

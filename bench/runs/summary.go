@@ -64,8 +64,8 @@ func (r *Row) Passed() bool { return r.Evaluated != nil && r.Evaluated.Passed() 
 
 func (r *Row) retract(why *event.Finding) {
 	r.Evaluated, r.Samples = nil, nil
-	r.Failed = &event.Message{Text: "its verdict is not to be believed: " + why.Text,
-		Hint: "something has written to the run that was not the judge: fisub help trust"}
+	r.Failed = &event.Message{Text: "untrusted verdict: " + why.Text,
+		Hint: "another program has written to the run: fisub help trust"}
 	r.Findings = append(r.Findings, *why)
 }
 
@@ -181,7 +181,7 @@ func (s *Summary) Add(e *event.Event) {
 		s.Warnings = append(s.Warnings, *e.Message)
 	case e.Done != nil:
 		if d := s.Totals(); d.Passed != e.Done.Passed || d.Failed != e.Done.Failed {
-			s.contradict(fmt.Sprintf("%d passed and %d failed, and at its end it says %d and %d", d.Passed, d.Failed,
+			s.contradict(fmt.Sprintf("%d passed and %d failed, but its totals are %d and %d", d.Passed, d.Failed,
 				e.Done.Passed, e.Done.Failed))
 		}
 		s.Done, s.seconds, s.left = e.Done, e.Done.Seconds, e.Done.Left
@@ -198,7 +198,7 @@ func (s *Summary) Add(e *event.Event) {
 func (s *Summary) retract() {
 	for i := range s.Rows {
 		if row := &s.Rows[i]; row.Evaluated != nil {
-			row.retract(&event.Finding{Check: event.Contradiction, Text: "the run's events contradict themselves: " + s.Against})
+			row.retract(&event.Finding{Check: event.Contradiction, Text: "contradictory events: " + s.Against})
 		}
 	}
 }
@@ -249,6 +249,7 @@ func (s *Summary) contradict(text string) {
 // nothing about verdicts.
 func (s *Summary) Exited(status int) {
 	if d := s.Totals(); (status == 0 || status == 3) && (d.Failed > 0) != (status == 3) {
-		s.contradict(fmt.Sprintf("%d of %d workloads failed, and its exit status is %d", d.Failed, d.Passed+d.Failed, status))
+		s.contradict(fmt.Sprintf("%d of %d workloads failed, but the exit status is %d", d.Failed, d.Passed+d.Failed,
+			status))
 	}
 }

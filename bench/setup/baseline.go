@@ -59,7 +59,7 @@ func findBaseline(p *project.Project, s *project.Submission, named string, old *
 		return nil, fault("", "baseline "+name+" is of definition "+definition+", not "+s.Definition.Name)
 	}
 	if kind == "emu" {
-		term.Note("baseline   %s is left out: the emulator keeps no time", name)
+		term.Note("baseline   %s not run: the virtual GPU measures no time", name)
 		return nil, nil
 	}
 	return &bench.Baseline{Name: name, Solution: sol}, nil

@@ -118,7 +118,7 @@ func NewLocal(ctx context.Context, p *project.Project, s *project.Submission, o 
 		return nil, err
 	}
 	if o.Sanitize && u.Kind != "emu" {
-		return nil, usage.Errorf("add --device emu", "--sanitize: only the emulator has sanitizers")
+		return nil, usage.Errorf("add --device emu", "--sanitize works only on the virtual GPU")
 	}
 	if u.worker, err = machine.Worker(); err != nil {
 		return nil, err
@@ -128,7 +128,7 @@ func NewLocal(ctx context.Context, p *project.Project, s *project.Submission, o 
 	}
 	if limit := o.MemoryLimit; limit != nil {
 		if !(*limit >= 0 && *limit <= 1<<30) { // NaN too
-			return nil, usage.Errorf("a number of GiB; 0 is no limit", "--memory-limit: must be from 0 to %d", 1<<30)
+			return nil, usage.Errorf("a number of GiB; 0 means unlimited", "--memory-limit: want 0 to %d", 1<<30)
 		}
 		u.worker.MemoryLimit = int64(*limit * (1 << 30))
 	}
@@ -149,7 +149,7 @@ func (u *Setup) timed(limit time.Duration) error {
 	if flag == "" {
 		return nil
 	}
-	return usage.Errorf("leave it out, or take a GPU", "%s: the emulator keeps no time", flag)
+	return usage.Errorf("omit it, or use a GPU", "%s: the virtual GPU measures no time", flag)
 }
 
 // choose returns a Setup without device and baseline.
@@ -177,8 +177,8 @@ func choose(p *project.Project, s *project.Submission, o Options, old *runs.Run)
 	u.Profile.Timeout = cmp.Or(o.Timeout, u.Profile.Timeout)
 	switch {
 	case o.MaxTime != 0 && u.Profile.Target == 0:
-		return nil, usage.Errorf("add --profile thorough, and take a GPU",
-			"--max-time: profile %s takes an exact number of timings", u.Profile.Name)
+		return nil, usage.Errorf("add --profile thorough, and use a GPU",
+			"--max-time: profile %s has a fixed number of timings", u.Profile.Name)
 	case o.MaxTime != 0:
 		u.Profile.MaxTime = o.MaxTime
 	case old != nil && u.Profile.Target > 0:
@@ -206,13 +206,13 @@ func choose(p *project.Project, s *project.Submission, o Options, old *runs.Run)
 		return nil, err
 	}
 	if len(u.Workloads) == 0 {
-		return nil, usage.Errorf("fisub dataset ls shows what there is", "no workloads for %s", s.Definition.Name)
+		return nil, usage.Errorf("fisub dataset ls lists the workload sets", "no workloads for %s", s.Definition.Name)
 	}
 	drawn := func(w *trace.Workload) bool {
 		return u.data.Makes(s.Definition.Name, w) || workloads.Redrawn(s.Definition, w)
 	}
 	if u.Seed != 0 && !slices.ContainsFunc(u.Workloads, drawn) {
-		return nil, usage.Errorf("leave it out", "--seed: all inputs of set %s are files of the dataset", u.Set)
+		return nil, usage.Errorf("leave it out", "--seed: no generated inputs: set %s uses files of the dataset", u.Set)
 	}
 	return u, nil
 }

@@ -64,7 +64,7 @@ func Summarize[T ~int64](trials [][]T) Summary {
 			s.Confidence /= 2
 		}
 		s.Confidence = 1 - s.Confidence
-		s.Warnings = []string{"fewer than 6 timings: the interval of the median is their range"}
+		s.Warnings = []string{"fewer than 6 timings: the median's interval is their range"}
 		return s
 	}
 	ci := benchmath.AssumeNothing.Summary(benchmath.NewSample(all, &benchmath.DefaultThresholds), confidence)

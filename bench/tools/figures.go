@@ -84,7 +84,7 @@ func Figures(raw []byte) ([]ProfiledKernel, error) {
 		return nil, err
 	}
 	if len(rows) < 3 {
-		return nil, errors.New("the report holds no kernel")
+		return nil, errors.New("no kernel in the report")
 	}
 	column := map[string]int{}
 	for i, name := range rows[0] {

@@ -72,7 +72,7 @@ type ReportFile struct {
 // Take appends a part.
 func (r *ReportFile) Take(part []byte) error {
 	if r.size += len(part); r.size > maxReport {
-		return fmt.Errorf("the report has more than %d bytes", maxReport)
+		return fmt.Errorf("report larger than %d bytes", maxReport)
 	}
 	f, err := os.OpenFile(r.Path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {

@@ -159,8 +159,8 @@ func Shapes(ws []*trace.Workload) []*trace.Workload {
 // Check rejects submissions that cannot run under a tool.
 func Check(s *trace.Solution) error {
 	if pyworker.Runs(&s.Spec) {
-		return usage.Errorf("", "%s: only cuda and cpp submissions with the tvm-ffi binding that do not return their "+
-			"outputs run under a tool", s.Spec.Language)
+		return usage.Errorf("", "%s: tools run only destination-passing cuda and cpp submissions with the tvm-ffi binding",
+			s.Spec.Language)
 	}
 	return nil
 }
@@ -181,7 +181,7 @@ func Find(name string) (string, error) {
 	if found, _ := filepath.Glob("/opt/nvidia/nsight-compute/*/" + name); len(found) > 0 {
 		return found[len(found)-1], nil
 	}
-	return "", usage.Errorf("it comes with the CUDA toolkit; put its bin folder on PATH or set CUDA_HOME",
+	return "", usage.Errorf("install the CUDA toolkit and add its bin folder to PATH, or set CUDA_HOME",
 		"%s: not found", name)
 }
 
@@ -219,7 +219,7 @@ var errWrong = errors.New("clean, but the outputs are wrong")
 type timeError time.Duration
 
 func (e timeError) Error() string {
-	return fmt.Sprintf("it has not ended within %v (--timeout)", time.Duration(e))
+	return fmt.Sprintf("timeout after %v (--timeout)", time.Duration(e))
 }
 
 func timedOut(err error) bool {
@@ -412,8 +412,7 @@ func deniedCounters(log string) error {
 	if !strings.Contains(log, "ERR_NVGPUCTRPERM") {
 		return nil
 	}
-	return usage.Errorf("its administrator allows it to all users (NVreg_RestrictProfilingToAdminUsers=0), or run as "+
-		"root; in a container it takes CAP_SYS_ADMIN, which most providers refuse: take a machine of your own there. "+
-		"https://developer.nvidia.com/ERR_NVGPUCTRPERM",
-		"profile: this machine lets you read no performance counters of its GPU (ERR_NVGPUCTRPERM)")
+	return usage.Errorf("run as root, or load the driver with NVreg_RestrictProfilingToAdminUsers=0; a container needs "+
+		"CAP_SYS_ADMIN, which most providers refuse. https://developer.nvidia.com/ERR_NVGPUCTRPERM",
+		"profile: no permission to read the GPU's performance counters (ERR_NVGPUCTRPERM)")
 }

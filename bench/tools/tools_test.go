@@ -22,9 +22,9 @@ func TestFigures(t *testing.T) {
 				"  dram read                33.8289 MB\n  grid                     4096\n" +
 				"kernel      g(int)\n  duration                 2 us\n  dram read                n/a\n" +
 				"  grid                     1\n", ""},
-		{"no kernel", head, "", "the report holds no kernel"},
+		{"no kernel", head, "", "no kernel in the report"},
 		{"short row", head + `"0","f()"` + "\n", "kernel      f()\n", ""},
-		{"no report", "", "", "the report holds no kernel"},
+		{"no report", "", "", "no kernel in the report"},
 		{"a terminal's controls", head + "\"0\",\"f\x1b[2J\"\n", "kernel      f\ufffd[2J\n", ""},
 	} {
 		var out bytes.Buffer

@@ -81,7 +81,7 @@ func (s *server) findWrites(found *Checked) error {
 // change replaces the contents of inputs at their present addresses.
 func (s *server) change(inputs []*FileTensor) error {
 	if len(inputs) > len(s.loaded.Inputs) {
-		return fmt.Errorf("contents for %d inputs of %d", len(inputs), len(s.loaded.Inputs))
+		return fmt.Errorf("contents of %d inputs, want %d", len(inputs), len(s.loaded.Inputs))
 	}
 	for i, t := range inputs {
 		if t == nil {
@@ -89,7 +89,7 @@ func (s *server) change(inputs []*FileTensor) error {
 		}
 		old := s.loaded.Inputs[i].Tensor
 		if old == nil || t.Bytes != old.Bytes || t.DType != old.DType || !slices.Equal(t.Shape, old.Shape) {
-			return fmt.Errorf("input %d: the new contents have another type", i)
+			return fmt.Errorf("input %d: the new contents have a different type", i)
 		}
 		if err := t.fill(s.args[i].Tensor.Buffer); err != nil {
 			return fmt.Errorf("input %d: %w", i, err)

@@ -294,16 +294,17 @@ const maxTiming = 7 * 24 * time.Hour
 // credible rejects timings that plan cannot produce: the solution runs in the process that reports them.
 func credible(trials [][]time.Duration, plan device.Plan) error {
 	if len(trials) == 0 || len(trials) > plan.Trials {
-		return &Error{Kind: Call, Text: fmt.Sprintf("the worker tells the timings of %d trials of %d", len(trials),
+		return &Error{Kind: Call, Text: fmt.Sprintf("the worker returned timings of %d trials, want %d", len(trials),
 			plan.Trials)}
 	}
 	for _, trial := range trials {
 		if len(trial) == 0 || len(trial) > plan.Iterations {
-			return &Error{Kind: Call, Text: fmt.Sprintf("the worker tells %d timings of %d calls", len(trial), plan.Iterations)}
+			return &Error{Kind: Call, Text: fmt.Sprintf("the worker returned %d timings for %d calls", len(trial),
+				plan.Iterations)}
 		}
 		for _, d := range trial {
 			if d <= 0 || d > maxTiming {
-				return &Error{Kind: Call, Text: fmt.Sprintf("the worker tells a timing of %v", d)}
+				return &Error{Kind: Call, Text: fmt.Sprintf("the worker returned a timing of %v", d)}
 			}
 		}
 	}
@@ -313,7 +314,7 @@ func credible(trials [][]time.Duration, plan device.Plan) error {
 // match computes the timings of s. The records are unverified.
 func (r *recorded) match(s *device.Samples, plan device.Plan) error {
 	if len(r.Windows) == 0 || len(r.Windows) > plan.Trials {
-		return activity.Unavailable(fmt.Sprintf("the worker recorded %d trials of %d", len(r.Windows), plan.Trials))
+		return activity.Unavailable(fmt.Sprintf("the worker recorded %d trials, want %d", len(r.Windows), plan.Trials))
 	}
 	names := make([]activity.Name, len(r.Names))
 	for i, n := range r.Names {
@@ -330,7 +331,7 @@ func (r *recorded) match(s *device.Samples, plan device.Plan) error {
 	s.Timer, s.Trials = device.TimerCUPTI, nil
 	for i, trial := range r.Windows {
 		if len(trial) == 0 || len(trial) > plan.Iterations {
-			return activity.Unavailable(fmt.Sprintf("the worker recorded %d calls of %d", len(trial), plan.Iterations))
+			return activity.Unavailable(fmt.Sprintf("the worker recorded %d calls, want %d", len(trial), plan.Iterations))
 		}
 		windows := make([]activity.Window, len(trial))
 		for j, w := range trial {
@@ -461,7 +462,7 @@ const maxReply, maxParts, maxTold, maxHazards = 256 << 20, 4 << 20, 100, 100
 
 // nonsense kills a process that sent an invalid reply.
 func (c *Client) nonsense() error {
-	c.kill("it wrote what is not a reply")
+	c.kill("it wrote an invalid reply")
 	return c.died()
 }
 
@@ -470,7 +471,7 @@ func (c *Client) died() *Died {
 	select {
 	case <-c.exited:
 	case <-time.After(2 * time.Second):
-		c.kill("it closed its replies")
+		c.kill("it closed the reply pipe")
 		<-c.exited
 	}
 	c.mu.Lock()

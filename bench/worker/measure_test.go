@@ -194,7 +194,7 @@ func TestNotAReply(t *testing.T) {
 		c := answering(t, text)
 		var died *Died
 		if _, _, err := c.Measure(t.Context(), JudgedPlan{Plan: device.Plan{Iterations: 1, Trials: 1}}); !errors.As(err, &died) ||
-			died.Reason != "it wrote what is not a reply" || c.Alive() {
+			died.Reason != "it wrote an invalid reply" || c.Alive() {
 			t.Errorf("%s: got %v, want the worker's end", name, err)
 		}
 	}

@@ -197,7 +197,7 @@ func (s *server) allocate(w *Tensors) error {
 		}
 		if at := v.InPlace; at != nil {
 			if *at < 0 || *at >= len(w.Inputs) || w.Inputs[*at].Tensor == nil || w.Inputs[*at].Tensor.Bytes != v.Tensor.Bytes {
-				return fmt.Errorf("output %d: it is no input's tensor of %d bytes", i, v.Tensor.Bytes)
+				return fmt.Errorf("output %d: no input tensor of %d bytes", i, v.Tensor.Bytes)
 			}
 			s.outputs = append(s.outputs, output{*v.Tensor, *at, true})
 			continue
@@ -353,7 +353,8 @@ func (s *server) measure(plan *JudgedPlan) (r reply, err error) {
 		r.Judged = append(r.Judged, Judged{Call: call})
 		return s.store(plan.Out, int64(k)*plan.Stride)
 	}
-	if r.Samples, err = s.dev.Measure(s.ctx, func() error { return s.kernel.Call(s.ctx, s.args) }, plan.Plan); err != nil {
+	if r.Samples, err = s.dev.Measure(s.ctx, func() error { return s.kernel.Call(s.ctx, s.args) },
+		plan.Plan); err != nil {
 		return reply{}, AsError(err, Fault)
 	}
 	return r, nil

@@ -34,7 +34,7 @@ func connection(f *os.File) (*net.UnixConn, error) {
 	u, ok := c.(*net.UnixConn)
 	if !ok {
 		c.Close()
-		return nil, fmt.Errorf("%s is no Unix socket", f.Name())
+		return nil, fmt.Errorf("%s is not a Unix socket", f.Name())
 	}
 	return u, nil
 }

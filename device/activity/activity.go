@@ -88,7 +88,8 @@ func (r *Records) Match(windows []Window) (times []time.Duration, kernels []devi
 	var last uint64
 	for i, w := range windows {
 		if w.Begin == 0 || w.Begin < last || w.End < w.Begin {
-			return nil, nil, Unavailable(fmt.Sprintf("call %d is told to last from %d to %d ns, after one to %d ns", i, w.Begin,
+			return nil, nil, Unavailable(fmt.Sprintf("call %d is recorded from %d to %d ns, after one that ends at %d ns", i,
+				w.Begin,
 				w.End, last))
 		}
 		last = w.End
@@ -167,7 +168,7 @@ func check(launches []Launch, activities []Activity, known bool) error {
 		case a.Start == 0 || a.End < a.Start:
 			return Unavailable(fmt.Sprintf("a %s was recorded from %d to %d ns", a.Kind, a.Start, a.End))
 		case !known && !calls[a.Correlation]:
-			return Unavailable("this version's records are not understood")
+			return Unavailable("unknown version of CUPTI's records")
 		}
 	}
 	return nil

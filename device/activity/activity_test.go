@@ -161,8 +161,8 @@ func TestNew(t *testing.T) {
 		{"backwards", memcpy(0, 1, 1, 9, 8), newest, 0, "cupti: a memcpy was recorded from 9 to 8 ns"},
 		{"nobody's, layout of CUDA 13", kernel("a", 2, 5, 6), 130000, 0, ""},
 		{"nobody's, layout of CUDA 12", kernel("a", 2, 5, 6), 28, 0, ""},
-		{"nobody's, layout unknown", kernel("a", 2, 5, 6), newest + 1, 0, "cupti: this version's records are not understood"},
-		{"nobody's, no such layout", kernel("a", 2, 5, 6), 29, 0, "cupti: this version's records are not understood"},
+		{"nobody's, layout unknown", kernel("a", 2, 5, 6), newest + 1, 0, "cupti: unknown version of CUPTI's records"},
+		{"nobody's, no such layout", kernel("a", 2, 5, 6), 29, 0, "cupti: unknown version of CUPTI's records"},
 		{"lost", kernel("a", 1, 5, 6), newest, 3, "cupti: 3 records were lost"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -56,7 +56,7 @@ func Decode(data []byte, names []Name) ([]Launch, []Activity, error) {
 			size = 108
 		}
 		if size == 0 || len(r) < size {
-			return nil, nil, Unavailable(fmt.Sprintf("what was recorded makes no sense at byte %d of %d", at, len(data)))
+			return nil, nil, Unavailable(fmt.Sprintf("invalid record at byte %d of %d", at, len(data)))
 		}
 		at += size
 		switch kind {
@@ -64,15 +64,17 @@ func Decode(data []byte, names []Name) ([]Launch, []Activity, error) {
 			launches = append(launches, Launch{Start: le.Uint64(r[8:]), Correlation: le.Uint32(r[32:])})
 			continue
 		case kindMemcpy:
-			activities = append(activities, Activity{Activity: device.Activity{Kind: "memcpy", Bytes: int64(le.Uint64(r[8:]))},
+			activities = append(activities, Activity{Activity: device.Activity{Kind: "memcpy",
+				Bytes: int64(le.Uint64(r[8:]))},
 				CopyKind: int(r[4])})
 		case kindMemset:
-			activities = append(activities, Activity{Activity: device.Activity{Kind: "memset", Bytes: int64(le.Uint64(r[8:]))},
+			activities = append(activities, Activity{Activity: device.Activity{Kind: "memset",
+				Bytes: int64(le.Uint64(r[8:]))},
 				Value: int(le.Uint32(r[4:]))})
 		case kindKernel:
 			name := le.Uint32(r[104:])
 			if name >= uint32(len(names)) {
-				return nil, nil, Unavailable(fmt.Sprintf("a kernel has the name %d of %d", name, len(names)))
+				return nil, nil, Unavailable(fmt.Sprintf("a kernel has name index %d of %d", name, len(names)))
 			}
 			a := Activity{Symbol: names[name].Symbol, Activity: device.Activity{Kind: "kernel", Name: names[name].Plain,
 				Registers: int(le.Uint16(r[6:]))}}

@@ -17,7 +17,7 @@ import (
 // ErrUnavailable is wrapped by Open's errors if the machine has no usable GPU at all: ErrNotBuilt, ErrNoDriver,
 // ErrNoGPU, and a driver that does not start.
 var ErrUnavailable = hint.Wrap(errors.New("cuda: device unavailable"),
-	"nvidia-smi shows what the driver sees; --device emu runs on the CPU")
+	"nvidia-smi lists the driver's GPUs; --device emu runs on the CPU")
 
 var (
 	ErrNotBuilt = hint.Wrap(fmt.Errorf("%w: %w", ErrUnavailable, device.ErrNotBuilt), hint.Of(device.ErrNotBuilt))

@@ -297,7 +297,7 @@ func (d *gpu) waitFor(ctx context.Context, ev cu.Event) error {
 			return d.check("waiting for the device", err)
 		}
 		if err := ctx.Err(); err != nil {
-			d.fault = fmt.Errorf("%w: work that was not waited for: %w", ErrFault, err)
+			d.fault = fmt.Errorf("%w: unfinished work: %w", ErrFault, err)
 			return err
 		}
 		if time.Since(start) > 2*time.Millisecond {

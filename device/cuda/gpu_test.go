@@ -408,7 +408,7 @@ func TestFakeRefusal(t *testing.T) {
 		"privileges": "cupti: cuptiActivityEnable: CUPTI_ERROR_INSUFFICIENT_PRIVILEGES",
 		"drops":      "cupti: 3 records were lost",
 		"zero":       "cupti: a kernel was recorded without its time", "backwards": "cupti: a kernel was recorded from ",
-		"strangers": "cupti: this version's records are not understood"}[os.Getenv("FAKE_CUPTI")]
+		"strangers": "cupti: unknown version of CUPTI's records"}[os.Getenv("FAKE_CUPTI")]
 	if !strings.Contains(err.Error(), note) {
 		t.Errorf("got %v, want %s", err, note)
 	}

@@ -47,8 +47,8 @@ type argument struct {
 
 func (d *gpu) Build(ctx context.Context, _ *trace.Definition, sol *trace.Solution) (device.Kernel, error) {
 	if !sol.Spec.DestinationPassingStyle {
-		return nil, fmt.Errorf("%w: fisub calls no CUDA submission that returns its outputs (destination_passing_style = "+
-			"false)", device.ErrLacking)
+		return nil, fmt.Errorf("%w: fisub cannot call CUDA submissions that return their outputs "+
+			"(destination_passing_style = false)", device.ErrLacking)
 	}
 	arch := d.opts.Arch
 	if arch == "" {

@@ -151,17 +151,17 @@ var (
 
 func newSources(sol *trace.Solution, arch string) (*sources, error) {
 	if !archName.MatchString(arch) {
-		return nil, fmt.Errorf("arch %q is not of the form sm_90 or sm_100a", arch)
+		return nil, fmt.Errorf("arch %q: want one such as sm_90 or sm_100a", arch)
 	}
 	if sol.Spec.Language != trace.CUDA && sol.Spec.Language != trace.CPP {
-		return nil, fmt.Errorf("language %q is not compiled", sol.Spec.Language)
+		return nil, fmt.Errorf("fisub does not compile language %q", sol.Spec.Language)
 	}
 	if sol.Spec.Binding != "" && sol.Spec.Binding != "tvm-ffi" {
 		return nil, fmt.Errorf("binding %q is not supported, only tvm-ffi is", sol.Spec.Binding)
 	}
 	_, entry, ok := strings.Cut(sol.Spec.EntryPoint, "::")
 	if !ok || entry == "" {
-		return nil, &device.BuildError{Text: fmt.Sprintf("entry point %q names no symbol", sol.Spec.EntryPoint)}
+		return nil, &device.BuildError{Text: fmt.Sprintf("entry point %q: missing symbol", sol.Spec.EntryPoint)}
 	}
 	s := &sources{symbol: symbolPrefix + entry, arch: arch}
 	for _, hw := range sol.Spec.TargetHardware {
@@ -190,7 +190,7 @@ func newSources(sol *trace.Solution, arch string) (*sources, error) {
 			continue
 		}
 		if !plainName.MatchString(f.Path) {
-			text := fmt.Sprintf("source path %q has characters that a compiler's command line cannot carry", f.Path)
+			text := fmt.Sprintf("source path %q has characters that are invalid in a compiler's command line", f.Path)
 			return nil, &device.BuildError{Text: text}
 		}
 	}
@@ -271,7 +271,8 @@ func (t *Toolchain) linkLibs(s *sources) []string {
 func (t *Toolchain) compile(ctx context.Context, dir string, s *sources) error {
 	for _, path := range []string{t.TVMFFI, dir} { // nvcc splits lists at commas, and runs commands in a shell
 		if i := strings.IndexAny(path, ",'\"$`\\"); i >= 0 {
-			return fmt.Errorf("nvcc cannot use the folder %s: it has the character %c; set FISUB_CACHE to another", path,
+			return fmt.Errorf("nvcc cannot use the folder %s, because of the character %c; set FISUB_CACHE to another "+
+				"folder", path,
 				path[i])
 		}
 	}
@@ -657,7 +658,7 @@ func OfImage(header string) bool { return ofImage.MatchString(header) }
 func Judged(err error) error {
 	if broken, ok := errors.AsType[*device.BuildError](err); ok {
 		if m := noHeader.FindStringSubmatch(broken.Log); m != nil && OfImage(m[1]) {
-			return fmt.Errorf("%w: the build here lacks the header %s, which the contest's image may have", device.ErrLacking,
+			return fmt.Errorf("%w: missing header %s, which the contest's image may have", device.ErrLacking,
 				m[1])
 		}
 	}

@@ -226,7 +226,7 @@ func (l *lister) sass(ctx context.Context, tool, cubin string) (string, error) {
 		if m := sassCode.FindStringSubmatch(line); m != nil {
 			stack = false
 			if p := peak[kernel]; p.at == m[1] && l.heads[kernel] != nil && place != "" {
-				l.heads[kernel] = append(l.heads[kernel], fmt.Sprintf("most registers are live, %d, at %s", p.live, place))
+				l.heads[kernel] = append(l.heads[kernel], fmt.Sprintf("most live registers: %d, at %s", p.live, place))
 			}
 			n := local[kernel][place]
 			switch m[2] {

@@ -29,7 +29,7 @@ import (
 var pinned string
 
 // ErrNoPip is Install's error if python3 or its module pip is missing.
-var ErrNoPip = hint.Wrap(errors.New("toolchain: python3 with pip is missing"),
+var ErrNoPip = hint.Wrap(errors.New("toolchain: missing python3 with pip"),
 	"apt-get install python3-pip, or install a CUDA toolkit and apache-tvm-ffi yourself")
 
 // A Component is one pinned package of the toolchain.
@@ -248,7 +248,7 @@ func arrived(dir string, c Component) (string, error) {
 		return "", err
 	}
 	if sum := hex.EncodeToString(h.Sum(nil)); !slices.Contains(c.hashes, sum) {
-		return "", fmt.Errorf("%s has sha256 %s, which is not pinned", filepath.Base(wheels[0]), sum)
+		return "", fmt.Errorf("%s has the unpinned sha256 %s", filepath.Base(wheels[0]), sum)
 	}
 	return wheels[0], nil
 }

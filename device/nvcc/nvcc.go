@@ -46,7 +46,7 @@ func (e *MissingError) Error() string { return "toolchain: missing " + strings.J
 // Advice returns the hint of the error.
 func (e *MissingError) Advice() string {
 	if e.NoCXX() && len(e.Missing) == 1 {
-		return "apt-get install g++, or set CXX to a C++ compiler that can be run"
+		return "apt-get install g++, or set CXX to a C++ compiler"
 	}
 	return "fisub toolchain install fetches what is missing"
 }
@@ -99,7 +99,7 @@ func find(root string) (*Toolchain, error) {
 	if !cxx {
 		lacks := noCXX + " (c++ or g++)"
 		if cxx := os.Getenv("CXX"); cxx != "" {
-			lacks = fmt.Sprintf("%s ($CXX is %q, which cannot be run)", noCXX, cxx)
+			lacks = fmt.Sprintf("%s ($CXX is %q, which is not executable)", noCXX, cxx)
 		}
 		missing = append(missing, lacks)
 	}
@@ -144,7 +144,7 @@ func (t *Toolchain) tryNVCC(nvcc string) (lacks []string) {
 	out, err := exec.Command(nvcc, "--version").Output()
 	m := regexp.MustCompile(`\bV(\d+\.\d+\.\d+)`).FindSubmatch(out)
 	if err != nil || m == nil {
-		return []string{"nvcc (" + nvcc + " --version names no version)"}
+		return []string{"nvcc (" + nvcc + " --version prints no version)"}
 	}
 	home := nvcc
 	if target, err := filepath.EvalSymlinks(nvcc); err == nil {

@@ -30,7 +30,7 @@ func (e *MismatchError) OtherSolutions() bool { return slices.Contains(e.Have, e
 
 func (e *MismatchError) Error() string {
 	if e.OtherSolutions() {
-		return fmt.Sprintf("no kernel of %s for %s in the bundle; it has those of other solutions", e.Solution, e.Arch)
+		return fmt.Sprintf("no kernel of %s for %s in the bundle, only of other solutions", e.Solution, e.Arch)
 	}
 	text := fmt.Sprintf("arch mismatch: no kernel of %s for %s in the bundle", e.Solution, e.Arch)
 	if len(e.Have) > 0 {
@@ -42,7 +42,7 @@ func (e *MismatchError) Error() string {
 // Advice returns the hint of the error.
 func (e *MismatchError) Advice() string {
 	if e.OtherSolutions() {
-		return "compile it where there is a compiler, and put its kernel there too; without --prebuilt it is compiled here"
+		return "add the kernel to the bundle on a machine with a compiler, or omit --prebuilt to compile it here"
 	}
 	return device.ArchHint
 }
@@ -60,7 +60,7 @@ func Pack(root string, o *Object, sol *trace.Solution, arch string) (map[string]
 		return nil, err
 	}
 	if strings.TrimSpace(string(key)) != filepath.Base(o.Dir) {
-		return nil, fmt.Errorf("%s: another build has taken the place of %s", index, filepath.Base(o.Dir))
+		return nil, fmt.Errorf("%s: another build has replaced %s", index, filepath.Base(o.Dir))
 	}
 	build := path.Join("build", filepath.Base(o.Dir))
 	files := map[string]string{path.Join("build", "index", filepath.Base(index)): index}

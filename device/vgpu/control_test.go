@@ -414,8 +414,8 @@ func TestTakeHazards(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []device.Hazard{{Kind: "unwritten-memory", Place: "kernel.cu:7:9", Text: "kernel.cu:7:9: kernel k, block (0,0,0), " +
-		"thread (0,0,0): read of shared memory that nothing was written to"}}
+	want := []device.Hazard{{Kind: "unwritten-memory", Place: "kernel.cu:7:9", Text: "kernel.cu:7:9: kernel k, block " +
+		"(0,0,0), thread (0,0,0): read of unwritten shared memory"}}
 	for range 2 { // reported again after each call of TakeHazards
 		for range 2 {
 			if err := m.Run(k, Launch{Grid: [3]int{2, 1, 1}, Block: [3]int{1, 1, 1}}); err != nil {
@@ -448,12 +448,12 @@ func TestFaults(t *testing.T) {
 		{"past the end", "mad.wide.u32 %rd2, %r1, 4, %rd1; st.global.u32 [%rd2+60], %r1;",
 			"thread (1,0,0): invalid write of 4 bytes at 0x"},
 		{"past the end of what", "mad.wide.u32 %rd2, %r1, 4, %rd1; st.global.u32 [%rd2+64], %r1;", ", 0 bytes past the end of x"},
-		{"in front", "ld.global.u32 %r3, [%rd1+-8];", "8 bytes in front of x"},
+		{"in front", "ld.global.u32 %r3, [%rd1+-8];", "8 bytes before x"},
 		{"null", "mov.u64 %rd2, 0; @%p1 ld.global.u32 %r3, [%rd2+8];", "thread (7,0,0): invalid read of 4 bytes at 0x8, a null pointer"},
 		{"misaligned", "ld.global.v4.u32 {%r3, %r4, %r5, %r6}, [%rd1+4];", "misaligned read"},
 		{"shared", "mad.lo.u32 %r3, %r1, 16, %r2; st.shared.u32 [%r3], %r1;",
 			"thread (16,0,0): invalid write of 4 bytes of shared memory at 256, which has 256"},
-		{"shared, in front", "mov.u32 %r3, 1020; ld.shared.u32 %r4, [%r3];", "4 bytes in front of it"},
+		{"shared, in front", "mov.u32 %r3, 1020; ld.shared.u32 %r4, [%r3];", "4 bytes before it"},
 		{"shared, misaligned", "ld.shared.u64 %rd3, [%r2+4];", "misaligned read"},
 		{"never written", "ld.shared.u32 %r4, [%r2];", "nothing was written to"},
 		{"trap", "@%p1 trap;", "thread (7,0,0): trap"},
@@ -485,9 +485,12 @@ func TestFaults(t *testing.T) {
 		{"free of what was not allocated", ".param .b64 a; st.param.b64 [a], %rd1; call free, (a);", "which malloc did not return"},
 		{"mbarrier", "mbarrier.init.shared.b64 [%r2], 1; mbarrier.arrive.shared.b64 _, [%r2], 5;", "5 arrivals at an mbarrier"},
 		{"no function", "p: .callprototype _ _; mov.u64 %rd2, 64; call %rd2, p;", "which is no function"},
-		{"lacking with a reason", "call nothing;", "the virtual GPU lacks the function nothing (kernel.cu:42:3)"},
-		{"operands of no form", "mbarrier.init.shared.b64 [%r2];", "the virtual GPU lacks mbarrier.init.shared.b64 with such operands"},
-		{"lacking", "tcgen05.shift.cta_group::1.down;", "the virtual GPU lacks tcgen05.shift.cta_group::1.down (kernel.cu:42:3)"},
+		{"lacking with a reason", "call nothing;", "the virtual GPU does not support the function nothing " +
+			"(kernel.cu:42:3)"},
+		{"operands of no form", "mbarrier.init.shared.b64 [%r2];", "the virtual GPU does not support " +
+			"mbarrier.init.shared.b64 with such operands"},
+		{"lacking", "tcgen05.shift.cta_group::1.down;", "the virtual GPU does not support " +
+			"tcgen05.shift.cta_group::1.down (kernel.cu:42:3)"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			n := 32

@@ -57,14 +57,14 @@ func readImage(read func(n int) []byte) (*moduleImage, error) {
 		e := entry{kind: binary.LittleEndian.Uint16(data), flags: binary.LittleEndian.Uint64(data[40:])}
 		header, payload := uint64(binary.LittleEndian.Uint32(data[4:])), binary.LittleEndian.Uint64(data[8:])
 		if header < entryHead || payload > maxImage || header+payload > uint64(len(data)) {
-			return nil, errors.New("vgpu: the fat binary is cut off")
+			return nil, errors.New("vgpu: truncated fat binary")
 		}
 		e.arch = int(binary.LittleEndian.Uint32(data[28:]))
 		e.data = data[header : header+payload]
 		if e.flags&(flagLZ4|flagZstd) != 0 {
 			e.packed, e.size = uint64(binary.LittleEndian.Uint32(data[16:])), binary.LittleEndian.Uint64(data[56:])
 			if header < sizeHead || e.packed > payload || e.size > maxImage {
-				return nil, errors.New("vgpu: the fat binary has a compressed entry of a wrong size")
+				return nil, errors.New("vgpu: wrong size of a compressed entry of the fat binary")
 			}
 		}
 		all = append(all, e)
@@ -95,9 +95,9 @@ func choose(all []entry) (*moduleImage, error) {
 	}
 	if best == nil {
 		if archs == nil {
-			return nil, errors.New("vgpu: the fat binary is empty")
+			return nil, errors.New("vgpu: empty fat binary")
 		}
-		return nil, fmt.Errorf("the program has machine code for %s and no PTX, which the virtual GPU executes: compile it "+
+		return nil, fmt.Errorf("the program has machine code for %s but no PTX, which the virtual GPU needs: compile it "+
 			"with fisub nvcc, or with -gencode=arch=compute_%d,code=compute_%[2]d", strings.Join(slices.Compact(archs), ", "),
 			all[0].arch)
 	}
@@ -150,7 +150,7 @@ func (e *entry) open() (text []byte, err error) {
 
 // lz4 decompresses one block of LZ4 to size bytes.
 func lz4(in []byte, size int) ([]byte, error) {
-	errCut := errors.New("the block of LZ4 is damaged")
+	errCut := errors.New("damaged LZ4 block")
 	out := make([]byte, 0, min(size, 255*len(in)))
 	// length returns n, or, if n is 15, its sum with the length bytes that follow.
 	length := func(n int) (int, bool) {
@@ -219,12 +219,12 @@ func readUsage(cubin []byte) (map[string]usage, error) {
 		}
 		data = data[4:]
 		if n > len(data) {
-			return nil, errors.New(".nv.info is cut off")
+			return nil, errors.New("truncated .nv.info")
 		}
 		if n == 8 && (attribute == registerCount || attribute == stackSize) {
 			at, value := binary.LittleEndian.Uint32(data), int(binary.LittleEndian.Uint32(data[4:]))
 			if at == 0 || uint64(at) > uint64(len(symbols)) {
-				return nil, errors.New(".nv.info names a symbol that there is not")
+				return nil, errors.New(".nv.info has an unknown symbol")
 			}
 			name := symbols[at-1].Name // debug/elf omits symbol 0
 			u := all[name]

@@ -268,7 +268,7 @@ func vgSymbol(module C.uintptr_t, name *C.char, size *C.size_t) C.uintptr_t {
 
 //export vgAlloc
 func vgAlloc(size C.size_t, shared C.int) C.uintptr_t {
-	const name = "memory that the submission has allocated"
+	const name = "memory allocated by the submission"
 	if size > 1<<40 {
 		return 0
 	}
@@ -295,7 +295,7 @@ func vgInside(function *C.char, p C.uintptr_t, size C.size_t) C.int {
 	if !ok || uintptr(size) <= base+uintptr(n)-uintptr(p) {
 		return cudaSuccess
 	}
-	wrongUse(fmt.Sprintf("%s of %d bytes at %#x, which passes the end of %s by %d bytes", C.GoString(function), size,
+	wrongUse(fmt.Sprintf("%s of %d bytes at %#x, crossing the end of %s by %d bytes", C.GoString(function), size,
 		uintptr(p), name, uintptr(p)+uintptr(size)-base-uintptr(n)))
 	return cudaInvalidValue
 }
@@ -337,7 +337,7 @@ func hostUse(object string) {
 		}
 	}
 	verb := map[C.int]string{0: "reads", 1: "writes"}[use.write]
-	wrongUse(fmt.Sprintf("host code%s %s memory of the device, %s: on a GPU that is a segmentation fault", where,
+	wrongUse(fmt.Sprintf("host code%s %s device memory, %s: on a GPU this is a segmentation fault", where,
 		cmp.Or(verb, "uses"), host.machine.where(uint64(uintptr(use.address)))))
 }
 
@@ -408,5 +408,5 @@ func vgRefused(kernel, why *C.char) { refused(C.GoString(kernel), C.GoString(why
 func vgLacks(name *C.char) {
 	host.Lock()
 	defer host.Unlock()
-	keepLack("the virtual GPU lacks " + C.GoString(name))
+	keepLack("the virtual GPU does not support " + C.GoString(name))
 }

@@ -88,17 +88,17 @@ func (k *Kernel) refusal(l Launch) (why string, code int) {
 	threads, cluster := l.Block[0]*l.Block[1]*l.Block[2], l.Cluster[0]*l.Cluster[1]*l.Cluster[2]
 	for i := range 3 {
 		if l.Grid[i]%l.Cluster[i] != 0 {
-			return fmt.Sprintf("grid %v does not consist of clusters %v", l.Grid, l.Cluster), cudaInvalidValue
+			return fmt.Sprintf("grid %v is not a multiple of the cluster %v", l.Grid, l.Cluster), cudaInvalidValue
 		}
 	}
 	u, _ := k.usage()
 	switch {
 	case cluster > maxCluster:
-		return fmt.Sprintf("a cluster of %d blocks is larger than the %d that a GPU has at most", cluster, maxCluster),
+		return fmt.Sprintf("a cluster of %d blocks, more than a GPU's %d", cluster, maxCluster),
 			cudaClusterSize
 	case cluster > portableCluster && !l.anyCluster:
-		return fmt.Sprintf("a cluster of %d blocks is larger than %d, which takes "+
-				"cudaFuncSetAttribute(..., cudaFuncAttributeNonPortableClusterSizeAllowed, 1)", cluster, portableCluster),
+		return fmt.Sprintf("a cluster of %d blocks; more than %d need cudaFuncSetAttribute(..., "+
+				"cudaFuncAttributeNonPortableClusterSizeAllowed, 1)", cluster, portableCluster),
 			cudaClusterSize
 	case threads > k.bound():
 		return fmt.Sprintf("a block of %d threads is larger than its launch bounds of %d", threads,
@@ -107,13 +107,13 @@ func (k *Kernel) refusal(l Launch) (why string, code int) {
 		return fmt.Sprintf("too many resources requested for launch: a block of %d threads with %d registers each; it can "+
 			"have at most %d threads", threads, u.registers, k.registerBound()), cudaOutOfResource
 	case k.local() > maxLocal:
-		return fmt.Sprintf("%d bytes of local memory for each thread are more than the %d that a GPU has at most", k.local(),
+		return fmt.Sprintf("%d bytes of local memory for each thread, more than a GPU's %d", k.local(),
 			maxLocal), cudaInvalidValue
 	case k.StaticShared()+l.Shared > blockShared:
-		return fmt.Sprintf("%d bytes of shared memory are more than a block can have", k.StaticShared()+l.Shared),
+		return fmt.Sprintf("%d bytes of shared memory, more than a block can have", k.StaticShared()+l.Shared),
 			cudaInvalidValue
 	case l.Cooperative && l.blocks() > k.resident(l):
-		return fmt.Sprintf("it is cooperative, and its %d blocks are more than the %d that run at once", l.blocks(),
+		return fmt.Sprintf("a cooperative launch of %d blocks, of which only %d fit on the GPU at once", l.blocks(),
 			k.resident(l)), cudaTooManyBlocks
 	}
 	return "", 0

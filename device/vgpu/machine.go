@@ -684,10 +684,10 @@ func (m *Machine) describe(k *Kernel, f *C.vg_fault) *Fault {
 	case faultReadonly:
 		what = fmt.Sprintf("invalid write of %d bytes to constant memory, %s", f.size, m.where(uint64(f.address)))
 	case faultMisaligned:
-		what = fmt.Sprintf("misaligned %s: address %#x is no multiple of %d", verb, uint64(f.address), f.size)
+		what = fmt.Sprintf("misaligned %s: address %#x is not a multiple of %d", verb, uint64(f.address), f.size)
 		switch {
 		case f.write == 2:
-			what = fmt.Sprintf("a copy of %d bytes, which is no multiple of %d", uint64(f.address), f.size)
+			what = fmt.Sprintf("a copy of %d bytes, not a multiple of %d", uint64(f.address), f.size)
 		case f.limit == 4: // outside all allocations
 			what += ", " + m.near(uint64(f.address))
 		}
@@ -697,9 +697,11 @@ func (m *Machine) describe(k *Kernel, f *C.vg_fault) *Fault {
 		case f.limit == 0:
 			what = fmt.Sprintf("invalid shared-memory address %#x", a)
 		case a < sharedBase:
-			what = fmt.Sprintf("invalid %s of %d bytes of shared memory, %d bytes in front of it", verb, f.size, sharedBase-a)
+			what = fmt.Sprintf("invalid %s of %d bytes of shared memory, %d bytes before its start", verb, f.size,
+				sharedBase-a)
 		default:
-			what = fmt.Sprintf("invalid %s of %d bytes of shared memory at %d, which has %d bytes", verb, f.size, a-sharedBase,
+			what = fmt.Sprintf("invalid %s of %d bytes of shared memory at %d, which has %d bytes", verb, f.size,
+				a-sharedBase,
 				uint64(f.limit)-sharedBase)
 		}
 	case faultLocal:
@@ -728,16 +730,16 @@ func (m *Machine) describe(k *Kernel, f *C.vg_fault) *Fault {
 	case faultStack:
 		what = "the stack overflows"
 	case faultCall:
-		what = fmt.Sprintf("call of %#x, which is no function", uint64(f.address))
+		what = fmt.Sprintf("call of %#x, which is not a function", uint64(f.address))
 	case faultUninitialised:
-		what = "read of shared memory that nothing was written to"
+		what = "read of unwritten shared memory"
 	case faultUninitialisedLocal:
-		what = fmt.Sprintf("read of %d bytes of local memory that nothing was written to", f.size)
+		what = fmt.Sprintf("read of %d unwritten bytes of local memory", f.size)
 	case faultUninitialisedGlobal:
-		what = fmt.Sprintf("read of %d bytes of global memory that nothing was written to, at %#x, %s", f.size,
+		what = fmt.Sprintf("read of %d unwritten bytes of global memory at %#x, %s", f.size,
 			uint64(f.address), m.where(uint64(f.address)))
 	case faultDivision:
-		what = "division of an integer by zero"
+		what = "integer division by zero"
 	case faultEnded:
 		what = fmt.Sprintf("%s waits for %d threads of the block, which have ended", opName(in), f.size)
 		if f.address != 0 {
@@ -756,15 +758,15 @@ func (m *Machine) describe(k *Kernel, f *C.vg_fault) *Fault {
 			was = "write"
 		}
 		what = fmt.Sprintf("race on %s memory: nothing orders this %s and the %s at %s, %s%s", space, verb, was,
-			cmp.Or(strings.TrimSuffix(other, ": "), "an unknown place"), k.thread(int(f.other_thread)), whose)
+			cmp.Or(strings.TrimSuffix(other, ": "), "an unknown line"), k.thread(int(f.other_thread)), whose)
 		if f.limit != 0 {
 			what += ", at " + m.where(uint64(f.address))
 		}
 	case faultOutsideMask:
-		what = fmt.Sprintf("%s with the member mask %#x, which lacks the lane that executes it", opName(in),
+		what = fmt.Sprintf("%s with member mask %#x, which excludes the executing lane", opName(in),
 			uint64(f.address))
 	case faultRegister:
-		what = fmt.Sprintf("%s reads a register that nothing was written to: a variable without a value?", opName(in))
+		what = fmt.Sprintf("%s reads an unwritten register: an uninitialised variable?", opName(in))
 	case faultCount:
 		what = fmt.Sprintf("barrier %d: %s waits for %d threads", uint64(f.address), opName(in), f.size)
 		if other, _ := k.place(int(f.other_func), int(f.other_pc)); other != "" {
@@ -772,17 +774,17 @@ func (m *Machine) describe(k *Kernel, f *C.vg_fault) *Fault {
 		} else {
 			what += ", but an earlier arrival"
 		}
-		what += fmt.Sprintf(" waits for %d: a GPU takes that for an illegal instruction", uint64(f.limit))
+		what += fmt.Sprintf(" waits for %d: a GPU reports an illegal instruction", uint64(f.limit))
 	case faultSpin:
-		what = fmt.Sprintf("deadlock: %d threads wait for ever, this one %s", f.waiting, k.waitsFor(f))
+		what = fmt.Sprintf("deadlock: %d threads wait forever, this one %s", f.waiting, k.waitsFor(f))
 	case faultHeap:
 		what = fmt.Sprintf("free of %#x, which malloc did not return", uint64(f.address))
 	case faultMbarrier:
 		what = fmt.Sprintf("%d arrivals at an mbarrier that expects %d more", f.size, uint64(f.limit))
 	case faultInFlight:
-		what = "read of shared memory that an asynchronous copy still writes: nothing has waited for it"
+		what = "read of shared memory while an asynchronous copy still writes it: missing wait"
 	case faultTensorMap:
-		what = fmt.Sprintf("%#x holds no tensor map of %d dimensions", uint64(f.address), f.size)
+		what = fmt.Sprintf("no tensor map of %d dimensions at %#x", uint64(f.address), f.size)
 	case faultTmem:
 		a := uint64(f.address)
 		switch f.write {
@@ -791,19 +793,20 @@ func (m *Machine) describe(k *Kernel, f *C.vg_fault) *Fault {
 		case 3:
 			what = fmt.Sprintf("%d columns of tensor memory at %#x are not allocated", f.size, a)
 		case 4:
-			what = "the block ends with tensor memory that it has not deallocated"
+			what = "the block ends without deallocating its tensor memory"
 		default:
-			what = fmt.Sprintf("invalid %s of %d columns of tensor memory at lane %d, column %d", verb, f.size, a>>16, a&0xffff)
+			what = fmt.Sprintf("invalid %s of %d columns of tensor memory at lane %d, column %d", verb, f.size, a>>16,
+				a&0xffff)
 		}
 	case faultStopped:
-		return &Fault{Text: place + who + "it has not ended when it was stopped", Stopped: true}
+		return &Fault{Text: place + who + "timeout: still running", Stopped: true}
 	case faultMissing:
 		what := opName(in)
 		what += [...]string{"", " with an interleaved tensor map", " of packed values of 4 or 6 bits"}[f.limit]
 		if fn := k.prog.funcs[int(f._func)]; fn != nil && in != nil {
 			what = cmp.Or(fn.lacks[int(fn.code[f.pc].line)], what)
 		}
-		text := fmt.Sprintf("the virtual GPU lacks %s (%s)", what, strings.TrimSuffix(place, ": "))
+		text := fmt.Sprintf("the virtual GPU does not support %s (%s)", what, strings.TrimSuffix(place, ": "))
 		return &Fault{Text: text, Missing: true}
 	}
 	return &Fault{Text: place + who + what}
@@ -825,13 +828,14 @@ func (k *Kernel) waitsFor(f *C.vg_fault) string {
 		return fmt.Sprintf("reads %#x from %s, which no thread changes", v, where)
 	}
 	bytes := int64(v>>40&0x7fffff) - mbTxZero
-	what := fmt.Sprintf("for phase %d of the mbarrier at %s, which lacks %d of %d arrivals", f.write, where, v&0xfffff,
+	what := fmt.Sprintf("for phase %d of the mbarrier at %s, where %d of %d arrivals are missing", f.write, where,
+		v&0xfffff,
 		v>>20&0xfffff)
 	switch {
 	case bytes > 0:
 		what += fmt.Sprintf(" and %d bytes", bytes)
 	case bytes < 0:
-		what += fmt.Sprintf("; %d bytes more have come than it was told to expect", -bytes)
+		what += fmt.Sprintf("; %d more bytes have arrived than expected", -bytes)
 	}
 	return what
 }
@@ -882,11 +886,11 @@ func (m *Machine) near(a uint64) string {
 		case r.name == "":
 			continue
 		case a >= r.base && a < r.base+r.size:
-			return fmt.Sprintf("which passes the end of %s", r.name)
+			return fmt.Sprintf("crossing the end of %s", r.name)
 		case a >= r.base:
 			distance = a - r.base - r.size
 		default:
-			distance, how = r.base-a, "in front of"
+			distance, how = r.base-a, "before"
 		}
 		// An allocation beyond reach is named only if it is an argument of the call.
 		if distance < best && (distance <= reach || r.free == nil) {
@@ -897,9 +901,9 @@ func (m *Machine) near(a uint64) string {
 	case best <= reach:
 		return text
 	case text != "" && best < 1<<40:
-		return "outside of the device's memory; the nearest tensor is far away: " + text
+		return "outside the device's memory, far from the nearest tensor: " + text
 	}
-	return "outside of the device's memory"
+	return "outside the device's memory"
 }
 
 // inside names the allocation that contains a.

@@ -193,10 +193,10 @@ func TestNextToTensors(t *testing.T) {
 			name := fmt.Sprintf("argument %d (%s)", i, names[i])
 			for _, verb := range []string{"read", "write"} {
 				access := fmt.Sprintf("%s%d", verb, 8*bytes)
-				for address, want := range map[uint64]string{a - uint64(bytes): fmt.Sprintf("%d bytes in front of %s", bytes, name),
+				for address, want := range map[uint64]string{a - uint64(bytes): fmt.Sprintf("%d bytes before %s", bytes, name),
 					a: "", a + uint64(size-bytes): "", a + uint64(size): "0 bytes past the end of " + name,
 					a + uint64(size) + 4<<20: "4194304 bytes past the end of " + name,
-					a - 1<<31:                "2147483648 bytes in front of " + name} {
+					a - 1<<31:                "2147483648 bytes before " + name} {
 					if want != "" {
 						want = fmt.Sprintf("kernel %s, block (0,0,0), thread (0,0,0): invalid %s of %d bytes at %#x, %s", access, verb,
 							bytes, address, want)
@@ -219,10 +219,11 @@ func TestFarAway(t *testing.T) {
 	defer free()
 	a := given(t, &kernel{gpu: g, names: []string{"x"}}, args)[0]
 	for address, want := range map[uint64]string{
-		a + 12<<30: "outside of the device's memory; the nearest tensor is far away: 12884897792 bytes past the end of argument 0 (x)",
-		1 << 36:    "outside of the device's memory",
-		a + 4097:   "misaligned read: address " + fmt.Sprintf("%#x", a+4097) + " is no multiple of 4, 1 bytes past the end of argument 0 (x)",
-		a + 1:      "misaligned read: address " + fmt.Sprintf("%#x", a+1) + " is no multiple of 4",
+		a + 12<<30: "outside the device's memory, far from the nearest tensor: 12884897792 bytes past the end of " +
+			"argument 0 (x)",
+		1 << 36:  "outside the device's memory",
+		a + 4097: "misaligned read: address " + fmt.Sprintf("%#x", a+4097) + " is no multiple of 4, 1 bytes past the end of argument 0 (x)",
+		a + 1:    "misaligned read: address " + fmt.Sprintf("%#x", a+1) + " is no multiple of 4",
 	} {
 		if err := at64(t, mod, "read32", address); err == nil || !strings.HasSuffix(err.Error(), want) {
 			t.Errorf("%#x: got %v, want %s", address, err, want)
@@ -290,7 +291,8 @@ func resident(t *testing.T) (pages int) {
 func TestUnwrittenGlobal(t *testing.T) {
 	opened(t, "initcheck")
 	host.machine.Look = UnwrittenGlobal
-	const said = ": read of %d bytes of global memory that nothing was written to, at %#x, byte %d of memory that the submission has allocated"
+	const said = ": read of %d bytes of global memory that nothing was written to, at %#x, byte %d of memory allocated " +
+		"by the submission"
 	load := "ld.global.u32 %r2, [%rd1+16];"
 	copied := `
 	mbarrier.init.shared.b64 [%r10+256], 1;

@@ -122,8 +122,8 @@ $write:
 	setp.lt.u32 %p3, %r8, 20000;
 	@%p3 bra $write;
 	setp.eq.u32 %p3, %r1, 3;
-	@%p3 st.shared.b32 [%r10], %r1;`, "thread (3,0,0): race on shared memory: nothing orders this write and the read at " +
-			"an unknown place, warp 1 (threads (32,0,0) to (63,0,0))"},
+	@%p3 st.shared.b32 [%r10], %r1;`, "thread (3,0,0): race on shared memory: nothing orders this write and the read " +
+			"at an unknown line, warp 1 (threads (32,0,0) to (63,0,0))"},
 		{"a bulk copy", `
 	setp.eq.u32 %p3, %r1, 40;
 	@%p3 st.shared.v4.b32 [%r10], {%r8, %r8, %r8, %r8};
@@ -133,8 +133,8 @@ $copy:
 	add.u32 %r8, %r8, 1;
 	setp.lt.u32 %p3, %r8, 20000;
 	@%p3 bra $copy;
-	@%p1 cp.async.bulk.global.shared::cta.bulk_group [%rd1], [%r10], 16;`, "warp 0 (threads (0,0,0) to (31,0,0)): " +
-			"race on shared memory: nothing orders this read and the write at an unknown place, thread (40,0,0)"},
+	@%p1 cp.async.bulk.global.shared::cta.bulk_group [%rd1], [%r10], 16;`, "warp 0 (threads (0,0,0) to (31,0,0)): race " +
+			"on shared memory: nothing orders this read and the write at an unknown line, thread (40,0,0)"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if got := hazard(t, c.body); !strings.Contains(got, c.want) {

@@ -199,7 +199,7 @@ $producer:
 	setp.ne.u32 %p3, %r1, 31;
 	@%p3 st.shared.b32 [%r11], %r1;
 	bar.warp.sync -1;
-	ld.shared.b32 %r2, [%r11];`, `thread \(31,0,0\): read of shared memory that nothing was written to$`},
+	ld.shared.b32 %r2, [%r11];`, `thread \(31,0,0\): read of unwritten shared memory$`},
 		{"lanes with one", `
 	st.shared.b32 [%r11], %r1;
 	xor.b32 %r2, %r11, 4;
@@ -239,7 +239,7 @@ $first:
 	add.u32 %r2, %r1, 9;
 	st.shared.b32 [%r11], %r2;`, race + "|nothing was written"},
 		{"blocks that write one word", "@%p1 st.global.b32 [%rd1], %r9;\n@%p1 st.global.b32 [%rd1], 9;",
-			`race on global memory: nothing orders this write and the write at an unknown place, thread \(0,0,0\) of another block, at byte 0 of x`},
+			`race on global memory: nothing orders this write and the write at an unknown line, thread \(0,0,0\) of another block, at byte 0 of x`},
 		{"blocks that read what another writes", `
 	setp.eq.u32 %p3, %r9, 0;
 	@%p3 st.global.b32 [%rd1], 9;
@@ -327,7 +327,7 @@ $reader:
 	add.u32 %r2, %r1, 1;
 	st.global.b32 [%rd3], %r2;
 	ld.global.b32 %r2, [%rd2];`, `race on global memory: nothing orders this read and the write`},
-		{"shared memory that nothing was written to", "@%p1 ld.shared.b32 %r2, [%r10];", "read of shared memory that nothing was written to"},
+		{"shared memory that nothing was written to", "@%p1 ld.shared.b32 %r2, [%r10];", "read of unwritten shared memory"},
 		{"local memory that nothing was written to", "st.local.b32 [a], %r1;\nld.local.b32 %r2, [a+4];",
 			"read of 4 bytes of local memory that nothing was written to"},
 		{"local memory", "st.local.b32 [a], %r1;\nld.local.b32 %r2, [a];", ""},
@@ -336,7 +336,7 @@ $reader:
 	cvta.local.u64 %rd2, a;
 	ld.b32 %r2, [%rd2+4];
 	ld.b32 %r2, [%rd2+8];`, "read of 4 bytes of local memory"},
-		{"division by zero", "div.u32 %r2, %r1, %r8;", "division of an integer by zero"},
+		{"division by zero", "div.u32 %r2, %r1, %r8;", "integer division by zero"},
 		{"division that no thread does", "setp.ne.u32 %p3, %r8, 0;\n@%p3 div.u32 %r2, %r1, %r8;", ""},
 		{"a barrier that threads have ended before", "@%p2 ret;\nbar.sync 0;", "bar.sync waits for 32 threads of the block, which have ended"},
 		{"a barrier that threads end after", "@%p2 bra $wait;\nmov.u32 %r2, 0;\n$some:\nadd.u32 %r2, %r2, 1;\n" +

@@ -88,7 +88,7 @@ func open(ctx context.Context, opts device.Options) (device.Device, error) {
 		return nil, err
 	}
 	if opts.Ordinal != 0 {
-		return nil, fmt.Errorf("emu: there is no device %d", opts.Ordinal)
+		return nil, fmt.Errorf("emu: no device %d", opts.Ordinal)
 	}
 	g := &gpu{opts: opts, arch: ArchOf(opts), root: opts.CacheDir, work: make(chan func())}
 	var err error
@@ -182,7 +182,7 @@ func (g *gpu) do(ctx context.Context, f func() error) error {
 		}
 	case <-time.After(2 * time.Second):
 	}
-	g.lost = fmt.Errorf("%w: work that was not waited for: %w", device.ErrFault, ctx.Err())
+	g.lost = fmt.Errorf("%w: unfinished work: %w", device.ErrFault, ctx.Err())
 	return ctx.Err()
 }
 
@@ -204,7 +204,7 @@ func (g *gpu) object(ctx context.Context, sol *trace.Solution) (o *nvcc.Object, 
 	if g.tools == nil {
 		found, _ := filepath.Glob(filepath.Join(g.opts.Prebuilt, packed, "libcudart.so*"))
 		if o, err = nvcc.Prebuilt(g.opts.Prebuilt, sol, g.arch); err == nil && len(found) != 1 {
-			err = fmt.Errorf("emu: %s has no CUDA runtime of the virtual GPU", g.opts.Prebuilt)
+			err = fmt.Errorf("emu: %s does not contain the virtual GPU's CUDA runtime", g.opts.Prebuilt)
 		}
 		return o, strings.Join(found, ""), err
 	}
@@ -247,7 +247,7 @@ func runtimeLibrary(ctx context.Context, root, kind string, t *nvcc.Toolchain, n
 		cmd := device.Command(ctx, t.CXX[0], args...)
 		cmd.Dir = dir
 		if out, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("emu: building its CUDA runtime: %w\n%s", err, bytes.TrimSpace(out))
+			return fmt.Errorf("emu: building the CUDA runtime: %w\n%s", err, bytes.TrimSpace(out))
 		}
 		args = slices.Concat(t.CXX[1:], []string{"-O1", "-w", "-fPIC", "-shared", "-I" + t.CUDAInclude,
 			"-x", "c", "driver.c", "-x", "c", "driver_stubs.c", "-x", "none", "-o", driverName,
@@ -255,7 +255,7 @@ func runtimeLibrary(ctx context.Context, root, kind string, t *nvcc.Toolchain, n
 		cmd = device.Command(ctx, t.CXX[0], args...)
 		cmd.Dir = dir
 		if out, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("emu: building its CUDA driver: %w\n%s", err, bytes.TrimSpace(out))
+			return fmt.Errorf("emu: building the CUDA driver: %w\n%s", err, bytes.TrimSpace(out))
 		}
 		return nil
 	})
@@ -316,14 +316,15 @@ func install(library string) error {
 	defer C.free(unsafe.Pointer(driver))
 	if message := C.vg_install(path, driver); message != nil {
 		defer C.free(unsafe.Pointer(message))
-		return fmt.Errorf("emu: loading its CUDA runtime: %s", C.GoString(message))
+		return fmt.Errorf("emu: loading the CUDA runtime: %s", C.GoString(message))
 	}
 	return nil
 }
 
 func (g *gpu) Build(ctx context.Context, def *trace.Definition, sol *trace.Solution) (device.Kernel, error) {
 	if !sol.Spec.DestinationPassingStyle {
-		return nil, fmt.Errorf("%w: the virtual GPU lacks CUDA submissions that return their outputs", device.ErrLacking)
+		return nil, fmt.Errorf("%w: the virtual GPU does not support CUDA submissions that return their outputs",
+			device.ErrLacking)
 	}
 	object, library, err := g.object(ctx, sol)
 	if err != nil {
@@ -364,7 +365,7 @@ func (g *gpu) Build(ctx context.Context, def *trace.Definition, sol *trace.Solut
 		var be *device.BuildError
 		if errors.As(err, &be) {
 			if m := foreign.FindStringSubmatch(be.Text); m != nil {
-				return fmt.Errorf("%w: the virtual GPU lacks %s", device.ErrLacking, m[1])
+				return fmt.Errorf("%w: the virtual GPU does not support %s", device.ErrLacking, m[1])
 			}
 		}
 		return err

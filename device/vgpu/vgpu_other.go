@@ -13,6 +13,6 @@ import (
 // Opener returns an opener that always fails: this build does not include the virtual GPU.
 func Opener() device.Opener {
 	return device.Opener{Kind: "emu", Open: func(context.Context, device.Options) (device.Device, error) {
-		return nil, errors.New("emu: the virtual GPU runs on Linux only")
+		return nil, errors.New("emu: the virtual GPU runs only on Linux")
 	}}
 }

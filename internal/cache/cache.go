@@ -22,7 +22,7 @@ import (
 )
 
 // ErrNoFolder reports that the environment does not define a cache folder.
-var ErrNoFolder = hint.Wrap(errors.New("no folder"), "set FISUB_CACHE to a folder that can be written to")
+var ErrNoFolder = hint.Wrap(errors.New("no folder"), "set FISUB_CACHE to a writable folder")
 
 // Root returns the absolute path of the cache, which need not exist: $FISUB_CACHE, else fisub in the user's cache
 // folder. The error wraps ErrNoFolder.
@@ -185,7 +185,7 @@ type HeldError struct {
 }
 
 func (e *HeldError) Error() string {
-	return fmt.Sprintf("%s: another process has held the lock for %v: fuser %s shows which", e.Path, e.For, e.Path)
+	return fmt.Sprintf("%s: locked by another process for %v; fuser %s shows which", e.Path, e.For, e.Path)
 }
 
 type waiting struct{}

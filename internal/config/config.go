@@ -85,7 +85,7 @@ func Read(path string) (*Config, []*Fault) {
 		return c, []*Fault{f}
 	}
 	if st, err := os.Stat(path); err == nil && st.IsDir() {
-		return none(nil, "name the file in it: "+filepath.Join(path, Name), "is a folder")
+		return none(nil, "use a file in it: "+filepath.Join(path, Name), "is a folder")
 	}
 	data, err := plain.ReadFile(path, maxSize)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -140,7 +140,7 @@ func (c *Config) keyFault(code, key, hint, format string, args ...any) *Fault {
 // UnknownDefinition returns a fault for a definition that is not in known. Its hint suggests the nearest names.
 func (c *Config) UnknownDefinition(known []string) *Fault {
 	name := c.Solution.Definition
-	hint := cmp.Or(meant(name, known), "fisub dataset ls lists those of the dataset")
+	hint := cmp.Or(meant(name, known), "fisub dataset ls lists the definitions")
 	return c.Fault("unknown-definition", "solution.definition", hint, "unknown definition %q", name)
 }
 
@@ -155,7 +155,7 @@ func Check(c *Config, def *trace.Definition) error {
 		for name, out := range def.Outputs.All() {
 			if out.Scalar {
 				faults = append(faults, c.Fault("scalar-output", "build.destination_passing_style",
-					"write destination_passing_style = false and return the outputs",
+					"set destination_passing_style = false and return the outputs",
 					"output %q is a scalar, which destination-passing style cannot allocate", name))
 			}
 		}

@@ -275,7 +275,7 @@ func TestHugeFiles(t *testing.T) {
 	}
 	table := config.NewTable("remote.lab", nil)
 	for range 5000 {
-		table.Fault("gpus", "", "%d is there twice", 1)
+		table.Fault("gpus", "", "duplicate GPU %d", 1)
 	}
 	if n := len(config.Faults(table.Err())); n != 1000 {
 		t.Errorf("got %d faults of a table, want 1000", n)
@@ -294,7 +294,7 @@ func TestHugeFiles(t *testing.T) {
 
 func TestRemoteWithoutName(t *testing.T) {
 	_, err := config.Parse("config.toml", []byte(good+"\n[remote.\"\"]\nprovider = \"ssh\"\n"))
-	if faults := config.Faults(err); len(faults) != 1 || faults[0].Msg != "a table of remote has no name" {
+	if faults := config.Faults(err); len(faults) != 1 || faults[0].Msg != "a table of remote without a name" {
 		t.Errorf("got %v, want a fault of the name", err)
 	}
 }

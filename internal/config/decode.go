@@ -29,45 +29,49 @@ type Section struct {
 func (c *Config) Sections() []Section {
 	const packed = "The contest's own packer drops "
 	return []Section{
-		{"solution", true, "What it is called and what it implements.", []Key{
+		{"solution", true, "Name, author and definition.", []Key{
 			{Name: "name", To: &c.Solution.Name, Required: true, Example: `"my-kernel"`,
-				Help: "name of the solution, as it stands in traces"},
+				Help: "name of the solution in traces"},
 			{Name: "definition", To: &c.Solution.Definition, Required: true, Example: `"gdn_decode_qk4_v8_d128_k_last"`,
-				Help: "the definition that it implements; `fisub dataset ls` lists them. A track, such as gdn, is none"},
-			{Name: "author", To: &c.Solution.Author, Required: true, Example: `"my-team"`, Help: "who is to be named"},
+				Help: "the implemented definition; `fisub dataset ls` lists them. A track such as gdn is not a definition"},
+			{Name: "author", To: &c.Solution.Author, Required: true, Example: `"my-team"`, Help: "author in traces and " +
+				"results"},
 			{Name: "description", To: &c.Solution.Description, Blank: true, Example: `"one warp for each row"`,
-				Help: "what it does, for people. " + packed + "it"},
+				Help: "description for readers. " + packed + "it"},
 		}},
-		{"build", true, "What is built, and how it is called.", []Key{
+		{"build", true, "Language, entry point and calling convention.", []Key{
 			{Name: "language", To: (*string)(&c.Build.Language), Required: true, OneOf: languages, Example: `"cuda"`,
-				Help: "what the sources are written in"},
-			{Name: "entry_point", To: &c.Build.EntryPoint, Required: true, Form: "file::symbol", Example: `"kernel.cu::kernel"`,
-				Help: "the source file and the function in it that is called"},
+				Help: "language of the sources"},
+			{Name: "entry_point", To: &c.Build.EntryPoint, Required: true, Form: "file::symbol",
+				Example: `"kernel.cu::kernel"`,
+				Help:    "the source file and its function to call"},
 			{Name: "destination_passing_style", To: &c.Build.DestinationPassingStyle, Default: true, Example: "true",
-				Help: "true: outputs are the last parameters, and are allocated by the caller; false: they are returned"},
+				Help: "true: the caller allocates the outputs and passes them as last parameters; false: the function " +
+					"returns them"},
 			{Name: "binding", To: &c.Build.Binding, OneOf: bindings, Absent: "tvm-ffi for compiled languages",
-				Example: `"torch"`, Help: "how a compiled solution is loaded; tvm-ffi packs as if it were absent"},
+				Example: `"torch"`, Help: "how a compiled solution is loaded; tvm-ffi, the default, is not packed"},
 			{Name: "dependencies", To: &c.Build.Dependencies, Absent: "none", Example: `["einops"]`,
-				Help: "Python packages that it imports. " + packed + "them"},
+				Help: "imported Python packages. " + packed + "them"},
 			{Name: "target_hardware", To: &c.Build.TargetHardware, Absent: "cuda", Example: `["cuda"]`,
-				Help: "a field of the official format; what is packed always says cuda"},
+				Help: "a field of the official format; the packed value is always cuda"},
 			{Name: "source_dir", To: &c.Build.SourceDir, Form: "a folder below solution/", Absent: "the language",
 				Example: `"cuda"`, Help: "folder of the sources, relative to solution/"},
 		}},
-		{"bench", false, "What runs where no flag says otherwise.", []Key{
+		{"bench", false, "Defaults of flags.", []Key{
 			{Name: "profile", To: &c.Bench.Profile, OneOf: Profiles, Absent: Official, Example: `"quick"`,
-				Help: "how often the solution is called and timed; `fisub help timing`"},
+				Help: "number of calls and trials; see `fisub help timing`"},
 			{Name: "baseline", To: &c.Bench.Baseline, Form: "a folder of solution/baselines, reference, none, or FILE.json",
 				Absent: "none", Example: `"triton"`,
-				Help: "what is timed in turn with the submission, for speed-ups, whose mean over reference is the contest's score"},
+				Help: "the solution to compare with; the mean speed-up over reference is the contest's score"},
 			{Name: "set", To: &c.Bench.Set, Form: "a set of the definition", Absent: "default", Example: `"contest"`,
 				Help: "the workloads that run; `fisub dataset ls` lists the sets"},
 		}},
 		{"submit", false, "How `fisub submit` tags.", []Key{
-			{Name: "tag", To: &c.Submit.Tag, Form: "letters, digits and . _ - / inside", Absent: "submission-{definition}-{n}",
+			{Name: "tag", To: &c.Submit.Tag, Form: "letters, digits and . _ - / inside",
+				Absent:  "submission-{definition}-{n}",
 				Example: `"v{n}"`, Help: "name of the tag; {n} is the next number, {definition} the definition"},
 			{Name: "remote", To: &c.Submit.Remote, Form: "a name that `git remote` lists",
-				Absent: "that of the branch, else origin", Example: `"origin"`,
+				Absent: "the branch's, else origin", Example: `"origin"`,
 				Help: "where `fisub submit --push` pushes the tag"},
 		}},
 	}
@@ -199,7 +203,8 @@ func (c *Config) remotes(value any) (faults []*Fault) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(all.values)) {
 		if name == "" {
-			faults = append(faults, c.Fault("wrong-type", "remote", "write [remote.NAME]", "a table of remote has no name"))
+			faults = append(faults, c.Fault("wrong-type", "remote", "write [remote.NAME]", "a table of remote without a "+
+				"name"))
 			continue
 		}
 		t, f := c.table("remote."+name, all.values[name])
@@ -254,7 +259,7 @@ func (c *Config) check(t *Table) {
 		if dir := c.Build.SourceDir; dir == "" {
 			c.Build.SourceDir = string(c.Build.Language)
 		} else if path.IsAbs(dir) || slices.Contains(strings.Split(strings.ReplaceAll(dir, `\`, "/"), "/"), "..") {
-			t.add("source-dir", "source_dir", "it is relative to solution/ and stays below it",
+			t.add("source-dir", "source_dir", "the path is relative to solution/ and must stay below it",
 				"source_dir %q is not a folder below solution/", dir)
 		}
 	case "submit":
@@ -262,7 +267,7 @@ func (c *Config) check(t *Table) {
 		if sample != "" && !refName(sample) {
 			t.add("git-name", "tag",
 				"use letters, digits, and . _ - / inside; {n} is the next number, {definition} the definition",
-				"tag %q is not a name for git", c.Submit.Tag)
+				"tag %q is not a valid git tag name", c.Submit.Tag)
 		}
 		if name := c.Submit.Remote; name != "" && !refName(name) {
 			f := t.add("git-name", "remote", "git remote lists them", "remote is not the name of a git remote")
@@ -280,14 +285,14 @@ func (c *Config) checkEntry(t *Table) {
 		fault(`write "`+c.GuessEntry()+`"`, " is not file::symbol")
 	case 1:
 		if file == "" {
-			fault(`write "`+defaultFile(c.Build.Language)+"::"+symbol+`"`, " names no file")
+			fault(`write "`+defaultFile(c.Build.Language)+"::"+symbol+`"`, " has no file")
 		} else if symbol == "" {
-			fault(`write "`+file+`::kernel"`, " names no symbol")
+			fault(`write "`+file+`::kernel"`, " has no symbol")
 		} else if !identifier(symbol) {
-			fault("write the function's name alone", fmt.Sprintf(": symbol %q is not an identifier", symbol))
+			fault("write only the function's name", fmt.Sprintf(": symbol %q is not an identifier", symbol))
 		}
 	default:
-		fault(`write one "::", between the file and the symbol`, " is not file::symbol")
+		fault(`use "::" once, between file and symbol`, " is not file::symbol")
 	}
 }
 

@@ -49,7 +49,7 @@ func (k Key) kind() (name string, set func(v any) bool) {
 	case *[]int:
 		return "a list of whole numbers", store(to, k.Default, list(whole))
 	}
-	panic(fmt.Sprintf("config: key %s: no value goes to %T", k.Name, k.To))
+	panic(fmt.Sprintf("config: key %s: unsupported type %T", k.Name, k.To))
 }
 
 func store[T any](to *T, def any, read func(any) (T, bool)) func(v any) bool {
@@ -70,7 +70,7 @@ func (k Key) Missing() string {
 	switch def := k.Default.(type) {
 	case nil:
 		if k.Required {
-			return "must be there"
+			return "required"
 		}
 		return k.Absent
 	case time.Duration:
@@ -164,7 +164,7 @@ func (t *Table) Decode(keys []Key) {
 		case v == "" && !k.Blank:
 			t.add("wrong-type", k.Name, "", "%s is empty", id)
 		case slices.Contains(items, any("")):
-			t.add("wrong-type", k.Name, "", "%s holds an empty string", id)
+			t.add("wrong-type", k.Name, "", "%s contains an empty string", id)
 		case k.OneOf != nil && !slices.Contains(k.OneOf, v.(string)):
 			t.oneOf(k, v.(string))
 		}

@@ -159,9 +159,9 @@ type Looked struct {
 
 // String returns one sentence.
 func (l *Looked) String() string {
-	text := "looked for: " + strings.Join(l.For, "; ")
+	text := "checked for: " + strings.Join(l.For, "; ")
 	if len(l.Not) > 0 {
-		text += "; not looked for: " + strings.Join(l.Not, ", ")
+		text += "; not checked for: " + strings.Join(l.Not, ", ")
 	}
 	return text
 }
@@ -281,7 +281,7 @@ func (e *Evaluated) UnmarshalJSON(data []byte) error {
 		return err
 	}
 	if e.Trace == nil || e.Trace.Evaluation == nil {
-		return errors.New("event: a verdict without an evaluation")
+		return errors.New("event: verdict without an evaluation")
 	}
 	return nil
 }

@@ -23,7 +23,7 @@ var (
 	// ErrMissing reports that the git program is not installed.
 	ErrMissing = hint.Wrap(errors.New("git: not found"), "install git")
 	// ErrNoRepository reports that a folder is not in a git working tree.
-	ErrNoRepository = hint.Wrap(errors.New("not a git repository"), "git init makes it one")
+	ErrNoRepository = hint.Wrap(errors.New("not a git repository"), "run git init")
 	// ErrOffline reports that a remote is unreachable or did not answer in time.
 	ErrOffline = errors.New("no answer")
 )

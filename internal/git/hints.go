@@ -11,19 +11,19 @@ type sign struct{ words, hint string }
 var signs = []sign{
 	{"tell me who you are|empty ident", "git config --global user.name NAME && git config --global user.email ADDRESS"},
 	{"dubious ownership", "another user owns the folder: git config --global --add safe.directory FOLDER"},
-	{"gpg", "git signs tags here, as tag.gpgSign says; git config tag.gpgSign false makes plain ones"},
+	{"gpg", "tag.gpgSign is set; for unsigned tags: git config tag.gpgSign false"},
 }
 
 // pushSigns are the signs for a failed push of an existing tag. %s in a hint is the command that retries the push.
 var pushSigns = []sign{
-	{"already exists", "it is never overwritten: git fetch --tags, then give the tag another name: tag in [submit] of " +
+	{"already exists", "tags are never overwritten: git fetch --tags, then set another name: tag in [submit] of " +
 		"config.toml"},
 	{"could not read username|authentication failed|terminal prompts disabled|permission denied|publickey|403|401",
-		"the tag is made here; log in to the remote, then: %s"},
-	{"hook declined|pre-receive|pre-push", "the tag is made here, and a hook refused it; when that is fixed: %s"},
+		"the tag exists locally; log in to the remote, then: %s"},
+	{"hook declined|pre-receive|pre-push", "the tag exists locally, but a hook rejected it; after fixing that: %s"},
 	{"could not resolve|could not connect|timed out|unable to access|connection",
-		"the tag is made here; when the network is back: %s"},
-	{"", "the tag is made here; to try again: %s"},
+		"the tag exists locally; when the network is back: %s"},
+	{"", "the tag exists locally; to try again: %s"},
 }
 
 // pushHint returns the hint for a failed push of tag.

@@ -218,7 +218,8 @@ func (r *Repository) Tags(ctx context.Context) ([]Tag, error) {
 	var tags []Tag
 	for ; len(fields) > 7; fields = fields[7:] {
 		text := func(i int) string { return string(fields[i]) }
-		t := Tag{Name: strings.TrimPrefix(strings.TrimPrefix(text(0), "\n"), "refs/tags/"), Object: text(2), Commit: text(2)}
+		t := Tag{Name: strings.TrimPrefix(strings.TrimPrefix(text(0), "\n"), "refs/tags/"), Object: text(2),
+			Commit: text(2)}
 		kind := text(1)
 		if t.Annotated = kind == "tag"; t.Annotated {
 			kind, t.Commit = text(3), text(4)
@@ -244,7 +245,7 @@ func (r *Repository) CheckName(ctx context.Context, name string) error {
 	_, err := r.run(ctx, command{}, "check-ref-format", "refs/tags/"+name)
 	var failed *Error
 	if errors.As(err, &failed) || strings.HasPrefix(name, "-") {
-		return fmt.Errorf("tag %q: not a name that git takes", name)
+		return fmt.Errorf("tag %q: not a valid git name", name)
 	}
 	return err
 }

@@ -37,11 +37,11 @@ func Of(err error) string {
 	var file *fs.PathError
 	switch {
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
-		return "make room on that disk, then go on with --resume; FISUB_CACHE and TMPDIR name folders on another one"
+		return "free disk space, then continue with --resume; FISUB_CACHE and TMPDIR can point to another disk"
 	case errors.Is(err, syscall.EMFILE):
-		return "ulimit -n raises the number of files that may be open"
+		return "raise the limit of open files with ulimit -n"
 	case errors.As(err, &file) && file.Path == os.TempDir():
-		return "TMPDIR names the folder for temporary files"
+		return "set TMPDIR to another folder for temporary files"
 	}
 	return ""
 }

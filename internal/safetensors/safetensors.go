@@ -92,7 +92,7 @@ func (e *DamagedError) Unwrap() error { return e.Err }
 
 // Advice returns the hint of the error.
 func (e *DamagedError) Advice() string {
-	return "the file is cut off, damaged or another one: fetch it again"
+	return "the file is truncated or damaged: fetch it again"
 }
 
 // Open maps the file and checks its header. It returns an *LFSPointerError for a Git LFS pointer, and a *DamagedError
@@ -115,7 +115,7 @@ func Open(path string) (*File, error) {
 	}
 	size := st.Size()
 	if size < 8 || size > int64(^uint(0)>>1) {
-		return nil, &DamagedError{path, fmt.Errorf("%d bytes cannot be a safetensors file", size)}
+		return nil, &DamagedError{path, fmt.Errorf("%d bytes are too few for a safetensors file", size)}
 	}
 	mapping, err := unix.Mmap(int(f.Fd()), 0, int(size), unix.PROT_READ, unix.MAP_PRIVATE)
 	if err != nil {
@@ -164,7 +164,7 @@ func (f *File) Tensor(name string) (*tensor.Tensor, error) {
 			return &tensor.Tensor{DType: d, Shape: slices.Clone(e.shape), Data: f.mapping[begin:end:end]}, nil
 		}
 	}
-	return nil, fmt.Errorf("%s: tensor %q: dtype %s is not one that a definition can have", f.path, name, e.dtype)
+	return nil, fmt.Errorf("%s: tensor %q: dtype %s is not supported in definitions", f.path, name, e.dtype)
 }
 
 // Offset returns the file offset of a tensor's first byte. ok is false if the tensor does not exist.
@@ -302,7 +302,7 @@ func (f *File) checkLayout() error {
 		e := f.entries[name]
 		switch {
 		case e.begin < end:
-			return fmt.Errorf("tensor %q: data overlaps that of another", name)
+			return fmt.Errorf("tensor %q: data overlaps another tensor", name)
 		case e.begin > end:
 			return fmt.Errorf("tensor %q: %d unused bytes before its data", name, e.begin-end)
 		}
@@ -369,7 +369,8 @@ func header(tensors []Named, metadata map[string]string, align int) ([]byte, err
 		seen[t.Name] = true
 		size, ok := t.Tensor.DType.Bytes(t.Tensor.Len())
 		if !ok || t.Tensor.Data != nil && size != len(t.Tensor.Data) || t.Tensor.Len()*t.Tensor.DType.Bits()%8 != 0 {
-			return nil, fmt.Errorf("tensor %q: %d bytes of data for shape %v of %v", t.Name, len(t.Tensor.Data), t.Tensor.Shape,
+			return nil, fmt.Errorf("tensor %q: %d bytes of data for shape %v of %v", t.Name, len(t.Tensor.Data),
+				t.Tensor.Shape,
 				t.Tensor.DType)
 		}
 		name, err := json.Marshal(t.Name)
@@ -380,7 +381,8 @@ func header(tensors []Named, metadata map[string]string, align int) ([]byte, err
 			b = append(b, ',')
 		}
 		shape := strings.ReplaceAll(fmt.Sprint(t.Tensor.Shape), " ", ",")
-		b = fmt.Appendf(b, `%s:{"dtype":"%s","shape":%s,"data_offsets":[%d,%d]}`, name, names[t.Tensor.DType], shape, offset,
+		b = fmt.Appendf(b, `%s:{"dtype":"%s","shape":%s,"data_offsets":[%d,%d]}`, name, names[t.Tensor.DType], shape,
+			offset,
 			offset+size)
 		offset += size
 	}

@@ -28,9 +28,9 @@ type ValidationError struct {
 // Advice returns the hint of the error.
 func (e *ValidationError) Advice() string {
 	if e.Model == "Solution" {
-		return "fix it at that place, or write it again: fisub pack does"
+		return "fix that line, or write the file again with fisub pack"
 	}
-	return "fix it at that place, or fetch the dataset's file again"
+	return "fix that line, or fetch the dataset's file again"
 }
 
 // A Fault is one reason to reject a document.
@@ -202,7 +202,7 @@ func (d *decoder) value(v *value, dst reflect.Value, r rules) {
 			dst.Set(reflect.ValueOf(got))
 		}
 	default:
-		panic("trace: no JSON has a " + dst.Type().String())
+		panic("trace: no JSON type for " + dst.Type().String())
 	}
 }
 

@@ -96,7 +96,7 @@ func (q *Questions) Choose(question string, names []string, describe func(string
 			answer = names[n-1]
 		}
 		if answer == "" {
-			return errors.New("an answer is needed")
+			return errors.New("please answer")
 		}
 		return find(answer)
 	})
@@ -157,7 +157,7 @@ func (t *Terminal) Decide(signals <-chan os.Signal, over <-chan struct{}) (stop 
 				return true
 			}
 			asked = true
-			fmt.Fprint(t.Err, "\nstop the jobs, detach from them, or go on? Ctrl-C again stops [s/d/G] ")
+			fmt.Fprint(t.Err, "\nstop the jobs, detach from them, or continue? Ctrl-C again stops them [s/d/C] ")
 			go func() {
 				word, _ := answer(in)
 				answers <- word

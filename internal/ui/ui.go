@@ -273,7 +273,7 @@ func (v *runView) start(r *event.Run) {
 		t.Note("baseline   %s", plain.Line(fmt.Sprintf("%s: %s, %s", b.Name, b.Solution, plain.Short(b.ContentHash))))
 	}
 	if r.Device.Emulated {
-		t.Note("           emulated: correctness only, no latency is measured")
+		t.Note("           virtual GPU: correctness only, no latencies")
 	}
 	names := map[string]bool{}
 	for _, w := range r.Workloads {
@@ -488,7 +488,8 @@ func (v *runView) below(uuid, detail, log string) (lines []string) {
 			line = fmt.Sprintf("%s... %d more bytes in the run folder, log/%s.log", strings.ToValidUTF8(line[:widest], ""),
 				len(line)-widest, uuid)
 		}
-		if line != "" && (i == 0 || !strings.HasSuffix(line, detail) && !strings.HasSuffix(detail, strings.TrimSpace(line))) {
+		if line != "" && (i == 0 || !strings.HasSuffix(line, detail) && !strings.HasSuffix(detail,
+			strings.TrimSpace(line))) {
 			lines = append(lines, v.dim(line))
 		}
 	}
@@ -611,7 +612,7 @@ func (v *runView) done(d *event.Done) {
 		if len(of) > 1 {
 			which = fmt.Sprintf("%d workloads", len(of))
 		}
-		lines = append(lines, fmt.Sprintf("%s %s, in doubt however often measured: %s", t.paint(yellow, "*"), which,
+		lines = append(lines, fmt.Sprintf("%s %s, unreliable in every measurement: %s", t.paint(yellow, "*"), which,
 			plain.Line(sentence)))
 	}
 	fmt.Fprintln(t.Out, t.Fit(strings.Join(lines, "\n"), 2))
@@ -631,7 +632,7 @@ func ScoreText(b *event.Baseline, d *event.Done) string {
 
 // Tolerance describes when an output element is correct.
 func Tolerance(t event.Tolerance) string {
-	text := fmt.Sprintf("right: within %g absolute or %g relative", t.Atol, t.Rtol)
+	text := fmt.Sprintf("correct: within %g absolute or %g relative", t.Atol, t.Rtol)
 	if t.MatchedRatio > 0 && t.MatchedRatio < 1 {
 		text += fmt.Sprintf(", %g %% of the elements", 100*t.MatchedRatio)
 	}
@@ -642,7 +643,8 @@ func Tolerance(t event.Tolerance) string {
 func (v *runView) legend() string {
 	text := "latency: " + Latency(v.run.Profile, v.l2, v.timer) + "\n±: half of the 95 % interval of the median"
 	if v.emptyNS > 0 {
-		text += fmt.Sprintf("\ncopy: the time of a plain copy of as many bytes, over the latency; an empty kernel takes %s",
+		text += fmt.Sprintf("\ncopy: time of the roofline copy (a roofline copy (a plain copy of as many bytes)) over "+
+			"the latency; an empty kernel takes %s",
 			Micros(v.emptyNS))
 	}
 	return text
@@ -675,7 +677,7 @@ func (t *Terminal) Table(align string, rows [][]string, news func(row int) int) 
 	if len(rows) > 0 && IsTerminal(t.Out) {
 		var lost []string
 		if align, rows, lost = fit(align, rows, Width(t.Out)-1); len(lost) > 0 {
-			defer t.Note("left out for want of room: %s; --json has them", plain.List(lost, "and"))
+			defer t.Note("omitted columns: %s; --json has them", plain.List(lost, "and"))
 		}
 	}
 	widths := cellWidths(align, rows)

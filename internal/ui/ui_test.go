@@ -351,7 +351,7 @@ func TestScore(t *testing.T) {
 	}{
 		{1.25, 0, "\ncontest score: 1.250, the mean speed-up over baseline reference on 1 workload\n"},
 		{1.5, 0, "\nmean speed-up: 1.500 over baseline two on 1 workload\n"},
-		{0, 1, "\nmean speed-up: 0.000 over baseline two on 1 workload: 0 because a workload fails\n"},
+		{0, 1, "\nmean speed-up: 0.000 over baseline two on 1 workload: 0 because a workload failed\n"},
 	} {
 		run := gpuRun("u1")
 		name := "two"
@@ -366,7 +366,8 @@ func TestScore(t *testing.T) {
 				Axes: map[string]int{"n": 7, "batch_size": 4}, Latency: &ms, Speedup: &speedup}.Evaluated()},
 			event.Event{Type: event.TypeDone, Done: &event.Done{Passed: 1, Failed: tc.failed, Score: &tc.score, Scored: 1}})
 		for _, want := range []string{tc.want, "     2.00 µs  0.0 %    1.50x      -\n",
-			"\ncopy: the time of a plain copy of as many bytes, over the latency; an empty kernel takes 1.02 µs\n"} {
+			"\ncopy: the time of a roofline copy (a plain copy of as many bytes), over the latency; an empty kernel takes " +
+				"1.02 µs\n"} {
 			if !strings.Contains(out, want) {
 				t.Errorf("stdout: got\n%s\nwant in it %q", out, want)
 			}

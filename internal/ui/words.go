@@ -62,7 +62,7 @@ func Zeroed(d *event.Done) string {
 	if d.Failed == 0 || *d.Score != 0 {
 		return ""
 	}
-	return ": 0 because a workload fails"
+	return ": 0 because a workload failed"
 }
 
 // Profile describes the trials, calls and limits of p.

@@ -90,7 +90,7 @@ func ask(python Python, request any) (*facts, error) {
 	}
 	var f facts
 	if err := json.Unmarshal(out, &f); err != nil {
-		return nil, fmt.Errorf("what python printed is no JSON: %v", err)
+		return nil, fmt.Errorf("invalid JSON from python: %v", err)
 	}
 	return &f, nil
 }
@@ -125,7 +125,7 @@ func Definition(def *trace.Definition, python Python) (faults []string, err erro
 	}
 	say := func(what string, fault *pyFault) {
 		if fault != nil && fault.Doubtful {
-			what, fault.Text = what+" for Python "+f.Version, fault.Text+", a later Python may take it"
+			what, fault.Text = what+" for Python "+f.Version, fault.Text+"; a later Python may accept it"
 		}
 		if fault != nil {
 			faults = append(faults, fmt.Sprintf("%s: %s (line %d)", what, fault.Text, fault.Line))

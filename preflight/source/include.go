@@ -56,7 +56,7 @@ func (n *inspector) include(s trace.SourceFile, name string, pos int, left func(
 		n.mark(Error, "include-dropped", s, pos, DroppedHint(name), DroppedText, name)
 	case left == nil && folder && !path.IsAbs(name) && top != ".." && !slices.Contains(installed, top):
 		n.mark(Error, "include-dropped", s, pos, DroppedHint(name),
-			"%s is not packed, and no header of CUDA, CUTLASS, PyTorch or tvm-ffi", name)
+			"%s is not packed, and not a header of CUDA, CUTLASS, PyTorch or tvm-ffi", name)
 	}
 }
 
@@ -68,12 +68,12 @@ func (n *inspector) packed(name string) bool {
 }
 
 // DroppedText is the message for a header, %s, that the packer leaves out.
-const DroppedText = "%s is there, but the packer leaves it out"
+const DroppedText = "%s exists, but is not packed"
 
 // DroppedHint returns the hint for a header that the packer leaves out.
 func DroppedHint(name string) string {
 	if path.Dir(name) != "." {
-		return "move it beside the kernel: subfolders are not packed"
+		return "move it next to the kernel: subfolders are not packed"
 	}
 	return "rename it to end in .cuh, .h or .hpp"
 }

@@ -161,7 +161,7 @@ func (n *inspector) compiled() {
 		case ext == ".cu":
 			hint = `set language = "cuda"`
 		}
-		n.add(Error, "entry-suffix", n.entry, hint, "entry file is not one that language %s compiles (%s)", lang,
+		n.add(Error, "entry-suffix", n.entry, hint, "entry file: language %s compiles only %s", lang,
 			strings.Join(suffixes, " "))
 	}
 
@@ -176,7 +176,7 @@ func (n *inspector) compiled() {
 	case torch && !said[pybindMacro] && !said["PyInit_"]:
 		hint := fmt.Sprintf("add %s(TORCH_EXTENSION_NAME, m) { m.def(%q, &<function>); }", pybindMacro, n.symbol)
 		if said[exportMacro] {
-			hint = `its exports are tvm-ffi's: set binding = "tvm-ffi"`
+			hint = `the exports are for tvm-ffi: set binding = "tvm-ffi"`
 		}
 		n.add(Error, "no-module", n.entry, hint, "no source has a %s", pybindMacro)
 	case torch && !said[texts[4]]:
@@ -185,7 +185,7 @@ func (n *inspector) compiled() {
 	case !torch && !said[exportMacro] && !said[exportPrefix]:
 		hint := ""
 		if said[pybindMacro] {
-			hint = `it is a PYBIND11_MODULE: set binding = "torch"`
+			hint = `for PYBIND11_MODULE, set binding = "torch"`
 		}
 		n.findings = append(n.findings, NoExport(n.sol, nil, hint))
 	}

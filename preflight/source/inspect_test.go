@@ -127,7 +127,7 @@ func TestFeatures(t *testing.T) {
 
 // TestBinaries: compiled kernels in the sources of any language, at their places.
 func TestBinaries(t *testing.T) {
-	const image, ptx = "error: kernel.cu:2:%d: a compiled kernel", "error: kernel.cu:2:%d: a kernel in PTX, which is the output of a compiler"
+	const image, ptx = "error: kernel.cu:2:%d: a compiled kernel", "error: kernel.cu:2:%d: a compiled kernel in PTX"
 	for src, want := range map[string]string{
 		`unsigned char a[] = {0x7F, 0x45, 0x4C, 0x46, 2};`:     fmt.Sprintf(image, 22),
 		`unsigned char a[] = {127,69,76,70};`:                  fmt.Sprintf(image, 22),
@@ -204,13 +204,13 @@ func TestInspectFiles(t *testing.T) {
 		{"torch with defaults", torch(solution(trace.CUDA, "kernel.cu::kernel", "kernel.cu",
 			"void run(T a, T b, T c, int d) {}\n"+strings.Replace(module, `"doc"`, `py::arg("d") = 3`, 1))), nil},
 		{"torch without module", torch(solution(trace.CUDA, "kernel.cu::kernel", "kernel.cu", run+exportRun)),
-			[]string{`error: kernel.cu: no source has a PYBIND11_MODULE (its exports are tvm-ffi's: set binding = "tvm-ffi")`}},
+			[]string{`error: kernel.cu: no source has a PYBIND11_MODULE (the exports are for tvm-ffi: set binding = "tvm-ffi")`}},
 		{"torch with another name", torch(solution(trace.CUDA, "kernel.cu::kernal", "kernel.cu", run+module)),
 			[]string{`error: kernel.cu: no m.def("kernal", ...) in the PYBIND11_MODULE (add m.def("kernal", &<function>); to the PYBIND11_MODULE)`}},
 		{"no export at all", solution(trace.CUDA, "kernel.cu::kernel", "kernel.cu", run), []string{"error: kernel.cu: no source " +
 			`exports "kernel" with TVM_FFI_DLL_EXPORT_TYPED_FUNC (add TVM_FFI_DLL_EXPORT_TYPED_FUNC(kernel, <function>);)`}},
-		{"pybind", solution(trace.CUDA, "kernel.cu::kernel", "kernel.cu", run+module), []string{"error: kernel.cu: no source " +
-			`exports "kernel" with TVM_FFI_DLL_EXPORT_TYPED_FUNC (it is a PYBIND11_MODULE: set binding = "torch")`}},
+		{"pybind", solution(trace.CUDA, "kernel.cu::kernel", "kernel.cu", run+module), []string{"error: kernel.cu: no " +
+			"source exports \"kernel\" with TVM_FFI_DLL_EXPORT_TYPED_FUNC (for PYBIND11_MODULE, set binding = \"torch\")"}},
 		{"CUDA entry of Triton", solution(trace.Triton, "kernel.cu::kernel", "kernel.cu", run),
 			[]string{`error: kernel.cu: entry file is not a Python file (set language = "cuda")`}},
 	}

@@ -22,8 +22,7 @@ var networked = strings.Fields(
 // absent are modules missing in the evaluation's image.
 var absent = strings.Fields("cupy jax tensorflow numba pycuda paddle mlx mxnet")
 
-const forbiddenHint = "write the kernel itself: calls of kernel libraries are forbidden; cuBLAS, through torch too, " +
-	"is not"
+const forbiddenHint = "write your own kernel: kernel libraries are forbidden; cuBLAS is allowed, also through torch"
 
 func (n *inspector) python(run Python) {
 	if ext := suffix(path.Base(n.entry)); ext != ".py" {
@@ -37,7 +36,7 @@ func (n *inspector) python(run Python) {
 	f, err := solutionFacts(run, n.sol, n.entry, n.symbol)
 	if err != nil {
 		n.add(Note, "python-not-read", "", "install Python 3.8 or later, or set FISUB_PYTHON to one",
-			"Python sources were not looked at: %v", err)
+			"Python sources were not checked: %v", err)
 		return
 	}
 	for _, file := range f.Files {
@@ -61,9 +60,9 @@ func (n *inspector) syntax(version string, file pyFile) {
 	switch {
 	case file.Error.Doubtful:
 		found.Severity, found.Msg = Warning, fmt.Sprintf("not valid Python %s: %s", version, file.Error.Text)
-		found.Hint = "the contest's Python is 3.12: see that it takes it"
+		found.Hint = "make sure that Python 3.12, which the contest uses, accepts it"
 	case !file.Reached:
-		found.Severity, found.Hint = Warning, "delete the file where nothing imports it"
+		found.Severity, found.Hint = Warning, "delete the file if nothing imports it"
 	}
 	n.findings = append(n.findings, found)
 }
@@ -90,33 +89,33 @@ func (n *inspector) pyFact(file string, f pyFact) {
 	case f.Level > 0 || f.Own && f.Helped:
 	case f.Own:
 		add(Error, "absolute-import", fmt.Sprintf("write from . import %s, or from .%s import ...", top, top),
-			"absolute import of %s, which is a file of this solution", f.Name)
+			"absolute import of %s, a file of this solution", f.Name)
 	case slices.Contains(forbidden, top) && f.Called:
 		n.at(Error, "forbidden-library", file, f.pyPlace, forbiddenHint, "%s is used", top)
 	case slices.Contains(forbidden, top) && !f.About:
 		n.at(Warning, "forbidden-library", file, f.pyPlace,
-			"leave the import out: where the evaluation does not have it, the file does not load",
-			"%s is imported; calls of it, which the entry does not seem to reach, are forbidden", top)
+			"remove the import: without the package the file does not load",
+			"%s is imported; calls are forbidden, though the entry does not seem to reach any", top)
 	case slices.Contains(networked, top):
-		add(Warning, "network", "there is no network at evaluation", "%s is imported", top)
+		add(Warning, "network", "the evaluation has no network", "%s is imported", top)
 	case slices.Contains(absent, top):
 		add(Warning, "absent-module",
-			"dependencies are not installed: the evaluation has torch, triton, numpy and what comes with CUDA",
-			"%s is imported, which the evaluation does not have", top)
+			"dependencies are not installed: the evaluation has torch, triton, numpy and CUDA's libraries",
+			"%s is imported, but missing in the evaluation", top)
 	case top == "tvm" && (rest == "ffi" || strings.HasPrefix(rest, "ffi.") || slices.Contains(f.Names, "ffi")):
 		severity := Error
 		if f.Guarded {
 			severity = Warning
 		}
-		add(severity, "tvm-ffi-module", "write tvm_ffi", "there is no module tvm.ffi")
+		add(severity, "tvm-ffi-module", "write tvm_ffi", "no module tvm.ffi")
 	}
 }
 
 // pyEntry looks for the entry in its file.
 func (n *inspector) pyEntry(e *pyEntry) {
 	if e.Class != nil && len(e.Defs) == 0 {
-		n.at(Error, "class-entry", n.entry, *e.Class, "name a function, which may keep an instance",
-			"entry %s is a class: the call would make an instance and return it", n.symbol)
+		n.at(Error, "class-entry", n.entry, *e.Class, "use a function; it may keep an instance",
+			"entry %s is a class: a call would create and return an instance", n.symbol)
 		return
 	}
 	if len(e.Defs) == 0 {
@@ -159,12 +158,12 @@ func (n *inspector) pyFunction(f pyFunction) *Finding {
 		return &one.findings[0]
 	}
 	if f.jit() {
-		return found("jit-entry", "name a Python function that launches it",
+		return found("jit-entry", "use a Python function that launches it",
 			"entry %s is a @triton.jit function, which cannot be called without a grid", n.symbol)
 	}
 	if f.IsAsync {
 		return found("async-entry", "write def, without async",
-			"entry %s is async: a call makes a coroutine and runs nothing", n.symbol)
+			"entry %s is async: a call creates a coroutine and runs nothing", n.symbol)
 	}
 	for _, name := range f.Decorators {
 		switch name {
@@ -192,7 +191,7 @@ func (n *inspector) pyFunction(f pyFunction) *Finding {
 			plural(want, "positional parameter"), sum, n.symbol, takes)
 	case f.Keyword != "":
 		return found("keyword-only", "give it a default",
-			"%s has the keyword-only parameter %s without a default, which a call never gives", n.symbol, f.Keyword)
+			"%s has the keyword-only parameter %s without a default, but calls pass no keywords", n.symbol, f.Keyword)
 	}
 	if n.sol.Spec.DestinationPassingStyle || f.Returns == "" {
 		return nil
@@ -200,11 +199,12 @@ func (n *inspector) pyFunction(f pyFunction) *Finding {
 	out := n.outputs()
 	switch {
 	case f.Returns == "other" && out != 1:
-		return found("return-annotation", "write tuple[...] of so many types, without quotes and without from __future__ "+
-			"import annotations, or leave it out",
-			"the builder takes the annotation of %s for one value, but the definition has %s", n.symbol, plural(out, "output"))
+		return found("return-annotation", "use tuple[...] with one type for each output, without quotes and without from "+
+			"__future__ import annotations, or remove it",
+			"the return annotation of %s means one value to the builder, but the definition has %s", n.symbol, plural(out,
+				"output"))
 	case f.Returns != "other" && f.Values != out:
-		return found("return-annotation", "mend the annotation, which the builder reads, or leave it out",
+		return found("return-annotation", "fix the annotation, which the builder reads, or remove it",
 			"%s is annotated to return %s, but the definition has %s", n.symbol, plural(f.Values, "value"),
 			plural(out, "output"))
 	}

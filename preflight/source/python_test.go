@@ -54,7 +54,7 @@ func TestInspectPython(t *testing.T) {
 				"error: kernel.py:1:11: entry run is async: a call makes a coroutine and runs nothing (write def, without async)"}},
 		{"jit", "@triton.autotune(configs=[\n  1], key=[])\n@triton.jit\ndef run(x, y, out): pass\n", true,
 			[]string{
-				"error: kernel.py:4:5: entry run is a @triton.jit function, which cannot be called without a grid (name a " +
+				"error: kernel.py:4:5: entry run is a @triton.jit function, which cannot be called without a grid (use a " +
 					"Python function that launches it)"}},
 		{"jit of another", "@triton.jit\ndef k(x): pass\n@torch.no_grad()\ndef run(x, y, out): pass\n", true, nil},
 		{"other decorator", "@wrap\ndef run(x): pass\n", true, nil},
@@ -75,12 +75,12 @@ func TestInspectPython(t *testing.T) {
 		{"value-returning", "def run(x, y) -> torch.Tensor: pass", false, nil},
 		{"returns too many", "def run(x, y) -> tuple[torch.Tensor, torch.Tensor]: pass", false,
 			[]string{
-				"error: kernel.py:1:5: run is annotated to return 2 values, but the definition has 1 output (mend the " +
-					"annotation, which the builder reads, or leave it out)"}},
+				"error: kernel.py:1:5: run is annotated to return 2 values, but the definition has 1 output (fix the " +
+					"annotation, which the builder reads, or remove it)"}},
 		{"returns none", "def run(x, y) -> None: pass", false,
 			[]string{
-				"error: kernel.py:1:5: run is annotated to return 0 values, but the definition has 1 output (mend the " +
-					"annotation, which the builder reads, or leave it out)"}},
+				"error: kernel.py:1:5: run is annotated to return 0 values, but the definition has 1 output (fix the " +
+					"annotation, which the builder reads, or remove it)"}},
 		{"returns any number", "def run(x, y) -> tuple[int, ...]: pass", false, nil},
 		{"destination passing in value style", "def run(x, y, out): pass", false,
 			[]string{
@@ -99,8 +99,8 @@ func TestInspectPython(t *testing.T) {
 		})
 	}
 	sol := solution(trace.Python, "kernel.py::run", "kernel.py", "@triton.jit\ndef run(x, y, out): pass\n")
-	want := []string{"error: kernel.py:2:5: entry run is a @triton.jit function, which cannot be called without a grid (name a Python " +
-		"function that launches it)"}
+	want := []string{"error: kernel.py:2:5: entry run is a @triton.jit function, which cannot be called without a grid " +
+		"(use a Python function that launches it)"}
 	if got := findings(sol, small(), cpython(t)); !reflect.DeepEqual(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
@@ -232,7 +232,8 @@ func TestFaultOfLaterPython(t *testing.T) {
 		"text": "invalid syntax", "doubtful": true}, "facts": []}], "entry": null}`
 	old := func(string, []byte) ([]byte, error) { return []byte(answer), nil }
 	sol := solution(trace.Python, "kernel.py::run", "kernel.py", "match x:\n")
-	want := []string{"warning: kernel.py:2:1: not valid Python 3.9: invalid syntax (the contest's Python is 3.12: see that it takes it)"}
+	want := []string{"warning: kernel.py:2:1: not valid Python 3.9: invalid syntax (make sure that Python 3.12, which " +
+		"the contest uses, accepts it)"}
 	if got := findings(sol, small(), old); !reflect.DeepEqual(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}

@@ -99,7 +99,7 @@ func (n *inspector) binaries() {
 			begin += max(0, at-200)
 			head, _, ok := strings.Cut(s.Content[begin:min(len(s.Content), at+1000)], ".entry")
 			if ok && !strings.Contains(head, ";") {
-				n.mark(Error, "shipped-binary", s, begin, hint, "a kernel in PTX, which is the output of a compiler")
+				n.mark(Error, "shipped-binary", s, begin, hint, "a compiled kernel in PTX")
 				break
 			}
 		}
@@ -124,7 +124,7 @@ func Features(sol *trace.Solution) []Finding {
 		for _, f := range features {
 			if at := strings.Index(code, f.text); at >= 0 {
 				n.mark(Warning, "needs-a-arch", s, at, NeedsArch(f.arch),
-					"sm_100 has no %s, so another branch is compiled for it", strings.Trim(f.text, "."))
+					"sm_100 has no %s, so the other branch is compiled", strings.Trim(f.text, "."))
 			}
 		}
 	}
@@ -133,6 +133,6 @@ func Features(sol *trace.Solution) []Finding {
 
 // NeedsArch returns the hint for instructions missing on plain sm_100.
 func NeedsArch(arch string) string {
-	return fmt.Sprintf("it needs %s, and the contest's builder compiles for sm_100: check that the other branch is "+
-		"right, or use what sm_100 has, such as mma.sync and cp.async.bulk", arch)
+	return fmt.Sprintf("it needs %s, but the contest compiles for sm_100: make sure that the other branch is correct, "+
+		"or use features of sm_100 such as mma.sync and cp.async.bulk", arch)
 }

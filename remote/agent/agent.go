@@ -86,7 +86,7 @@ func (a *Agent) Main(ctx context.Context, args []string, stdout io.Writer) error
 	var err error
 	if len(args) == 4 && args[0] == "tail" && args[2] == "--from" {
 		if from, err = strconv.ParseInt(args[3], 10, 64); err != nil || from < 0 {
-			return fmt.Errorf("agent: --from %q is no offset", args[3])
+			return fmt.Errorf("agent: invalid offset --from %q", args[3])
 		}
 		args = args[:2]
 	}
@@ -168,8 +168,8 @@ func ParseExit(text []byte, seal remote.Seal) remote.Exit {
 	if !seal.Signed(exit) {
 		exit.Lines, exit.MAC = 0, ""
 		if seal.Key != "" && exit.End == remote.Exited {
-			exit = remote.Exit{End: remote.Lost, Text: "the agent is gone, and did not sign the " + ExitName + " that is there",
-				Hint: "something has written to its folder that was not fisub: fisub help trust"}
+			exit = remote.Exit{End: remote.Lost, Text: "the agent is gone and has not signed " + ExitName + " that is there",
+				Hint: "another program has written to its folder: fisub help trust"}
 		}
 	}
 	exit.Text, exit.Hint = plain.Brief(exit.Text, 1000), plain.Brief(exit.Hint, 1000)

@@ -543,7 +543,7 @@ func TestCacheHeld(t *testing.T) {
 	if _, errs, err := runAgent(t, nil, "stop", dir); err != nil {
 		t.Fatal(errs, err)
 	}
-	if got := exited(t, dir); got.End != remote.Cancelled || !strings.HasPrefix(got.Text, "stopped before it began") {
+	if got := exited(t, dir); got.End != remote.Cancelled || !strings.HasPrefix(got.Text, "stopped before the start") {
 		t.Errorf("got %+v", got)
 	}
 	if text := read(t, dir, agent.LogName); strings.Contains(text, "going on without it") {

@@ -36,16 +36,17 @@ func (g *GPU) Is(kind string) bool {
 // processes may use it.
 func Judge(gpus []GPU, at int, kind string, busy bool) *Refusal {
 	if at < 0 || at >= len(gpus) {
-		return refuse("fisub remote hosts shows the GPUs of the hosts", "no gpu %d: the host has %d", at, len(gpus))
+		return refuse("fisub remote hosts lists the GPUs", "no gpu %d, the host has %d", at, len(gpus))
 	}
 	gpu := &gpus[at]
 	var r *Refusal
 	switch {
 	case !gpu.Is(kind):
-		return refuse("--gpu names the GPU that the kernel is compiled for",
+		return refuse("set --gpu to the GPU of the host",
 			"gpu %d is %s, the job is for %s", at, gpu.Name, kind)
 	case gpu.Holder != "":
-		r = refuse("wait for it; fisub remote ls lists the jobs", "gpu %d is taken by another fisub job: %s", at, gpu.Holder)
+		r = refuse("wait for it; fisub remote ls lists the jobs", "gpu %d is in use by another fisub job: %s", at,
+			gpu.Holder)
 	case len(gpu.Processes) > 0 && !busy:
 		r = refuse("wait for it, or add --busy", "gpu %d is busy: process %s", at, strings.Join(gpu.Processes, ", "))
 	default:
@@ -58,11 +59,11 @@ func Judge(gpus []GPU, at int, kind string, busy bool) *Refusal {
 // Look returns the host's GPUs and the holders of their locks.
 func (a *Agent) Look() ([]GPU, error) {
 	if a.GPUs == nil {
-		return nil, refuse("use a fisub that was built with GPU support: make build", "this fisub knows no GPUs")
+		return nil, refuse("use a fisub built with GPU support: make build", "this fisub has no GPU support")
 	}
 	gpus, err := a.GPUs()
 	if err != nil {
-		return nil, refuse("install the NVIDIA driver on the host; nvidia-smi shows what it sees", "no GPU: %v", err)
+		return nil, refuse("install the NVIDIA driver on the host; nvidia-smi lists its GPUs", "no GPU: %v", err)
 	}
 	for i := range gpus {
 		f, err := os.OpenFile(LockName(gpus[i].UUID), os.O_RDONLY|syscall.O_NOFOLLOW, 0)
@@ -90,8 +91,8 @@ func (a *Agent) takeGPU(ctx context.Context, job *remote.Job) (uuid string, unlo
 		chosen := func(g GPU) bool { return visible != "" && strings.HasPrefix(g.UUID, visible) }
 		if at = slices.IndexFunc(gpus, chosen); at < 0 {
 			if at, err = strconv.Atoi(strings.TrimSpace(visible)); err != nil && visible != "" {
-				return "", nil, refuse("ask the queue for a whole GPU",
-					"the queue gave it %.80q, which is no GPU of the host", visible)
+				return "", nil, refuse("request a whole GPU from the queue",
+					"the queue assigned %.80q, which is not a GPU of the host", visible)
 			}
 		}
 	}

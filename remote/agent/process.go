@@ -123,8 +123,8 @@ func Tail(ctx context.Context, dir string, from int64, w io.Writer) (remote.Exit
 			if l == dead {
 				Sweep(dir)
 				exit = remote.Exit{End: remote.Lost, Text: fmt.Sprintf("the agent, process %d on %s, is gone", s.PID, s.Host),
-					Hint: "the host was rebooted, memory ran out, or the host ends a user's processes at logout: " +
-						"loginctl enable-linger"}
+					Hint: "the host was rebooted, ran out of memory, or ends a user's processes at logout (loginctl " +
+						"enable-linger prevents that)"}
 				if err := writeJSON(filepath.Join(dir, ExitName), exit, true); err != nil && !errors.Is(err, fs.ErrNotExist) {
 					return exit, err
 				}
@@ -145,7 +145,7 @@ func Tail(ctx context.Context, dir string, from int64, w io.Writer) (remote.Exit
 			return exit, nil
 		}
 		if hungUp(w) {
-			return exit, fmt.Errorf("agent: nobody reads the stream: %w", syscall.EPIPE)
+			return exit, fmt.Errorf("agent: writing the stream: %w", syscall.EPIPE)
 		}
 		if err := remote.Sleep(ctx, poll); err != nil {
 			return exit, err
@@ -161,7 +161,7 @@ func openEvents(dir string, from int64, ended bool) (*os.File, error) {
 	}
 	end, err := f.Seek(0, io.SeekEnd)
 	if err == nil && ended && end < from {
-		err = fmt.Errorf("agent: offset %d is behind the end of the stream, %d", from, end)
+		err = fmt.Errorf("agent: offset %d is after the end of the stream, %d", from, end)
 	}
 	if err == nil {
 		_, err = f.Seek(from, io.SeekStart)
@@ -228,7 +228,7 @@ const jobMark = "FISUB_JOB"
 // swept calls Sweep and returns an error if processes are left.
 func swept(dir string) error {
 	if left := Sweep(dir); left > 0 {
-		return fmt.Errorf("agent: %d processes of the job in %s do not end", left, dir)
+		return fmt.Errorf("agent: %d processes of the job in %s cannot be killed", left, dir)
 	}
 	return nil
 }

@@ -67,7 +67,7 @@ func (a *Agent) Start(ctx context.Context, dir string) error {
 				return nil
 			}
 			text, _ := os.ReadFile(log.Name())
-			return fmt.Errorf("agent: it ended at once: %w: %s", err, lastLine(string(text)))
+			return fmt.Errorf("agent: ended at once: %w: %s", err, lastLine(string(text)))
 		case <-ctx.Done():
 			_ = cmd.Process.Kill()
 			return ctx.Err()
@@ -84,7 +84,7 @@ func lastLine(s string) string {
 	return lines[len(lines)-1]
 }
 
-const makeRoom = "make room on the host (df -h and df -i show bytes and inodes), or set workdir to a larger disk"
+const makeRoom = "free space on the host (df -h and df -i show bytes and inodes), or set workdir to a larger disk"
 
 // A Refusal is the reason why the agent does not start a program.
 type Refusal struct {
@@ -110,12 +110,12 @@ func (a *Agent) Run(ctx context.Context, dir string) (remote.Exit, error) {
 	}
 	defer lock.Close()
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); errors.Is(err, syscall.EWOULDBLOCK) {
-		return remote.Exit{}, fmt.Errorf("agent: another one runs the job in %s", dir)
+		return remote.Exit{}, fmt.Errorf("agent: another agent runs the job in %s", dir)
 	}
 	if l, s, err := lifeOf(dir); err != nil {
 		return remote.Exit{}, err
 	} else if l != unborn {
-		return remote.Exit{}, fmt.Errorf("agent: process %d on %s has begun the job in %s", s.PID, s.Host, dir)
+		return remote.Exit{}, fmt.Errorf("agent: process %d on %s has started the job in %s", s.PID, s.Host, dir)
 	}
 	if err := os.WriteFile(filepath.Join(dir, reserve), make([]byte, 8<<10), 0o600); err != nil {
 		return remote.Exit{}, err
@@ -148,7 +148,7 @@ func (a *Agent) run(ctx context.Context, dir string, seal *remote.Seal) remote.E
 	switch {
 	case ctx.Err() != nil && exit.End == "":
 		exit = a.stopped(ctx)
-		exit.Text += " before it began"
+		exit.Text += " before the start"
 	case errors.As(err, &r):
 		exit = remote.Exit{End: remote.Refused, Text: r.Text, Hint: r.Hint}
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
@@ -165,8 +165,8 @@ var errStopped = errors.New("stopped")
 // stopped returns the exit of a job whose context, from stoppable, has ended.
 func (a *Agent) stopped(ctx context.Context) remote.Exit {
 	if a.detached && context.Cause(ctx) != errStopped {
-		return remote.Exit{End: remote.Lost, Text: "the agent was ended by a signal",
-			Hint: "the host was shut down, or ends a user's processes at logout: loginctl enable-linger"}
+		return remote.Exit{End: remote.Lost, Text: "a signal ended the agent",
+			Hint: "the host was shut down, or ends a user's processes at logout (loginctl enable-linger prevents that)"}
 	}
 	return remote.Exit{End: remote.Cancelled, Text: "stopped"}
 }
@@ -222,10 +222,10 @@ func (a *Agent) attempt(ctx context.Context, dir string, log *logFile, seal *rem
 	}
 	log.say("%d files of %.1f MB verified in %.2f s", len(job.Files), float64(size)/1e6, time.Since(begun).Seconds())
 	kept := filepath.Join(work, "cache")
-	telling := cache.Telling(ctx, func(path string) { log.say("waiting for %s, which another process has locked", path) })
+	telling := cache.Telling(ctx, func(path string) { log.say("waiting for %s, locked by another process", path) })
 	release, err := cache.Hold(telling, kept)
 	if held := (*cache.HeldError)(nil); errors.As(err, &held) {
-		log.say("%v; going on without it", held)
+		log.say("%v; continuing without it", held)
 	}
 	if ctx.Err() != nil {
 		return remote.Exit{}, ctx.Err()
@@ -275,14 +275,15 @@ func unbundle(ctx context.Context, work, to string, job *remote.Job) (size int64
 		if !checked[f.SHA256] {
 			got, err := remote.FileAt(stored)
 			if errors.Is(err, fs.ErrNotExist) {
-				return size, refuse("submit it again", "file %s is not on the host", f.Name)
+				return size, refuse("submit it again", "file %s is missing on the host", f.Name)
 			}
 			if err != nil {
 				return size, err
 			}
 			if got.SHA256 != f.SHA256 || got.Size != f.Size {
 				_ = os.Remove(stored)
-				return size, refuse("submit it again: it is sent again then", "file %s: %v: got %s of %d bytes, want %s of %d",
+				return size, refuse("submit the job again, which sends the file again",
+					"file %s: %v: got %s of %d bytes, want %s of %d",
 					f.Name, ErrHash, got.SHA256, got.Size, f.SHA256, f.Size)
 			}
 			checked[f.SHA256] = true
@@ -376,7 +377,7 @@ func (a *Agent) program(
 	}
 	_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
 	if left := reap() + Sweep(dir); left > 0 {
-		log.say("%d processes of the job do not end", left)
+		log.say("%d processes of the job cannot be killed", left)
 	}
 	lost := events.end()
 	if early.End != "" {
@@ -425,7 +426,7 @@ func (l *logFile) Write(p []byte) (int, error) {
 	cut := p[:min(len(p), l.room)]
 	_, _ = l.file.Write(cut)
 	if l.room -= len(cut); l.room <= 0 {
-		_, _ = fmt.Fprintf(l.file, "\n... the log ends here, after %d MiB\n", maxLog>>20)
+		_, _ = fmt.Fprintf(l.file, "\n... truncated after %d MiB\n", maxLog>>20)
 	}
 	return len(p), nil
 }

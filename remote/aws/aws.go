@@ -155,7 +155,7 @@ func (p *Provider) open(ctx context.Context, h remote.Handle) (*account, *data, 
 	d := &data{job: h.Job}
 	if err := json.Unmarshal(h.Data, d); err != nil || h.Provider != Kind || !remote.ValidID(h.Job) || d.Queue == "" ||
 		!bucketName.MatchString(d.Bucket) || !validPrefix(d.Prefix) {
-		return nil, nil, fmt.Errorf("%s: the handle of %.80q is not one of AWS Batch", p.name, h.Job)
+		return nil, nil, fmt.Errorf("%s: the handle of %.80q is not from AWS Batch", p.name, h.Job)
 	}
 	a, err := p.account(ctx, d.Region)
 	return a, d, err
@@ -199,7 +199,7 @@ func (p *Provider) Submit(
 		return h, fmt.Errorf("%s: %w", p.name, err)
 	}
 	if job.Limit > week/2 {
-		return h, fmt.Errorf("%s: a job's limit of %v is above %v", p.name, job.Limit, week/2)
+		return h, fmt.Errorf("%s: job limit %v is above %v", p.name, job.Limit, week/2)
 	}
 	a, err := p.account(ctx, "")
 	if err != nil {
@@ -256,7 +256,7 @@ func (p *Provider) life(ctx context.Context, a *account, job *remote.Job) (time.
 	}
 	left := time.Until(creds.Expires)
 	if left < need {
-		return 0, p.deny("credentials", "renew them, with a longer session, or give the job a lower limit",
+		return 0, p.deny("credentials", "renew them with a longer session, or set a lower limit",
 			"the credentials end at %s, before a job of %v could be over", creds.Expires.UTC().Format(time.RFC3339), job.Limit)
 	}
 	return min(most, left), nil
@@ -296,7 +296,7 @@ func (p *Provider) Wait(ctx context.Context, h remote.Handle, from int64, w remo
 			if away, asked = err != nil, time.Now(); !away {
 				now = fresh
 			} else if garbled >= maxGarbled && !r.started {
-				return remote.Exit{}, p.denied(ctx, "Batch's answers cannot be read", err)
+				return remote.Exit{}, p.denied(ctx, "unreadable reply from Batch", err)
 			} else if err := trouble("", err); err != nil {
 				return remote.Exit{}, err
 			}
@@ -318,13 +318,13 @@ func (p *Provider) Wait(ctx context.Context, h remote.Handle, from int64, w remo
 		case now.exit != nil:
 			if now.exit.End == remote.Lost {
 				if lines := p.words(ctx, a, d); len(lines) > 0 {
-					now.exit.Text += "; it said last: " + lines[len(lines)-1]
+					now.exit.Text += "; last message: " + lines[len(lines)-1]
 				}
 			}
 			return *now.exit, nil
 		case time.Now().After(last):
-			return remote.Exit{End: remote.Lost, Text: "its links have expired at " + last.UTC().Format(time.RFC3339) +
-				": it can leave no results any more; Batch says: " + cmp.Or(string(now.phase), "nothing"),
+			return remote.Exit{End: remote.Lost, Text: "its links expired at " + last.UTC().Format(time.RFC3339) +
+				"and it can store no results; Batch: " + cmp.Or(string(now.phase), "nothing"),
 				Hint: "raise remote." + p.name + ".queue_limit where it waited for a machine"}, nil
 		case away:
 		case now.phase == remote.Running && !r.started:

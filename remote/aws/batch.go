@@ -88,7 +88,7 @@ func (p *Provider) check(ctx context.Context, a *account) (remote.Host, error) {
 }
 
 func (p *Provider) absent(format string, args ...any) error {
-	const hint = "create it with scripts/aws/template.yaml, or set queue, job_definition and region to yours"
+	const hint = "create it with scripts/aws/template.yaml, or set queue, job_definition and region"
 	return p.deny("no-such", hint, format, args...)
 }
 
@@ -148,7 +148,8 @@ func (p *Provider) submitInput(job *remote.Job, program, boot string) *batch.Sub
 			},
 		},
 		RetryStrategy: &types.RetryStrategy{Attempts: aws.Int32(1)},
-		Timeout:       &types.JobTimeout{AttemptDurationSeconds: aws.Int32(int32(math.Ceil((job.Limit + margin).Seconds())))},
+		Timeout: &types.JobTimeout{AttemptDurationSeconds: aws.Int32(int32(math.Ceil((job.Limit +
+			margin).Seconds())))},
 		Tags:          p.tags(job),
 		PropagateTags: aws.Bool(true),
 	}
@@ -216,7 +217,7 @@ func (a *account) look(ctx context.Context, d *data) (status, error) {
 		if time.Since(d.At) < newJob && d.ID != "" {
 			return status{phase: remote.Queued}, nil
 		}
-		return status{exit: &remote.Exit{End: remote.Lost, Text: "Batch does not know the job any more"}}, nil
+		return status{exit: &remote.Exit{End: remote.Lost, Text: "Batch no longer knows the job"}}, nil
 	}
 	reason := plain.Brief(aws.ToString(j.StatusReason), 300)
 	switch j.Status {
@@ -267,11 +268,11 @@ func batchExit(j *types.JobSummary, reason string) *remote.Exit {
 	case strings.Contains(reason, "attempt duration exceeded"):
 		exit.End = remote.Limited
 	case strings.Contains(reason, "JobStateTimeLimit"):
-		exit.End, exit.Hint = remote.Refused, "AWS had no machine for it in time: other zones, a reservation, or later"
+		exit.End, exit.Hint = remote.Refused, "AWS had no machine in time: try other zones, a reservation, or later"
 	case strings.Contains(reason, "Host EC2"):
-		exit.Hint = "the instance is gone, as where a spot instance is taken back: the job can be submitted again"
+		exit.Hint = "the instance is gone, for example a reclaimed spot instance: submit the job again"
 	case strings.Contains(exit.Text, "CannotPullContainer"):
-		exit.Hint = "check the image of the job definition, and that its hosts reach the registry"
+		exit.Hint = "check the image of the job definition, and the hosts' access to the registry"
 	}
 	return exit
 }

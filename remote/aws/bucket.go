@@ -134,7 +134,7 @@ func (p *Provider) send(ctx context.Context, b *bucket, job *remote.Job, progres
 	all := map[string]remote.File{}
 	for _, f := range job.Files {
 		if f.Size > maxFile {
-			return fmt.Errorf("file %s is larger than 5 GiB, which S3 does not take", f.Name)
+			return fmt.Errorf("file %s is larger than 5 GiB, S3's limit", f.Name)
 		}
 		all[f.SHA256] = f
 	}
@@ -186,7 +186,7 @@ func (p *Provider) sendFile(ctx context.Context, b *bucket, f remote.File, count
 	}
 	defer file.Close()
 	if s, err := file.Stat(); err != nil || s.Size() != f.Size {
-		return fmt.Errorf("%s: not %d bytes as when the bundle was made", f.Path, f.Size)
+		return fmt.Errorf("%s: no longer %d bytes, as when the bundle was made", f.Path, f.Size)
 	}
 	// The checksum covers the content. Without the swap the SDK would read the file again to hash it for the signature.
 	_, err = b.s3.PutObject(ctx, &s3.PutObjectInput{Bucket: &b.name, Key: aws.String(p.stored(f.SHA256)),
@@ -194,7 +194,7 @@ func (p *Provider) sendFile(ctx context.Context, b *bucket, f remote.File, count
 		s3.WithAPIOptions(v4.SwapComputePayloadSHA256ForUnsignedPayloadMiddleware))
 	switch code(err) {
 	case "BadDigest", "XAmzContentChecksumMismatch", "InvalidDigest", "XAmzContentSHA256Mismatch":
-		return fmt.Errorf("file %s: %w: it is not as it was when the bundle was made", f.Name, agent.ErrHash)
+		return fmt.Errorf("file %s: %w: changed since the bundle was made", f.Name, agent.ErrHash)
 	}
 	return err
 }
@@ -240,7 +240,7 @@ func (p *Provider) post(
 	}
 	if skew, ok := awsmiddleware.GetAttemptSkew(put.ResultMetadata); ok && skew.Abs() > maxSkew {
 		return "", p.deny("credentials", "set the clock of this machine",
-			"the clock of this machine is wrong by %v: links to the bucket would not be valid", skew.Abs().Round(time.Second))
+			"the clock of this machine is wrong by %v: links to the bucket would be invalid", skew.Abs().Round(time.Second))
 	}
 	signer := s3.NewPresignClient(b.s3, s3.WithPresignExpires(life))
 	link := func(key string) (url string) {

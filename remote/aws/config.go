@@ -27,18 +27,18 @@ type Config struct {
 // Keys returns the keys of this kind.
 func (c *Config) Keys() []config.Key {
 	return []config.Key{
-		{Name: "region", To: &c.Region, Absent: "as the AWS tools find it", Help: "where the bucket and the hosts are"},
+		{Name: "region", To: &c.Region, Absent: "as the AWS tools find it", Help: "region of the bucket and the hosts"},
 		{Name: "profile", To: &c.Profile, Absent: "as the AWS tools find it", Help: "of ~/.aws/config"},
-		{Name: "bucket", To: &c.Bucket, Required: true, Example: `"fisub-bucket-..."`, Help: "of S3; everything lies in it"},
+		{Name: "bucket", To: &c.Bucket, Required: true, Example: `"fisub-bucket-..."`, Help: "S3 bucket for everything"},
 		{Name: "prefix", To: &c.Prefix, Default: "fisub/", Blank: true,
-			Help: "of all keys in the bucket; several people take a prefix each"},
-		{Name: "queue", To: &c.Queue, Required: true, Example: `"gpus"`, Help: "the job queue's name or ARN"},
+			Help: "prefix of all keys in the bucket; use one for each person"},
+		{Name: "queue", To: &c.Queue, Required: true, Example: `"gpus"`, Help: "name or ARN of the job queue"},
 		{Name: "job_definition", To: &c.JobDefinition, Required: true, Example: `"fisub"`,
-			Help: "the job definition's name or ARN"},
-		{Name: "slots", To: &c.Slots, Default: 8, Help: "jobs in the queue at a time"},
+			Help: "name or ARN of the job definition"},
+		{Name: "slots", To: &c.Slots, Default: 8, Help: "maximum number of jobs in the queue"},
 		{Name: "queue_limit", To: &c.QueueLimit, Default: 2 * time.Hour,
-			Help: "how long a job may wait before its links have expired"},
-		{Name: "log_group", To: &c.LogGroup, Default: "/aws/batch/job", Help: "where CloudWatch keeps what containers say"},
+			Help: "maximum wait of a job; then its links expire"},
+		{Name: "log_group", To: &c.LogGroup, Default: "/aws/batch/job", Help: "CloudWatch log group of the containers"},
 	}
 }
 

@@ -19,7 +19,7 @@ import (
 var kinds = []struct{ code, kind, hint string }{
 	{"ExpiredToken", "credentials", "renew the credentials, as with `aws sso login`"},
 	{"RequestExpired", "credentials", "renew the credentials, or set the clock of this machine"},
-	{"RequestTimeTooSkewed", "credentials", "set the clock of this machine: AWS refuses other signatures"},
+	{"RequestTimeTooSkewed", "credentials", "set the clock of this machine: AWS rejects the signatures"},
 	{"InvalidClientTokenId", "credentials", "the access key does not exist: see `aws configure list`"},
 	{"InvalidAccessKeyId", "credentials", "the access key does not exist: see `aws configure list`"},
 	{"UnrecognizedClient", "credentials", "AWS does not know these credentials: see `aws configure list`"},
@@ -28,11 +28,11 @@ var kinds = []struct{ code, kind, hint string }{
 	{"InvalidToken", "credentials", "renew the credentials, as with `aws sso login`"},
 	{"MissingAuthenticationToken", "credentials", "set up credentials, as with `aws configure`"},
 	{"OptInRequired", "credentials", "the account is not signed up for this service or region"},
-	{"AccessDenied", "credentials", "the credentials lack a permission: docs/remote/aws.md names the policy"},
-	{"Forbidden", "credentials", "the credentials lack a permission, or the bucket is another account's"},
+	{"AccessDenied", "credentials", "missing permission: docs/remote/aws.md has the policy"},
+	{"Forbidden", "credentials", "missing permission, or the bucket belongs to another account"},
 
-	{"ServiceQuotaExceeded", "quota", "ask for more in Service Quotas"},
-	{"LimitExceeded", "quota", "ask for more in Service Quotas"},
+	{"ServiceQuotaExceeded", "quota", "request a higher limit in Service Quotas"},
+	{"LimitExceeded", "quota", "request a higher limit in Service Quotas"},
 
 	{"NoSuchBucket", "no-such", "create the bucket with scripts/aws/template.yaml, or set bucket"},
 	{"PermanentRedirect", "no-such", "the bucket is in another region: set region"},
@@ -70,7 +70,7 @@ func (p *Provider) denied(ctx context.Context, host string, err error) error {
 		}
 		// Batch has one code for every invalid request; an S3 HEAD answer has no text.
 		if code == "NotFound" || code == "ClientException" && absent.MatchString(words) {
-			d.Code, d.Hint = "no-such", "check bucket, queue and job_definition, and that region is theirs"
+			d.Code, d.Hint = "no-such", "check bucket, queue, job_definition and their region"
 			return d
 		}
 		return &remote.Worded{Text: d.Error(), Err: err}

@@ -494,7 +494,7 @@ func TestWaitEnds(t *testing.T) {
 	c.garble = map[string]string{"listjobs": `{"jobSummaryList": [{"jobId": 22.0}]}`}
 	c.mu.Unlock()
 	_, err := p.Wait(t.Context(), h, 0, &remotetest.Recorder{})
-	if err == nil || !strings.Contains(err.Error(), "Batch's answers cannot be read") {
+	if err == nil || !strings.Contains(err.Error(), "unreadable reply from Batch") {
 		t.Errorf("unreadable answers: got %v", err)
 	}
 	if err := p.Release(t.Context(), h); err != nil {

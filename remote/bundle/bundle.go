@@ -48,8 +48,8 @@ func Arch(gpu string) (string, bool) {
 }
 
 // ErrNoGPUSupport is the error of a program that could not use a GPU on a host.
-var ErrNoGPUSupport = hint.Wrap(errors.New("this fisub has no GPU support to send"),
-	"make build builds one with GPU support; --gpu none runs on the virtual GPU")
+var ErrNoGPUSupport = hint.Wrap(errors.New("this fisub has no GPU support, which the hosts need"),
+	"make build includes GPU support; --gpu none runs on the virtual GPU")
 
 // Ready reports whether this machine can make a bundle with a compiled solution; the cache is below root. built is set
 // if this program supports GPUs. The error is ErrNoGPUSupport or from nvcc.Find.
@@ -225,7 +225,7 @@ func (b *Bundle) Files(ctx context.Context, uuids []string) ([]remote.File, []st
 	var ws []*trace.Workload
 	for _, u := range uuids {
 		if b.all[u] == nil {
-			return nil, nil, fmt.Errorf("workload %s is not in set %s any more", u, b.spec.Set)
+			return nil, nil, fmt.Errorf("workload %s is no longer in set %s", u, b.spec.Set)
 		}
 		ws = append(ws, b.all[u])
 	}
@@ -284,7 +284,7 @@ func (b *Bundle) inputs(w *trace.Workload) (*trace.Workload, []remote.File, erro
 			in.Path = to
 			copied.Inputs.Set(name, in)
 		case !filepath.IsLocal(from):
-			return w, nil, fmt.Errorf("path %q leads out of the dataset", in.Path)
+			return w, nil, fmt.Errorf("path %q is outside the dataset", in.Path)
 		default:
 			from = filepath.Join(b.data.Root(), from)
 		}

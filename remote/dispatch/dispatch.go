@@ -189,5 +189,5 @@ var (
 	// ErrDetached is the error of a Run that leaves its jobs running.
 	ErrDetached = errors.New("detached")
 	// ErrNothing is the error if no place accepted a job; events have the reasons.
-	ErrNothing = errors.New("nothing ran: no place took the job")
+	ErrNothing = errors.New("nothing ran: no place accepted the job")
 )

@@ -102,7 +102,10 @@ func (x *executor) perform(actions []action) (err error) {
 		case follow:
 			if err == nil {
 				w := &watcher{executor: x, job: a.job, from: a.job.stream.size, most: s.room(a.job)}
-				x.begin(a.job, func(ctx context.Context, p remote.Provider, spec JobRecord) { x.follow(ctx, p, w, spec, a.after) })
+				x.begin(a.job, func(ctx context.Context, p remote.Provider, spec JobRecord) {
+					x.follow(ctx, p, w, spec,
+						a.after)
+				})
 				continue
 			}
 			s.apply(broken{err})
@@ -248,7 +251,7 @@ func (x *executor) follow(ctx context.Context, p remote.Provider, w *watcher, sp
 
 func (w *watcher) Write(p []byte) (int, error) {
 	if w.from += int64(len(p)); w.from > w.most {
-		return 0, fmt.Errorf("it has said more than %d bytes, which no job for %s takes; its place may be broken", w.most,
+		return 0, fmt.Errorf("its output is larger than %d bytes, too much for %s; the place may be broken", w.most,
 			plain.Count(len(w.job.Workloads), "workload"))
 	}
 	if _, err := w.file.Write(p); err != nil {

@@ -65,7 +65,7 @@ func (m *merger) of(uuid string) *workload {
 	if w := m.work[uuid]; w != nil {
 		return w
 	}
-	return &workload{by: "no workload of this run", failedOn: map[string]bool{}}
+	return &workload{by: "not a workload of this run", failedOn: map[string]bool{}}
 }
 
 // restore loads the verdicts of the run folder.
@@ -249,8 +249,8 @@ func (m *merger) exited(r *reader, exit remote.Exit) {
 func (m *merger) contradict(r *reader, text string, fresh bool) {
 	if r.against == "" && fresh {
 		m.emit(event.Event{Type: event.TypeWarning, Place: r.job.Place.String(), Job: r.job.ID,
-			Message: &event.Message{Text: fmt.Sprintf("%s: its verdicts are not to be believed: %s", r.job.Place, text),
-				Hint: "something has written to it that was not the judge: fisub help trust"}})
+			Message: &event.Message{Text: fmt.Sprintf("%s: untrusted verdicts: %s", r.job.Place, text),
+				Hint: "another program has written to it: fisub help trust"}})
 	}
 	r.against = text
 	m.retract(r)
@@ -286,7 +286,7 @@ func (m *merger) host(r *reader, is *event.Run, fresh bool) {
 	} else if fresh && (m.device.Name != is.Device.Name || m.device.Emulated != is.Device.Emulated) {
 		text := fmt.Sprintf("places differ: %s is %s, the first is %s", r.job.Place, is.Device.Name, m.device.Name)
 		m.emit(event.Event{Type: event.TypeWarning,
-			Message: &event.Message{Text: text, Hint: "do not compare figures of one with those of the other"}})
+			Message: &event.Message{Text: text, Hint: "do not compare figures of different places"}})
 	}
 	if fresh {
 		m.emit(event.Event{Type: event.TypeJob, Place: r.job.Place.String(), Job: r.job.ID, Origin: r.line,

@@ -320,8 +320,8 @@ free 1 -> save; ended: lost`, false, "a: h: lost"},
 		{"forged", `say 1 run -> stop 1
 wait 1 context canceled -> collect 1
 log 1 -> release 1
-free 1 -> save; ended: lost: what it said is not to be believed: line 1 of its stream is not signed by its agent`, false,
-			"a: h: lost: what it said is not to be believed: line 1 of its stream is not signed by its agent"},
+free 1 -> save; ended: lost: untrusted output: line 1 of its stream is not signed by its agent`, false,
+			"a: h: lost: untrusted output: line 1 of its stream is not signed by its agent"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			c := newPlay(t, 1, "a")

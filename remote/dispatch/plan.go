@@ -95,10 +95,10 @@ func Load(folder string) (*Plan, error) {
 	p := &Plan{}
 	if err := json.Unmarshal(data, p); err != nil {
 		return nil, hint.Wrap(fmt.Errorf("%s: %w", name, err),
-			"that file is damaged, by another program or its disk: start a new run")
+			"the file is damaged: start a new run")
 	}
 	if p.Version != 1 {
-		return nil, fmt.Errorf("%s: version %d is not known to this fisub", name, p.Version)
+		return nil, fmt.Errorf("%s: unknown version %d", name, p.Version)
 	}
 	return p, nil
 }

@@ -113,7 +113,7 @@ func List(root string, warn func(error)) ([]Listing, error) {
 
 // Unsent returns the error for a run that has started no job.
 func Unsent(id string) error {
-	return fmt.Errorf("run %s: fisub was ended before it had sent anything: start it again", id)
+	return fmt.Errorf("run %s: fisub ended before sending anything: start a new run", id)
 }
 
 // Find returns the remote run below root that arg names; "last" is the newest one.
@@ -136,7 +136,7 @@ func Find(root, arg string) (id string, plan *Plan, err error) {
 	}
 	plan, err = Load(filepath.Join(root, runs.Dir, id))
 	if errors.Is(err, fs.ErrNotExist) {
-		return "", nil, usage.Errorf("fisub remote ls lists them", "run %s is no remote run", id)
+		return "", nil, usage.Errorf("fisub remote ls lists them", "run %s is not a remote run", id)
 	}
 	return id, plan, err
 }

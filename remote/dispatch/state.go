@@ -168,7 +168,7 @@ type (
 type noTableError struct{ place ProviderPlace }
 
 func (e *noTableError) Error() string {
-	return fmt.Sprintf("%s: no table remote.%s in the config any more", e.place, e.place.Table)
+	return fmt.Sprintf("%s: table remote.%s is missing in the config", e.place, e.place.Table)
 }
 
 // newState returns the state of a run from its plan and run folder; old may be nil.
@@ -333,16 +333,16 @@ func (s *state) overdue(now time.Time) {
 			now.Sub(j.began()) <= s.plan.Limit+s.rules.overtime {
 			continue
 		}
-		text := fmt.Sprintf("its host can be reached, but %v after its limit of %v has not said that it is over",
+		text := fmt.Sprintf("its host can be reached, but has not reported the job's end %v after its limit of %v",
 			s.rules.overtime, s.plan.Limit)
-		s.quit(j, ending{exit: remote.Exit{End: remote.Lost, Text: text, Hint: "look at the agent's processes on the host"}})
+		s.quit(j, ending{exit: remote.Exit{End: remote.Lost, Text: text, Hint: "check the agent's processes on the host"}})
 	}
 }
 
 // needless ends a job whose verdicts other jobs have delivered.
 func (s *state) needless(j *job) {
 	s.quit(j, ending{needless: true,
-		exit: remote.Exit{End: remote.Cancelled, Text: "another place has given its verdicts"}})
+		exit: remote.Exit{End: remote.Cancelled, Text: "another place has finished its workloads"}})
 }
 
 // quit ends a job.
@@ -506,8 +506,8 @@ func (s *state) said(f said) {
 
 // forged returns the end of a tool's job whose stream is incomplete or forged.
 func forged(text string) remote.Exit {
-	return remote.Exit{End: remote.Lost, Text: "what it said is not to be believed: " + text,
-		Hint: "something has written to it that was not the tool: fisub help trust"}
+	return remote.Exit{End: remote.Lost, Text: "untrusted output: " + text,
+		Hint: "another program has written to it: fisub help trust"}
 }
 
 // changed handles a change in the host's view of a job.
@@ -532,7 +532,7 @@ func (s *state) changed(f changed) {
 	}
 	text := plain.Brief(is.Text, 200)
 	if !is.Start.IsZero() {
-		text = fmt.Sprintf("%s, to start at about %s", text, is.Start.Format("15:04"))
+		text = fmt.Sprintf("%s, starting at about %s", text, is.Start.Format("15:04"))
 	}
 	s.say(j, event.JobChange{Phase: string(is.Phase), Text: text})
 }
@@ -575,8 +575,8 @@ func (s *state) waited(f waited) {
 // away lets other places take over the workloads of an unreachable job.
 func (s *state) away(j *job, err error) {
 	if !j.ceded {
-		s.warn(j, plain.Brief(words(j, err), 300), "fisub keeps trying, and gives its workloads to a free place; "+
-			"the job may still run there")
+		s.warn(j, plain.Brief(words(j, err), 300), "fisub keeps trying and gives its workloads to a free place; the job "+
+			"may still run there")
 	}
 	j.ceded, j.running = true, false
 }
@@ -665,7 +665,7 @@ func (s *state) closed(j *job, held error) {
 		return
 	}
 	if held != nil {
-		s.warn(j, "it may still run: "+plain.Brief(words(j, held), 300), "")
+		s.warn(j, "may still run: "+plain.Brief(words(j, held), 300), "")
 	}
 	j.close(&exit, held == nil)
 	s.do(save{})

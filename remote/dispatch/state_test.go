@@ -326,15 +326,11 @@ lost 3 -> collect 3
 log 3 -> release 3
 free 3 -> save; ended: lost; warn c: h: lost; 1 of its 1 workloads have no verdict
 `, 0, "", 0},
-		{"a host that answers and says nothing after the limit", 2, "a", nil, one + judged(1, "w0") + `
-1h  ->
-3m1s -> stop 1
-wait 1 context canceled -> collect 1
-log 1 -> release 1
-free 1 unreachable -> warn a: h: it may still run: unreachable; save; ended: lost: its host can be reached, but 3m0s after ` +
-			`its limit of 1h0m0s has not said that it is over; warn a: h: lost: its host can be reached, but 3m0s after its ` +
-			`limit of 1h0m0s has not said that it is over; 1 of its 2 workloads have no verdict
-`, 1, "", 1},
+		{"a host that answers and says nothing after the limit", 2, "a", nil, one + judged(1, "w0") + "\n1h  ->\n3m1s -> " +
+			"stop 1\nwait 1 context canceled -> collect 1\nlog 1 -> release 1\nfree 1 unreachable -> warn a: h: may still " +
+			"run: unreachable; save; ended: lost: its host can be reached, but 3m0s after its limit of 1h0m0s has not said " +
+			"that it is over; warn a: h: lost: its host can be reached, but 3m0s after its limit of 1h0m0s has not said " +
+			"that it is over; 1 of its 2 workloads have no verdict\n", 1, "", 1},
 		{"a host that speaks after the limit", 2, "a", nil, one + judged(1, "w0") + `
 1h ->
 2m ->
@@ -447,7 +443,7 @@ say 2 started w1 -> started
 say 2 passed w1 -> w1 PASSED; stop 1
 wait 1 context canceled -> collect 1
 log 1 -> release 1
-free 1 -> save; ended: cancelled: another place has given its verdicts
+free 1 -> save; ended: cancelled: another place has finished its workloads
 ` + closing(2), 2, "", 0},
 		{"what is out of reach beside a job that is back is asked again", 2, "a b", nil, `
 begin -> save; submit 1 a w0; save; submit 2 b w1
@@ -472,7 +468,7 @@ log 1 -> release 1
 free 1 unreachable -> release 1 in 500ms
 free 1 unreachable -> release 1 in 1s
 free 1 unreachable -> release 1 in 2s
-free 1 unreachable -> warn a: h: it may still run: unreachable; save; ended: exited with 0
+free 1 unreachable -> warn a: h: may still run: unreachable; save; ended: exited with 0
 `, 2, "", 1},
 		{"a connection that is lost just then", 2, "a", nil, one + judged(1, "w0", "w1") + `
 exit 1 0 -> collect 1
@@ -488,7 +484,7 @@ say 1 passed w0 -> w0 PASSED; stop 2
 wait 2 context canceled -> collect 2
 say 1 finding w0 -> w0 finding late-write
 log 2 -> release 2
-free 2 -> save; ended: cancelled: another place has given its verdicts
+free 2 -> save; ended: cancelled: another place has finished its workloads
 ` + closing(1), 1, "", 0},
 		{"a job that is needed no more while it is sent", 1, "a b", []*JobRecord{had(1, "a", "w0"), {ID: "fisub-r-2",
 			Place: placeOf("b"), Workloads: []string{"w0"}}}, `
@@ -498,7 +494,7 @@ say 1 run -> run
 say 1 passed w0 -> w0 PASSED; stop 2
 accept 2 -> save; collect 2
 log 2 -> release 2
-free 2 -> save; ended: cancelled: another place has given its verdicts
+free 2 -> save; ended: cancelled: another place has finished its workloads
 ` + closing(1), 1, "", 0},
 
 		// Another process ended while it was submitting the job.

@@ -31,12 +31,12 @@ const patience = 30 * time.Second
 
 // Do runs a kubectl command. Errors that the user can fix are *remote.Denied.
 func (k Kubectl) Do(ctx context.Context, stdin io.Reader, stdout io.Writer, args ...string) error {
-	limited, cancel := context.WithTimeoutCause(ctx, 2*patience, fmt.Errorf("kubectl: no answer in %v", 2*patience))
+	limited, cancel := context.WithTimeoutCause(ctx, 2*patience, fmt.Errorf("kubectl: timeout after %v", 2*patience))
 	defer cancel()
 	argv := append(append([]string{"kubectl"}, k...), args[0], "--request-timeout="+patience.String())
 	err := Local{}.Run(limited, append(argv, args[1:]...), stdin, stdout)
 	if limited.Err() != nil && ctx.Err() == nil {
-		return &remote.Denied{Code: "unreachable", Text: err.Error(), Hint: "kubectl get pods shows more"}
+		return &remote.Denied{Code: "unreachable", Text: err.Error(), Hint: "see kubectl get pods"}
 	}
 	return explain(err)
 }
@@ -79,7 +79,7 @@ func (p *Pod) Run(ctx context.Context, argv []string, stdin io.Reader, stdout io
 	case out.found:
 		return &LostError{cmp.Or(said, "kubectl exec ended before the command")}
 	case err == nil:
-		return &LostError{"no word from the container's shell"}
+		return &LostError{"no output from the container's shell"}
 	case failed == nil: // reading stdin failed
 		return err
 	}
@@ -136,24 +136,24 @@ func (f *framed) status() (status int, ended bool) {
 
 // faults maps error messages of kubectl to error codes and hints. The first match counts.
 var faults = []struct{ words, code, hint string }{
-	{`exceeded quota`, "quota", "kubectl describe quota shows it: wait until other pods have ended, or ask for more"},
+	{`exceeded quota`, "quota", "wait until other pods have ended, or request a higher quota (kubectl describe quota)"},
 	{`violates PodSecurity|denied the request`, "credentials",
-		"a rule of the cluster forbids such pods: ask its administrators, or use a pod of yours with pod = \"NAME\""},
+		"the cluster forbids such pods: ask its administrators, or use an existing pod with pod = \"NAME\""},
 	{`(?i)namespaces? .* not found`, "no-such", "kubectl get namespaces; set namespace in the table"},
 	{`(?i)forbidden`, "credentials",
-		"kubectl auth can-i --list shows what you may do there; set namespace, or ask for it"},
+		"set namespace, or ask for permission (kubectl auth can-i --list)"},
 	{`Unauthorized|must be logged in|getting credentials|[Tt]oken.*expired|asked for the client to provide credentials`,
-		"credentials", "log in to the cluster again: kubectl get pods must work without a question"},
-	{`x509|certificate`, "host-key", "the cluster's certificate is not the one that the kubeconfig trusts: get a new one"},
+		"credentials", "log in to the cluster again: kubectl get pods must work without a prompt"},
+	{`x509|certificate`, "host-key", "the kubeconfig does not trust the cluster's certificate: get a new kubeconfig"},
 	{`context .* does not exist|no context exists|current-context|invalid configuration|error loading config|` +
 		`localhost:8080|(?m)^error: stat .*no such file`, "no-such",
 		"kubectl config get-contexts; set context in the table, or KUBECONFIG"},
-	{`/bin/sh.*(no such file|not found)|(no such file|not found).*/bin/sh`, "image", "its image must have a shell"},
+	{`/bin/sh.*(no such file|not found)|(no such file|not found).*/bin/sh`, "image", "the image must contain a shell"},
 	{`completed pod|container not found|pod does not exist|NotFound|container .* is not valid`, "no-such",
-		"kubectl get pods shows those that run"},
+		"kubectl get pods lists running pods"},
 	{`(?i)unable to connect|refused|no such host|timeout|timed out|deadline exceeded|unreachable|reset by peer|EOF|` +
 		`broken pipe|unavailable|etcdserver|try again|too many requests|internal error|dialing backend|upgrade connection`,
-		"unreachable", "kubectl get pods shows more"},
+		"unreachable", "see kubectl get pods"},
 }
 
 var faultForms = sync.OnceValue(func() (forms []*regexp.Regexp) {
@@ -180,7 +180,8 @@ func explain(err error) error {
 		return err
 	}
 	if failed.Status == NotFound && failed.Stderr == "" {
-		return &remote.Denied{Code: "no-such", Text: failed.Error(), Hint: "install kubectl: kubernetes.io/docs/tasks/tools"}
+		return &remote.Denied{Code: "no-such", Text: failed.Error(),
+			Hint: "install kubectl: kubernetes.io/docs/tasks/tools"}
 	}
 	if denied := Refused(failed.Stderr); denied != nil {
 		denied.Text = failed.Error()

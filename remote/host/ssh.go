@@ -157,7 +157,7 @@ func socketDir() (dir string, remove func(), err error) {
 		}
 		if err == nil {
 			remove()
-			err = fmt.Errorf("%s: no path for a socket of ssh: set TMPDIR to a shorter one of letters and digits", temp)
+			err = fmt.Errorf("%s: unsuitable for an ssh socket: set TMPDIR to a shorter path of letters and digits", temp)
 		}
 	}
 	return "", nil, err
@@ -221,7 +221,7 @@ const bootstrap = `exec /bin/sh -c 'IFS= read -r fisub; case $fisub in fisub:*) 
 	`eval "$(printf %b "${fisub#fisub:}")";; *) echo "` + robbed + `" >&2; exit 1;; esac'`
 
 // robbed is the error message if something consumed stdin before bootstrap could.
-const robbed = "a startup file of the login shell reads the standard input"
+const robbed = "a startup file of the login shell reads standard input"
 
 // firstLine encodes a script as the line that bootstrap decodes.
 func firstLine(script string) string {
@@ -283,11 +283,11 @@ func (s *SSH) Run(ctx context.Context, argv []string, stdin io.Reader, stdout io
 	case out.err != nil:
 		return out.err
 	case err == nil && !out.found:
-		return &LostError{"no word from the host's shell"}
+		return &LostError{"no output from the host's shell"}
 	case err == nil:
 		return nil
 	case running.Err() != nil && !out.found:
-		return s.denied("unreachable", fmt.Sprintf("its login shell has not run a command within %v", shellTime), startup)
+		return s.denied("unreachable", fmt.Sprintf("its login shell did not run a command within %v", shellTime), startup)
 	case errors.As(err, &exit) && out.found && exit.ExitCode() != 255 && exit.Exited():
 		return &ExitError{argv[0], exit.ExitCode(), text}
 	case errors.As(err, &exit) && !out.found:
@@ -347,23 +347,24 @@ func (s *SSH) denied(code, text, hint string) error {
 }
 
 // startup is the hint for errors caused by the startup files of the login shell.
-const startup = "look at the startup files of the login shell on the host, such as .bashrc: for commands that are " +
-	"not interactive they must read nothing and wait for nothing"
+const startup = "check the startup files of the login shell on the host, such as .bashrc: in non-interactive shells " +
+	"they must not read input or wait"
 
 // refusals maps messages of ssh about a failed connection to codes and hints. The first match counts; NAME is the host.
 var refusals = []struct{ words, code, begin, hint string }{
 	{robbed, "no-such", "", startup},
 	{"HOST IDENTIFICATION HAS CHANGED", "host-key", "its host key has changed: ",
-		"somebody may listen in; if the host was installed again: ssh-keygen KEY, then ssh NAME"},
-	{"Host key verification failed|host key is known", "host-key", "its host key is not known: ",
-		"ssh NAME once by hand, and compare the fingerprint"},
+		"possible eavesdropping; if the host was reinstalled: ssh-keygen KEY, then ssh NAME"},
+	{"Host key verification failed|host key is known", "host-key", "unknown host key: ",
+		"run ssh NAME once, and compare the fingerprint"},
 	{"Permission denied|Too many authentication failures|no such identity", "credentials", "",
-		"ssh NAME must work without a question: ssh-add the key, or name it in ~/.ssh/config"},
+		"ssh NAME must work without a prompt: ssh-add the key, or set it in ~/.ssh/config"},
 	{"Could not resolve hostname|Connection refused|timed out|No route to host|Network is unreachable|Connection closed|" +
-		"Connection reset|kex_exchange_identification", "unreachable", "", "is the name right, and the host up? ssh NAME"},
+		"Connection reset|kex_exchange_identification", "unreachable", "", "check the name, and that the host is up: ssh " +
+		"NAME"},
 	{"Bad configuration option|Can't open user config file|terminating,", "no-such", "",
-		"ssh -G NAME shows what the config says"},
-	{"", "unreachable", "", "ssh NAME shows more"},
+		"ssh -G NAME prints the effective config"},
+	{"", "unreachable", "", "run ssh NAME for details"},
 }
 
 // knownKey returns the ssh-keygen options that remove a changed host key. They come from ssh's message, since
@@ -387,7 +388,7 @@ func (s *SSH) explain(said string) error {
 			words = append(words, line)
 		}
 	}
-	text := plain.Brief(cmp.Or(strings.Join(words, "; "), "ssh ended without a word"), 500)
+	text := plain.Brief(cmp.Or(strings.Join(words, "; "), "ssh ended without output"), 500)
 	for _, r := range refusals {
 		for word := range strings.SplitSeq(r.words, "|") {
 			if strings.Contains(said, word) {

@@ -45,38 +45,36 @@ func (c *Config) Keys() []config.Key {
 	return []config.Key{
 		{Name: "kubeconfig", To: &c.Kubeconfig, Absent: "as kubectl finds it",
 			Help: "file for `kubectl --kubeconfig`, absolute"},
-		{Name: "context", To: &c.Context, Absent: "the current one", Help: "one that `kubectl config get-contexts` lists"},
-		{Name: "namespace", To: &c.Namespace, Absent: "the context's", Help: "where pods are made"},
+		{Name: "context", To: &c.Context, Absent: "the current one", Help: "a context of `kubectl config get-contexts`"},
+		{Name: "namespace", To: &c.Namespace, Absent: "the context's", Help: "namespace of the pods"},
 		{Name: "image", To: &c.Image, Default: "debian:13-slim",
-			Help: "of a job's pod. The node brings the driver and the bundle the rest, so it needs no CUDA, only sh, the core " +
-				"utilities and findutils, and a C library that is not older than 2.28"},
-		{Name: "cpu", To: &c.CPU, Default: 4.0, Help: "cores that a job's pod asks for"},
-		{Name: "memory", To: &c.Memory, Default: 8192, Help: "MiB that a job's pod asks for, and gets at most"},
+			Help: "image of the pods. It needs sh, the core utilities, findutils and glibc 2.28 or later, but no CUDA"},
+		{Name: "cpu", To: &c.CPU, Default: 4.0, Help: "cores requested for a pod"},
+		{Name: "memory", To: &c.Memory, Default: 8192, Help: "MiB requested for a pod, also its limit"},
 		{Name: "node_selector", To: &c.NodeSelector, Absent: "the nodes whose label `nvidia.com/gpu.product` names the GPU",
-			Help: "labels that the node must have: `[\"cloud.google.com/gke-accelerator=nvidia-b200\"]`"},
+			Help: "required labels of the node: `[\"cloud.google.com/gke-accelerator=nvidia-b200\"]`"},
 		{Name: "tolerations", To: &c.Tolerations, Absent: "`nvidia.com/gpu`",
-			Help: "taints that the node may have beside that: `[\"team=kernels:NoSchedule\"]`, or a key alone"},
-		{Name: "queue", To: &c.Queue, Absent: none, Help: "Kueue's LocalQueue of the namespace that admits the jobs"},
+			Help: "further taints to tolerate: `[\"team=kernels:NoSchedule\"]`, or a key alone"},
+		{Name: "queue", To: &c.Queue, Absent: none, Help: "Kueue's LocalQueue, in the namespace"},
 		{Name: "priority", To: &c.Priority, Absent: "the cluster's", Help: "PriorityClass of the pods"},
 		{Name: "service_account", To: &c.ServiceAccount, Absent: "the namespace's",
-			Help: "ServiceAccount of the pods; its token is not given to them"},
-		{Name: "pull_secret", To: &c.PullSecret, Absent: none, Help: "Secret with which the node pulls the image"},
+			Help: "ServiceAccount of the pods; its token is not mounted"},
+		{Name: "pull_secret", To: &c.PullSecret, Absent: none, Help: "Secret for pulling the image"},
 		{Name: "user", To: &c.User, Absent: "the image's",
-			Help: "number of the user that the pod runs as, where it must not be root"},
-		{Name: "volume", To: &c.Volume, Absent: "none: each pod gets the whole bundle",
-			Help: "PersistentVolumeClaim for `workdir`, which keeps the bundle's files; with " +
-				"`jobs` above 1 one of ReadWriteMany"},
+			Help: "user id of the pods, if root is forbidden"},
+		{Name: "volume", To: &c.Volume, Absent: "none: each pod receives the whole bundle",
+			Help: "PersistentVolumeClaim for `workdir`, to keep the bundle's files; ReadWriteMany if `jobs` is above 1"},
 		{Name: "pending", To: &c.Pending, Default: time.Hour,
-			Help: "how long a job may wait for a node or for the queue; then it is given up"},
-		{Name: "jobs", To: &c.Jobs, Default: 4, Help: "pods of one run at a time"},
-		{Name: "pod", To: &c.Pod, Absent: "each job has a pod of its own",
-			Help: "one that runs already: jobs run in it, and it stays"},
+			Help: "maximum wait of a job for a node or for the queue"},
+		{Name: "jobs", To: &c.Jobs, Default: 4, Help: "maximum number of pods of a run"},
+		{Name: "pod", To: &c.Pod, Absent: "a new pod for each job",
+			Help: "an existing pod, in which the jobs run"},
 		{Name: "container", To: &c.Container, Absent: "the pod's default one", Help: "of `pod`"},
-		{Name: "gpus", To: &c.GPUs, Default: []int{0}, Help: "ordinals in `pod`; each is a place"},
+		{Name: "gpus", To: &c.GPUs, Default: []int{0}, Help: "GPU ordinals in `pod`; each is a place"},
 		{Name: "workdir", To: &c.Workdir, Default: "/tmp/fisub",
 			Help: "folder in the pod for the bundle's files and the jobs, absolute"},
 		{Name: "away", To: &c.Away, Default: 5 * time.Minute,
-			Help: "how long the cluster may be out of reach while a job runs"},
+			Help: "how long the cluster may be unreachable while a job runs"},
 	}
 }
 
@@ -116,9 +114,9 @@ func (c *Config) Check(t *config.Table) {
 	for _, s := range c.Tolerations {
 		t.Match("tolerations", s, taintForm, `a taint such as "team=kernels:NoSchedule", or its key`)
 	}
-	foreign, why := ofPod, "is for a table with pod"
+	foreign, why := ofPod, "requires pod"
 	if c.Pod != "" {
-		foreign, why = ofJobs, "is for pods that fisub makes, not with pod"
+		foreign, why = ofJobs, "cannot be combined with pod"
 	}
 	for _, key := range foreign {
 		if t.Has(key) {
@@ -126,11 +124,11 @@ func (c *Config) Check(t *config.Table) {
 		}
 	}
 	if len(c.GPUs) == 0 {
-		t.Fault("gpus", "write gpus = [0]", "there is none")
+		t.Fault("gpus", "write gpus = [0]", "empty list")
 	}
 	remote.CheckGPUs(t, c.GPUs)
 	if dir := path.Clean(c.Workdir); !workForm.MatchString(c.Workdir) || dir == "/" {
-		t.Fault("workdir", "", "%.200q is no absolute folder of letters, digits and ./_@+=,-", c.Workdir)
+		t.Fault("workdir", "", "%.200q is not an absolute path of letters, digits and ./_@+=,-", c.Workdir)
 	}
 	config.Between(t, "cpu", c.CPU, 0.1, 1024)
 	config.Between(t, "memory", c.Memory, 128, 1<<24)

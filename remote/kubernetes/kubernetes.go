@@ -78,8 +78,9 @@ func (p *Provider) at(pod string) *work.Folder {
 func check(f *work.Facts) error {
 	want := "Linux " + map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[runtime.GOARCH]
 	if f.System != want {
-		return &remote.Denied{Code: "arch", Text: fmt.Sprintf("the node is %.60s, this fisub is for %s", f.System, want),
-			Hint: "name nodes of this machine's processor with node_selector, such as kubernetes.io/arch=" + runtime.GOARCH}
+		return &remote.Denied{Code: "arch", Text: fmt.Sprintf("the node is %.60s, but this fisub is for %s", f.System,
+			want),
+			Hint: "select nodes with this machine's processor: node_selector, such as kubernetes.io/arch=" + runtime.GOARCH}
 	}
 	return nil
 }
@@ -111,7 +112,7 @@ func (p *Provider) open(h remote.Handle) (*data, error) {
 	d.ID, d.Place, d.Key = h.Job, h.Place, h.Key
 	named := func(s string) bool { return s == "" || objectForm.MatchString(s) }
 	if err != nil || h.Provider != Kind || !d.Valid() || !named(d.Name) || !named(d.Pod) || d.Name == "" && d.Pod == "" {
-		return nil, fmt.Errorf("%s: job %.80q: its handle is not one of %s", p.name, h.Job, Kind)
+		return nil, fmt.Errorf("%s: job %.80q: the handle is not from %s", p.name, h.Job, Kind)
 	}
 	if d.Pod != "" {
 		d.Host = p.at(d.Pod).Host
@@ -122,7 +123,7 @@ func (p *Provider) open(h remote.Handle) (*data, error) {
 // fault rewords an error for the user.
 func (p *Provider) fault(ctx context.Context, err error) error {
 	if ctx.Err() == nil && errors.As(err, new(*host.LostError)) {
-		return &remote.Denied{Code: "unreachable", Provider: p.name, Text: err.Error(), Hint: "kubectl get pods shows more"}
+		return &remote.Denied{Code: "unreachable", Provider: p.name, Text: err.Error(), Hint: "see kubectl get pods"}
 	}
 	return work.Fault(ctx, p.name, "", err)
 }
@@ -188,10 +189,10 @@ func (p *Provider) begin(ctx context.Context, f *work.Folder, pod *item, job *re
 
 // standing returns an error if the table's pod cannot run jobs.
 func (p *Provider) standing(pod *item) error {
-	hint := "kubectl get pods shows those that run"
+	hint := "kubectl get pods lists running pods"
 	switch {
 	case pod == nil:
-		return &remote.Denied{Code: "no-such", Text: "there is no pod " + p.config.Pod, Hint: hint}
+		return &remote.Denied{Code: "no-such", Text: "no pod " + p.config.Pod, Hint: hint}
 	case pod.Metadata.DeletionTimestamp != nil:
 		return &remote.Denied{Code: "no-such", Text: "pod " + p.config.Pod + " is being deleted", Hint: hint}
 	case p.config.Container != "" && len(pod.Status.ContainerStatuses) > 0 && pod.at(p.config.Container) < 0:
@@ -229,9 +230,10 @@ func (p *Provider) queue(ctx context.Context) error {
 	switch text := fmt.Sprint(err); {
 	case err == nil:
 	case strings.Contains(text, "doesn't have a resource type"):
-		return &remote.Denied{Code: "no-such", Text: text, Hint: "Kueue is not installed in the cluster: leave queue out"}
+		return &remote.Denied{Code: "no-such", Text: text, Hint: "Kueue is not installed in the cluster: remove queue"}
 	case remote.CodeOf(err) == "no-such":
-		return &remote.Denied{Code: "no-such", Text: text, Hint: "kubectl get localqueues shows those of the namespace"}
+		return &remote.Denied{Code: "no-such", Text: text, Hint: "kubectl get localqueues lists the queues of the " +
+			"namespace"}
 	case remote.CodeOf(err) != "credentials" || strings.Contains(text, "Unauthorized"):
 		return err
 	}
@@ -248,7 +250,7 @@ func (p *Provider) nodes(ctx context.Context, gpu string) (products []string, de
 	err = p.kubectl.Do(ctx, nil, out, "get", "nodes", `--output=jsonpath={range .items[*]}`+
 		`{.metadata.labels.nvidia\.com/gpu\.product}{"\t"}{.status.allocatable.nvidia\.com/gpu}{"\n"}{end}`)
 	if forbidden(err) {
-		return nil, "the cluster does not show you its nodes", nil
+		return nil, "no permission to list the cluster's nodes", nil
 	} else if err != nil {
 		return nil, "", err
 	}
@@ -271,7 +273,7 @@ func (p *Provider) nodes(ctx context.Context, gpu string) (products []string, de
 	if len(products) == 0 && len(others) > 0 {
 		return nil, "", &remote.Denied{Code: "no-such",
 			Text: fmt.Sprintf("no node has the GPU %s, they have %s", gpu, strings.Join(others, ", ")),
-			Hint: "where nodes are made on demand, name them with node_selector"}
+			Hint: "if nodes are created on demand, select them with node_selector"}
 	}
 	if nodes > 0 {
 		detail = fmt.Sprintf("%d x %s on %s", total, strings.Join(products, ", "), plain.Count(nodes, "node"))
@@ -310,7 +312,7 @@ func (p *Provider) owner(ctx context.Context) (string, error) {
 }
 
 // errOver means that the pod has ended, so the job in it cannot be followed.
-var errOver = errors.New("the pod is over")
+var errOver = errors.New("the pod has ended")
 
 // A live host calls failed whenever a command in its pod fails for a reason other than the command's own exit.
 type live struct {
@@ -417,13 +419,13 @@ func (p *Provider) end(ctx context.Context, d *data, f found, feed *remote.Feed)
 	case f.pod == nil && d.Name == "":
 		return remote.Exit{End: remote.Lost, Text: "pod " + d.Pod + " was deleted"}, nil
 	case f.pod == nil && f.job == nil:
-		return remote.Exit{End: remote.Cancelled, Text: "its Job is not in the cluster any more"}, nil
+		return remote.Exit{End: remote.Cancelled, Text: "its Job is no longer in the cluster"}, nil
 	case f.pod == nil && failed:
 		return remote.Exit{End: remote.Lost, Text: "its pod was deleted: " + message,
-			Hint: "its unfinished workloads can go to another pod"}, nil
+			Hint: "another pod can run its unfinished workloads"}, nil
 	case f.pod == nil:
-		return remote.Exit{End: remote.Lost, Text: "its pod was deleted, as when a node is drained",
-			Hint: "its unfinished workloads can go to another pod"}, nil
+		return remote.Exit{End: remote.Lost, Text: "its pod was deleted, for example by draining a node",
+			Hint: "another pod can run its unfinished workloads"}, nil
 	case d.Name == "":
 		return f.pod.exit(), nil
 	}

@@ -91,10 +91,10 @@ func (i *item) waiting() string {
 
 // stuck maps reasons that keep a container waiting forever to hints.
 var stuck = map[string]string{
-	"ImagePullBackOff":           "kubectl describe pod shows why: is the name right, and does it take a pull_secret?",
+	"ImagePullBackOff":           "check the image's name and pull_secret (kubectl describe pod)",
 	"InvalidImageName":           "write image = \"REGISTRY/NAME:TAG\"",
-	"ErrImageNeverPull":          "the node must have the image already, or a rule that lets it pull it",
-	"CreateContainerConfigError": "kubectl describe pod shows what it lacks; does its rule want user = 1000?",
+	"ErrImageNeverPull":          "the node must have the image, or be allowed to pull it",
+	"CreateContainerConfigError": "see kubectl describe pod; user = 1000 may be required",
 	"CreateContainerError":       "kubectl describe pod shows why",
 	"RunContainerError":          "the image must have a shell, /bin/sh",
 }
@@ -140,10 +140,10 @@ func (i *item) exit() remote.Exit {
 	}
 	what := "the pod ended"
 	if !i.over() {
-		what = "the pod was started again"
+		what = "the pod was restarted"
 	}
 	e := remote.Exit{End: remote.Lost, Text: strings.Join(append([]string{what}, words...), ": "),
-		Hint: "its unfinished workloads can go to another pod"}
+		Hint: "another pod can run its unfinished workloads"}
 	switch {
 	case s.Reason == "DeadlineExceeded":
 		e.End = remote.Limited
@@ -227,7 +227,7 @@ func (p *Provider) wait(ctx context.Context, d *data, tell func(remote.Stage)) (
 		case err != nil:
 			phase, last = remote.Away, err.Error()
 		case f.job == nil:
-			return nil, &remote.Denied{Code: "no-such", Text: "its Job was deleted while it waited"}
+			return nil, &remote.Denied{Code: "no-such", Text: "its Job was deleted while waiting"}
 		case f.pod != nil && f.pod.running(""):
 			return f.pod, nil
 		case f.pod != nil:
@@ -253,8 +253,9 @@ func (p *Provider) wait(ctx context.Context, d *data, tell func(remote.Stage)) (
 		}
 		over := time.Since(deadline)
 		if over > 0 && last != "" || over > reason {
-			return nil, &remote.Denied{Code: "capacity", Text: fmt.Sprintf("no pod runs after %v: %s", p.config.Pending, last),
-				Hint: "kubectl describe nodes shows what is free; check gpu, node_selector and tolerations, or raise pending"}
+			return nil, &remote.Denied{Code: "capacity", Text: fmt.Sprintf("no pod runs after %v: %s", p.config.Pending,
+				last),
+				Hint: "check gpu, node_selector and tolerations (kubectl describe nodes), or raise pending"}
 		}
 		if err := remote.Sleep(ctx, pause); err != nil {
 			return nil, err

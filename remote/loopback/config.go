@@ -18,8 +18,8 @@ type Config struct {
 // Keys returns the keys of this kind.
 func (c *Config) Keys() []config.Key {
 	return []config.Key{
-		{Name: "gpus", To: &c.GPUs, Absent: "none", Help: "ordinals on this machine; each is a place"},
-		{Name: "slots", To: &c.Slots, Default: 1, Help: "jobs at a time, in a table without `gpus`"},
+		{Name: "gpus", To: &c.GPUs, Absent: "none", Help: "GPU ordinals on this machine; each is a place"},
+		{Name: "slots", To: &c.Slots, Default: 1, Help: "maximum number of jobs, in a table without `gpus`"},
 		{Name: "workdir", To: &c.Workdir, Absent: "`remote/loopback` in fisub's cache",
 			Help: "folder for the bundle's files and the jobs, absolute"},
 	}
@@ -29,7 +29,7 @@ func (c *Config) Keys() []config.Key {
 func (c *Config) Check(t *config.Table) {
 	config.Between(t, "slots", c.Slots, 1, 256)
 	if len(c.GPUs) > 0 && t.Has("slots") {
-		t.Fault("slots", "each of gpus is a place: leave slots out", "is for a table without gpus")
+		t.Fault("slots", "each of gpus is a place: remove slots", "cannot be combined with gpus")
 	}
 	remote.CheckGPUs(t, c.GPUs)
 	if c.Workdir != "" && !filepath.IsAbs(c.Workdir) {

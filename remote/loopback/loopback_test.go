@@ -65,7 +65,7 @@ func TestConfig(t *testing.T) {
 	_, err := open("x", map[string]any{"slots": int64(0), "gpus": []any{int64(1), int64(1)}, "workdir": "a", "host": "b"})
 	want := `unknown key remote.x.host
 remote.x.slots: want 1 to 256, got 0
-remote.x.slots: is for a table without gpus
+remote.x.slots: cannot be combined with gpus
 remote.x.gpus: 1 is there twice
 remote.x.workdir: "a" is not absolute`
 	if err == nil || err.Error() != want {

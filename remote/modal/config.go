@@ -25,20 +25,20 @@ type Config struct {
 // Keys returns the keys of this kind.
 func (c *Config) Keys() []config.Key {
 	return []config.Key{
-		{Name: "app", To: &c.App, Default: "fisub", Help: "Modal's app; made when it is missing"},
+		{Name: "app", To: &c.App, Default: "fisub", Help: "Modal's app; created if missing"},
 		{Name: "environment", To: &c.Environment, Absent: "the profile's", Help: "Modal's environment"},
-		{Name: "volume", To: &c.Volume, Absent: "as `app`", Help: "a volume of version 2; made when it is missing"},
+		{Name: "volume", To: &c.Volume, Absent: "as `app`", Help: "a volume of version 2; created if missing"},
 		{Name: "image", To: &c.Image, Default: "debian:13-slim",
-			Help: "of a public registry. Modal puts the driver in and the bundle brings the rest, so it needs no CUDA, only " +
-				"sh, tar and the core utilities, and a C library that is not older than 2.28"},
+			Help: "image of a public registry. It needs sh, tar, the core utilities and glibc 2.28 or later, but no CUDA"},
 		{Name: "cpu", To: &c.CPU, Default: 4.0,
-			Help: "cores of a job's sandbox, which gets no more; Modal bills them beside the GPU"},
+			Help: "cores of a sandbox; billed in addition to the GPU"},
 		{Name: "memory", To: &c.Memory, Default: 8192,
-			Help: "MiB of a job's sandbox, which gets no more; Modal bills them beside the GPU"},
-		{Name: "regions", To: &c.Regions, Absent: "any", Help: "Modal's regions. Naming some costs more, and waits longer"},
+			Help: "MiB of a sandbox; billed in addition to the GPU"},
+		{Name: "regions", To: &c.Regions, Absent: "any", Help: "Modal's regions; a restriction costs more and waits " +
+			"longer"},
 		{Name: "queue", To: &c.Queue, Default: 30 * time.Minute,
-			Help: "how long a job may wait for a GPU; then it is given up"},
-		{Name: "jobs", To: &c.Jobs, Default: 8, Help: "sandboxes at a time; a workspace has a limit of its own"},
+			Help: "maximum wait of a job for a GPU"},
+		{Name: "jobs", To: &c.Jobs, Default: 8, Help: "maximum number of sandboxes; the workspace has its own limit"},
 	}
 }
 

@@ -115,7 +115,7 @@ func (p *Provider) failScript(doing string, err error) error {
 		return nil
 	}
 	if text := err.Error(); strings.Contains(text, "No space left") || strings.Contains(text, "quota exceeded") {
-		return p.deny("disk", "make room on Modal's volume "+p.config.Volume, "%s: %s", doing, text)
+		return p.deny("disk", "free space on Modal's volume "+p.config.Volume, "%s: %s", doing, text)
 	}
 	return fmt.Errorf("%s: %s: %w", p.name, doing, err)
 }
@@ -147,7 +147,7 @@ func (p *Provider) send(ctx context.Context, job *remote.Job, progress func(sent
 	for _, sum := range strings.Fields(lacking.String()) {
 		f, ok := byHash[sum]
 		if !ok {
-			return fmt.Errorf("%s: %s: asked for %.80q, which is not in the bundle", p.name, doing, sum)
+			return fmt.Errorf("%s: %s: requested %.80q, which is not in the bundle", p.name, doing, sum)
 		}
 		delete(byHash, sum)
 		files = append(files, f)

@@ -66,7 +66,7 @@ func (p *Provider) fail(ctx context.Context, doing string, err error) error {
 	case c == codes.Unauthenticated, strings.HasPrefix(text, "missing credentials"):
 		return deny("credentials", login)
 	case c == codes.PermissionDenied:
-		return deny("credentials", "check at modal.com/settings what the token may do, and in which workspace it is")
+		return deny("credentials", "check the token's workspace and permissions at modal.com/settings")
 	case c == codes.ResourceExhausted, c == codes.FailedPrecondition, errors.As(err, new(sdk.ResourceExhaustedError)):
 		return deny("quota", "modal.com/settings shows the workspace's limits and its budget")
 	case c == codes.InvalidArgument, c == codes.NotFound, errors.As(err, new(sdk.InvalidError)), gone(err):

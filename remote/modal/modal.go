@@ -132,7 +132,7 @@ func (p *Provider) open(h remote.Handle) (handle, error) {
 		return d, fmt.Errorf("%s: handle: no job and sandbox", p.name)
 	case d.App != p.config.App:
 		return d, p.deny("no-such", fmt.Sprintf("write app = %.60q in [remote.%s]", d.App, p.name),
-			"the job is in app %.60q, the table names %q", d.App, p.config.App)
+			"the job is in app %.60q, but the table has %q", d.App, p.config.App)
 	}
 	return d, nil
 }
@@ -169,7 +169,7 @@ func (p *Provider) accept(job *remote.Job) (program string, err error) {
 		return "", fmt.Errorf("%s: %w", p.name, err)
 	}
 	if job.Limit > longest-margin {
-		return "", p.deny("limit", "give a shorter limit, or shard the run",
+		return "", p.deny("limit", "set a shorter limit, or use --shards",
 			"a sandbox lives at most %v: limit %v is too long", longest, job.Limit)
 	}
 	if _, ok := gpuNames[job.GPU]; !ok {
@@ -199,7 +199,7 @@ func (p *Provider) prepare(ctx context.Context) error {
 	image, err := p.client.Images.FromRegistry(p.config.Image, nil).Build(ctx, app, nil)
 	if err != nil {
 		if text := seen.buildLog(); text != "" && ctx.Err() == nil {
-			return p.deny("image", "name another image in remote."+p.name+".image",
+			return p.deny("image", "set another image in remote."+p.name+".image",
 				"building image %s: %s\n%s", p.config.Image, words(err), text)
 		}
 		return p.fail(ctx, "building image "+p.config.Image, err)
@@ -238,7 +238,7 @@ func (p *Provider) create(ctx context.Context, job *remote.Job, program string) 
 	}
 	defer sb.Detach()
 	if !sandbox.MatchString(sb.SandboxID) {
-		return "", fmt.Errorf("%s: creating a sandbox: %.80q is no id of one", p.name, sb.SandboxID)
+		return "", fmt.Errorf("%s: creating a sandbox: invalid id %.80q", p.name, sb.SandboxID)
 	}
 	return sb.SandboxID, nil
 }
@@ -326,7 +326,7 @@ func (p *Provider) List(ctx context.Context) ([]remote.Handle, error) {
 		}
 	}
 	left := plain.Buffer{Limit: exitCap}
-	err = p.door.run(ctx, "listing what jobs have left", call{run: "leftovers", out: &left, reload: true})
+	err = p.door.run(ctx, "listing leftover files of jobs", call{run: "leftovers", out: &left, reload: true})
 	for _, job := range strings.Fields(left.String()) {
 		add(job, "")
 	}

@@ -228,14 +228,14 @@ func TestEnds(t *testing.T) {
 		want   remote.Exit
 	}{
 		{pb.GenericResult_GENERIC_STATUS_TIMEOUT, "",
-			remote.Exit{End: remote.Limited, Text: "Modal ended the sandbox at the end of its time"}},
+			remote.Exit{End: remote.Limited, Text: "Modal ended the sandbox at its time limit"}},
 		{pb.GenericResult_GENERIC_STATUS_TERMINATED, "", remote.Exit{End: remote.Cancelled, Text: "the sandbox was ended"}},
 		{pb.GenericResult_GENERIC_STATUS_MEMORY_MANAGER_EVICTION, "",
 			remote.Exit{End: remote.Lost, Text: "the sandbox ended: memory_manager_eviction",
-				Hint: "its unfinished workloads can go to another sandbox"}},
+				Hint: "another sandbox can run its unfinished workloads"}},
 		{pb.GenericResult_GENERIC_STATUS_INTERNAL_FAILURE, "worker ak-Abc123 went away",
 			remote.Exit{End: remote.Lost, Text: "worker ak-... went away",
-				Hint: "its unfinished workloads can go to another sandbox"}},
+				Hint: "another sandbox can run its unfinished workloads"}},
 	} {
 		t.Run(c.status.String(), func(t *testing.T) {
 			p := open(t, nil)

@@ -195,7 +195,7 @@ func (f *follower) giveUp(ctx context.Context, sb *sdk.Sandbox) (remote.Exit, er
 	return remote.Exit{
 		End:  remote.Refused,
 		Text: fmt.Sprintf("Modal found no machine with the GPU within %v", f.p.config.Queue),
-		Hint: fmt.Sprintf("try again later, name other regions, or raise remote.%s.queue", f.p.name),
+		Hint: fmt.Sprintf("try again later, set other regions, or raise remote.%s.queue", f.p.name),
 	}, nil
 }
 
@@ -206,7 +206,7 @@ func (f *follower) finish(ctx context.Context, end result) (remote.Exit, error) 
 	}
 	read := func(c call) error {
 		c.args = append([]string{f.h.Job}, c.args...)
-		return f.p.door.run(ctx, "reading what the job has left", c)
+		return f.p.door.run(ctx, "reading the job's files", c)
 	}
 	if err := read(call{run: "kept_events", args: []string{fmt.Sprint(f.At + 1)}, out: f, reload: true}); err != nil {
 		return remote.Exit{}, err
@@ -227,7 +227,7 @@ func (r result) exit(said string) remote.Exit {
 	preempted := strings.Contains(strings.ToLower(r.text), "preempt")
 	switch {
 	case r.status == pb.GenericResult_GENERIC_STATUS_TIMEOUT:
-		return remote.Exit{End: remote.Limited, Text: cmp.Or(r.text, "Modal ended the sandbox at the end of its time")}
+		return remote.Exit{End: remote.Limited, Text: cmp.Or(r.text, "Modal ended the sandbox at its time limit")}
 	case r.status == pb.GenericResult_GENERIC_STATUS_TERMINATED && !preempted:
 		return remote.Exit{End: remote.Cancelled, Text: cmp.Or(r.text, "the sandbox was ended")}
 	}
@@ -239,7 +239,7 @@ func (r result) exit(said string) remote.Exit {
 		what += ": " + redact(lines[len(lines)-1])
 	}
 	return remote.Exit{End: remote.Lost, Text: cmp.Or(r.text, what),
-		Hint: "its unfinished workloads can go to another sandbox"}
+		Hint: "another sandbox can run its unfinished workloads"}
 }
 
 func (f *follower) exit(data []byte) remote.Exit {

@@ -88,7 +88,7 @@ func Open(tables map[string]*config.Table, name, gpu string) (remote.Provider, r
 	if !ok {
 		if table = implied(name); table == nil {
 			known := slices.Sorted(maps.Keys(tables))
-			hint := "fisub help remote shows one; there are " + cmp.Or(strings.Join(known, ", "), "none") + ", and loopback"
+			hint := "see fisub help remote; known tables: " + cmp.Or(strings.Join(known, ", "), "none") + ", and loopback"
 			if near := plain.Nearest(name, known); len(near) > 0 {
 				hint = "did you mean " + near[0] + "?"
 			}

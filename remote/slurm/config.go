@@ -38,7 +38,7 @@ func (c *Config) Keys() []config.Key {
 	const cluster, like = "the cluster's", "as for sbatch"
 	return []config.Key{
 		{Name: "login", To: &c.Login, Absent: "this machine",
-			Help: "host with Slurm's commands, as ssh takes it: `ssh HOST squeue` must work without a question"},
+			Help: "login host with Slurm's commands; `ssh HOST squeue` must work without a prompt"},
 		{Name: "ssh_config", To: &c.SSHConfig, Absent: "your own", Help: "file for `ssh -F`, an absolute path"},
 		{Name: "workdir", To: &c.Workdir, Default: "~/.cache/fisub/remote",
 			Help: "folder for bundles and jobs; absolute or below `~/` of the login host; shared with the compute nodes"},
@@ -47,10 +47,10 @@ func (c *Config) Keys() []config.Key {
 		{Name: "qos", To: &c.QOS, Absent: cluster, Help: like},
 		{Name: "constraint", To: &c.Constraint, Absent: cluster, Help: like},
 		{Name: "gres", To: &c.Gres, Absent: "one GPU of the job's kind: `gpu:b200:1`",
-			Help: "where the cluster names its GPUs in another way: `gpu:nvidia_b200:1`, `gpu:1`"},
-		{Name: "sbatch", To: &c.Sbatch, Absent: "none", Help: "more options by their long names: " +
-			"`[\"--mem=64G\", \"--cpus-per-task=8\", \"--exclusive\", \"--reservation=me\"]`"},
-		{Name: "jobs", To: &c.Jobs, Default: 4, Help: "how many jobs of one run may be in the queue at a time"},
+			Help: "if the cluster uses other names for its GPUs: `gpu:nvidia_b200:1`, `gpu:1`"},
+		{Name: "sbatch", To: &c.Sbatch, Absent: "none", Help: "further options, with long names: `[\"--mem=64G\", " +
+			"\"--cpus-per-task=8\", \"--exclusive\", \"--reservation=me\"]`"},
+		{Name: "jobs", To: &c.Jobs, Default: 4, Help: "maximum number of jobs of a run in the queue"},
 	}
 }
 
@@ -62,7 +62,7 @@ var (
 
 // Check reports invalid values.
 func (c *Config) Check(t *config.Table) {
-	t.Match("login", c.Login, host.SSHName, "a host as ssh takes it")
+	t.Match("login", c.Login, host.SSHName, "an SSH host")
 	t.Match("partition", c.Partition, nameForm, "the name of a partition")
 	t.Match("account", c.Account, nameForm, "the name of an account")
 	t.Match("qos", c.QOS, nameForm, "the name of a QOS")

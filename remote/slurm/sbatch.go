@@ -94,7 +94,7 @@ func valid(j *work.FolderJob) bool {
 func accepted(stdout string) (number, cluster string, err error) {
 	number, cluster, _ = strings.Cut(strings.TrimSpace(stdout), ";")
 	if !jobNumber.MatchString(number) || !clusterName.MatchString(cluster) {
-		return "", "", fmt.Errorf("sbatch: %.100q is no job number", stdout)
+		return "", "", fmt.Errorf("sbatch: invalid job number %.100q", stdout)
 	}
 	return number, cluster, nil
 }
@@ -110,8 +110,8 @@ type listing struct {
 
 var (
 	partitions = &listing{"the cluster's partitions", []string{"sinfo", "--noheader", "--format=%R"}}
-	resources  = &listing{"what the nodes of each partition have", []string{"sinfo", "--noheader", "--format=%R %G"}}
-	features   = &listing{"features of the nodes of each partition", []string{"sinfo", "--noheader", "--format=%R %f"}}
+	resources  = &listing{"resources of the nodes, by partition", []string{"sinfo", "--noheader", "--format=%R %G"}}
+	features   = &listing{"features of the nodes, by partition", []string{"sinfo", "--noheader", "--format=%R %f"}}
 	accounts   = &listing{"your accounts and their QOS", host.Shell(`exec sacctmgr --noheader --parsable2 ` +
 		`show assoc user="$(id -un)" format=account,qos`)}
 )
@@ -131,20 +131,20 @@ var refusals = []struct {
 	{"invalid qos", "no-such", "set qos to one of yours", accounts},
 	{"invalid --time", "limit", "set limit to a time that the partition allows", nil},
 	{"time limit is invalid", "limit", "set limit to a time that the partition allows", nil},
-	{"policy", "quota", "wait until your jobs have ended, or ask for fewer at a time with jobs", nil},
-	{"job limit", "quota", "wait until your jobs have ended, or ask for fewer at a time with jobs", nil},
+	{"policy", "quota", "wait until your jobs have ended, or lower jobs", nil},
+	{"job limit", "quota", "wait until your jobs have ended, or lower jobs", nil},
 	{"quota exceeded", "disk", "free space where workdir is, or set another workdir", nil},
 	{"no space left", "disk", "free space where workdir is, or set another workdir", nil},
-	{"read-only file system", "disk", "set workdir to a folder that you may write to", nil},
-	{"permission denied", "credentials", "see whether you may write to workdir and use the partition on the login host",
+	{"read-only file system", "disk", "set workdir to a writable folder", nil},
+	{"permission denied", "credentials", "check your permissions for workdir and the partition on the login host",
 		nil},
 	{"not authorized", "credentials", "ask the cluster's administrators for access", nil},
-	{"authentication", "credentials", "log in anew: munge, or the token in SLURM_JWT, was refused", nil},
-	{"munge", "credentials", "see whether munged runs on the login host", nil},
+	{"authentication", "credentials", "log in again: munge or the token in SLURM_JWT was rejected", nil},
+	{"munge", "credentials", "check that munged runs on the login host", nil},
 	{"unable to contact slurm controller", "unreachable", "try again when the controller is up: scontrol ping", nil},
-	{"configuration source", "unreachable", "see whether the login host is set up for Slurm: sinfo", nil},
-	{"could not resolve", "unreachable", "see whether the login host is set up for Slurm: sinfo", nil},
-	{"option", "no-such", "see sbatch in the table: the cluster's sbatch does not have the option", nil},
+	{"configuration source", "unreachable", "check that the login host is set up for Slurm: sinfo", nil},
+	{"could not resolve", "unreachable", "check that the login host is set up for Slurm: sinfo", nil},
+	{"option", "no-such", "remove the option from sbatch in the table: the cluster does not support it", nil},
 }
 
 // denied turns a command's error into a *remote.Denied if its text shows that the job will not be accepted.
@@ -154,7 +154,7 @@ func (p *Provider) denied(ctx context.Context, err error) error {
 		return err
 	}
 	if failed.Status == host.NotFound {
-		return &remote.Denied{Code: "no-such", Text: failed.Error(), Hint: "set login to a host that has Slurm's commands"}
+		return &remote.Denied{Code: "no-such", Text: failed.Error(), Hint: "set login to a host with Slurm's commands"}
 	}
 	words := strings.ToLower(failed.Stderr)
 	for _, r := range refusals {

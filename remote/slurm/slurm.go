@@ -41,7 +41,7 @@ var optionForm = regexp.MustCompile(`^--([A-Za-z][A-Za-z0-9-]*)(=[^\x00-\x1f\x7f
 func foreign(option string) string {
 	m := optionForm.FindStringSubmatch(option)
 	if m == nil {
-		return "is no option: write --name or --name=value"
+		return "is not an option: write --name or --name=value"
 	}
 	for name, key := range keyOptions {
 		if strings.HasPrefix(name, m[1]) {
@@ -102,7 +102,7 @@ func (p *Provider) slurm(ctx context.Context, argv []string) (string, error) {
 
 // feed is like slurm, with text for the command's standard input.
 func (p *Provider) feed(ctx context.Context, argv []string, stdin string) (string, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, p.pace.command, fmt.Errorf("no answer in %v", p.pace.command))
+	ctx, cancel := context.WithTimeoutCause(ctx, p.pace.command, fmt.Errorf("timeout after %v", p.pace.command))
 	defer cancel()
 	out := &plain.Buffer{Limit: 4 << 20}
 	err := p.folder.Host.Run(ctx, argv, strings.NewReader(stdin), out)
@@ -181,7 +181,7 @@ func (p *Provider) undo(ctx context.Context, j *work.FolderJob, cause error) err
 		err = p.cancel(ctx, j)
 	}
 	if err = errors.Join(err, j.Remove(ctx)); err != nil {
-		return fmt.Errorf("job %s may be left in the queue, see scancel --name=%s: %w", j.ID, called(j.ID), err)
+		return fmt.Errorf("job %s may still be in the queue (scancel --name=%s): %w", j.ID, called(j.ID), err)
 	}
 	return nil
 }
@@ -253,7 +253,8 @@ func (p *Provider) ready(ctx context.Context) (state, detail string, err error) 
 	ask = append(append(ask, sbatchArgs(p.config, job, facts.Root)...), "--test-only")
 	words, err := p.feed(ctx, ask, script("true", "/"))
 	state, detail = readiness(nodes, words, time.Now())
-	if failed, ok := errors.AsType[*host.ExitError](p.denied(ctx, err)); ok && failed.Name == "sbatch" && state != "down" {
+	if failed, ok := errors.AsType[*host.ExitError](p.denied(ctx,
+		err)); ok && failed.Name == "sbatch" && state != "down" {
 		return "busy", detail + ", " + failed.Error(), nil // a job would wait until nodes are back
 	}
 	if err != nil {

@@ -31,7 +31,7 @@ func TestConfig(t *testing.T) {
 			"--gres-flags=disable-binding", "--mail-user=x\ny", "--mem=64G", "--exclusive"},
 	})
 	want := `unknown key remote.lab.partitions
-remote.lab.login: want a host as ssh takes it, got "-oProxyCommand=x"
+remote.lab.login: want an SSH host, got "-oProxyCommand=x"
 remote.lab.partition: want the name of a partition, got "gpu; rm"
 remote.lab.account: want the name of an account, got "a b"
 remote.lab.qos: want the name of a QOS, got "--q"
@@ -39,15 +39,15 @@ remote.lab.gres: want one such as "gpu:b200:1", got "gpu 1"
 remote.lab.constraint: want printed characters, at most 500, got "a\nb"
 remote.lab.ssh_config: "x" is not absolute
 remote.lab.workdir: want an absolute path, or one that begins with ~/, got "~/../x"
-remote.lab.sbatch: "mem=1" is no option: write --name or --name=value
+remote.lab.sbatch: "mem=1" is not an option: write --name or --name=value
 remote.lab.sbatch: "--wrap=x" is set by fisub
-remote.lab.sbatch: "-t5" is no option: write --name or --name=value
+remote.lab.sbatch: "-t5" is not an option: write --name or --name=value
 remote.lab.sbatch: "--time=5" has a key of its own: limit
 remote.lab.sbatch: "--gpus=2" has a key of its own: gres
 remote.lab.sbatch: "--array=0-3" is set by fisub
 remote.lab.sbatch: "--arr=0-3" is set by fisub
-remote.lab.sbatch: "-a" is no option: write --name or --name=value
-remote.lab.sbatch: "--mail-user=x\ny" is no option: write --name or --name=value
+remote.lab.sbatch: "-a" is not an option: write --name or --name=value
+remote.lab.sbatch: "--mail-user=x\ny" is not an option: write --name or --name=value
 remote.lab.jobs: want 1 to 1000, got 0`
 	if err == nil || err.Error() != want {
 		t.Errorf("got:\n%v\nwant:\n%s", err, want)
@@ -259,7 +259,7 @@ func TestEnded(t *testing.T) {
 		{"NODE_FAIL", exited(143), true, "", remote.Lost, 0, "NODE_FAIL"},
 		{"BOOT_FAIL", nil, false, "", remote.Lost, 0, "BOOT_FAIL"},
 		{"OUT_OF_MEMORY", exited(137), true, "", remote.Lost, 0, "--mem"},
-		{"FAILED", nil, true, "", remote.Lost, 0, "exit code 0:9; it left no exit.json"},
+		{"FAILED", nil, true, "", remote.Lost, 0, "exit code 0:9; no exit.json"},
 		{"COMPLETED", nil, true, "", remote.Lost, 0, "left no exit.json"},
 		{"FAILED", nil, false, "", remote.Refused, 0, "login and compute nodes share"},
 		{"COMPLETED", nil, false, "", remote.Refused, 0, "login and compute nodes share"},
@@ -540,7 +540,7 @@ func TestNoAnswer(t *testing.T) {
 		return "", "Unable to contact slurm controller",
 			1
 	})
-	write(t, dir, agent.ExitName, `{"end":"cancelled","text":"stopped before it began"}`)
+	write(t, dir, agent.ExitName, `{"end":"cancelled","text":"stopped before the start"}`)
 	if exit := wait(t, p, h, &watcher{}); exit.End != remote.Cancelled {
 		t.Errorf("got %+v", exit)
 	}

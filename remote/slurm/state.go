@@ -103,7 +103,7 @@ var ends = map[string]remote.Exit{
 	"TIMEOUT":       {End: remote.Limited, Hint: "set a longer limit"},
 	"DEADLINE":      {End: remote.Limited, Hint: "set a longer limit"},
 	"PREEMPTED":     {End: remote.Lost, Hint: "set a qos or partition whose jobs are not preempted"},
-	"OUT_OF_MEMORY": {End: remote.Lost, Hint: `ask for more memory: sbatch = ["--mem=64G"]`},
+	"OUT_OF_MEMORY": {End: remote.Lost, Hint: `request more memory: sbatch = ["--mem=64G"]`},
 	"NODE_FAIL":     {End: remote.Lost}, "BOOT_FAIL": {End: remote.Lost},
 }
 
@@ -133,7 +133,7 @@ var reasons = []reason{
 	{"QOSMaxGRESPerJob", "a limit of the QOS is used up", "set gres to fewer GPUs"},
 	{"AssocMaxGRESPerJob", "a limit of the account is used up", "set gres to fewer GPUs"},
 	{"Priority", "jobs of a higher priority go first", ""},
-	{"Resources", "no GPU as asked for is free", ""},
+	{"Resources", "no matching GPU is free", ""},
 	{"ReqNodeNotAvail", "nodes are down, drained or reserved", ""},
 	{"Reservation", "the reservation has not begun", ""},
 	{"QOS", "a limit of the QOS is used up", ""},
@@ -142,10 +142,10 @@ var reasons = []reason{
 	{"PartitionDown", "the partition is down", ""},
 	{"PartitionInactive", "the partition is inactive", ""},
 	{"NodeDown", "nodes are down", ""},
-	{"Licenses", "a licence is taken", ""},
+	{"Licenses", "a licence is in use", ""},
 	{"BeginTime", "not before a set time", ""},
 	{"Dependency", "waits for another job", ""},
-	{"Cleaning", "the job is cleaned up before it starts again", ""},
+	{"Cleaning", "the job is being cleaned up before a restart", ""},
 	{"launch failed", "a node could not start it", ""},
 }
 
@@ -217,13 +217,13 @@ func ended(j *work.FolderJob, s status, exit *remote.Exit, started bool, said st
 	switch {
 	case s.state == "":
 		return remote.Exit{End: remote.Lost,
-			Text: fmt.Sprintf("job %s: Slurm does not know it any more, and it left no exit.json", j.Number)}
+			Text: fmt.Sprintf("job %s: unknown to Slurm, and without exit.json", j.Number)}
 	case started:
-		return remote.Exit{End: remote.Lost, Text: text + "; it left no exit.json"}
+		return remote.Exit{End: remote.Lost, Text: text + "; no exit.json"}
 	}
 	hint := ""
 	if said == "" {
-		hint = "set workdir to a folder that login and compute nodes share: the job left nothing in " + j.Dir()
+		hint = "set workdir to a folder shared by login and compute nodes: no files of the job in " + j.Dir()
 	}
 	return remote.Exit{End: remote.Refused, Text: text, Hint: hint}
 }

@@ -183,7 +183,7 @@ func (f *follower) end(ctx context.Context, exit *remote.Exit) (*remote.Exit, er
 		return nil, err
 	}
 	if err != nil && f.status.state != "CANCELLED" {
-		text := fmt.Sprintf("job %s: its folder is gone, as after a release", f.j.Number)
+		text := fmt.Sprintf("job %s: its folder is gone", f.j.Number)
 		return &remote.Exit{End: remote.Lost, Text: text}, nil
 	}
 	said, err := f.j.Said(ctx, logName)
@@ -199,7 +199,7 @@ func (f *follower) end(ctx context.Context, exit *remote.Exit) (*remote.Exit, er
 func (f *follower) behind(ctx context.Context) error {
 	files, err := f.j.Host.Sizes(ctx, f.j.Dir())
 	if size, ok := files[agent.EventsName]; ok && size < f.At {
-		return fmt.Errorf("job %s: offset %d is behind the end of the stream, %d", f.j.ID, f.At, size)
+		return fmt.Errorf("job %s: offset %d is after the end of the stream, %d", f.j.ID, f.At, size)
 	} else if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

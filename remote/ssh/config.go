@@ -29,13 +29,13 @@ type Config struct {
 func (c *Config) Keys() []config.Key {
 	return []config.Key{
 		{Name: "hosts", To: &c.Hosts, Required: true, Example: `["gpu01"]`,
-			Help: `as ssh takes them: "gpu01", "me@gpu01", "me@gpu01:2222"`},
-		{Name: "gpus", To: &c.GPUs, Default: []int{0}, Help: "ordinals on each host; each is a place"},
+			Help: `SSH hosts: "gpu01", "me@gpu01", "me@gpu01:2222"`},
+		{Name: "gpus", To: &c.GPUs, Default: []int{0}, Help: "GPU ordinals on each host; each is a place"},
 		{Name: "workdir", To: &c.Workdir, Default: ".cache/fisub/remote",
 			Help: "folder on the host for the bundle's files and the jobs: absolute, or below the home folder"},
 		{Name: "away", To: &c.Away, Default: 5 * time.Minute,
-			Help: "the workloads of a host that cannot be reached for so long go to free places too"},
-		{Name: "ssh_config", To: &c.SSHConfig, Absent: "~/.ssh/config", Help: "another file than ~/.ssh/config, absolute"},
+			Help: "after this time, free places also run the workloads of an unreachable host"},
+		{Name: "ssh_config", To: &c.SSHConfig, Absent: "~/.ssh/config", Help: "absolute path of an ssh config"},
 	}
 }
 
@@ -75,22 +75,22 @@ var workForm = regexp.MustCompile(`^[A-Za-z0-9_./@+=,-]+$`)
 // Check reports invalid values.
 func (c *Config) Check(t *config.Table) {
 	if t.Has("hosts") && len(c.Hosts) == 0 {
-		t.Fault("hosts", `write hosts = ["gpu01"]`, "there is none")
+		t.Fault("hosts", `write hosts = ["gpu01"]`, "empty list")
 	}
 	for i, h := range c.Hosts {
 		if !host.SSHName.MatchString(h) {
-			t.Fault("hosts", "", "%.80q is no host as ssh takes it", h)
+			t.Fault("hosts", "", "%.80q is not an SSH host", h)
 		} else if slices.Contains(c.Hosts[:i], h) {
-			t.Fault("hosts", "", "%s is there twice", h)
+			t.Fault("hosts", "", "duplicate %s", h)
 		}
 	}
 	if len(c.GPUs) == 0 {
-		t.Fault("gpus", "write gpus = [0]", "there is none")
+		t.Fault("gpus", "write gpus = [0]", "empty list")
 	}
 	remote.CheckGPUs(t, c.GPUs)
 	dir := path.Clean(c.Workdir)
 	if !workForm.MatchString(c.Workdir) || dir == "." || dir == "/" || strings.HasPrefix(dir, "../") {
-		t.Fault("workdir", "", "%.200q is no folder of letters, digits and ./_@+=,-", c.Workdir)
+		t.Fault("workdir", "", "%.200q is not a path of letters, digits and ./_@+=,-", c.Workdir)
 	}
 	if c.Away <= 0 {
 		t.Fault("away", "", "must be above zero")

@@ -51,8 +51,9 @@ var machines = map[string]string{"amd64": "x86_64", "arm64": "aarch64"}
 // check returns an error if this fisub cannot run on a host.
 func check(f *work.Facts) error {
 	if want := "Linux " + machines[runtime.GOARCH]; f.System != want {
-		return &remote.Denied{Code: "arch", Text: fmt.Sprintf("it is %.60s, this fisub is for %s", f.System, want),
-			Hint: "use a fisub that was built for the host's system"}
+		return &remote.Denied{Code: "arch", Text: fmt.Sprintf("the host is %.60s, but this fisub is for %s", f.System,
+			want),
+			Hint: "use a fisub built for the host's system"}
 	}
 	return nil
 }

@@ -98,7 +98,7 @@ func (j *FolderJob) Wait(ctx context.Context, from int64, w remote.Watcher, away
 		case failed != nil && silent > stubborn:
 			return remote.Exit{End: remote.Lost, Text: "following the job: " + failed.Error()}, nil
 		case failed == nil && silent > away:
-			return remote.Exit{}, fmt.Errorf("not reached for %v: %w", silent.Round(time.Second), err)
+			return remote.Exit{}, fmt.Errorf("unreachable for %v: %w", silent.Round(time.Second), err)
 		case failed == nil:
 			wait = min(wait, max(away-silent, 50*time.Millisecond))
 		}

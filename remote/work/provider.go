@@ -48,12 +48,12 @@ func (s *Hosts) Open(h remote.Handle) (*FolderJob, *Folder, error) {
 	err := json.Unmarshal(h.Data, j)
 	j.ID, j.Place, j.Key = h.Job, h.Place, h.Key
 	if err != nil || h.Provider != s.Kind || !j.Valid() || s.Valid != nil && !s.Valid(j) {
-		return nil, nil, fmt.Errorf("%s: job %.80q: its handle is not one of %s", s.Table, h.Job, s.Kind)
+		return nil, nil, fmt.Errorf("%s: job %.80q: the handle is not from %s", s.Table, h.Job, s.Kind)
 	}
 	f := s.At(h.Place)
 	if f == nil {
 		return nil, nil, &remote.Denied{Code: "no-such", Provider: s.Table, Host: h.Place.Host,
-			Text: "not among the table's hosts any more", Hint: "put it back into remote." + s.Table + ".hosts"}
+			Text: "no longer among the table's hosts", Hint: "put it back into remote." + s.Table + ".hosts"}
 	}
 	j.Host = f.Host
 	return j, f, nil
@@ -153,10 +153,10 @@ func Fault(ctx context.Context, table, name string, err error) error {
 	case errors.As(err, new(*host.LostError)):
 		return refuse("unreachable", "ssh "+name)
 	case errors.As(err, &failed) && failed.Status == host.NotRunnable:
-		return refuse("disk", "programs cannot run from the work folder: set workdir to another one")
+		return refuse("disk", "programs cannot run in the work folder: set workdir to another folder")
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT), errors.Is(err, syscall.EROFS),
 		errors.Is(err, fs.ErrPermission):
-		return refuse("disk", "set workdir to a folder with room that you may write to")
+		return refuse("disk", "set workdir to a writable folder with free space")
 	}
 	if name != "" {
 		table += ": " + name

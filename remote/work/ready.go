@@ -43,8 +43,8 @@ func (f *Folder) GPUs(ctx context.Context, facts *Facts, program string) (gpus [
 	if err := shell(ctx, f.Host, looking, []string{agent.Stored(facts.Root, program)}, nil, out); err != nil {
 		return nil, "", err
 	}
-	none := &remote.Denied{Code: "no-driver", Text: "no NVIDIA GPU: there is no nvidia-smi",
-		Hint: "install the NVIDIA driver on the host; nvidia-smi shows what it sees"}
+	none := &remote.Denied{Code: "no-driver", Text: "no NVIDIA GPU: no nvidia-smi",
+		Hint: "install the NVIDIA driver on the host; nvidia-smi lists its GPUs"}
 	var own []agent.GPU
 	asked := false
 	for line := range strings.Lines(out.String()) {
@@ -70,7 +70,7 @@ func (f *Folder) GPUs(ctx context.Context, facts *Facts, program string) (gpus [
 		case word == "app" && len(fields) == 3:
 			of(func(g *agent.GPU) { g.Processes = append(g.Processes, plain.Brief(fields[1]+" ("+fields[2]+")", 100)) })
 		case word == "held":
-			of(func(g *agent.GPU) { g.Holder = "its lock is held" })
+			of(func(g *agent.GPU) { g.Holder = "locked" })
 		}
 	}
 	if asked {
@@ -91,7 +91,7 @@ func (f *Folder) Ready(ctx context.Context, kind string, ordinals []int) (state,
 		err = f.Check(facts)
 	}
 	if err == nil && facts.Free > 0 && facts.Free < room {
-		err = full(facts, fmt.Sprintf("a job takes %d MB", room>>20))
+		err = full(facts, fmt.Sprintf("a job needs %d MB", room>>20))
 	}
 	if err != nil {
 		return "down", "", err

@@ -123,7 +123,7 @@ func (f *Folder) send(ctx context.Context, files []remote.File, progress func(se
 	}
 	count.Begin(total)
 	if facts.Free > 0 && facts.Free < total+room && len(lacking) > 0 {
-		return facts, full(facts, fmt.Sprintf("the bundle and a job take %d MB", (total+room)>>20))
+		return facts, full(facts, fmt.Sprintf("the bundle and a job need %d MB", (total+room)>>20))
 	}
 	if facts.Inodes >= 0 && facts.Inodes < inodes {
 		return facts, outOfInodes(facts)
@@ -151,8 +151,9 @@ func (f *Folder) send(ctx context.Context, files []remote.File, progress func(se
 }
 
 func outOfInodes(facts *Facts) error {
-	return &remote.Denied{Code: "disk", Text: fmt.Sprintf("%d inodes free in %s: a job takes %d", facts.Inodes, facts.Root,
-		inodes), Hint: "remove files there (df -i shows the inodes), or set workdir to another disk"}
+	return &remote.Denied{Code: "disk", Text: fmt.Sprintf("%d inodes free in %s: a job needs %d", facts.Inodes,
+		facts.Root,
+		inodes), Hint: "remove files (df -i shows the inodes), or set workdir to another disk"}
 }
 
 func full(facts *Facts, text string) error {

@@ -57,7 +57,7 @@ func TestLookHints(t *testing.T) {
 				t.Fatal(err)
 			}
 			_, err := work.New(plain{}, "", dir).Look(within(t))
-			refused(t, err, bad+": its mode keeps you out", "chmod u+rwx "+bad)
+			refused(t, err, bad+": no permission", "chmod u+rwx "+bad)
 		}
 	})
 	t.Run("path", func(t *testing.T) {

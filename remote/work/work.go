@@ -67,7 +67,7 @@ func shell(ctx context.Context, h host.Host, script string, args []string, in io
 const barred = 45
 
 // makeRoom is the hint for a full disk. df -h alone shows free space even if all inodes are used.
-const makeRoom = "make room (df -h and df -i show bytes and inodes), or set workdir to a larger disk"
+const makeRoom = "free space (df -h and df -i show bytes and inodes), or set workdir to a larger disk"
 
 // look prints facts about the host, a word and its value on each line, and then the output of df. If $2 is set it
 // creates the folder $1; otherwise it describes the nearest parent that exists.
@@ -105,15 +105,16 @@ func (f *Folder) look(ctx context.Context, script, how string, in io.Reader, res
 	switch {
 	case failed != nil && failed.Status == host.NotFound:
 		return nil, &remote.Denied{Code: "no-such", Text: failed.Error(),
-			Hint: "PATH on the host must name the folders of the usual commands: look at what sets it there, such as .bashrc"}
+			Hint: "PATH on the host must contain the folders of the usual commands: check the files that set it, such as " +
+				".bashrc"}
 	case failed != nil && failed.Status == barred:
-		return nil, &remote.Denied{Code: "disk", Text: failed.Error() + ": its mode keeps you out",
+		return nil, &remote.Denied{Code: "disk", Text: failed.Error() + ": no permission",
 			Hint: "on the host: chmod u+rwx " + failed.Error()}
 	case failed != nil && strings.Contains(failed.Stderr, "No space left on device"):
 		return nil, &remote.Denied{Code: "disk", Text: "making " + f.Dir + ": " + failed.Error(), Hint: makeRoom}
 	case failed != nil:
 		return nil, &remote.Denied{Code: "disk", Text: "making " + f.Dir + ": " + failed.Error(),
-			Hint: "set workdir to a folder that you may write to"}
+			Hint: "set workdir to a writable folder"}
 	case err != nil:
 		return nil, err
 	}
@@ -132,7 +133,7 @@ func (f *Folder) look(ctx context.Context, script, how string, in io.Reader, res
 	}
 	facts.System, facts.Root, facts.gzip = said["system"], path.Clean(said["root"]), said["gzip"] != ""
 	if facts.System == "" || !path.IsAbs(facts.Root) || control(facts.Root) {
-		return nil, &remote.Denied{Code: "no-such", Text: fmt.Sprintf("it does not answer as a Unix host: %.200q", out),
+		return nil, &remote.Denied{Code: "no-such", Text: fmt.Sprintf("it does not respond like a Unix host: %.200q", out),
 			Hint: "set workdir to an absolute path"}
 	}
 	if fields := strings.Fields(last); len(fields) > 3 {
@@ -151,8 +152,8 @@ func (f *Folder) look(ctx context.Context, script, how string, in io.Reader, res
 		}
 	}
 	if said["ran"] == strconv.Itoa(host.NotRunnable) {
-		return nil, &remote.Denied{Code: "disk", Text: "programs cannot run from " + facts.Root,
-			Hint: "set workdir to a folder on another disk: this one may be mounted noexec"}
+		return nil, &remote.Denied{Code: "disk", Text: "programs cannot run in " + facts.Root,
+			Hint: "set workdir to a folder on another disk; this one may be mounted noexec"}
 	}
 	for line := range strings.Lines(more) {
 		rest(line)
@@ -171,7 +172,7 @@ func private(name, uid string, stat []string) error {
 	case err != nil:
 		return fmt.Errorf("%s: mode %.20q", name, stat[1])
 	case stat[0] != uid:
-		return refuse("belongs to "+plain.Brief(stat[2], 50), "set workdir to a folder of your own")
+		return refuse("belongs to "+plain.Brief(stat[2], 50), "set workdir to your own folder")
 	case mode&0o002 != 0, mode&0o020 != 0 && stat[2] != stat[3]:
 		return refuse("can be changed by others", "on the host: chmod go-w "+name)
 	}
@@ -256,7 +257,7 @@ func (f *Folder) undo(ctx context.Context, j *FolderJob, err error) error {
 			return err
 		}
 		if remote.Sleep(ctx, time.Second) != nil {
-			return fmt.Errorf("%w; the job may run: %w", err, left)
+			return fmt.Errorf("%w; the job may be running: %w", err, left)
 		}
 	}
 }

@@ -580,7 +580,7 @@ func TestUnsafeFolder(t *testing.T) {
 			t.Skipf("no disk of its own: %v", err)
 		}
 		defer func() { _ = syscall.Unmount(dir, syscall.MNT_DETACH) }()
-		refused(filepath.Join(dir, "work"), "programs cannot run from "+dir, "noexec")
+		refused(filepath.Join(dir, "work"), "programs cannot run in "+dir, "noexec")
 	}
 }
 

@@ -80,7 +80,7 @@ func Load(libs ...string) (*Library, error) {
 		}
 	}
 	if !bound {
-		return nil, errors.New("tvm-ffi: libtvm_ffi.so is not among the libraries")
+		return nil, errors.New("tvm-ffi: missing library libtvm_ffi.so")
 	}
 	return l, nil
 }
@@ -152,7 +152,7 @@ func (l *Library) convert(v *C.fisub_any, arg Arg) error {
 		t := arg.Tensor
 		dtype, ok := dlDType(t.DType)
 		if !ok {
-			return fmt.Errorf("a %s tensor has no form in tvm-ffi", t.DType)
+			return fmt.Errorf("tvm-ffi has no dtype for %s", t.DType)
 		}
 		if len(t.Shape) > 64 {
 			return fmt.Errorf("a tensor of rank %d", len(t.Shape))
@@ -237,7 +237,7 @@ func Trim() (used int) { return int(C.fisub_trim()) }
 // callError converts and releases a raised error.
 func (l *Library) callError(rc C.int, raised *C.fisub_error) error {
 	if raised == nil {
-		return &device.CallError{Kind: "RuntimeError", Text: fmt.Sprintf("returned %d and raised nothing", int(rc))}
+		return &device.CallError{Kind: "RuntimeError", Text: fmt.Sprintf("returned %d without an error message", int(rc))}
 	}
 	defer C.fisub_dec_ref(&l.ffi, unsafe.Pointer(raised))
 	return &device.CallError{Kind: text(raised.kind), Text: text(raised.message),

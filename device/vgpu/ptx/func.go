@@ -98,7 +98,7 @@ func (p *parser) params() []*Var {
 			}
 			all = append(all, v...)
 		default:
-			p.fail("%q in place of a parameter", space)
+			p.fail("got %q, want a parameter", space)
 		}
 		p.accept(",")
 	}
@@ -122,7 +122,7 @@ func (p *parser) body() {
 	for depth > 0 {
 		switch t := p.tok; t {
 		case "":
-			p.fail("a function without an end")
+			p.fail("unterminated function")
 		case "{":
 			p.next()
 			p.push()
@@ -347,7 +347,7 @@ func (p *parser) statement() {
 		return
 	}
 	if !letter(in.Op[0]) {
-		p.fail("%q in place of an instruction", in.Op)
+		p.fail("got %q, want an instruction", in.Op)
 	}
 	in.Loc = p.loc
 	for !p.accept(";") {
@@ -357,7 +357,7 @@ func (p *parser) statement() {
 		}
 		in.Args = append(in.Args, o)
 		if !p.accept(",") && !p.is(";") {
-			p.fail("%q behind an operand", p.tok)
+			p.fail("unexpected %q after an operand", p.tok)
 		}
 	}
 	p.f.Body = append(p.f.Body, in)
@@ -407,7 +407,7 @@ func (p *parser) operand() Operand {
 	case p.accept("-"):
 		o, ok := number(p.take())
 		if !ok {
-			p.fail("no number behind -")
+			p.fail("missing number after -")
 		}
 		switch {
 		case o.Kind == Integer:
@@ -445,7 +445,7 @@ func (p *parser) operand() Operand {
 			o.Int += p.number()
 		}
 	} else {
-		p.fail("%q in place of an operand", t)
+		p.fail("got %q, want an operand", t)
 	}
 	if p.accept("|") {
 		second := p.operand()

@@ -131,7 +131,7 @@ func Parse(text string) (m *Module, err error) {
 		case syntaxError:
 			m, err = nil, fmt.Errorf("PTX line %d: %s", p.line, string(e))
 		case runtime.Error: // unexpected end or operand
-			m, err = nil, fmt.Errorf("PTX line %d: not understood near %q", p.line, p.tok)
+			m, err = nil, fmt.Errorf("PTX line %d: syntax error near %q", p.line, p.tok)
 		default:
 			panic(e)
 		}
@@ -190,7 +190,7 @@ func (p *parser) next() {
 		case c == '/' && p.at+1 < len(t) && t[p.at+1] == '*':
 			end := strings.Index(t[p.at+2:], "*/")
 			if end < 0 {
-				p.fail("a comment without an end")
+				p.fail("unterminated comment")
 			}
 			p.line += strings.Count(t[p.at:p.at+2+end], "\n")
 			p.at += end + 4
@@ -206,7 +206,7 @@ token:
 	case c == '"':
 		end := strings.IndexByte(t[start+1:], '"')
 		if end < 0 {
-			p.fail("a string without an end")
+			p.fail("unterminated string")
 		}
 		p.at = start + end + 2
 	case letter(c) || c == '.':
@@ -239,14 +239,14 @@ func (p *parser) accept(tok string) bool {
 
 func (p *parser) expect(tok string) {
 	if !p.accept(tok) {
-		p.fail("%q in place of %q", p.tok, tok)
+		p.fail("got %q, want %q", p.tok, tok)
 	}
 }
 
 func (p *parser) take() string {
 	t := p.tok
 	if t == "" {
-		p.fail("the text ends in the middle")
+		p.fail("unexpected end of file")
 	}
 	p.next()
 	return t
@@ -256,7 +256,7 @@ func (p *parser) number() int64 {
 	negative := p.accept("-")
 	o, ok := number(p.take())
 	if !ok || o.Kind != Integer {
-		p.fail("a number is missing")
+		p.fail("missing number")
 	}
 	if negative {
 		return -o.Int
@@ -276,7 +276,7 @@ func (p *parser) module() {
 			}
 		case ".address_size":
 			if p.number() != 64 {
-				p.fail("addresses are not of 64 bits")
+				p.fail("addresses must have 64 bits")
 			}
 		case ".file":
 			p.file()
@@ -441,7 +441,7 @@ func (p *parser) variable(space string, extern bool) []*Var {
 		}
 	}
 	if v.Type == "" {
-		p.fail("a declaration without a type")
+		p.fail("missing type in a declaration")
 	}
 	elem := typeSizes[v.Type]
 	if v.Type == "pred" { // a parameter in a register

@@ -65,7 +65,7 @@ func readLinks(name string) (*Links, error) {
 	}
 	l := &Links{}
 	if err := json.Unmarshal(data, l); err != nil {
-		return nil, fmt.Errorf("links: not JSON of the expected form")
+		return nil, fmt.Errorf("links: invalid JSON")
 	}
 	return l, nil
 }

@@ -170,11 +170,11 @@ func refused(ctx context.Context, err error) remote.Exit {
 	case ctx.Err() != nil:
 		exit = remote.Exit{End: remote.Cancelled, Text: "cancelled while the bundle was fetched"}
 	case errors.Is(err, syscall.ENOSPC):
-		exit.Hint = "give the host a larger disk"
+		exit.Hint = "use a host with a larger disk"
 	case errors.Is(err, agent.ErrHash):
 		exit.Hint = "delete that object of the bucket's store and submit again"
 	case errors.Is(err, errLate), errors.As(err, &no) && no.status == http.StatusForbidden:
-		exit.Hint = "submit again: with a larger queue_limit, or with credentials that last longer, where the job waited long"
+		exit.Hint = "submit again; if the job waited long, with a larger queue_limit or longer-lived credentials"
 	}
 	return exit
 }
@@ -211,7 +211,7 @@ func (m *box) run(ctx context.Context) remote.Exit {
 			asked = time.Now()
 			if resp, err := do(short, http.MethodGet, m.links.Stop, "", nil); err == nil {
 				resp.Body.Close()
-				m.say("the order to stop is in the bucket")
+				m.say("stop requested in the bucket")
 				stop()
 			}
 		}
@@ -231,7 +231,7 @@ func (m *box) trouble(err error) {
 		text = err.Error()
 	}
 	if text != "" && text != m.quiet {
-		m.say("leaving results in the bucket: %s", text)
+		m.say("storing results in the bucket: %s", text)
 	}
 	m.quiet = text
 }
@@ -260,7 +260,7 @@ func (m *box) end(ctx context.Context, fallback remote.Exit) error {
 			m.trouble(err)
 			var no *refusal
 			if errors.As(err, &no) || remote.Sleep(ctx, wait) != nil {
-				return fmt.Errorf("leaving results in the bucket: %w", err)
+				return fmt.Errorf("storing results in the bucket: %w", err)
 			}
 		}
 	}

@@ -234,7 +234,7 @@ func TestTrouble(t *testing.T) {
 	if err != nil || exit == nil || exit.Code != 0 || s.stream() != "1\n2\n3\n4\n5\n" {
 		t.Errorf("got %v, %+v, %q", err, exit, s.stream())
 	}
-	if !strings.Contains(said, "fisub: leaving results in the bucket: 503 Service Unavailable: SlowDown") {
+	if !strings.Contains(said, "fisub: storing results in the bucket: 503 Service Unavailable: SlowDown") {
 		t.Errorf("got %q", said)
 	}
 }
