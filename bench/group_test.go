@@ -134,10 +134,10 @@ func TestBaselineFails(t *testing.T) {
 			[]string{"has no speed-up: baseline b: RUNTIME_ERROR: Worker process failed unexpectedly: exit status 9"}},
 		{"crash when timed", []bool{false, false, false}, []string{"exit status 8", "exit status 8", "exit status 8"}},
 		{"no build", []bool{false, false, false},
-			[]string{"no speed-up from here on: baseline b: COMPILE_ERROR: does not compile"}},
-		{"no machine", []bool{false, false, false}, []string{"no speed-up from here on: baseline b: no compiler"}},
+			[]string{"no further speed-ups: baseline b: COMPILE_ERROR: does not compile"}},
+		{"no machine", []bool{false, false, false}, []string{"no further speed-ups: baseline b: no compiler"}},
 		{"hang", []bool{false, false, false},
-			[]string{"no speed-up from here on: baseline b: TIMEOUT: Evaluation timeout after 2 seconds for solution hang"}},
+			[]string{"no further speed-ups: baseline b: TIMEOUT: Evaluation timeout after 2 seconds for solution hang"}},
 		{"other timer", []bool{false, false, false},
 			[]string{"no speed-up: baseline b is timed with clock, the solution with model"}},
 	} {
@@ -286,7 +286,7 @@ func TestFloors(t *testing.T) {
 	})
 	warnings, _, samples, _ = payloads(events)
 	if err != nil || result.Passed != 2 || !slices.Equal(warnings,
-		[]string{"no share of the copy bandwidth: wrong result of the roofline copy"}) || samples[1].CopyNS != 0 {
+		[]string{"no comparison with the copy bandwidth: wrong result of the roofline copy"}) || samples[1].CopyNS != 0 {
 		t.Errorf("a copy that is wrong: got %+v, %v, %q, want one warning and no copy", result, err, warnings)
 	}
 }
@@ -367,7 +367,7 @@ func TestBaselineWithoutPython(t *testing.T) {
 	}
 	warnings, _, _, _ := payloads(events)
 	if err != nil || result.Passed != 2 || !slices.EqualFunc(warnings,
-		[]string{"no speed-up from here on: baseline b: python: "}, strings.HasPrefix) || events[0].Run == nil {
+		[]string{"no further speed-ups: baseline b: python: "}, strings.HasPrefix) || events[0].Run == nil {
 		t.Errorf("got %+v, %v, %q, want one warning in the run", result, err, warnings)
 	}
 	var we *worker.Error

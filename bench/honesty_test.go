@@ -115,7 +115,7 @@ func TestFindings(t *testing.T) {
 	}{
 		{"honest", trace.Passed, nil},
 		{"pointer", trace.Passed, []string{cachedByPointer,
-			"with all inputs changed, the outputs are those of the inputs before"}},
+			"with all inputs changed, the outputs match the previous inputs"}},
 		{"graph", trace.Passed, []string{cachedByPointer,
 			"at other addresses, unwritten outputs: output[0 0 0 0] is NaN"}},
 		{"content", trace.Passed, []string{cachedByContent, "with one row of state changed"}},
@@ -129,21 +129,21 @@ func TestFindings(t *testing.T) {
 		{"skips timed calls", trace.Passed, []string{skippedWork,
 			"timed call 1 of 1, unwritten outputs: output[0 0 0 0] is NaN"}},
 		{"works once", trace.Passed, nil},
-		{"in place", trace.Passed, []string{changedInput, "the input state[0 0 0 0] was written to"}},
-		{"in place at first", trace.Passed, []string{changedInput, "the input state[0 0 2 3] was written to"}},
-		{"in place at the end", trace.Passed, []string{changedInput, "the input state[0 0 2 3] was written to"}},
-		{"behind", trace.Passed, []string{outsideWrite, "memory after the end of state was written to"}},
-		{"before", trace.Passed, []string{outsideWrite, "memory before output was written to"}},
+		{"in place", trace.Passed, []string{changedInput, "input state[0 0 0 0] was modified"}},
+		{"in place at first", trace.Passed, []string{changedInput, "input state[0 0 2 3] was modified"}},
+		{"in place at the end", trace.Passed, []string{changedInput, "input state[0 0 2 3] was modified"}},
+		{"behind", trace.Passed, []string{outsideWrite, "memory after the end of state was modified"}},
+		{"before", trace.Passed, []string{outsideWrite, "memory before output was modified"}},
 		{"late stream", trace.Passed, []string{lateWrite,
-			"output[0 0 0 0] was written after the call had ended in its stream"}},
-		{"early stream", trace.Passed, []string{lateWrite, "it is right where the device is idle before the call"}},
+			"output[0 0 0 0] was written after the end of the call's work in its stream"}},
+		{"early stream", trace.Passed, []string{lateWrite, "correct if the device is idle before the call"}},
 		{"constant A_log", trace.Passed, []string{wrongResult, "with all inputs changed: "}},
 		{"raises", trace.Passed, []string{failedCall, "with all inputs changed: ValueError: never seen"}},
 		{"faults", trace.Passed, []string{failedCall, "with all inputs changed: device fault: illegal address"}},
 		{"crashes", trace.Passed, []string{failedCall, "with all inputs changed: worker process ended: exit status 9"}},
 		{"takes all descriptors after the timing", trace.Passed, []string{endedChecks,
 			"the honesty checks could not be completed: after the timing: input 0: open "}},
-		{"too fast", trace.Passed, []string{tooFast, "30.00 µs for 0.1 MB: from a cold L2, memory of 1 GB/s needs 32."}},
+		{"too fast", trace.Passed, []string{tooFast, "30.00 µs for 0.1 MB, but with a cold L2 memory of 1 GB/s needs 32."}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			result, events := run(t, tc.name, 1)
@@ -190,8 +190,8 @@ func TestEmulatedFindings(t *testing.T) {
 			[]string{skippedWork, skippedWork, skippedWork}, ""},
 		"pointer": {[]string{"PASSED", "PASSED", "PASSED"}, []string{cachedByPointer, cachedByPointer, cachedByPointer}, ""},
 		"idle":    {[]string{"PASSED", "PASSED", "PASSED"}, nil, ""},
-		"idle later": {[]string{"RUNTIME_ERROR", "RUNTIME_ERROR", "RUNTIME_ERROR"}, nil, "no kernel was launched and no memory " +
-			"copied or set, unlike in the call before: the contest's timing raises \"No kernel activities recorded\""},
+		"idle later": {[]string{"RUNTIME_ERROR", "RUNTIME_ERROR", "RUNTIME_ERROR"}, nil, "nothing was launched, copied " +
+			"or set, unlike in the previous call: the contest's timing raises \"No kernel activities recorded\""},
 	} {
 		var statuses, checks []string
 		result, events := run(t, "emulated: "+name, 3)

@@ -25,8 +25,8 @@ func TestInPlace(t *testing.T) {
 		{"honest", trace.Passed, "", nil},
 		{"wants the pool of the first call", trace.Passed, "", nil},
 		{"leaves the pool", trace.IncorrectNumerical, "final_state[2 0 0 0] is ", nil},
-		{"writes to slot 1", trace.IncorrectNumerical, "final_state[1 0 0 1] was ", []string{outsideWrite}},
-		{"writes NaN to slot 1", trace.IncorrectNumerical, "final_state[1 0 0 0] was ", []string{outsideWrite}},
+		{"writes to slot 1", trace.IncorrectNumerical, "final_state[1 0 0 1] changed from ", []string{outsideWrite}},
+		{"writes NaN to slot 1", trace.IncorrectNumerical, "final_state[1 0 0 0] changed from ", []string{outsideWrite}},
 		{"late stream", trace.Passed, "", []string{lateWrite}},
 		{"skips after the first call", trace.IncorrectNumerical, "", []string{skippedWork}},
 		{"behind", trace.Passed, "", []string{outsideWrite}},
@@ -110,7 +110,7 @@ func TestJudgeable(t *testing.T) {
 			def.Outputs.Set("b", tc.out)
 		}
 		_, err := evaluatorOf(def)
-		if (err == nil) != tc.want || err != nil && !strings.Contains(err.Error(), "fisub does not judge it") {
+		if (err == nil) != tc.want || err != nil && !strings.Contains(err.Error(), "used by one output") {
 			t.Errorf("%s: got %v", tc.name, err)
 		}
 	}

@@ -153,7 +153,7 @@ func TestSourcesLimit(t *testing.T) {
 	if err := os.Truncate(filepath.Join(dir, "a.cu"), maxSources+1); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Sources(dir); err == nil || !strings.HasSuffix(err.Error(), "a.cu: the sources are more than 64 MiB") {
+	if _, err := Sources(dir); err == nil || !strings.HasSuffix(err.Error(), "a.cu: the sources are larger than 64 MiB") {
 		t.Errorf("got %v, want a size limit", err)
 	}
 }
@@ -372,16 +372,16 @@ func TestUnpackRefuses(t *testing.T) {
 		{"newline", "a\n.cu", `is not a file below the folder`},
 		{"folder", ".", `source path "." is not a file below the folder`},
 		{"slash", "a/", `source path "a/" is not a file below the folder`},
-		{"twice", "./k.cu", `source path "./k.cu" names a file twice`},
+		{"twice", "./k.cu", `duplicate source path "./k.cu"`},
 		{"too long for the file system", strings.Repeat("n", 300), "file name too long"},
-		{"git's folder", ".git/config", `source path ".git/config" is a name that git or an editor acts on by itself`},
-		{"git's folder in capitals", "a/.GIT/HEAD", `is a name that git or an editor acts on`},
-		{"git's folder on NTFS", "GIT~1/config", `is a name that git or an editor acts on`},
+		{"git's folder", ".git/config", `source path ".git/config" is a file that git or an editor acts on`},
+		{"git's folder in capitals", "a/.GIT/HEAD", `is a file that git or an editor acts on`},
+		{"git's folder on NTFS", "GIT~1/config", `is a file that git or an editor acts on`},
 		{"git's folder on HFS", ".g\u200cit/config", `is not a file below the folder`},
-		{"a bare repository", "a/HEAD", `is a name that git or an editor acts on`},
-		{"git's file", "a/.git", `is a name that git or an editor acts on`},
-		{"settings of an editor", ".vscode/tasks.json", `is a name that git or an editor acts on`},
-		{"source in a hidden folder", ".hidden/x.cu", `is a name that git or an editor acts on`},
+		{"a bare repository", "a/HEAD", `is a file that git or an editor acts on`},
+		{"git's file", "a/.git", `is a file that git or an editor acts on`},
+		{"settings of an editor", ".vscode/tasks.json", `is a file that git or an editor acts on`},
+		{"source in a hidden folder", ".hidden/x.cu", `is a file that git or an editor acts on`},
 		{"file and folder", "k.cu/x.cu", `source path "k.cu" is both a file and a folder`},
 	}
 	for _, test := range tests {

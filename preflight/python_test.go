@@ -30,7 +30,7 @@ func TestPythonNotRead(t *testing.T) {
 		{"none", "", "needs python3"},
 		{"old", "echo Python 3.8 or later is needed >&2; exit 1", "exit status 1: Python 3.8 or later is needed"},
 		{"ended", "kill -9 $$", "signal: killed"},
-		{"no facts", "echo hello", "no JSON"},
+		{"no facts", "echo hello", "invalid JSON"},
 		{"too much", "exec head -c 70000000 /dev/zero", "python3: "},
 	} {
 		fake(t, test.script)
@@ -52,8 +52,8 @@ func TestPythonNotRead(t *testing.T) {
 func TestPythonHangs(t *testing.T) {
 	number := filepath.Join(t.TempDir(), "pid")
 	fake(t, "sleep 600 & echo $! >"+number+"; wait")
-	if _, err := python(t.Context(), time.Second)("", nil); err == nil || !strings.Contains(err.Error(), "no answer") {
-		t.Errorf("got %v, want no answer", err)
+	if _, err := python(t.Context(), time.Second)("", nil); err == nil || !strings.Contains(err.Error(), "timeout") {
+		t.Errorf("got %v, want timeout", err)
 	}
 	if pid, err := os.ReadFile(number); err == nil { // a slow machine may not have got there
 		stat := "/proc/" + strings.TrimSpace(string(pid)) + "/stat"
@@ -102,7 +102,7 @@ func TestDefinitionFile(t *testing.T) {
 	t.Setenv("FISUB_PYTHON", "")
 	t.Setenv("PATH", t.TempDir())
 	what, _, err := File(t.Context(), file)
-	if want := "definition d, whose reference was not looked at: needs python3"; what != want || err != nil {
+	if want := "definition d; its reference was not checked: needs python3"; what != want || err != nil {
 		t.Errorf("got %q, %v; want %q", what, err, want)
 	}
 }

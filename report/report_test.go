@@ -64,7 +64,7 @@ func TestMarkdownOfMany(t *testing.T) {
 	}
 	fold := strings.Index(text, "</details>")
 	for _, want := range []string{"INCORRECT_NUMERICAL on 00000005", "finding cached-by-pointer on 00000007",
-		"timings of 00000003-aaaa-bbbb-cccc-dddddddddddd are in doubt"} {
+		"unreliable timings of 00000003-aaaa-bbbb-cccc-dddddddddddd"} {
 		if at := strings.Index(text, want); at < fold {
 			t.Errorf("%q: got index %d, want it behind the table, which ends at %d", want, at, fold)
 		}
@@ -443,7 +443,7 @@ func TestLooked(t *testing.T) {
 			Place: "kernel.cu:3:4", Text: fmt.Sprintf("kernel.cu:3:4: race of thread %d", i)}})
 	}
 	r := newReport(t, folder(t, run, list...))
-	want := []string{"Results: of 2 of 3 workloads, by the contest's rule and tolerance.", "In all calls: faults.",
+	want := []string{"Results of 2 of 3 workloads, by the contest's rule and tolerance.", "In all calls: faults.",
 		"In first calls: races.", "Not checked for: time, <b>."}
 	if got := r.Runs[0].Looked(); !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)

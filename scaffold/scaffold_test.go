@@ -130,8 +130,8 @@ func TestNewRefuses(t *testing.T) {
 			`definition "double": fisub has no template kernel: write kernel(x float32 [n], s int32) -> (y float32 [])`},
 		{"language", Options{Definition: def, Language: trace.TileLang, Name: "n", Author: "a"},
 			`language "tilelang": no template`},
-		{"author", Options{Definition: def, Language: trace.Python, Name: "n", Author: "a/b"}, `author "a/b": holds a slash`},
-		{"both", Options{Definition: def, Language: trace.Python, Name: "..", Author: "a\nb"}, "cannot be printed"},
+		{"author", Options{Definition: def, Language: trace.Python, Name: "n", Author: "a/b"}, `author "a/b": contains a slash`},
+		{"both", Options{Definition: def, Language: trace.Python, Name: "..", Author: "a\nb"}, "unprintable character"},
 	} {
 		if _, err := New(c.opts); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: got %v, want it to hold %q", c.name, err, c.want)

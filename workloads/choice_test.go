@@ -52,7 +52,7 @@ func TestChoice(t *testing.T) {
 		{Choice{Where: []string{"n=64"}, Limit: 2}, []string{"a64", "d64"}, ""},
 		{Choice{Where: []string{"n=4..64", "n=..8"}}, []string{"c8", "f4"}, ""},
 		{Choice{Where: []string{"n=65.."}}, []string{"h256"}, ""},
-		{Choice{Where: []string{"n=2"}}, nil, "it holds for no workload"},
+		{Choice{Where: []string{"n=2"}}, nil, "no matching workload"},
 		{Choice{Where: []string{"m=2"}}, nil, `unknown axis "m"`},
 		{Choice{Where: []string{"n"}}, nil, `--where: "n"`},
 		{Choice{Where: []string{"n=a..4"}}, nil, `--where: "n=a..4"`},

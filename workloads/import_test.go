@@ -49,15 +49,15 @@ func TestImport(t *testing.T) {
 	}
 	got := notes(im, dialects)
 	for _, want := range []string{
-		`fi_trace/fused_add_rmsnorm_h5120.json: the output residual, an input changed in place, is residual_out here`,
-		`fi_trace/fused_add_rmsnorm_h5120.json: the output output is one of its own here: input, which it is said to be, ` +
-			`is no input`,
-		`fi_trace/gdn_fused_decode_h5120_v48_d128.json: its reference has no run: one is added that calls ` +
-			`_gdn_fused_decode_reference with the inputs by name`,
+		`fi_trace/fused_add_rmsnorm_h5120.json: the output residual, an input changed in place, is renamed to residual_out`,
+		"fi_trace/fused_add_rmsnorm_h5120.json: the output output becomes a separate output: its param input is not an " +
+			"input",
+		"fi_trace/gdn_fused_decode_h5120_v48_d128.json: its reference has no run: added one that calls " +
+			"_gdn_fused_decode_reference with the inputs by name",
 		`fi_trace/gqa_paged_decode_h32_kv8_d128_ps16.json: left out: its reference needs kv_indices, which is no input`,
 		`fi_trace/recurrent_kda_q8_v16_d128.json: left out: reference: Field required`,
-		`fi_trace/xqa_mla_h1_ckv128_kpe1_ps64.json: left out: semaphores has dtype uint32, which the format lacks`,
-		`sol-execbench/flux_rope.json: the axis half_head_dim, attention_head_dim // 2, is const 64 here`,
+		`fi_trace/xqa_mla_h1_ckv128_kpe1_ps64.json: left out: semaphores has dtype uint32, which the format does not support`,
+		`sol-execbench/flux_rope.json: the axis half_head_dim, attention_head_dim // 2, becomes const 64`,
 	} {
 		if !strings.Contains(got, want+"\n") && !strings.HasSuffix(got, want) {
 			t.Errorf("got\n%s\nwant %s", got, want)
@@ -117,12 +117,12 @@ func TestImportProblem(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := `p/definition.json: the size 3 in a shape is an axis of that name here
-p/definition.json: the axis m, 2*n+1, is var here, with its size in each workload
-p/workload.jsonl: left out: input y is made by the definition's function make, which is not run
+	want := `p/definition.json: the size 3 in a shape becomes an axis of that name
+p/definition.json: the axis m, 2*n+1, becomes var, with its size in each workload
+p/workload.jsonl: left out: input y is made by the definition's function make, and fisub runs no code of a definition
 p/workload.jsonl: its tolerance is ignored: the contest's rule applies
 p/workload.jsonl: left out: input y: missing file
-p/workload.jsonl: left out: input y: ../q leads out of the dataset`
+p/workload.jsonl: left out: input y: ../q is outside the dataset`
 	if got := notes(im, src); got != want || im.Workloads != 2 || im.Notes[2].Workloads != 2 {
 		t.Errorf("got %d workloads\n%s\nwant\n%s", im.Workloads, got, want)
 	}
@@ -149,7 +149,7 @@ p/workload.jsonl: left out: input y: ../q leads out of the dataset`
 	// Nothing is written over other content.
 	write("p/definition.json", strings.Replace(string(def.JSON(trace.Compact)), "return y", "return x", 1))
 	write("p/other/definition.json", strings.Replace(string(def.JSON(trace.Compact)), `"name":"p"`, `"name":"q"`, 1))
-	if _, err := workloads.Import(src, dst, python(t)); err == nil || !strings.Contains(err.Error(), "p.json: there already") {
+	if _, err := workloads.Import(src, dst, python(t)); err == nil || !strings.Contains(err.Error(), "p.json: exists with other content") {
 		t.Errorf("got %v", err)
 	}
 	if _, err := os.Stat(filepath.Join(dst, "definitions/o/q.json")); err == nil {
@@ -185,7 +185,7 @@ func TestImportSizes(t *testing.T) {
 	exprs := slices.Sorted(maps.Keys(sizes))
 	im := importOne(t, exprs, run)
 	for i, expr := range exprs {
-		want := fmt.Sprintf("the axis a%d, %s, is const %d here", i, expr, sizes[expr])
+		want := fmt.Sprintf("the axis a%d, %s, becomes const %d", i, expr, sizes[expr])
 		if !slices.ContainsFunc(im.Notes, func(n workloads.Note) bool { return n.Text == want }) {
 			t.Errorf("got %v, want %s", im.Notes, want)
 		}
@@ -212,7 +212,7 @@ func TestImportSizes(t *testing.T) {
 // A reference without run gets one that passes the inputs to its last function.
 func TestImportReference(t *testing.T) {
 	for reference, want := range map[string]string{
-		"def f(x): pass\ndef g(y, *, k=(1, 2), **more): pass\n": "one is added that calls g with",
+		"def f(x): pass\ndef g(y, *, k=(1, 2), **more): pass\n": "added one that calls g with",
 		"def f(x, z): pass\n":    "its reference needs z, which is no input",
 		"def f(x, *, z): pass\n": "its reference needs z, which is no input",
 		"def f(x, /): pass\n":    "its reference needs x by position",

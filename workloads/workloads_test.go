@@ -123,7 +123,7 @@ func TestOpenRoot(t *testing.T) {
 			"w.jsonl:2"},
 		{"a solution's trace", map[string]string{"definitions/a.json": toy,
 			"workloads/w.jsonl": strings.Replace(line("u", ""), `"workload"`, `"solution":"s","workload"`, 1)},
-			"w.jsonl: workload u: the line is the trace of a solution"},
+			"w.jsonl: workload u: the line is a trace of a solution"},
 		{"no workloads", map[string]string{"definitions/a.json": toy}, "definition toy: no workloads in the dataset"},
 		{"only another set", map[string]string{"definitions/a.json": toy, "workloads/toy.big.ndjson": line("u", "")},
 			`no workload set "default"; it has big`},
@@ -609,7 +609,7 @@ func TestLoadFaults(t *testing.T) {
 		{"wrong dtype", `"x":` + file("b.safetensors", "h") + `,"s":{"value":1}`,
 			[]string{"'x' expected torch.float32, got torch.float16"}},
 		{"not finite", `"x":` + file("b.safetensors", "x") + `,"s":{"value":NaN}`,
-			[]string{"'s' is NaN: no trace can hold a number that is not finite"}},
+			[]string{"'s' is NaN: traces can contain only finite numbers"}},
 		{"too large to be finite", `"x":` + file("b.safetensors", "x") + `,"s":{"value":-1e400}`, []string{"'s' is -Inf: "}},
 		{"all faults", `"x":` + file("b.safetensors", "y") + `,"y":{"value":1},"s":` + file("b.safetensors", "x"),
 			[]string{"'x' expected", "'y' is a tensor, the workload gives a scalar",
@@ -617,8 +617,8 @@ func TestLoadFaults(t *testing.T) {
 		{"both files", `"x":` + file("n1.safetensors", "x") + `,"y":` + file("n2.safetensors", "x"),
 			[]string{"n1.safetensors", "n2.safetensors"}},
 		{"leaves the root", `"x":` + file("../outside.safetensors", "x"),
-			[]string{`path "../outside.safetensors" leads out of the dataset`}},
-		{"leaves the root later", `"x":` + file("a/../../outside.safetensors", "x"), []string{"leads out of the dataset"}},
+			[]string{`path "../outside.safetensors" is outside the dataset`}},
+		{"leaves the root later", `"x":` + file("a/../../outside.safetensors", "x"), []string{"is outside the dataset"}},
 		{"corrupt", `"x":` + file("c.safetensors", "x"), []string{"c.safetensors: header of"}},
 		{"pointer", `"x":` + file("p.safetensors", "x") + `,"y":` + file("p.safetensors", "y"),
 			[]string{"p.safetensors: is a Git LFS pointer"}},
@@ -767,10 +767,10 @@ func TestSynth(t *testing.T) {
 
 func TestSynthRejects(t *testing.T) {
 	for inputs, want := range map[string]string{
-		`"x":{"path":"/abs.safetensors","tensor_key":"k"}`:                                            `path "/abs.safetensors" leads out`,
-		`"x":{"path":"../up.safetensors","tensor_key":"k"}`:                                           `path "../up.safetensors" leads out`,
-		`"x":{"path":"a.safetensors","tensor_key":"k"},"y":{"path":"a.safetensors","tensor_key":"k"}`: `is wanted as float32 [3 2] and as int8 [3]`,
-		`"x":{"path":"a\u0000.safetensors","tensor_key":"k"}`:                                         "leads out",
+		`"x":{"path":"/abs.safetensors","tensor_key":"k"}`:                                            `path "/abs.safetensors" is outside`,
+		`"x":{"path":"../up.safetensors","tensor_key":"k"}`:                                           `path "../up.safetensors" is outside`,
+		`"x":{"path":"a.safetensors","tensor_key":"k"},"y":{"path":"a.safetensors","tensor_key":"k"}`: `conflicting uses of tensor "k" of a.safetensors: float32 [3 2] and int8 [3]`,
+		`"x":{"path":"a\u0000.safetensors","tensor_key":"k"}`:                                         "is outside",
 		`"x":{"path":"a.safetensors","tensor_key":"__metadata__"}`:                                    "is taken",
 	} {
 		d, def, w := toyRoot(t, inputs)

@@ -107,7 +107,7 @@ func TestDisturbed(t *testing.T) {
 	a, b := gpu().run("a", 1, 1), gpu().run("b", 1, 1)
 	b.Rows[0].Samples.Disturbed = []string{"the GPU was throttled"}
 	if row := mustCompare(t, a, b).Rows[0]; len(row.Warnings) != 1 ||
-		row.Warnings[0] != "the timings of B are in doubt: the GPU was throttled" {
+		row.Warnings[0] != "unreliable timings of B: the GPU was throttled" {
 		t.Errorf("got %q, want a warning about B", row.Warnings)
 	}
 }
@@ -191,9 +191,9 @@ func TestDifferentWorkloads(t *testing.T) {
 	if want := "w0 not comparable only in A; w1 same ; other not comparable only in B; "; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	if len(res.Warnings) != 3 || res.Warnings[0] != "run a is still going on" ||
-		res.Warnings[1] != "run b did not come to its end" || res.Timed != 1 ||
-		res.Warnings[2] != "the workloads are not the same: 1 in both runs, 1 in A alone, 1 in B alone" {
+	if len(res.Warnings) != 3 || res.Warnings[0] != "run a is still running" ||
+		res.Warnings[1] != "run b is incomplete" || res.Timed != 1 ||
+		res.Warnings[2] != "different workloads: 1 in both runs, 1 only in A, 1 only in B" {
 		t.Errorf("got warnings %q, %d timed", res.Warnings, res.Timed)
 	}
 }
@@ -204,7 +204,7 @@ func TestApart(t *testing.T) {
 		b.Rows[1].Samples.Stamp = &event.Stamp{ClocksLocked: locked,
 			During: event.During{N: 1, Median: event.Reading{SMClockMHz: mhz, MemoryClockMHz: 3201}}}
 	}
-	const set = "the clocks of SM and memory were 1980 and 3201 MHz for A, 1200 and 3201 MHz for B, and they had been set"
+	const set = "the SM and memory clocks were locked at 1980 and 3201 MHz for A, 1200 and 3201 MHz for B"
 	for _, tc := range []struct {
 		name        string
 		change      func(b *runs.Run)
@@ -244,11 +244,11 @@ func TestConditions(t *testing.T) {
 		{"GPU model", func(b *runs.Run) { b.Run.Device.Name = "Other" }, "the device is GPU (cuda, ) and Other (cuda, )", ""},
 		{"emulator", func(b *runs.Run) { b.Run.Device.Emulated = true }, "the emulator", ""},
 		{"timer", func(b *runs.Run) { b.Rows[0].Samples.Timer = "cuda events" },
-			"timed with is cupti on a cold L2 and cuda events on a cold L2", ""},
+			"the timer is cupti on a cold L2 and cuda events on a cold L2", ""},
 		{"L2", func(b *runs.Run) { b.Rows[0].Samples.ColdL2 = false }, "warm L2", ""},
 		{"profile", func(b *runs.Run) { b.Run.Profile = event.Profile{Name: "thorough", Target: 0.01} }, "",
-			"the profile is not the same: "},
-		{"GPU", func(b *runs.Run) { b.Run.Device.UUID = "GPU-1" }, "", "the GPU is not the same: "},
+			"the profile differs: "},
+		{"GPU", func(b *runs.Run) { b.Run.Device.UUID = "GPU-1" }, "", "the GPU differs: "},
 		{"no run.json", func(b *runs.Run) { b.Run = nil }, "", "run b has no run.json"},
 	} {
 		a, b := gpu().run("a", 1, 1), gpu().run("b", 1, 1)

@@ -252,7 +252,7 @@ class Errors(unittest.TestCase):
             def __str__(self):
                 raise SystemExit(1)
 
-        self.assertEqual(worker.describe(Odd()), "Odd: (its message cannot be had)")
+        self.assertEqual(worker.describe(Odd()), "Odd: (no message)")
 
     def test_frames_of_the_worker_are_left_out(self):
         def user():

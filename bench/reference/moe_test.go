@@ -266,7 +266,7 @@ func TestKnowsNames(t *testing.T) {
 		}
 	}
 	if _, err := Run(t.Context(), &trace.Definition{Name: "other"}, []workloads.Input{}); err == nil ||
-		!strings.Contains(err.Error(), "definition other is not of a family") {
+		!strings.Contains(err.Error(), "no reference in Go for definition other") {
 		t.Errorf("an unknown definition: got error %v", err)
 	}
 }

@@ -111,7 +111,7 @@ func TestHistory(t *testing.T) {
 		t.Errorf("beside bbb: got %v, %v", b, err)
 	}
 	_, err = history().BestBeside("20260105")
-	if err == nil || !strings.Contains(err.Error(), "no run of other sources") {
+	if err == nil || !strings.Contains(err.Error(), "no comparable run of other sources") {
 		t.Errorf("alone: got %v", err)
 	}
 	if _, err = history().BestBeside("20260104"); err == nil || !strings.Contains(err.Error(), "no best run") {

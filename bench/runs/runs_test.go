@@ -356,7 +356,7 @@ func TestReadOtherSchema(t *testing.T) {
 		t.Fatal(err)
 	}
 	if r, err := Read(f.Path()); err == nil || !strings.Contains(err.Error(), `schema "fisub.event/2"`) ||
-		!strings.Contains(err.Error(), `take fisub "9.0.0"`) {
+		!strings.Contains(err.Error(), `use fisub "9.0.0"`) {
 		t.Errorf("got %+v, %v, want an error that names both versions", r, err)
 	}
 }
@@ -463,7 +463,8 @@ func TestContradiction(t *testing.T) {
 		{"gone on with", run + run + told(2, "1") + done, ""},
 		{"two verdicts", run + told(2, "1") + told(3, "2"), "two verdicts"},
 		{"number", run + told(99, "1"), "event 99 follows event 1"},
-		{"totals", run + told(2, "1") + strings.Replace(done, ":1}", ":0}", 1), "1 passed and 0 failed, and at its end it says 0 and 0"},
+		{"totals", run + told(2, "1") + strings.Replace(done, ":1}", ":0}", 1), "1 passed and 0 failed, but its totals " +
+			"are 0 and 0"},
 		{"totals of the whole run", run + told(2, "1") + run + strings.Replace(other, ":3", ":2", 1) +
 			strings.Replace(done, ":1}", `:1,"failed":1}`, 1), ""},
 		{"a first event that is not the first", run[:7] + "2" + run[8:] + told(3, "1") + other, "event 3 follows event 3"},

@@ -111,15 +111,15 @@ func TestMeasureRecorded(t *testing.T) {
 		{"lost", []string{strings.Replace(recording(windows, four...), `"lost":0`, `"lost":7`, 1), events}, nil,
 			"cupti: 7 records were lost"},
 		{"more trials than asked for", []string{recording(`[[[1,2]],[[3,4]],[[5,6]]]`, four...), events}, nil,
-			"cupti: the worker recorded 3 trials of 2"},
-		{"no trial", []string{recording(`[]`), events}, nil, "cupti: the worker recorded 0 trials of 2"},
+			"cupti: the worker recorded 3 trials, want 2"},
+		{"no trial", []string{recording(`[]`), events}, nil, "cupti: the worker recorded 0 trials, want 2"},
 		{"more calls than asked for", []string{recording(`[[[100,110],[111,115],[116,120]]]`, four...), events}, nil,
-			"cupti: the worker recorded 3 calls of 2"},
-		{"no call", []string{recording(`[[]]`, four...), events}, nil, "cupti: the worker recorded 0 calls of 2"},
+			"cupti: the worker recorded 3 calls, want 2"},
+		{"no call", []string{recording(`[[]]`, four...), events}, nil, "cupti: the worker recorded 0 calls, want 2"},
 		{"overlapping windows", []string{recording(`[[[100,400],[300,400]]]`, four...), events}, nil,
-			"cupti: call 1 is told to last from 300 to 400 ns, after one to 400 ns"},
+			"cupti: call 1 is recorded from 300 to 400 ns, after one that ends at 400 ns"},
 		{"nonsense", []string{strings.Replace(recording(windows, four...), `"records":"`, `"records":"AAAA`, 1), events}, nil,
-			"cupti: what was recorded makes no sense at byte 0 of 579"},
+			"cupti: invalid record at byte 0 of 579"},
 	} {
 		plan := JudgedPlan{Plan: device.Plan{Iterations: 2, Trials: 2, Timer: device.TimerCUPTI}}
 		if tt.name == "good" {
@@ -163,12 +163,12 @@ func TestMeasureRecorded(t *testing.T) {
 // process reported them.
 func TestMeasureNonsense(t *testing.T) {
 	for trials, want := range map[string]string{
-		`[]`:                              "the worker tells the timings of 0 trials of 2",
-		`[[1],[2],[3]]`:                   "the worker tells the timings of 3 trials of 2",
-		`[[1,2],[]]`:                      "the worker tells 0 timings of 2 calls",
-		`[[1,2,3],[4]]`:                   "the worker tells 3 timings of 2 calls",
-		`[[1,2],[3,-400]]`:                "the worker tells a timing of -400ns",
-		`[[1,2],[3,9000000000000000000]]`: "the worker tells a timing of 2500000h0m0s",
+		`[]`:                              "the worker returned timings of 0 trials, want 2",
+		`[[1],[2],[3]]`:                   "the worker returned timings of 3 trials, want 2",
+		`[[1,2],[]]`:                      "the worker returned 0 timings for 2 calls",
+		`[[1,2,3],[4]]`:                   "the worker returned 3 timings for 2 calls",
+		`[[1,2],[3,-400]]`:                "the worker returned a timing of -400ns",
+		`[[1,2],[3,9000000000000000000]]`: "the worker returned a timing of 2500000h0m0s",
 	} {
 		c := answering(t, `{"samples":{"timer":"cuda events","cold_l2":true,"trials_ns":`+trials+`}}`)
 		_, _, err := c.Measure(t.Context(), JudgedPlan{Plan: device.Plan{Iterations: 2, Trials: 2, Timer: device.TimerEvents}})

@@ -63,10 +63,10 @@ func TestDecodeNonsense(t *testing.T) {
 		names []Name
 		text  string
 	}{
-		{"half a kind", []byte{5, 0}, names, "makes no sense at byte 0 of 2"},
-		{"half a record", slices.Concat(apiRecord, kernelRecord[:107]), names, "makes no sense at byte 36 of 143"},
-		{"another kind", record(48, map[int]any{0: uint32(3)}), names, "makes no sense"},
-		{"a name that is not there", kernelRecord, names[:1], "a kernel has the name 1 of 1"},
+		{"half a kind", []byte{5, 0}, names, "invalid record at byte 0 of 2"},
+		{"half a record", slices.Concat(apiRecord, kernelRecord[:107]), names, "invalid record at byte 36 of 143"},
+		{"another kind", record(48, map[int]any{0: uint32(3)}), names, "invalid record"},
+		{"a name that is not there", kernelRecord, names[:1], "a kernel has name index 1 of 1"},
 		{"too many names", nil, make([]Name, MaxNames+1), "16385 names"},
 		{"a name too long", nil, []Name{{"a", strings.Repeat("x", maxName+1)}}, "name has 65537 bytes"},
 	} {

@@ -27,10 +27,10 @@ func TestOf(t *testing.T) {
 		{"the outermost", Wrap(fmt.Errorf("doing: %w", inner), "outer"), "outer"},
 		{"an empty one", Wrap(inner, ""), "inner"},
 		{"joined", errors.Join(plain, inner), "inner"},
-		{"full disk", &fs.PathError{Op: "write", Path: "x", Err: syscall.ENOSPC}, "make room on that disk"},
+		{"full disk", &fs.PathError{Op: "write", Path: "x", Err: syscall.ENOSPC}, "free disk space"},
 		{"full disk with a hint", Wrap(&fs.PathError{Op: "write", Path: "x", Err: syscall.ENOSPC}, "own"), "own"},
-		{"open files", &fs.PathError{Op: "open", Path: "x", Err: syscall.EMFILE}, "ulimit -n"},
-		{"temporary folder", temp, "TMPDIR names"},
+		{"open files", &fs.PathError{Op: "open", Path: "x", Err: syscall.EMFILE}, "raise the limit of open files"},
+		{"temporary folder", temp, "set TMPDIR"},
 	} {
 		if got := Of(tc.err); !strings.HasPrefix(got, tc.want) || tc.want == "" && got != "" {
 			t.Errorf("%s: got %q, want %q", tc.name, got, tc.want)

@@ -643,8 +643,8 @@ func Tolerance(t event.Tolerance) string {
 func (v *runView) legend() string {
 	text := "latency: " + Latency(v.run.Profile, v.l2, v.timer) + "\n±: half of the 95 % interval of the median"
 	if v.emptyNS > 0 {
-		text += fmt.Sprintf("\ncopy: time of the roofline copy (a roofline copy (a plain copy of as many bytes)) over "+
-			"the latency; an empty kernel takes %s",
+		text += fmt.Sprintf("\ncopy: time of the roofline copy, a plain copy of as many bytes, over the latency; an "+
+			"empty kernel takes %s",
 			Micros(v.emptyNS))
 	}
 	return text

@@ -30,11 +30,11 @@ func TestExplain(t *testing.T) {
 			"-C: x: no such file or directory", ""},
 		{"no name", &fs.PathError{Op: "mkdir", Path: "", Err: syscall.ENOENT}, `"": no such file or directory`, ""},
 		{"full disk", &fs.PathError{Op: "write", Path: "x", Err: syscall.ENOSPC}, "write x: no space left on device",
-			"make room on that disk"},
-		{"open files", &fs.PathError{Op: "open", Path: "x", Err: syscall.EMFILE}, "x: too many open files", "ulimit -n"},
-		{"damaged file", damaged, "x.safetensors: 4 bytes cannot be a safetensors file", "the file is cut off"},
-		{"solution", solution, "", "fix it at that place, or write it again"},
-		{"workload", workload, "", "fix it at that place, or fetch"},
+			"free disk space"},
+		{"open files", &fs.PathError{Op: "open", Path: "x", Err: syscall.EMFILE}, "x: too many open files", "raise the limit of open files"},
+		{"damaged file", damaged, "x.safetensors: 4 bytes are too few for a safetensors file", "the file is truncated"},
+		{"solution", solution, "", "fix that line, or write the file again"},
+		{"workload", workload, "", "fix that line, or fetch"},
 	} {
 		text, hint := Explain(c.err)
 		if !strings.HasSuffix(text, c.text) || c.hint == "" && hint != "" || !strings.HasPrefix(hint, c.hint) {

@@ -157,7 +157,7 @@ func (n *inspector) compiled() {
 		case slices.Contains(suffixes, strings.ToLower(ext)):
 			hint = "builders match suffixes case-sensitively: rename it to end in " + strings.ToLower(ext)
 		case ext == ".py":
-			hint = "name the source that exports the function, such as kernel" + suffixes[0]
+			hint = "set it to the source that exports the function, such as kernel" + suffixes[0]
 		case ext == ".cu":
 			hint = `set language = "cuda"`
 		}

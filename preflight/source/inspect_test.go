@@ -118,8 +118,8 @@ func TestFeatures(t *testing.T) {
 	for _, f := range Features(sol) {
 		got = append(got, f.String())
 	}
-	want := []string{"kernel.cu:2:9: sm_100 has no wgmma, so another branch is compiled for it",
-		"kernel.cu:2:29: sm_100 has no tcgen05, so another branch is compiled for it"}
+	want := []string{"kernel.cu:2:9: sm_100 has no wgmma, so the other branch is compiled",
+		"kernel.cu:2:29: sm_100 has no tcgen05, so the other branch is compiled"}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
@@ -161,8 +161,8 @@ func TestIncludes(t *testing.T) {
 	for _, f := range Includes(sol, nil) {
 		got = append(got, f.String())
 	}
-	want := []string{"kernel.cu:4:10: a/plain.h is not packed, and no header of CUDA, CUTLASS, PyTorch or tvm-ffi",
-		"kernel.cu:11:10: a/behind.h is not packed, and no header of CUDA, CUTLASS, PyTorch or tvm-ffi"}
+	want := []string{"kernel.cu:4:10: a/plain.h is not packed, and not a header of CUDA, CUTLASS, PyTorch or tvm-ffi",
+		"kernel.cu:11:10: a/behind.h is not packed, and not a header of CUDA, CUTLASS, PyTorch or tvm-ffi"}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
@@ -189,17 +189,17 @@ func TestInspectFiles(t *testing.T) {
 		{"in a header", solution(trace.CUDA, "kernel.cu::kernel", "a.cuh",
 			"#define E(n) TVM_FFI_DLL_EXPORT_TYPED_FUNC(n, run)\n"+run, "kernel.cu", "E(kernel)"), nil},
 		{"only in an upper-case file", solution(trace.CUDA, "K.CU::kernel", "K.CU", run+exportRun), []string{
-			"error: K.CU: entry file is not one that language cuda compiles (.cu .cpp .cc .cxx .c) (builders match suffixes " +
+			"error: K.CU: entry file: language cuda compiles only .cu .cpp .cc .cxx .c (builders match suffixes " +
 				"case-sensitively: rename it to end in .cu)",
 			`error: K.CU: no source exports "kernel" with TVM_FFI_DLL_EXPORT_TYPED_FUNC (add TVM_FFI_DLL_EXPORT_TYPED_FUNC(kernel, <function>);)`,
 		}},
 		{"Python entry of CUDA", solution(trace.CUDA, "binding.py::kernel", "binding.py", "x", "kernel.cu", run+exportRun),
 			[]string{
-				"error: binding.py: entry file is not one that language cuda compiles (.cu .cpp .cc .cxx .c) (name the source " +
-					"that exports the function, such as kernel.cu)"}},
+				"error: binding.py: entry file: language cuda compiles only .cu .cpp .cc .cxx .c (set it to the source that " +
+					"exports the function, such as kernel.cu)"}},
 		{"cu in cpp", solution(trace.CPP, "kernel.cu::kernel", "kernel.cu", run+exportRun),
 			[]string{
-				`error: kernel.cu: entry file is not one that language cpp compiles (.cpp .cc .cxx .c) (set language = "cuda")`}},
+				`error: kernel.cu: entry file: language cpp compiles only .cpp .cc .cxx .c (set language = "cuda")`}},
 		{"torch", torch(solution(trace.CUDA, "kernel.cu::kernel", "kernel.cu", run+module)), nil},
 		{"torch with defaults", torch(solution(trace.CUDA, "kernel.cu::kernel", "kernel.cu",
 			"void run(T a, T b, T c, int d) {}\n"+strings.Replace(module, `"doc"`, `py::arg("d") = 3`, 1))), nil},

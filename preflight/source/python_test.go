@@ -40,8 +40,8 @@ func TestInspectPython(t *testing.T) {
 		{"positional only", "def run(x, y, /, out): pass", true, nil},
 		{"keyword-only", "def run(x, y, out, *, stream): pass", true,
 			[]string{
-				"error: kernel.py:1:5: run has the keyword-only parameter stream without a default, which a call never gives " +
-					"(give it a default)"}},
+				"error: kernel.py:1:5: run has the keyword-only parameter stream without a default, but calls pass no " +
+					"keywords (give it a default)"}},
 		{"missing", "def runs(x): pass\nclass A:\n  def run(self): pass\ndef f():\n  def run(x): pass\n", true,
 			[]string{`error: kernel.py: no top-level function run (did you mean "kernel.py::runs"?)`}},
 		{"assigned", "def f(x): pass\nrun = f\n", true, nil},
@@ -51,7 +51,8 @@ func TestInspectPython(t *testing.T) {
 		{"last one counts", "def run(x): pass\ndef run(x, y, out): pass\n", true, nil},
 		{"async", "async def run(x, y): pass\n", true,
 			[]string{
-				"error: kernel.py:1:11: entry run is async: a call makes a coroutine and runs nothing (write def, without async)"}},
+				"error: kernel.py:1:11: entry run is async: a call creates a coroutine and runs nothing (write def, without " +
+					"async)"}},
 		{"jit", "@triton.autotune(configs=[\n  1], key=[])\n@triton.jit\ndef run(x, y, out): pass\n", true,
 			[]string{
 				"error: kernel.py:4:5: entry run is a @triton.jit function, which cannot be called without a grid (use a " +
@@ -61,10 +62,10 @@ func TestInspectPython(t *testing.T) {
 		{"absolute imports",
 			"import torch, util as u\ntry:\n    from pkg.mod import f; import util\nexcept E: pass\ndef run(x, y, out):\n    " +
 				"import pkg\n\nrun(1, 2, 3)\n", true, []string{
-				"error: kernel.py:1:1: absolute import of util, which is a file of this solution (write from . import util, or " +
-					"from .util import ...)",
-				"error: kernel.py:6:5: absolute import of pkg, which is a file of this solution (write from . import pkg, or " +
-					"from .pkg import ...)"}},
+				"error: kernel.py:1:1: absolute import of util, a file of this solution (write from . import util, or from " +
+					".util import ...)",
+				"error: kernel.py:6:5: absolute import of pkg, a file of this solution (write from . import pkg, or from " +
+					".pkg import ...)"}},
 		{"import by the search path",
 			"import os, sys\nsys.path.insert(0, os.path.dirname(__file__))\nimport util\ndef run(x, y, out): pass\n", true, nil},
 		{"import of the standard library", "import types\ndef run(x, y, out): pass\n", true, nil},
@@ -109,7 +110,7 @@ func TestInspectPython(t *testing.T) {
 // TestReturnAnnotation: the builder reads any annotation other than tuple[...] as one value.
 func TestReturnAnnotation(t *testing.T) {
 	longtest.Skip(t, "starts many interpreters")
-	const one = "the builder takes the annotation of run for one value, but the definition has 2 outputs"
+	const one = "the return annotation of run means one value to the builder, but the definition has 2 outputs"
 	for annotation, want := range map[string]string{
 		"tuple": one, "Tuple": one, "'tuple[A, B]'": one, "list[A]": one, "typing.List[A]": one, "dict": one, "Any": one,
 		"Optional[A]": one, "A | None": one, "Sequence[A]": one, "torch.Tensor": one, "Union[A, B]": one,

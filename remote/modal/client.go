@@ -11,13 +11,13 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"time"
 
 	sdk "github.com/modal-labs/modal-client/go"
 	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
-	"github.com/pelletier/go-toml/v2"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
@@ -36,6 +36,9 @@ func newClient(environment string) (*sdk.Client, error) {
 	})
 }
 
+// tokenKey matches a line of Modal's file that sets a token.
+var tokenKey = regexp.MustCompile(`(?m)^\s*(token_id|oauth_refresh_token)\s*=\s*["'][^"']`)
+
 // Configured reports whether the environment or Modal's file contains a token. It does not ask Modal.
 func Configured() bool {
 	if os.Getenv("MODAL_TOKEN_ID") != "" && os.Getenv("MODAL_TOKEN_SECRET") != "" {
@@ -53,16 +56,7 @@ func Configured() bool {
 	if err != nil {
 		return false
 	}
-	var profiles map[string]map[string]any
-	if toml.Unmarshal(text, &profiles) != nil {
-		return false
-	}
-	for _, p := range profiles {
-		if p["token_id"] != nil || p["oauth_refresh_token"] != nil {
-			return true
-		}
-	}
-	return false
+	return tokenKey.Match(text)
 }
 
 // A watch records details of the calls under one context that the SDK does not return.

@@ -200,7 +200,7 @@ func TestCallErrors(t *testing.T) {
 			"TypeError", "but got `int`"},
 		{"none for a tensor", "stream", []Arg{none()}, "TypeError", "but got `None`"},
 		{"C++ exception", "throws", nil, "InternalError", "plain C++ exception"},
-		{"no error raised", "silent", nil, "RuntimeError", "returned -1 and raised nothing"},
+		{"no error raised", "silent", nil, "RuntimeError", "returned -1 without an error message"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
