@@ -359,7 +359,7 @@ func TestLacking(t *testing.T) {
 		{"a lost header", head + "    raise RuntimeError('nvcc\\na.cu:3:10: fatal error: include/utils.h: No such file or directory')\n", worker.Call,
 			[]string{"include/utils.h"}},
 		{"a header of CUTLASS", head + "    raise RuntimeError('nvcc\\na.cu:3:10: fatal error: cutlass/gemm.h: No such file or directory')\n",
-			worker.Lacking, []string{"the virtual GPU's build lacks the header cutlass/gemm.h"}},
+			worker.Lacking, []string{"the virtual GPU's build has no header cutlass/gemm.h"}},
 		{"a header of CUTLASS next to its own mistake", head + "    raise RuntimeError('a.cu:3:10: fatal error: cutlass/gemm.h: No such file or " +
 			"directory\\na.cu(7): error: expected a \";\"')\n", worker.Call, []string{"expected a"}},
 		{"a method of a stream", head + "    torch.cuda.Stream().cuda_graph_of\n", worker.Call, []string{"AttributeError"}},

@@ -134,7 +134,7 @@ func TestTriton(t *testing.T) {
 			worker.Call, "main.cu(3): error: identifier", nil},
 		{"CUDA in Python without its headers", "def run(x, c, y, total):\n" +
 			"    raise RuntimeError('nvcc main.cu\\nmain.cu:3:10: fatal error: cuda_runtime.h: No such file or directory')\n",
-			worker.Lacking, "the virtual GPU's build lacks the header cuda_runtime.h", nil},
+			worker.Lacking, "the virtual GPU's build has no header cuda_runtime.h", nil},
 	} {
 		tc.run(t, client, tritonHead)
 		log := client.TakeLog()
@@ -333,12 +333,12 @@ def run(x, c, y, total):
 			"past the end of argument", nil},
 		{"on the CPU", cuda + "    m.scale(x.cpu(), y, 3, c)\n", worker.Call, "x is not on the GPU", nil},
 		{"no header", strings.Replace(cuda, "cuda_runtime.h", "cutlass/cutlass.h", 1), worker.Lacking,
-			"the virtual GPU's build lacks the header cutlass/cutlass.h", nil},
+			"the virtual GPU's build has no header cutlass/cutlass.h", nil},
 		{"no header of its own", strings.Replace(cuda, "cuda_runtime.h", "include/shape.h", 1), worker.Call, "include/shape.h", nil},
 		{"no header of its own, by an own nvcc", strings.Replace(own, "cuda_runtime.h", "include/shape.h", 1), worker.Call,
 			"CalledProcessError", nil},
 		{"no header of CUTLASS, by an own nvcc", strings.Replace(own, "cuda_runtime.h", "cute/tensor.hpp", 1), worker.Lacking,
-			"the virtual GPU's build lacks the header cute/tensor.hpp", nil},
+			"the virtual GPU's build has no header cute/tensor.hpp", nil},
 	} {
 		tc.run(t, client, "")
 	}

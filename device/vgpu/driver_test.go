@@ -109,7 +109,7 @@ func TestDriver(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer dev.Close()
-	unknown := map[string]string{"the build here lacks the header cutlass/cutlass.h": "#include <cutlass/cutlass.h>", "": "#include <absent.h>"}
+	unknown := map[string]string{"missing header cutlass/cutlass.h": "#include <cutlass/cutlass.h>", "": "#include <absent.h>"}
 	for header, text := range unknown { // a missing header that the contest's image has is not a COMPILE_ERROR
 		_, err := dev.Build(t.Context(), nil, &trace.Solution{Name: "header",
 			Spec:    trace.BuildSpec{Language: trace.CUDA, EntryPoint: "kernel.cu::kernel", DestinationPassingStyle: true},

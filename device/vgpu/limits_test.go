@@ -84,13 +84,13 @@ func TestRefusals(t *testing.T) {
 		{"a cluster of 8", simple, nil, launch(16, 32, cluster(8, false)), 0, ""},
 		{"a cluster of 16", simple, nil, launch(32, 32, cluster(16, false)), 912, "NonPortableClusterSizeAllowed"},
 		{"a cluster of 16 that is allowed", simple, nil, launch(32, 32, cluster(16, true)), 0, ""},
-		{"a cluster of 32 that is allowed", simple, nil, launch(32, 32, cluster(32, true)), 912, "at most"},
+		{"a cluster of 32 that is allowed", simple, nil, launch(32, 32, cluster(32, true)), 912, "more than a GPU"},
 		{"local memory", simple, &usage{registers: 32, local: 512 << 10}, launch(1, 32, nil), 0, ""},
 		{"too much local memory", simple, &usage{registers: 32, local: 520 << 10}, launch(1, 32, nil), 1, "532480 bytes of local memory"},
 		{"cooperative, 2 blocks on each multiprocessor", simple, &usage{registers: 238},
 			launch(296, 128, func(l *Launch) { l.Cooperative = true }), 0, ""},
 		{"cooperative, one more", simple, &usage{registers: 238},
-			launch(297, 128, func(l *Launch) { l.Cooperative = true }), 720, "more than the 296 that run at once"},
+			launch(297, 128, func(l *Launch) { l.Cooperative = true }), 720, "of which only 296 fit"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			why, code := loaded(t, tc.text, tc.usage).refusal(tc.launch)
@@ -154,7 +154,7 @@ __global__ void other(int* x, int n) { int a[300]; for (int i = 0; i < 300; i++)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := readImage(func(n int) []byte { return data[:n] }); err == nil || !strings.Contains(err.Error(), "machine code for sm_90 and no PTX") {
+	if _, err := readImage(func(n int) []byte { return data[:n] }); err == nil || !strings.Contains(err.Error(), "machine code for sm_90 but no PTX") {
 		t.Errorf("without PTX: got %v", err)
 	}
 }

@@ -784,7 +784,7 @@ func (m *Machine) describe(k *Kernel, f *C.vg_fault) *Fault {
 	case faultInFlight:
 		what = "read of shared memory while an asynchronous copy still writes it: missing wait"
 	case faultTensorMap:
-		what = fmt.Sprintf("no tensor map of %d dimensions at %#x", uint64(f.address), f.size)
+		what = fmt.Sprintf("no tensor map of %d dimensions at %#x", f.size, uint64(f.address))
 	case faultTmem:
 		a := uint64(f.address)
 		switch f.write {
@@ -828,7 +828,7 @@ func (k *Kernel) waitsFor(f *C.vg_fault) string {
 		return fmt.Sprintf("reads %#x from %s, which no thread changes", v, where)
 	}
 	bytes := int64(v>>40&0x7fffff) - mbTxZero
-	what := fmt.Sprintf("for phase %d of the mbarrier at %s, where %d of %d arrivals are missing", f.write, where,
+	what := fmt.Sprintf("for phase %d of the mbarrier at %s; still missing: %d of %d arrivals", f.write, where,
 		v&0xfffff,
 		v>>20&0xfffff)
 	switch {

@@ -221,9 +221,10 @@ func TestFarAway(t *testing.T) {
 	for address, want := range map[uint64]string{
 		a + 12<<30: "outside the device's memory, far from the nearest tensor: 12884897792 bytes past the end of " +
 			"argument 0 (x)",
-		1 << 36:  "outside the device's memory",
-		a + 4097: "misaligned read: address " + fmt.Sprintf("%#x", a+4097) + " is no multiple of 4, 1 bytes past the end of argument 0 (x)",
-		a + 1:    "misaligned read: address " + fmt.Sprintf("%#x", a+1) + " is no multiple of 4",
+		1 << 36: "outside the device's memory",
+		a + 4097: "misaligned read: address " + fmt.Sprintf("%#x", a+4097) + " is not a multiple of 4, 1 bytes past the " +
+			"end of argument 0 (x)",
+		a + 1: "misaligned read: address " + fmt.Sprintf("%#x", a+1) + " is not a multiple of 4",
 	} {
 		if err := at64(t, mod, "read32", address); err == nil || !strings.HasSuffix(err.Error(), want) {
 			t.Errorf("%#x: got %v, want %s", address, err, want)
@@ -291,8 +292,7 @@ func resident(t *testing.T) (pages int) {
 func TestUnwrittenGlobal(t *testing.T) {
 	opened(t, "initcheck")
 	host.machine.Look = UnwrittenGlobal
-	const said = ": read of %d bytes of global memory that nothing was written to, at %#x, byte %d of memory allocated " +
-		"by the submission"
+	const said = ": read of %d unwritten bytes of global memory at %#x, byte %d of memory allocated by the submission"
 	load := "ld.global.u32 %r2, [%rd1+16];"
 	copied := `
 	mbarrier.init.shared.b64 [%r10+256], 1;

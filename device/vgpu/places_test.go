@@ -149,7 +149,7 @@ func TestMisalignedCopy(t *testing.T) {
 	for _, c := range []struct{ name, copy, want string }{
 		{"source", "[%r2], [%rd1+4], 16, [%r3]", "misaligned read: address 0x"},
 		{"target", "[%r2+8], [%rd1], 16, [%r3]", "misaligned write: address 0x"},
-		{"size", "[%r2], [%rd1], 24, [%r3]", "a copy of 24 bytes, which is no multiple of 16"},
+		{"size", "[%r2], [%rd1], 24, [%r3]", "a copy of 24 bytes, not a multiple of 16"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, err := tensorKernel(t, `

@@ -92,7 +92,7 @@ $again:
 	}{
 		{"blocks that end", "ld.global.u32 %r2, [%rd2]; add.u32 %r2, %r2, %r1; st.global.u32 [%rd2], %r2;", 3000, 1000, ""},
 		{"a word that nothing writes", "ld.volatile.global.u32 %r2, [%rd2]; setp.eq.u32 %p, %r2, 1; @%p bra $again;", 1, 0,
-			"deadlock: 1 threads wait for ever"},
+			"deadlock: 1 threads wait forever"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			m := &Machine{Workers: 4, Look: Races, RacesUntil: c.until}
@@ -167,7 +167,7 @@ $producer:
 		{"no barrier behind a write", `
 	st.shared.b32 [%r11], %r1;
 	xor.b32 %r2, %r11, 128;
-	ld.shared.b32 %r3, [%r2];`, race + `read and the write at .*thread \((0|32),0,0\)$|nothing was written`},
+	ld.shared.b32 %r3, [%r2];`, race + `read and the write at .*thread \((0|32),0,0\)$|unwritten`},
 		{"a barrier behind a write", `
 	st.shared.b32 [%r11], %r1;
 	xor.b32 %r2, %r11, 128;
@@ -237,7 +237,7 @@ $first:
 		{"an mbarrier too soon", mbarrier + `
 	mbarrier.arrive.shared.b64 %rd2, [%r10+256];
 	add.u32 %r2, %r1, 9;
-	st.shared.b32 [%r11], %r2;`, race + "|nothing was written"},
+	st.shared.b32 [%r11], %r2;`, race + "|unwritten"},
 		{"blocks that write one word", "@%p1 st.global.b32 [%rd1], %r9;\n@%p1 st.global.b32 [%rd1], 9;",
 			`race on global memory: nothing orders this write and the write at an unknown line, thread \(0,0,0\) of another block, at byte 0 of x`},
 		{"blocks that read what another writes", `
@@ -309,7 +309,7 @@ $reader:
 	ld.global.u32 %r4, [%rd2];`, `race on global memory: nothing orders this read and the write`},
 		{"a plain read of what a relaxed store writes", `
 	@%p1 st.relaxed.cta.shared.u32 [%r10], 1;
-	@!%p2 ld.shared.u32 %r2, [%r10];`, race + "read and the write at|nothing was written"},
+	@!%p2 ld.shared.u32 %r2, [%r10];`, race + "read and the write at|unwritten"},
 		{"an atomic of one's own behind a missing barrier", `
 	mul.wide.u32 %rd3, %r9, 64;
 	add.u64 %rd2, %rd1, %rd3;
@@ -327,15 +327,15 @@ $reader:
 	add.u32 %r2, %r1, 1;
 	st.global.b32 [%rd3], %r2;
 	ld.global.b32 %r2, [%rd2];`, `race on global memory: nothing orders this read and the write`},
-		{"shared memory that nothing was written to", "@%p1 ld.shared.b32 %r2, [%r10];", "read of unwritten shared memory"},
-		{"local memory that nothing was written to", "st.local.b32 [a], %r1;\nld.local.b32 %r2, [a+4];",
-			"read of 4 bytes of local memory that nothing was written to"},
+		{"unwritten shared memory", "@%p1 ld.shared.b32 %r2, [%r10];", "read of unwritten shared memory"},
+		{"unwritten local memory", "st.local.b32 [a], %r1;\nld.local.b32 %r2, [a+4];",
+			"read of 4 unwritten bytes of local memory"},
 		{"local memory", "st.local.b32 [a], %r1;\nld.local.b32 %r2, [a];", ""},
 		{"local memory by a generic address", `
 	st.local.b64 [a], %rd1;
 	cvta.local.u64 %rd2, a;
 	ld.b32 %r2, [%rd2+4];
-	ld.b32 %r2, [%rd2+8];`, "read of 4 bytes of local memory"},
+	ld.b32 %r2, [%rd2+8];`, "read of 4 unwritten bytes of local memory"},
 		{"division by zero", "div.u32 %r2, %r1, %r8;", "integer division by zero"},
 		{"division that no thread does", "setp.ne.u32 %p3, %r8, 0;\n@%p3 div.u32 %r2, %r1, %r8;", ""},
 		{"a barrier that threads have ended before", "@%p2 ret;\nbar.sync 0;", "bar.sync waits for 32 threads of the block, which have ended"},

@@ -214,7 +214,7 @@ $multiplied:
 		}
 	}
 	for _, c := range []struct{ body, fault string }{
-		{fill + alloc + multiply + load, "tensor memory that it has not deallocated"},
+		{fill + alloc + multiply + load, "ends without deallocating its tensor memory"},
 		{fill + alloc + strings.Replace(load, "%r34, %r34, 21", "%r34, %r34, 20", 1) + free, "invalid read of 32 columns of tensor memory at lane "},
 		{fill + "mov.u32 %r30, 0;\n" + load, "invalid read of 32 columns of tensor memory at lane 0, column 0"},
 		{fill + alloc + "@%p2 tcgen05.dealloc.cta_group::1.sync.aligned.b32 %r30, 128;\n", "128 columns of tensor memory at 0x0 are not allocated"},
@@ -232,7 +232,7 @@ func TestTensorCopyAlignment(t *testing.T) {
 		if c.Name != "tensor u8" {
 			continue
 		}
-		if _, err := runComparison(c, table); err == nil || !strings.Contains(err.Error(), "no multiple of 16") {
+		if _, err := runComparison(c, table); err == nil || !strings.Contains(err.Error(), "not a multiple of 16") {
 			t.Errorf("got %v, want a misaligned read", err)
 		}
 		c.PTX = strings.Replace(c.PTX, "cvta.param.u64 %rd3, %rd3;", "ld.param.u64 %rd3, [in];", 1)
@@ -250,7 +250,8 @@ func TestTensorCopyLacking(t *testing.T) {
 			continue
 		}
 		for want, change := range map[string]func(*mapped){
-			"lacks cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes with an interleaved tensor map": func(m *mapped) {
+			"does not support cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes with an " +
+				"interleaved tensor map": func(m *mapped) {
 				m.Interleave = 1
 			},
 			"of packed values of 4 or 6 bits": func(m *mapped) { m.Type = 13 },

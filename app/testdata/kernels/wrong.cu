@@ -9,7 +9,7 @@
 #define MODE_RIGHT 0
 #define MODE_UNINITIALISED 1  // adds up in shared memory that nothing was written to
 #define MODE_HOST_READ 2      // reads an element of an input on the host
-#define MODE_MISALIGNED 3     // loads four numbers at once from an address that is no multiple of 16
+#define MODE_MISALIGNED 3     // loads four numbers at once from an address that is not a multiple of 16
 #define MODE_RACE 4           // all threads add to one number without an atomic
 #define MODE_STATIC_DONE 5    // does nothing from the second call on
 #define MODE_LAST_POINTER 6   // does nothing where the inputs lie where they lay in the call before
