@@ -34,7 +34,7 @@ func TestShowReport(t *testing.T) {
 		"compiled    sm_100: nvcc 13.0; the contest's image has CUDA 13.2\n",
 		"            scale<256>: 40 registers, 8 + 16 bytes of spills, 1024 bytes shared, 924 constant, at most 256 " +
 			"threads per block\n",
-		"            1 more kernel, shown with -v\n", "\nsound but for 1 warning\n", "sources     1 file, 1 bytes\n",
+		"            1 more kernel, shown with -v\n", "\nsound, except for 1 warning\n", "sources     1 file, 1 bytes\n",
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("got %q, want %q in it", out.String(), want)

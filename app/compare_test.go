@@ -16,7 +16,7 @@ func TestSourcesOfTwoDefinitions(t *testing.T) {
 		t.Errorf("one definition: got %v", err)
 	}
 	err := sameDefinition([]*project.Source{of("HEAD", "d1"), of("x.json", "d2")})
-	if err == nil || !strings.Contains(err.Error(), "HEAD is of definition d1, x.json of d2") {
+	if err == nil || !strings.Contains(err.Error(), "HEAD has d1, x.json has d2") {
 		t.Errorf("got %v, want an error that names both", err)
 	}
 }

@@ -124,7 +124,7 @@ func TestMCP(t *testing.T) {
 	}
 	for _, word := range []string{"..", "../x.json", outside, "link", "HEAD:../x", "--config=/x"} {
 		if _, failed, text = call(t.Context(), "compare", "", map[string]any{"a": word, "b": "."}); !failed ||
-			!strings.Contains(text, "not in the project") {
+			!strings.Contains(text, "outside the served project") {
 			t.Errorf("compare %s: got %v, %s", word, failed, text)
 		}
 	}

@@ -79,7 +79,7 @@ func TestChosen(t *testing.T) {
 		{"twice", two, "lab,lab", false, nil, "--on"},
 		{"nothing between commas", two, "lab,,cloud", false, nil, "--on"},
 		{"the only one", map[string]*config.Table{"lab": {}}, "", false, []string{"lab"}, ""},
-		{"which", two, "", false, nil, "which of the tables cloud, lab?"},
+		{"which", two, "", false, nil, "several tables in the config: cloud, lab"},
 		{"all", two, "", true, []string{"cloud", "lab"}, ""},
 		{"none", nil, "", true, nil, "no table [remote.NAME]"},
 	} {
@@ -107,7 +107,7 @@ func TestTermsOf(t *testing.T) {
 		{"usual", hostOptions{}, []string{"c"}, "", "cuda", defaultLimit, ""},
 		{"of the flags", hostOptions{GPU: "none", Limit: time.Second}, []string{"a", "b"}, "", "emu", time.Second, ""},
 		{"the shortest limit", hostOptions{GPU: "a10"}, []string{"a", "b"}, "a10", "cuda", time.Minute, ""},
-		{"two GPUs", hostOptions{}, []string{"a", "b"}, "", "", 0, "several GPUs"},
+		{"two GPUs", hostOptions{}, []string{"a", "b"}, "", "", 0, "different GPUs"},
 	} {
 		got, kind, err := termsOf(tc.o, hosts{names: tc.names, terms: commons})
 		if got.GPU != tc.gpu || kind != tc.kind || got.Limit != tc.limit || (err == nil) != (tc.fault == "") || err != nil &&

@@ -43,13 +43,14 @@ func TestRemoteBadHosts(t *testing.T) {
 		{"unknown", known, write("none", ""), "", "unknown host key: ",
 			"ssh h1 once by hand, and compare the fingerprint"},
 		{"changed", known, write("other", fmt.Sprintf("[%s]:%d %s", d.Addr, d.Port, public)), "",
-			"its host key has changed: ", "somebody may listen in"},
+			"its host key has changed: ", "possible eavesdropping"},
 		{"stranger", id + "\n", filepath.Join(f.Dir, d.Name+".key") + "\n", "", "Permission denied (publickey)",
 			"ssh-add the key"},
 		{"keyless", id + "\n", filepath.Join(f.Dir, "absent") + "\n", "", "Permission denied (publickey)", "ssh-add the key"},
 		{"nowhere", "HostName " + d.Addr, "HostName no-such-host.invalid", "", "Could not resolve hostname",
-			"is the name right, and the host up?"},
-		{"down", fmt.Sprintf("Port %d", d.Port), "Port 1", "", "Connection refused", "is the name right, and the host up?"},
+			"check the name, and that the host is up"},
+		{"down", fmt.Sprintf("Port %d", d.Port), "Port 1", "", "Connection refused", "check the name, and that the host " +
+			"is up"},
 		{"full", "", "", fmt.Sprintf("workdir = %q\n", filepath.Join(f.Dir, "small", "work")), " MB free in ", "make room"},
 		{"readonly", "", "", "workdir = \"/proc/fisub\"\n", "/proc/fisub", "set workdir to a writable folder"},
 	}

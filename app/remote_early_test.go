@@ -81,7 +81,7 @@ func TestRemotePreparing(t *testing.T) {
 	_ = client.Process.Kill()
 	_ = client.Wait()
 	b.fisub(exitError, "remote", "attach", "last")
-	if text := b.stderr.String(); !strings.Contains(text, id) || !strings.Contains(text, "before it had sent anything") ||
+	if text := b.stderr.String(); !strings.Contains(text, id) || !strings.Contains(text, "before sending anything") ||
 		strings.Contains(text, before) {
 		t.Errorf("attach: got %s", text)
 	}

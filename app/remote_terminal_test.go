@@ -141,7 +141,7 @@ func (s *shellSession) ends(want int) {
 
 const (
 	ctrlC    = "\x03"
-	question = "stop the jobs, detach from them, or go on?"
+	question = "stop the jobs, detach from them, or continue?"
 )
 
 // Ctrl-C on a terminal asks a question. d detaches, s or a second Ctrl-C stops, any other answer continues. Neither
@@ -218,7 +218,7 @@ func TestRemoteTerminal(t *testing.T) {
 			s = open("remote", "--yes")
 			s.types("d\n")
 			s.ends(exitInterrupted)
-			if text := s.text(); !strings.Contains(text, "1 job left to run; follow with: fisub remote attach") ||
+			if text := s.text(); !strings.Contains(text, "1 job still running; follow with: fisub remote attach") ||
 				strings.Contains(text, "warning") {
 				t.Errorf("detached: got\n%s", text)
 			}

@@ -673,7 +673,7 @@ func TestRemoteGC(t *testing.T) {
 	}
 	b.fisub(0, "remote", "gc", "--yes")
 	if entries, _ := os.ReadDir(agent.Jobs(work)); len(entries) != 1 ||
-		!strings.Contains(b.stderr.String(), "begun elsewhere") {
+		!strings.Contains(b.stderr.String(), "started elsewhere") {
 		t.Errorf("a job of another folder: got %v, %s", entries, &b.stderr)
 	}
 	b.fisub(0, "remote", "gc", "--yes", "--all")
@@ -848,7 +848,7 @@ func TestRemoteAttachNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.fisub(exitError, "remote", "attach", "last")
-	if text := b.stderr.String(); !strings.Contains(text, "nothing of it has run") {
+	if text := b.stderr.String(); !strings.Contains(text, "no workload has run") {
 		t.Errorf("got %s", text)
 	}
 }

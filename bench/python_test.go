@@ -527,7 +527,7 @@ func TestPythonIdle(t *testing.T) {
 		if err != nil || evaluated[0] == nil {
 			t.Fatalf("%s: got %v, %q and %v", tc.name, evaluated, failed, err)
 		}
-		idle := strings.Contains(evaluated[0].Log, "no kernel was launched and no memory copied or set")
+		idle := strings.Contains(evaluated[0].Log, "nothing was launched, copied or set")
 		if evaluated[0].Status != tc.want || idle != (tc.want == trace.RuntimeError) {
 			t.Errorf("%s: got %s, %q and %q", tc.name, evaluated[0].Status, evaluated[0].Log, findings)
 		}

@@ -37,7 +37,7 @@ func TestFloorCopies(t *testing.T) {
 			_, err := f.run(t.Context(), device.Plan{Iterations: 1, Trials: 1}, shape, moved)
 			var we *worker.Error
 			if !errors.As(err, &we) || we.Kind != worker.Timing { // which comes after the check
-				t.Errorf("shape %d, %d bytes: got %v, want no error but that the emulator keeps no time", shape, moved, err)
+				t.Errorf("shape %d, %d bytes: got %v, want no error but that the virtual GPU measures no time", shape, moved, err)
 			}
 		}
 	}

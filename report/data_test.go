@@ -184,7 +184,7 @@ func hundred(t testing.TB, id string, factor float64) *runs.Run {
 		list = append(list, passed(w, s)...)
 		if i == 7 {
 			list = append(list, event.Event{Type: event.TypeWarning, Workload: w.UUID,
-				Finding: &event.Finding{Check: "cached-by-pointer", Text: "the outputs are those of the inputs before"}})
+				Finding: &event.Finding{Check: "cached-by-pointer", Text: "the outputs match the previous inputs"}})
 		}
 	}
 	list = append(list, event.Event{Type: event.TypeWarning, Message: &event.Message{Text: "the clocks are not locked",

@@ -33,7 +33,7 @@ func file(t *testing.T, p *Project, path string) string {
 			return string(f.Content)
 		}
 	}
-	t.Fatalf("%s: not in the project", path)
+	t.Fatalf("%s: outside the served project", path)
 	return ""
 }
 

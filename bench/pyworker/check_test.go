@@ -135,8 +135,8 @@ func testCheck(t *testing.T, client *worker.Client) {
 	short := tensorFile(t, 1, 2)
 	var we *worker.Error
 	for name, check := range map[string]worker.Check{
-		"the new contents have another type": {Inputs: []*worker.FileTensor{short}},
-		"contents for 3 inputs of 2":         {Inputs: make([]*worker.FileTensor, 3)}} {
+		"the new contents have a different type": {Inputs: []*worker.FileTensor{short}},
+		"contents of 3 inputs, want 2":           {Inputs: make([]*worker.FileTensor, 3)}} {
 		if _, err := client.Check(t.Context(), check); !errors.As(err, &we) || we.Kind != worker.Machine ||
 			!strings.Contains(we.Text, name) {
 			t.Errorf("got %v, want %s", err, name)

@@ -164,7 +164,7 @@ func TestOtherTriton(t *testing.T) {
 	}
 	t.Setenv("PYTHONPATH", path)
 	client := open(t, command(t))
-	const both = ": by Triton 9.9; the contest has 3.6.0, which fisub toolchain install fetches"
+	const both = ": by Triton 9.9; the contest uses 3.6.0, which fisub toolchain install fetches"
 	for _, tc := range []pyCall{
 		{"refused", "@triton.jit\ndef bad(x):\n    tl.store(x, tl.nothing)\ndef run(x, c, y, total):\n    bad[(1,)](x)\n", worker.Lacking,
 			both, nil},

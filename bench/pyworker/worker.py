@@ -1222,7 +1222,7 @@ class Solution:
                 continue
             old = self.inputs()[i].get("tensor")
             if old is None or any(spec[key] != old[key] for key in ("dtype", "shape", "bytes")):
-                raise Failure("machine", f"input {i}: the new contents have another type")
+                raise Failure("machine", f"input {i}: the new contents have a different type")
             try:
                 self.device.fill(self.places[i][0], spec)
             except OSError as e:

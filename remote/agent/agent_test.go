@@ -538,7 +538,7 @@ func TestCacheHeld(t *testing.T) {
 		t.Fatal(errs, err)
 	}
 	wait(t, "a word of the lock", func() bool {
-		return strings.Contains(read(t, dir, agent.LogName), "waiting for "+f.Name()+", which another process has locked")
+		return strings.Contains(read(t, dir, agent.LogName), "waiting for "+f.Name()+", locked by another process")
 	})
 	if _, errs, err := runAgent(t, nil, "stop", dir); err != nil {
 		t.Fatal(errs, err)
@@ -546,7 +546,7 @@ func TestCacheHeld(t *testing.T) {
 	if got := exited(t, dir); got.End != remote.Cancelled || !strings.HasPrefix(got.Text, "stopped before the start") {
 		t.Errorf("got %+v", got)
 	}
-	if text := read(t, dir, agent.LogName); strings.Contains(text, "going on without it") {
+	if text := read(t, dir, agent.LogName); strings.Contains(text, "continuing without it") {
 		t.Errorf("the lock was waited for to the end: %s", text)
 	}
 }
@@ -670,7 +670,7 @@ func TestRefused(t *testing.T) {
 		text   string
 	}{
 		{name: "missing file", spoil: func(work string, j *remote.Job) { os.Remove(agent.Stored(work, j.Files[1].SHA256)) },
-			text: "data.txt is not on the host"},
+			text: "data.txt is missing on the host"},
 		{name: "wrong hash", spoil: func(work string, j *remote.Job) {
 			name := agent.Stored(work, j.Files[1].SHA256)
 			os.Remove(name)
@@ -680,12 +680,13 @@ func TestRefused(t *testing.T) {
 		{name: "other gpu", change: func(j *remote.Job) { j.GPU = "b200"; j.Place.GPU = 1 }, gpus: "NVIDIA B200,NVIDIA H200",
 			text: "gpu 1 is NVIDIA H200, the job is for b200"},
 		{name: "no such gpu", change: func(j *remote.Job) { j.GPU = "b200"; j.Place.GPU = 2 },
-			gpus: "NVIDIA B200,NVIDIA H200", text: "no gpu 2: the host has 2"},
+			gpus: "NVIDIA B200,NVIDIA H200", text: "no gpu 2, the host has 2"},
 		{name: "busy", change: func(j *remote.Job) { j.GPU = "b200"; j.Place.GPU = 0 }, gpus: "NVIDIA B200=123 (python)",
 			text: "busy: process 123 (python)"},
 		{name: "out of the bundle", change: func(j *remote.Job) { j.Files[1].Name = "../x" },
-			text: "leads out of the bundle"},
-		{name: "not executable", change: func(j *remote.Job) { j.Args = []string{"data.txt"} }, text: "no executable file"},
+			text: "is outside the bundle"},
+		{name: "not executable", change: func(j *remote.Job) { j.Args = []string{"data.txt"} }, text: "is not an " +
+			"executable file"},
 		{name: "no limit", change: func(j *remote.Job) { j.Limit = 0 }, text: "no time limit"},
 		{name: "other id", change: func(j *remote.Job) { j.ID = "UPPER" }, text: "not a valid id"},
 	} {
@@ -853,7 +854,7 @@ func TestFlood(t *testing.T) {
 	if err != nil || exit.End != remote.Exited || out.Len() != 3000004 {
 		t.Errorf("got %+v, %v, %d bytes, want 3000004", exit, err, out.Len())
 	}
-	if log := read(t, dir, agent.LogName); len(log) > 9<<20 || !strings.Contains(log, "the log ends here") ||
+	if log := read(t, dir, agent.LogName); len(log) > 9<<20 || !strings.Contains(log, "truncated after") ||
 		!strings.Contains(log, "exited with 0") {
 		t.Errorf("log: %d bytes", len(log))
 	}

@@ -176,7 +176,7 @@ func TestWrongFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := p.Submit(t.Context(), job, nil)
-	if want := "cloud: bucket results: file run.sh: wrong hash: it is not as it was when the bundle was made"; !errors.Is(
+	if want := "cloud: bucket results: file run.sh: wrong hash: changed since the bundle was made"; !errors.Is(
 		err, agent.ErrHash) || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
@@ -185,13 +185,13 @@ func TestWrongFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := p.Submit(t.Context(), job, nil); err == nil ||
-		!strings.Contains(err.Error(), "bytes as when the bundle was made") {
+		!strings.Contains(err.Error(), "bytes, as when the bundle was made") {
 		t.Errorf("a shorter file: got %v", err)
 	}
 	job = script(t, p, "true")
 	job.Files[0].Name = "other"
 	if _, err := p.Submit(t.Context(), job, nil); err == nil ||
-		!strings.Contains(err.Error(), "no executable file fisub in its bundle") {
+		!strings.Contains(err.Error(), "is not an executable file fisub in its bundle") {
 		t.Errorf("no agent: got %v", err)
 	}
 }
@@ -214,7 +214,7 @@ func TestEarlyEnd(t *testing.T) {
 	if exit.End != remote.Lost {
 		t.Errorf("got %+v, want lost", exit)
 	}
-	has(t, "exit", exit.Text, "it said last: fisub: fetching the program: curl ended with 22")
+	has(t, "exit", exit.Text, "last message: fisub: fetching the program: curl ended with 22")
 	dst := t.TempDir()
 	if err := p.Collect(t.Context(), h, dst); err != nil {
 		t.Fatal(err)
@@ -523,7 +523,7 @@ func TestWaitEnds(t *testing.T) {
 	if exit.End != remote.Lost || exit.Hint == "" {
 		t.Errorf("got %+v", exit)
 	}
-	has(t, "exit", exit.Text, "its links have expired", "Batch says: queued")
+	has(t, "exit", exit.Text, "its links expired", "Batch: queued")
 }
 
 // A job that Batch gave up or that somebody ended in the console differs from one whose host is gone.
@@ -666,7 +666,7 @@ func TestUntrustedHost(t *testing.T) {
 	for _, bad := range []string{`{"queue":"q","bucket":"results","prefix":"../"}`, `{"queue":"q","bucket":"a/b"}`,
 		`{"mode":"ec2","bucket":"results"}`, `[]`} {
 		h := remote.Handle{Provider: "aws", Job: job.ID, Data: json.RawMessage(bad)}
-		if err := p.Release(t.Context(), h); err == nil || !strings.Contains(err.Error(), "is not one of AWS Batch") {
+		if err := p.Release(t.Context(), h); err == nil || !strings.Contains(err.Error(), "is not from AWS Batch") {
 			t.Errorf("%s: got %v", bad, err)
 		}
 	}

@@ -568,7 +568,7 @@ func TestForgedOnHost(t *testing.T) {
 	}{ // late: the job is followed only after it has ended
 		{"the stream anew, late", `verdict 2; there w00; head -n 2 ../events.jsonl >cut; rm ../events.jsonl
 { cat cut; verdict 3; } >../events.jsonl; end 3; exit 0`, 0, "line 3 of its stream is not signed by its agent",
-			"not to be believed"},
+			"untrusted"},
 		{"exit.json, and no agent", `verdict 2; there w00; echo '{"end":"exited","code":0}' >../exit.json; kill -9 $PPID`, 1,
 			"", ""},
 	} {

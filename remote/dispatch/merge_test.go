@@ -80,8 +80,8 @@ func TestContradictions(t *testing.T) {
 		{"number left out", "run 1; verdict 3; end 4 1 0", 0, 0, "event 3 follows event 1"},
 		{"a second process", "run 1; verdict 2; run 1; end 2 1 0", 0, 0, "event 1 follows event 2"},
 		{"no number", "run 1; verdict 0; end 2 1 0", 0, 0, "event 0 follows event 1"},
-		{"totals", "run 1; verdict 2; end 3 0 1", 3, 0, "1 passed and 0 failed, and at its end it says 0 and 1"},
-		{"exit status", "run 1; verdict 2; end 3 1 0", 3, 0, "0 of 1 workloads failed, and its exit status is 3"},
+		{"totals", "run 1; verdict 2; end 3 0 1", 3, 0, "1 passed and 0 failed, but its totals are 0 and 1"},
+		{"exit status", "run 1; verdict 2; end 3 1 0", 3, 0, "0 of 1 workloads failed, but the exit status is 3"},
 		{"killed", "run 1; verdict 2", 137, 1, ""},
 		{"latency below zero", `run 1; verdict 2 "latency_ms":-5,; end 3 1 0`, 0, 0, ""},
 		{"latency without end", `run 1; verdict 2 "latency_ms":1e308,; end 3 1 0`, 0, 0, ""},
@@ -131,7 +131,7 @@ func TestForgedStream(t *testing.T) {
 		{"half a line", lines[0] + "x" + lines[1] + lines[2], 0, "line 2 of its stream is not signed"},
 		{"a line twice", lines[0] + lines[1] + lines[1] + lines[2], 0, "line 3 of its stream is not signed"},
 		{"a line left out", lines[0] + lines[2], 0, "line 2 of its stream is not signed"},
-		{"the end cut off", lines[0] + lines[1], 0, "its agent has written 3 lines, and 2 have come"},
+		{"the end cut off", lines[0] + lines[1], 0, "its agent wrote 3 lines, but 2 arrived"},
 		{"the stream of another job", foreign, 0, "line 1 of its stream is not signed"},
 	} {
 		for _, piece := range []int{1, 100, len(tc.stream)} {

@@ -259,10 +259,10 @@ func TestLoginShells(t *testing.T) {
 func TestStartupFiles(t *testing.T) {
 	defer host.SetShellTime(2 * time.Second)()
 	for startup, want := range map[string]string{
-		"read x; read y": "reads the standard input",
-		"head -c 5":      "reads the standard input",
-		"cat >/dev/null": "reads the standard input",
-		"sleep 1000":     "has not run a command within 2s",
+		"read x; read y": "reads standard input",
+		"head -c 5":      "reads standard input",
+		"cat >/dev/null": "reads standard input",
+		"sleep 1000":     "did not run a command within 2s",
 	} {
 		s, f := login(t)
 		// The request that opens the connection has no marker to wait for.
@@ -317,7 +317,7 @@ func TestChangedKey(t *testing.T) {
 	if err := s.Run(t.Context(), []string{"true"}, nil, nil); !errors.As(err, &denied) || denied.Code != "host-key" {
 		t.Fatalf("got %v", err)
 	}
-	_, command, _ := strings.Cut(denied.Hint, "installed again: ")
+	_, command, _ := strings.Cut(denied.Hint, "reinstalled: ")
 	command, _, _ = strings.Cut(command, ", then ")
 	if out, err := exec.Command("sh", "-c", command).CombinedOutput(); err != nil {
 		t.Errorf("%s: %v\n%s", denied.Hint, err, out)

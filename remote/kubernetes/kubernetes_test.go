@@ -410,7 +410,7 @@ func restarted(t *testing.T, c *kubernetestest.Cluster) {
 	p := open(t, c, map[string]any{"pod": "again"})
 	h := start(t, p, `echo one; sleep 300`)
 	_, exit := follow(t, p, h, func() { c.Restart("again") })
-	if exit.End != remote.Lost || !strings.Contains(exit.Text, "started again") {
+	if exit.End != remote.Lost || !strings.Contains(exit.Text, "restarted") {
 		t.Errorf("got %+v, want lost", exit)
 	}
 }

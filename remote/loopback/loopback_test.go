@@ -66,7 +66,7 @@ func TestConfig(t *testing.T) {
 	want := `unknown key remote.x.host
 remote.x.slots: want 1 to 256, got 0
 remote.x.slots: cannot be combined with gpus
-remote.x.gpus: 1 is there twice
+remote.x.gpus: duplicate GPU 1
 remote.x.workdir: "a" is not absolute`
 	if err == nil || err.Error() != want {
 		t.Errorf("got:\n%v\nwant:\n%s", err, want)
@@ -80,7 +80,7 @@ remote.x.workdir: "a" is not absolute`
 	}
 	if err := p.Release(t.Context(), remote.Handle{Provider: "loopback", Job: "../x",
 		Data: json.RawMessage(`{"work":"/"}`)}); err == nil ||
-		!strings.Contains(err.Error(), "not one of loopback") {
+		!strings.Contains(err.Error(), "not from loopback") {
 		t.Errorf("a bad handle: got %v", err)
 	}
 }

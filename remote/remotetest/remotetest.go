@@ -970,7 +970,7 @@ func (s *suite) gpus(t *testing.T) {
 		}
 		hosts, err := p.Check(s.limited(t))
 		return err == nil && len(hosts) == 1 && hosts[0].State == "ready" &&
-			strings.Contains(hosts[0].Detail, "gpu 0 is taken by another fisub job: "+h.Job)
+			strings.Contains(hosts[0].Detail, "gpu 0 is in use by another fisub job: "+h.Job)
 	})
 	if err := p.Release(s.limited(t), h); err != nil {
 		t.Error(err)

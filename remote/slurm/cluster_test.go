@@ -307,7 +307,7 @@ echo "gpu $CUDA_VISIBLE_DEVICES"; echo to the log >&2; env >env.txt; exit 3`)
 			again.stream.String() != "gpu 0\n" {
 			t.Errorf("again: %+v, %v, %q", exit, err, again.stream.String())
 		}
-		if _, err := other.Wait(within(t), h, 600, &again); err == nil || !strings.Contains(err.Error(), "behind the end") {
+		if _, err := other.Wait(within(t), h, 600, &again); err == nil || !strings.Contains(err.Error(), "after the end") {
 			t.Errorf("offset behind the end: got %v", err)
 		}
 		if all, err := other.List(within(t)); err != nil || len(all) != 1 || all[0].Job != "j1" ||
@@ -398,10 +398,10 @@ func TestNoSuch(t *testing.T) {
 		{"constraint", map[string]any{"constraint": "nvlink"}, "", "sbatch: Invalid feature specification", "no-such",
 			"features of the nodes, by partition: gpu (null)"},
 		{"option", map[string]any{"sbatch": []any{"--bogus"}}, "", "sbatch: unrecognized option '--bogus'", "no-such",
-			"see sbatch in the table"},
+			"remove the option from sbatch"},
 		{"memory", map[string]any{"sbatch": []any{"--mem=900G"}}, "",
 			"sbatch: Memory specification can not be satisfied; Requested node configuration is not available", "no-such",
-			"what the nodes"},
+			"resources of the nodes"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			work := t.TempDir()
@@ -460,7 +460,7 @@ func TestWorkdirNotShared(t *testing.T) {
 	h := submit(t, p, newJob(t, "j", "echo on"))
 	exit := wait(t, p, h, &watcher{})
 	if exit.End != remote.Refused || !strings.Contains(exit.Hint,
-		"set workdir to a folder that login and compute nodes share") {
+		"set workdir to a folder shared by login and compute nodes") {
 		t.Errorf("exit: %+v", exit)
 	}
 }
@@ -506,7 +506,7 @@ func TestControllerAway(t *testing.T) {
 	p.pace.command = time.Second
 	c.Stop("slurmctld")
 	_, err := p.Submit(within(t), newJob(t, "none", "true"), nil)
-	if err == nil || !strings.Contains(err.Error(), "no answer in 1s") {
+	if err == nil || !strings.Contains(err.Error(), "timeout after 1s") {
 		t.Errorf("submit: got %v", err)
 	}
 	p.pace = brisk

@@ -260,12 +260,12 @@ func TestEnded(t *testing.T) {
 		{"BOOT_FAIL", nil, false, "", remote.Lost, 0, "BOOT_FAIL"},
 		{"OUT_OF_MEMORY", exited(137), true, "", remote.Lost, 0, "--mem"},
 		{"FAILED", nil, true, "", remote.Lost, 0, "exit code 0:9; no exit.json"},
-		{"COMPLETED", nil, true, "", remote.Lost, 0, "left no exit.json"},
-		{"FAILED", nil, false, "", remote.Refused, 0, "login and compute nodes share"},
-		{"COMPLETED", nil, false, "", remote.Refused, 0, "login and compute nodes share"},
+		{"COMPLETED", nil, true, "", remote.Lost, 0, "o exit.json"},
+		{"FAILED", nil, false, "", remote.Refused, 0, "shared by login and compute nodes"},
+		{"COMPLETED", nil, false, "", remote.Refused, 0, "shared by login and compute nodes"},
 		{"FAILED", nil, false, "sh: 2: exec: /w/store/aa: Permission denied", remote.Refused, 0, "Permission denied"},
-		{"", nil, false, "", remote.Lost, 0, "does not know it any more"},
-		{"", nil, true, "", remote.Lost, 0, "does not know it any more"},
+		{"", nil, false, "", remote.Lost, 0, "unknown to Slurm"},
+		{"", nil, true, "", remote.Lost, 0, "unknown to Slurm"},
 		{"REVOKED", nil, false, "", remote.Cancelled, 0, "REVOKED"},
 	} {
 		s := status{state: tt.state}
@@ -416,7 +416,7 @@ func TestHostileHandle(t *testing.T) {
 	} {
 		h := good
 		change(&h)
-		if err := p.Release(t.Context(), h); err == nil || !strings.Contains(err.Error(), "not one of slurm") {
+		if err := p.Release(t.Context(), h); err == nil || !strings.Contains(err.Error(), "not from slurm") {
 			t.Errorf("%+v, %s: got %v", h, h.Data, err)
 		}
 	}
@@ -496,7 +496,7 @@ func TestLateFiles(t *testing.T) {
 	}
 	p, h, _ = faked(t, forgotten)
 	if exit := wait(t, p, h, &watcher{}); exit.End != remote.Lost ||
-		!strings.Contains(exit.Text, "does not know it any more") {
+		!strings.Contains(exit.Text, "unknown to Slurm") {
 		t.Errorf("got %+v", exit)
 	}
 }

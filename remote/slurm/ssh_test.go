@@ -39,7 +39,7 @@ func TestLoginDenied(t *testing.T) {
 		{"host key", "host-key", "host key has changed", func() {
 			overwrite(t, known, fmt.Sprintf("[%s]:%d %s", d.Addr, d.Port, read(t, filepath.Join(f.Dir, "id.pub"))))
 		}},
-		{"unknown host key", "host-key", "host key is not known", func() { overwrite(t, known, "") }},
+		{"unknown host key", "host-key", "unknown host key", func() { overwrite(t, known, "") }},
 		{"credentials", "credentials", "Permission denied",
 			func() { overwrite(t, f.Config, "PubkeyAuthentication no\n"+read(t, f.Config)) }},
 		{"name", "unreachable", "Could not resolve hostname",

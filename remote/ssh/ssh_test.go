@@ -161,7 +161,7 @@ while ! [ -e `+more+`$i ]; do sleep 0.05; done; done`), nil)
 		write(t, more+fmt.Sprint(i+1), "")
 		err := <-ended
 		denied(t, err, tc.code, tc.text)
-		if !strings.Contains(fmt.Sprint(err), "lab: h1: not reached for ") {
+		if !strings.Contains(fmt.Sprint(err), "lab: h1: unreachable for ") {
 			t.Errorf("%s: got %v", tc.code, err)
 		}
 		restart(conf)
@@ -384,7 +384,7 @@ func TestHandle(t *testing.T) {
 	// List returns such a handle if the job's description is unreadable.
 	unknown := h
 	unknown.Data = fmt.Appendf(nil, `{"work":%q,"program":%q}`, work(f.Daemons[0]), strings.Repeat("0", 64))
-	if err := p.Release(t.Context(), unknown); err == nil || !strings.Contains(err.Error(), "it may still run") {
+	if err := p.Release(t.Context(), unknown); err == nil || !strings.Contains(err.Error(), "may still run") {
 		t.Errorf("release without the agent of a job that runs: got %v", err)
 	}
 	for range 2 {
@@ -494,13 +494,13 @@ func TestDenied(t *testing.T) {
 	known := filepath.Join(f.Dir, "known")
 	other := filepath.Join(f.Dir, "other")
 	write(t, other, "")
-	denied(t, submit("unknown", known, other), "host-key", "host key is not known")
+	denied(t, submit("unknown", known, other), "host-key", "unknown host key")
 	write(t, other, fmt.Sprintf("[%s]:%d %s", d.Addr, d.Port, readFile(t, filepath.Join(f.Dir, "id.pub"))))
 	denied(t, submit("changed", known, other), "host-key", "has changed")
 	// The user's own config cannot disable the check.
 	write(t, other, "")
 	denied(t, submit("careless", known, other, "Host *\n", "Host *\n  StrictHostKeyChecking no\n"), "host-key",
-		"host key is not known")
+		"unknown host key")
 	output(t, sshdtest.Tool(t, "ssh-keygen"), "-q", "-t", "ed25519", "-N", "", "-f", filepath.Join(f.Dir, "stranger"))
 	denied(t, submit("stranger", filepath.Join(f.Dir, "id"), filepath.Join(f.Dir, "stranger")), "credentials",
 		"Permission denied")
@@ -624,11 +624,11 @@ func TestConfig(t *testing.T) {
 	_, err := open("lab", map[string]any{"hosts": []any{"-oProxyCommand=x", "a", "a", "b;c"}, "gpus": []any{int64(-1)},
 		"workdir": "a b", "away": "0s", "ssh_config": "x", "user": "me"})
 	want := `unknown key remote.lab.user
-remote.lab.hosts: "-oProxyCommand=x" is no host as ssh takes it
-remote.lab.hosts: a is there twice
-remote.lab.hosts: "b;c" is no host as ssh takes it
-remote.lab.gpus: -1 is no ordinal of a GPU
-remote.lab.workdir: "a b" is no folder of letters, digits and ./_@+=,-
+remote.lab.hosts: "-oProxyCommand=x" is not an SSH host
+remote.lab.hosts: duplicate a
+remote.lab.hosts: "b;c" is not an SSH host
+remote.lab.gpus: -1 is not a GPU ordinal
+remote.lab.workdir: "a b" is not a path of letters, digits and ./_@+=,-
 remote.lab.away: must be above zero
 remote.lab.ssh_config: "x" is not absolute`
 	if err == nil || err.Error() != want {
@@ -653,7 +653,7 @@ remote.lab.ssh_config: "x" is not absolute`
 		{Provider: "ssh", Job: "a", Place: remote.Place{Host: "a"}, Data: json.RawMessage(`{"work":"/w","program":"x y"}`)},
 		{Provider: "slurm", Job: "a", Place: remote.Place{Host: "a"}, Data: json.RawMessage(`{}`)},
 	} {
-		if err := p.Release(context.Background(), h); err == nil || !strings.Contains(err.Error(), "not one of ssh") {
+		if err := p.Release(context.Background(), h); err == nil || !strings.Contains(err.Error(), "not from ssh") {
 			t.Errorf("handle %s: got %v", h.Data, err)
 		}
 	}

@@ -200,7 +200,7 @@ if [ $s -eq 1 ] || ! left "$@"; then exit $s; fi; fi
 state=$1/` + agent.StateName + `; if [ -e "$state" ] && [ ! -e "$1/` + agent.ExitName + `" ]; then
 pid=$(sed -n 's/.*"pid":\([0-9]*\).*/\1/p' "$state"); boot=$(cat /proc/sys/kernel/random/boot_id)
 if ! grep -qF "\"host\":\"$(uname -n)\"" "$state" || grep -qF "$boot" "$state" && [ -e "/proc/$pid" ]; then
-echo the program of the job\'s agent is gone or damaged, and it may still run >&2; exit 1; fi; fi
+echo the program of the job\'s agent is gone or damaged, and may still run >&2; exit 1; fi; fi
 rm -rf -- "$1" "$3"; if left "$@"; then echo "$1 cannot be removed" >&2; exit 1; fi`
 
 // Free ends the job and removes its folder. It may be called repeatedly.

@@ -572,7 +572,7 @@ func TestUnsafeFolder(t *testing.T) {
 		if err := os.Chown(at, 65534, 65534); err != nil {
 			t.Fatal(err)
 		}
-		refused(dir, at+" belongs to ", "a folder of your own")
+		refused(dir, at+" belongs to ", "your own folder")
 	}
 	if os.Getuid() == 0 {
 		dir := t.TempDir()
@@ -613,7 +613,7 @@ func TestReady(t *testing.T) {
 	says("h200", []int{0}, "ready", "2 x NVIDIA H200, driver 580.95")
 	says("h200", []int{0, 1}, "ready", "gpu 1 is NVIDIA GH200 480GB, the job is for h200")
 	says("h200", []int{1}, "down", "gpu 1 is NVIDIA GH200 480GB, the job is for h200")
-	says("h200", []int{2}, "down", "no gpu 2: the host has 2")
+	says("h200", []int{2}, "down", "no gpu 2, the host has 2")
 	says("", []int{0}, "ready", "2 x NVIDIA H200")
 	smi(fmt.Sprintf(two, uuid), uuid+", 123, python\\n")
 	says("h200", []int{0}, "busy", "gpu 0 is busy: process 123 (python)")
@@ -625,7 +625,7 @@ func TestReady(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	says("h200", []int{0}, "busy", "gpu 0 is taken by another fisub job")
+	says("h200", []int{0}, "busy", "gpu 0 is in use by another fisub job")
 	held.Close()
 	smi("", "")
 	says("h200", []int{0}, "down", "no NVIDIA GPU")

@@ -287,7 +287,7 @@ func TestRefused(t *testing.T) {
 		}, "connection refused"},
 		{"a bad name", func(*store) func(*remote.Job, *Links, *Options) {
 			return func(j *remote.Job, _ *Links, _ *Options) { j.Files[1].Name = "../x" }
-		}, "leads out of the bundle"},
+		}, "is outside the bundle"},
 		{"too late", func(*store) func(*remote.Job, *Links, *Options) {
 			return func(j *remote.Job, l *Links, _ *Options) { l.Until = time.Now().Add(j.Limit / 2) }
 		}, "started too late"},
@@ -313,7 +313,7 @@ func TestStop(t *testing.T) {
 		}
 		exit, said, err := s.run(t.Context(), t, `echo one; sleep 100`, nil)
 		if err != nil || exit == nil || exit.End != remote.Cancelled || s.stream() != "one\n" ||
-			!strings.Contains(said, "the order to stop") {
+			!strings.Contains(said, "stop requested") {
 			t.Errorf("got %v, %+v, %q, %q", err, exit, s.stream(), said)
 		}
 	})
