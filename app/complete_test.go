@@ -76,7 +76,7 @@ func complete(words ...string) string {
 
 // noValues lists names of values that only the user knows.
 var noValues = []string{"N", "TIME", "GIB", "PERCENT", "NAME", "TEXT", "PREFIX", "AXIS=N", "ARCH",
-	"FOUND"}
+	"FOUND", "HOST"}
 
 func TestComplete(t *testing.T) {
 	completionProject(t)

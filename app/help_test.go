@@ -38,6 +38,8 @@ var needs = map[string]string{
 	"fisub remote --on lab --shards 4":                                               "hosts",
 	"fisub remote --on cluster,cloud --detach":                                       "hosts",
 	"fisub remote --gpu b200 --baseline warp-per-row":                                "hosts",
+	"fisub remote --gpu b200":                                                        "hosts",
+	"fisub remote --gpu b200 --host me@gpu01":                                        "hosts",
 	"fisub remote gc --on lab":                                                       "hosts",
 	"fisub remote hosts --on lab":                                                    "hosts",
 	"fisub compare --on lab HEAD .":                                                  "hosts",

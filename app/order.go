@@ -61,7 +61,7 @@ func tablesOf(tables map[string]*config.Table, on string, all bool) ([]string, e
 	names := slices.Sorted(maps.Keys(tables))
 	switch {
 	case len(names) == 0:
-		return unconfigured()
+		return unconfigured(all)
 	case len(names) > 1 && !all:
 		return nil, usage.Errorf("add --on "+names[0], "several tables in the config: %s", strings.Join(names, ", "))
 	}
@@ -70,14 +70,14 @@ func tablesOf(tables map[string]*config.Table, on string, all bool) ([]string, e
 
 const hintLine = "\n      " // between the lines of a hint
 
-// unconfigured returns the service to use if the config has no tables. If there is none, or more than one, its error
-// lists what to type.
-func unconfigured() ([]string, error) {
+// unconfigured returns the service to use if the config has no tables, or with all, the services that can be used. If
+// there is none, or several without all, its error lists the commands to choose from.
+func unconfigured(all bool) ([]string, error) {
 	found := providers.Unconfigured()
-	switch len(found) {
-	case 1:
+	switch {
+	case len(found) == 1, len(found) > 1 && all:
 		return found, nil
-	case 0:
+	case len(found) == 0:
 		lines := []string{"fisub remote --gpu b200 --host HOST, if `ssh HOST` can log in"}
 		if known := ssh.Known(); len(known) > 0 {
 			lines[0] = fmt.Sprintf("fisub remote --gpu b200 --host %s; ~/.ssh/config has %s", known[0],

@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"errors"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -67,6 +68,9 @@ func (h *fakeHost) Places(n int) []remote.Place { return make([]remote.Place, mi
 
 func TestChosen(t *testing.T) {
 	two := map[string]*config.Table{"lab": {}, "cloud": {}}
+	t.Setenv("PATH", t.TempDir())
+	t.Setenv("MODAL_CONFIG_PATH", filepath.Join(t.TempDir(), "none"))
+	t.Setenv("MODAL_TOKEN_ID", "")
 	for _, tc := range []struct {
 		name   string
 		tables map[string]*config.Table

@@ -41,7 +41,7 @@ func TestRemoteBadHosts(t *testing.T) {
 		text, hint      string
 	}{
 		{"unknown", known, write("none", ""), "", "unknown host key: ",
-			"ssh h1 once by hand, and compare the fingerprint"},
+			"run ssh h1 once, and compare the fingerprint"},
 		{"changed", known, write("other", fmt.Sprintf("[%s]:%d %s", d.Addr, d.Port, public)), "",
 			"its host key has changed: ", "possible eavesdropping"},
 		{"stranger", id + "\n", filepath.Join(f.Dir, d.Name+".key") + "\n", "", "Permission denied (publickey)",
@@ -51,7 +51,7 @@ func TestRemoteBadHosts(t *testing.T) {
 			"check the name, and that the host is up"},
 		{"down", fmt.Sprintf("Port %d", d.Port), "Port 1", "", "Connection refused", "check the name, and that the host " +
 			"is up"},
-		{"full", "", "", fmt.Sprintf("workdir = %q\n", filepath.Join(f.Dir, "small", "work")), " MB free in ", "make room"},
+		{"full", "", "", fmt.Sprintf("workdir = %q\n", filepath.Join(f.Dir, "small", "work")), " MB free in ", "free space"},
 		{"readonly", "", "", "workdir = \"/proc/fisub\"\n", "/proc/fisub", "set workdir to a writable folder"},
 	}
 	var tables strings.Builder

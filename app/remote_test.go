@@ -392,7 +392,7 @@ func TestRemoteSSH(t *testing.T) {
 	}
 	// The host may have been cut off before the client knew that its job had started.
 	if !strings.Contains(text, "the agent, process") || !strings.Contains(text, "warning: lab: h2 gpu 0: ") ||
-		!strings.Contains(text, "1 job may still run: lab: h2 gpu 0; fisub remote gc ends it") {
+		!strings.Contains(text, "1 job may still run: lab: h2 gpu 0; end it with fisub remote gc") {
 		t.Errorf("with two hosts lost: got\n%s", text)
 	}
 	f.Daemons[1].Start(t)

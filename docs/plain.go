@@ -5,11 +5,11 @@ import (
 	"unicode/utf8"
 )
 
-// A block of a text. The Markdown that is known is that of docs/topics: headings, paragraphs, items that begin with "-
+// A block of a text. The package supports the Markdown of docs/topics: headings, paragraphs, items that begin with "-
 // ", and code indented by four spaces.
 type block struct {
 	kind byte   // '#', 'p', '-' or 'c'
-	text string // without line breaks, but for code
+	text string // without line breaks, except for code
 }
 
 func parse(markdown string) (blocks []block) {
@@ -97,7 +97,7 @@ func Plain(markdown string, width int) string {
 	return b.String()
 }
 
-// Wrap writes text in lines of at most width columns, where its words allow that.
+// Wrap writes text in lines of at most width columns, if its words allow that.
 func Wrap(b *strings.Builder, text, first, others string, width int) {
 	line, n := first, len(first)
 	for i, word := range strings.Fields(text) {

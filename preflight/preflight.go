@@ -228,8 +228,8 @@ func (c *checker) folder(ctx context.Context, cfg *config.Config) {
 	entries, err := pack.Sources(dir)
 	c.Entries = entries
 	if entries == nil {
-		hint := "the contest packs solution/" + cfg.Build.SourceDir + "; [build] source_dir names " +
-			"another folder below solution/"
+		hint := "the contest packs solution/" + cfg.Build.SourceDir + "; set [build] source_dir to use another folder " +
+			"below solution/"
 		c.add(Error, "no-sources", dir, hint, "%s", strings.TrimPrefix(err.Error(), dir+": "))
 		return
 	}

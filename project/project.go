@@ -98,7 +98,7 @@ func (p *Project) History() (*runs.History, error) {
 		return nil, err
 	}
 	for _, b := range h.Runs { // the folder of a detached run looks like one whose process was killed
-		if l, err := dispatch.Describe(filepath.Join(p.Root(), runs.Dir, b.ID)); err == nil && b.State != "broken" {
+		if l, err := dispatch.Describe(filepath.Join(p.Root(), runs.Dir, b.ID)); err == nil && b.State == "killed" {
 			b.State, b.Total = l.State, l.Total
 			if b.Started == nil {
 				b.Started, b.Definition, b.Set = &l.Started, l.Definition, l.Set

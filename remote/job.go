@@ -41,7 +41,7 @@ const Program = "fisub"
 func (j *Job) Program() (File, error) {
 	at := slices.IndexFunc(j.Files, func(f File) bool { return f.Name == Program && f.Exec })
 	if at < 0 {
-		return File{}, errors.Join(j.Check(), fmt.Errorf("job %.80q: is not an executable file %s in its bundle", j.ID, Program))
+		return File{}, errors.Join(j.Check(), fmt.Errorf("job %.80q: no executable %s in its bundle", j.ID, Program))
 	}
 	return j.Files[at], j.Check()
 }

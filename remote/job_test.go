@@ -31,7 +31,7 @@ func TestJobCheck(t *testing.T) {
 		{"up", func(j *remote.Job) { j.Files[1].Name = "../x" }, "is outside the bundle"},
 		{"up inside", func(j *remote.Job) { j.Files[1].Name = "a/../../x" }, "is outside the bundle"},
 		{"newline", func(j *remote.Job) { j.Files[1].Name = "a\nb" }, "is outside the bundle"},
-		{"twice", func(j *remote.Job) { j.Files[1].Name = "fisub" }, "two files fisub"},
+		{"twice", func(j *remote.Job) { j.Files[1].Name = "fisub" }, "duplicate file fisub"},
 		{"below a file", func(j *remote.Job) { j.Files[1].Name = "fisub/x" }, `"fisub" is both a file and a folder`},
 		{"short hash", func(j *remote.Job) { j.Files[1].SHA256 = "0a" }, "invalid SHA-256"},
 		{"hash with a path", func(j *remote.Job) { j.Files[1].SHA256 = "../" + hash[3:] }, "invalid SHA-256"},

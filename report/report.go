@@ -390,7 +390,7 @@ func Conclusion(res *compare.Result) []string {
 		counts[len(counts)-1] += " (" + strings.Join(reasons, "; ") + ")"
 	}
 	if untimed(res) {
-		counts = []string{"all workloads pass in both runs, but none was timed in both"}
+		counts = []string{"all pass in both runs, but none was timed in both"}
 	}
 	list := []string{fmt.Sprintf("%s: %s", plain.Count(len(res.Rows), "workload"), strings.Join(counts, ", "))}
 	if res.Ratio != nil {

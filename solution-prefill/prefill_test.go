@@ -26,11 +26,11 @@ import (
 
 const headsQK, headsV, dim = 4, 8, 128
 
-// tolerance is what the contest's rule allows: an error above it counts if it is above that part of the value, too.
+// tolerance is the contest's absolute and relative tolerance: an element fails if it exceeds both.
 const tolerance = 0.01
 
-// gate is what a state, and an output behind its rounding to bfloat16, may be off by, in units of the largest value or
-// of 1.
+// gate is the allowed error of a state, and of an output in addition to its rounding to bfloat16, in units of the largest
+// value or of 1.
 const gate = 2e-3
 
 const (
@@ -55,18 +55,18 @@ func TestGPU(t *testing.T) {
 	}
 }
 
-// A testCase is a call: lengths of its sequences, and what is unlike the contest's inputs.
+// A testCase is a call: the lengths of its sequences, and the differences from the contest's inputs.
 type testCase struct {
 	name    string
 	lengths []int
 	state   float64 // standard deviation; negative: None
 	scale   *trace.Scalar
-	a, b    []float64 // taken in turn, where there are any
+	a, b    []float64 // used cyclically, if not empty
 	v       float64   // standard deviation, 0 for 1
 	keys    string    // "same": one key for all tokens, "correlated": nearly that; "long": not normalised
 	common  float64   // of correlated keys; 0 for 0.9
-	spread  float64   // standard deviation of the logarithm of what a channel's values have as theirs
-	part    float64   // of the contest's tolerance, what the largest error may be; 0: any
+	spread  float64   // standard deviation of the logarithm of the channels' standard deviations
+	part    float64   // largest allowed error, as a share of the contest's tolerance; 0: any
 }
 
 // cases has the small ones; many adds those for a GPU.

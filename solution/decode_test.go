@@ -54,8 +54,8 @@ const (
 	numArgs
 )
 
-// rounding is what a chain of a few float32 operations may be off by, relative to what goes in: 4 units of 2^-24. The
-// kernel promises exponent for its gates.
+// rounding is the allowed relative error of a chain of a few float32 operations: 4 units of 2^-24. exponent is the
+// relative error that the kernel promises for the exponent of its gates.
 const rounding, exponent = 4.0 / (1 << 24), 1e-6
 
 // poison is what outputs hold before a call: NaN in bfloat16 and float32. The bytes around tensors are guard.
@@ -77,8 +77,8 @@ func TestGPU(t *testing.T) {
 	conform(t, d, []int{1, 2, 3, 4, 5, 7, 8, 16, 31, 32, 48, 64, 127, 128, 512}, nil, once)
 }
 
-// conform runs all the tests on d, and closes it: every case with the batch sizes of full, each state and each scale
-// with those of some, one case with those of once.
+// conform runs all tests on d and closes it: every case with the batch sizes in full, each state and each scale with the
+// batch sizes in some, and one case with the batch sizes in once.
 func conform(t *testing.T, d device.Device, full, some, once []int) {
 	t.Cleanup(func() {
 		if err := d.Close(); err != nil {
@@ -167,7 +167,7 @@ var definition = func() func(*testing.T) *trace.Definition {
 	}
 }()
 
-// A testCase says what a state and a scale are; gates are of all kinds in every case.
+// A testCase sets the state and the scale. Every case has all kinds of gates.
 type testCase struct {
 	name  string
 	state float64 // standard deviation; negative: None
@@ -242,7 +242,7 @@ func newCall(t *testing.T, d device.Device, batch int, c testCase, seed uint64) 
 		x.rows = min(batch, periodEmulated)
 	}
 	rng := rand.New(rand.NewPCG(uint64(batch), seed)) // a test that fails does so again
-	// Half of the gates are extreme, taken in turn from a place that the seed gives.
+	// Half of the gates are extreme values, cycled through from a position that depends on the seed.
 	mixed := func(n int, extreme []float64, mean float64) []float64 {
 		values, next := make([]float64, n), rng.IntN(len(extreme))
 		for i := range values {
@@ -308,7 +308,7 @@ func (x *call) add(name string, d tensor.DType, values []float64, inner ...int) 
 // A placed tensor is a part of a buffer that holds guard elsewhere.
 type placed struct {
 	whole, data device.Buffer
-	rows        []byte // what it holds, again and again; nil for an output
+	rows        []byte // repeated content; nil for an output
 }
 
 const guardBytes = 4096
@@ -317,7 +317,7 @@ func (x *call) place(i int, d tensor.DType, shape []int, rows []byte) {
 	x.t.Helper()
 	n, _ := tensor.Elements(shape)
 	n, _ = d.Bytes(n)
-	if rows != nil && len(rows)%256 != 0 { // the gates: rows end where no slice can begin
+	if rows != nil && len(rows)%256 != 0 { // the gates: a row does not end at a valid offset of a slice
 		rows = bytes.Repeat(rows, n/len(rows)+1)[:n]
 	}
 	whole, err := x.device.Alloc(n + 2*guardBytes)
@@ -360,8 +360,8 @@ func (x *call) poison() {
 	}
 }
 
-// results are the rows of the outputs that differ. Each later row of a batch has the inputs of one of these, so it must
-// be the same to the bit. What lies around the outputs, the inputs, and what lies around those, must be as it was.
+// results returns the distinct rows of the outputs. Each later row of a batch has the inputs of one of these, so it must
+// be bitwise equal to it. The inputs, and the memory around inputs and outputs, must be unchanged.
 func (x *call) results() (output, newState []byte) {
 	x.t.Helper()
 	for i, p := range x.placed {
@@ -449,16 +449,16 @@ func (x *call) same(output, newState, output2, newState2 []byte) {
 
 // compare holds the results against the reference, which computes in float64 and rounds at the end.
 //
-// The new state is g*S + delta*k: its error is allowed to be 1e-5 of |g*S| + |delta*k|, and not of the sum of the two,
-// which may cancel to less than the rounding of either. Two of its parts are worse known than that, in float32, however
-// well they are computed. delta is beta*(v - g*S k), where v and the 128 terms of S k may cancel too: their roundings
-// are a share of their magnitudes, of which delta tells nothing. And g is exp(-t), which makes of a relative error of t
-// one that is t times as large: at the least g that shows beside the least beta, t is about 20.
+// The new state is g*S + delta*k. Its error may be 1e-5 of |g*S| + |delta*k|, not of their sum, which may cancel to less
+// than the rounding of either. In float32, two parts are less exact than that, however well they are computed. First,
+// delta is beta*(v - g*S k), where v and the 128 terms of S k may cancel: their rounding errors are proportional to their
+// magnitudes, not to delta. Second, g is exp(-t), which multiplies a relative error of t by t: at the smallest g that
+// matters next to the smallest beta, t is about 20.
 //
-// An output is the reference's bfloat16 or one of its two neighbours: where the float64 value lies close to the middle
-// of two bfloat16, float32 may round to the other one. But scale * S' q is a sum too, and may cancel to a value whose
-// neighbours are nearer than the error that S' may have: an output may also be off by what that bound of S' makes of
-// it.
+// An output must be the reference's bfloat16 or one of its two neighbours: if the float64 value is close to the middle of
+// two bfloat16, float32 may round to the other one. But scale * S' q is also a sum and may cancel to a value whose
+// neighbours are closer than the allowed error of S'. So an output may also be off by the error that the bound of S'
+// allows.
 //
 //go:norace
 func (x *call) compare(output, newState []byte) {
@@ -548,7 +548,7 @@ func order(h uint16) int {
 	return int(h)
 }
 
-// refusals calls with arguments that the kernel must not take: it names the argument and what is wrong, and writes
+// refusals calls the kernel with invalid arguments: its error must name the argument and the reason, and it must write
 // nothing.
 func refusals(t *testing.T, d device.Device, kernel, altered device.Kernel) {
 	x := newCall(t, d, 2, cases()[len(cases())-1], 1)
@@ -623,8 +623,8 @@ func refusals(t *testing.T, d device.Device, kernel, altered device.Kernel) {
 	}
 }
 
-// anotherStream makes a stream of its own the current one: what the call puts into it, and nothing else, is its kernel,
-// and that gives the same results there.
+// anotherStream makes a new stream the current one. The call must put exactly its kernel into that stream, and give the
+// same results.
 func anotherStream(x *call, kernel, altered device.Kernel) {
 	zero := device.Arg{Scalar: &trace.Scalar{Kind: trace.IntScalar}}
 	three := device.Arg{Scalar: &trace.Scalar{Kind: trace.IntScalar, Int: 3}}

@@ -298,7 +298,7 @@ func (v *Survey) checkout(p *TagPlan, own string, sol *trace.Solution) {
 	if c == nil || here == nil {
 		return // reported by collected
 	}
-	hint := "git check-attr -a FILE names what changes it; in .gitattributes: " +
+	hint := "git check-attr -a FILE lists the attributes that change it; in .gitattributes: " +
 		path.Join(path.Dir(own), "solution") + "/** -text -ident -filter -working-tree-encoding"
 	switch {
 	case len(v.Changes) > 0:
@@ -394,9 +394,9 @@ func (v *Survey) tag(ctx context.Context, p *TagPlan, o Options) error {
 		if commit := v.Tags[i].Commit; commit != v.Head.Commit {
 			why = "is on commit " + plain.Short(commit)
 		} else if i > 0 {
-			why = "has a newer one beside it, " + v.Tags[0].Name + ", which the contest takes"
+			why = "is older than " + v.Tags[0].Name + ", which the contest uses"
 		}
-		hint := "a tag is never moved: give tag in [submit] of config.toml another name, or a number: " +
+		hint := "tags are never moved: set another name, tag in [submit] of config.toml, or one with a number: " +
 			name + "-" + NumberPart
 		p.add("tag", Fault, hint, "tag %s exists, and %s", name, why)
 		return nil
@@ -450,7 +450,7 @@ func (v *Survey) remote(ctx context.Context, p *TagPlan, o Options) error {
 	if n == 0 {
 		text += "; the commit is already there"
 	} else {
-		text += fmt.Sprintf("; and %s that are missing there: %s", plain.Count(n, "commit"), strings.Join(commits, "; "))
+		text += fmt.Sprintf("; and %s missing there: %s", plain.Count(n, "commit"), strings.Join(commits, "; "))
 	}
 	if more := n - len(commits); more > 0 {
 		text += fmt.Sprintf("; and %d older ones", more)

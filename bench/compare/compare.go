@@ -536,7 +536,7 @@ func timers(r *runs.Run) string {
 
 func deviceText(d event.Device) string {
 	if d.Emulated {
-		return "the emulator"
+		return "the virtual GPU"
 	}
 	return fmt.Sprintf("%s (%s, %s)", d.Name, d.Kind, d.Arch)
 }

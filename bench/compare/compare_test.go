@@ -242,7 +242,7 @@ func TestConditions(t *testing.T) {
 	}{
 		{"definition", func(b *runs.Run) { b.Run.Definition = "e" }, "the definition is d and e", ""},
 		{"GPU model", func(b *runs.Run) { b.Run.Device.Name = "Other" }, "the device is GPU (cuda, ) and Other (cuda, )", ""},
-		{"emulator", func(b *runs.Run) { b.Run.Device.Emulated = true }, "the emulator", ""},
+		{"emulator", func(b *runs.Run) { b.Run.Device.Emulated = true }, "the virtual GPU", ""},
 		{"timer", func(b *runs.Run) { b.Rows[0].Samples.Timer = "cuda events" },
 			"the timer is cupti on a cold L2 and cuda events on a cold L2", ""},
 		{"L2", func(b *runs.Run) { b.Rows[0].Samples.ColdL2 = false }, "warm L2", ""},

@@ -164,7 +164,7 @@ func check(launches []Launch, activities []Activity, known bool) error {
 	for _, a := range activities {
 		switch {
 		case a.Start == 0 && a.End == 0:
-			return Unavailable("a " + a.Kind + " was recorded without its time")
+			return Unavailable("a " + a.Kind + " was recorded without a time")
 		case a.Start == 0 || a.End < a.Start:
 			return Unavailable(fmt.Sprintf("a %s was recorded from %d to %d ns", a.Kind, a.Start, a.End))
 		case !known && !calls[a.Correlation]:

@@ -156,7 +156,7 @@ func TestNew(t *testing.T) {
 	}{
 		{"sound", kernel("a", 1, 5, 6), 140000, 0, ""},
 		{"no duration", kernel("a", 1, 5, 5), 140000, 0, ""},
-		{"no time", kernel("a", 1, 0, 0), newest, 0, "cupti: a kernel was recorded without its time"},
+		{"no time", kernel("a", 1, 0, 0), newest, 0, "cupti: a kernel was recorded without a time"},
 		{"no start", memset(0, 1, 1, 0, 9), newest, 0, "cupti: a memset was recorded from 0 to 9 ns"},
 		{"backwards", memcpy(0, 1, 1, 9, 8), newest, 0, "cupti: a memcpy was recorded from 9 to 8 ns"},
 		{"nobody's, layout of CUDA 13", kernel("a", 2, 5, 6), 130000, 0, ""},

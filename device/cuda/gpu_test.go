@@ -407,7 +407,7 @@ func TestFakeRefusal(t *testing.T) {
 	note := map[string]string{"subscribed": "cupti: cuptiSubscribe: CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED",
 		"privileges": "cupti: cuptiActivityEnable: CUPTI_ERROR_INSUFFICIENT_PRIVILEGES",
 		"drops":      "cupti: 3 records were lost",
-		"zero":       "cupti: a kernel was recorded without its time", "backwards": "cupti: a kernel was recorded from ",
+		"zero":       "cupti: a kernel was recorded without a time", "backwards": "cupti: a kernel was recorded from ",
 		"strangers": "cupti: unknown version of CUPTI's records"}[os.Getenv("FAKE_CUPTI")]
 	if !strings.Contains(err.Error(), note) {
 		t.Errorf("got %v, want %s", err, note)

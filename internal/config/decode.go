@@ -186,7 +186,7 @@ func (c *Config) table(name string, value any) (*Table, *Fault) {
 	if t.values, ok = value.(map[string]any); ok || value == nil {
 		return t, nil
 	}
-	kind, hint := article(value), "write ["+name+"] on a line of its own"
+	kind, hint := article(value), "write ["+name+"] on its own line"
 	if items, ok := value.([]any); ok && len(items) > 0 {
 		if _, ok := items[0].(map[string]any); ok {
 			kind, hint = "an array of tables", "write ["+name+"], with single brackets"

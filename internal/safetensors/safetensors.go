@@ -76,9 +76,9 @@ func (e *LFSPointerError) Error() string {
 func (e *LFSPointerError) Advice() string {
 	if dir := git.Root(filepath.Dir(e.Path)); dir != "" {
 		rel, _ := filepath.Rel(dir, e.Path)
-		return fmt.Sprintf("fetch it: git -C %s lfs pull --include %s", dir, filepath.ToSlash(rel))
+		return fmt.Sprintf("run git -C %s lfs pull --include %s", dir, filepath.ToSlash(rel))
 	}
-	return "fetch it: git lfs pull --include " + filepath.Base(e.Path) + ", in the clone that it came from"
+	return "run git lfs pull --include " + filepath.Base(e.Path) + ", in the original clone"
 }
 
 // A DamagedError reports a file that is truncated or has another format.

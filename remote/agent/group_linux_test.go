@@ -59,7 +59,7 @@ func TestUnkillable(t *testing.T) {
 	if got := exited(t, dir); got.End != remote.Limited {
 		t.Errorf("got %+v, want limit", got)
 	}
-	if log := read(t, dir, agent.LogName); !strings.Contains(log, "do not end") {
+	if log := read(t, dir, agent.LogName); !strings.Contains(log, "cannot be killed") {
 		t.Errorf("log: got %q", log)
 	}
 }

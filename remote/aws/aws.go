@@ -325,7 +325,7 @@ func (p *Provider) Wait(ctx context.Context, h remote.Handle, from int64, w remo
 		case time.Now().After(last):
 			return remote.Exit{End: remote.Lost, Text: "its links expired at " + last.UTC().Format(time.RFC3339) +
 				", and it can store no results; Batch: " + cmp.Or(string(now.phase), "nothing"),
-				Hint: "raise remote." + p.name + ".queue_limit where it waited for a machine"}, nil
+				Hint: "raise remote." + p.name + ".queue_limit if it waited for a machine"}, nil
 		case away:
 		case now.phase == remote.Running && !r.started:
 			r.Tell(remote.Starting, now.text)

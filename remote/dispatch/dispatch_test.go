@@ -427,7 +427,7 @@ func TestFloodFromHost(t *testing.T) {
 		t.Errorf("got %+v, %v, want what it had finished", got, err)
 	}
 	if exit := f.plan.Jobs[0].Exit; exit == nil || exit.End != remote.Lost ||
-		!strings.Contains(exit.Text, "said more than 200000 bytes") {
+		!strings.Contains(exit.Text, "larger than 200000 bytes") {
 		t.Errorf("got %+v, want that it said too much", exit)
 	}
 	if st, err := os.Stat(filepath.Join(f.dir, "remote", f.plan.Jobs[0].ID+".jsonl")); err != nil || st.Size() > f.follow.MaxStream {

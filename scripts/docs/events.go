@@ -168,7 +168,7 @@ func word(schema m) string {
 func (s *stream) page() string {
 	var b strings.Builder
 	b.WriteString(generated + topic("events") + "\n## Types\n\n" +
-		"Keys marked \"may be missing\" are left out where they are empty, zero or unknown.\n\n" +
+		"Keys marked \"may be missing\" are omitted if they are empty, zero or unknown.\n\n" +
 		"| type | when | payload |\n|---|---|---|\n")
 	for _, t := range s.types {
 		var keys []string

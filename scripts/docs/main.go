@@ -20,7 +20,7 @@ import (
 	"fisub/remote/providers"
 )
 
-const generated = "<!-- Written by `go generate`; edit what it is made of instead. -->\n\n"
+const generated = "<!-- Written by `go generate`: edit its sources instead. -->\n\n"
 
 func main() {
 	files, err := pages("..") // go generate runs in docs

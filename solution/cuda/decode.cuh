@@ -1,7 +1,7 @@
 // The core of the GDN decode kernel: one template, instantiated with the configs of table.cuh.
 //
 // A row of the state, 128 floats, belongs to kLanesPerRow lanes of a warp, each with 128 / kLanesPerRow of its columns
-// as float4 that lie 4 * kLanesPerRow columns apart. A lane holds kRowsPerLane such rows in registers, so a warp owns
+// as float4, 4 * kLanesPerRow columns apart. A lane holds kRowsPerLane such rows in registers, so a warp owns
 // kRowsPerLane * 32 / kLanesPerRow consecutive rows of one head and needs no other warp: no shared memory, no barrier.
 #pragma once
 
@@ -53,7 +53,7 @@ struct Config {
                 "the sums of a lane's rows are dealt out to the lanes by halving");
 };
 
-// Device pointers, and what the kernel computes with them.
+// The kernel's arguments: device pointers and scalars.
 struct Arguments {
   const __nv_bfloat16* q;  // (B, 4, 128)
   const __nv_bfloat16* k;  // (B, 4, 128)
@@ -81,8 +81,8 @@ __device__ __forceinline__ float log2_approx(float x) {
   return y;
 }
 
-// Keeps the compiler from moving the computation of x behind this point, into a branch, where it would separate the
-// loads from their uses.
+// Keeps the compiler from moving the computation of x past this point into a branch, which would separate the loads from
+// their uses.
 __device__ __forceinline__ void evaluate_here(float& x) { asm volatile("" : "+f"(x)); }
 
 __device__ __forceinline__ float reciprocal_approx(float x) {
@@ -180,9 +180,9 @@ struct Gates {
   float beta;
 };
 
-// The gates. exp and log are taken to base 2, which the hardware has. The exponent of the decay, exp(a_log) * softplus,
-// is right to about 1e-6 of itself: that of a small softplus comes from a polynomial, since the hardware's logarithm is
-// off by up to 2^-22 near 1, which exp(a_log) then magnifies.
+// The gates, with the hardware's exp and log to base 2. The exponent of the decay, exp(a_log) * softplus, has a relative
+// error of about 1e-6. A polynomial computes small values of softplus: the hardware's logarithm is off by up to 2^-22 near
+// 1, and exp(a_log) magnifies that.
 __device__ __forceinline__ Gates gates(float a_log, float a, float dt_bias, float b) {
   constexpr float kLog2E = 1.4426950408889634f;
   const float x = (a + dt_bias) * kLog2E;

@@ -75,7 +75,7 @@ func TestConfigs(t *testing.T) {
 	}
 }
 
-// An option is a call: what it has, and how.
+// An option describes a call: its shapes and its optional arguments.
 type option struct {
 	batch, tokens, hq, hv int
 	bf16, vLast, l2norm   bool
@@ -154,7 +154,7 @@ func conform(t *testing.T, d device.Device, options []option) {
 	}
 }
 
-// A value is a tensor on the device, and what it holds or is to hold.
+// A value is a tensor on the device with its actual or expected content.
 type value struct {
 	buffer device.Buffer
 	want   []float64
@@ -163,7 +163,7 @@ type value struct {
 	arg    device.Arg
 }
 
-// place allocates exactly what the tensor takes.
+// place allocates exactly the bytes of the tensor.
 func place(t *testing.T, d device.Device, dtype tensor.DType, x []float64, shape ...int) *value {
 	t.Helper()
 	v := tensor.New(dtype, len(x))
@@ -459,7 +459,7 @@ func (h head) unit(x []float64) []float64 {
 	return y
 }
 
-// The Python module has FlashInfer's functions, with its arguments in its order and its defaults, and says what it needs.
+// The Python module has FlashInfer's functions with the same argument order and defaults, and reports missing packages.
 func TestModule(t *testing.T) {
 	const script = `
 import inspect, os, sys

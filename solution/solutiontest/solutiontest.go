@@ -14,8 +14,8 @@ import (
 	"fisub/internal/longtest"
 )
 
-// Emulated opens the virtual GPU with these sanitizers, and skips the test where there is no toolchain for it. The
-// caller closes it.
+// Emulated opens the virtual GPU with these sanitizers, and skips the test without a toolchain for it. The caller
+// closes it.
 func Emulated(t *testing.T, sanitizers ...string) device.Device {
 	t.Helper()
 	d, err := vgpu.Opener().Open(t.Context(), device.Options{CacheDir: devicetest.Cache(t),
@@ -30,8 +30,8 @@ func Emulated(t *testing.T, sanitizers ...string) device.Device {
 	return d
 }
 
-// GPU opens the first GPU, and skips the test where there is none, or fails it if FISUB_TEST_REQUIRE lists cuda.
-// The caller closes it.
+// GPU opens the first GPU. Without one it skips the test, or fails it if FISUB_TEST_REQUIRE lists cuda. The caller closes
+// the device.
 func GPU(t *testing.T) device.Device {
 	t.Helper()
 	d, err := cuda.Opener().Open(t.Context(), device.Options{})

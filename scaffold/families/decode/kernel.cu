@@ -5,7 +5,7 @@
 // Design: a warp for each value channel of a head, whose part of the state stays in registers from the first token to
 // the last: keys lane, lane + 32, and so on. The products with the state are sums over the warp.
 //
-// Where to begin: the time is that of reading and writing the states. Compare with a plain copy (column COPY of fisub
+// Where to begin: reading and writing the states takes most of the time. Compare with a plain copy (column COPY of fisub
 // local). Small batches leave most of the GPU idle.
 [[- if named "v_last"]] Neighbouring lanes read keys, which lie [[axis "head_size"]] elements
 // apart here: let them own neighbouring value channels.
@@ -66,7 +66,7 @@ __device__ __forceinline__ void load(float (&x)[kOwn], const __nv_bfloat16* from
 [[- end]]
 }
 
-// Where key i of this lane lies in state number `slot`, which may be beyond 2^31 elements.
+// Offset of key i of this lane in state number `slot`; it may exceed 2^31 elements.
 __device__ __forceinline__ int64_t at(int64_t slot, int hv, int row, int lane_idx, int i) {
   const int key = i * 32 + lane_idx;
   return (slot * kHeadsV + hv) * kDim * kDim + [[if named "v_last"]]key * kDim + row[[else]]row * kDim + key[[end]];

@@ -37,7 +37,7 @@ def kernel([[upto "A_log"]],
     intermediate_states = torch.zeros(*v.shape, DIM, dtype=[[$state]].dtype, device=v.device)
 [[- end]]
 [[- if has "initial_state_indices"]]
-    rows = (initial_state_indices >= 0).nonzero()[:, 0]  # those that are no padding
+    rows = (initial_state_indices >= 0).nonzero()[:, 0]  # rows without padding
     s = initial_state[initial_state_indices[rows].long()].float()
 [[- else]]
     rows = slice(None)

@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(kThreads)
     weight[j] = entry[j] >= 0 ? expf(weight[j] - largest) : 0.0f;
     sum += weight[j];
   }
-  sum = block_reduce<false>(sum);  // its barriers are also those between writing and reading weight
+  sum = block_reduce<false>(sum);  // its barriers also separate writing and reading weight
 
   float2 acc = make_float2(0.0f, 0.0f);
   for (int j = 0; j < kTopK; ++j) {

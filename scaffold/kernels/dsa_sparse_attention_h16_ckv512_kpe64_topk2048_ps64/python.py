@@ -41,7 +41,7 @@ def kernel(q_nope, q_pe, ckv_cache, kpe_cache, sparse_indices, sm_scale):
         logits += torch.einsum("thd,tjd->thj", q_pe[part].float(), positions)
         logits = (logits * sm_scale).masked_fill(absent[:, None, :], -math.inf)
 
-        log_sum = torch.logsumexp(logits, dim=-1)  # (C, 16); -inf where there is no entry
+        log_sum = torch.logsumexp(logits, dim=-1)  # (C, 16); -inf without an entry
         weights = torch.exp(logits - log_sum[:, :, None]).masked_fill(absent[:, None, :], 0.0)
         output[part] = torch.einsum("thj,tjd->thd", weights, keys).to(torch.bfloat16)
         lse[part] = log_sum / math.log(2.0)

@@ -51,7 +51,7 @@ def attention_kernel(q_nope, q_pe, ckv, kpe, indices, sm_scale, output, lse, HEA
         logits = tl.where(valid[None, :], logits * (sm_scale * LOG2E), float("-inf"))  # (HEADS, BLOCK), to base 2
 
         new_largest = tl.maximum(largest, tl.max(logits, axis=1))
-        base = tl.where(new_largest == float("-inf"), 0.0, new_largest)  # where nothing was valid yet, inf - inf is no number
+        base = tl.where(new_largest == float("-inf"), 0.0, new_largest)  # without a valid entry so far, inf - inf is NaN
         weights = tl.exp2(logits - base[:, None])
         shrink = tl.exp2(largest - base)
         total = total * shrink + tl.sum(weights, axis=1)

@@ -13,7 +13,7 @@
 //
 // Design: two kernels. The first has a block for each page of a sequence, four threads for each token, sixteen heads each,
 // and puts the scores into a workspace. The second has a block for each sequence and finds the 2048th largest score digit by
-// digit (a radix selection on order-preserving bits), then collects what is above it.
+// digit (a radix selection on order-preserving bits), then collects the scores above it.
 //
 // Where to begin: q . key of a page is a product of 64 x 128 by 128 x 64, made for the tensor cores. Blocks for pages behind
 // the end of a sequence start in vain. A sequence of 2048 tokens or fewer needs no scores at all, and is not given any here.

@@ -35,7 +35,7 @@ def score_kernel(q, keys, scales, weights, seq_lens, block_table, pages, key_str
     heads = tl.arange(0, HEADS)
     dims = tl.arange(0, DIM)
     tokens = tl.arange(0, PAGE)
-    score = tl.full((PAGE,), float("-inf"), dtype=tl.float32)  # of what is behind the end
+    score = tl.full((PAGE,), float("-inf"), dtype=tl.float32)  # of entries past the end
     if page * PAGE < length:
         at = tl.load(block_table + b * pages + page).to(tl.int64)
         query = tl.load(q + (b * HEADS + heads[:, None]) * DIM + dims[None, :]).to(tl.bfloat16)  # (HEADS, DIM)

@@ -3,11 +3,11 @@
 //
 // For each token t:
 //   s        = sigmoid(routing_logits[t])                    256 experts in 8 groups of 32
-//   biased   = s + routing_bias                              what the choice goes by
+//   biased   = s + routing_bias                              used for the choice
 //   groups   = the 4 with the largest sum of their two largest biased scores
 //   experts  = the 8 with the largest biased scores in those groups
 //   w        = s / (sum of s over the 8 + 1e-20) * routed_scaling_factor
-//   output   = sum over those of the 8 that are local (local_expert_offset to + 31) of
+//   output   = sum over the local ones of the 8 (local_expert_offset to + 31) of
 //              w * W2 (silu(W13[2048:] x) * (W13[:2048] x))
 // where x is the token's hidden state, W13 and W2 the expert's weights, each fp8 times the scale of its block of 128.
 //
@@ -44,7 +44,7 @@ constexpr int kRows = kBlock;  // rows of weights in a block, one for each threa
 
 static_assert(kHidden % kBlock == 0 && kInter % kBlock == 0, "blocks of the scales are whole");
 
-// What the kernels of one pass hand to one another. A pair is t * 8 + rank, with t counted from the pass's first token.
+// Intermediate results of the kernels of one pass. A pair is t * 8 + rank, with t counted from the pass's first token.
 struct Pass {
   int32_t* count;      // (32) pairs of each local expert
   int32_t* list;       // (32, 512) the pairs; a token has an expert once, so 512 are enough

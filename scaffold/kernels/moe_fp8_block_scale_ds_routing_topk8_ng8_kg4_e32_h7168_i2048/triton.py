@@ -121,9 +121,9 @@ def kernel(routing_logits, routing_bias, hidden_states, hidden_states_scale, gem
         count = min(CHUNK, tokens - first)
         chosen, weights = route(routing_logits[first : first + count], routing_bias, routed_scaling_factor)
         local = chosen.flatten() - local_expert_offset
-        local = torch.where((local >= 0) & (local < LOCAL), local, LOCAL)  # those of other ranks come last
+        local = torch.where((local >= 0) & (local < LOCAL), local, LOCAL)  # pairs of other ranks come last
         local, pairs = torch.sort(local, stable=True)
-        ends = torch.searchsorted(local, bounds)  # pairs[ends[e]:ends[e + 1]] are those of expert e
+        ends = torch.searchsorted(local, bounds)  # pairs[ends[e]:ends[e + 1]] belong to expert e
         activation = torch.empty(count * TOPK, INTER, dtype=torch.float32, device=device)
         sums = torch.zeros(count, HIDDEN, dtype=torch.float32, device=device)
         tiles = triton.cdiv(count, BLOCK_M)  # a token has an expert once

@@ -115,7 +115,7 @@ __device__ __forceinline__ void mma_tf32(float (&d)[4], const float (&a)[4], flo
         "r"(__float_as_uint(b0)), "r"(__float_as_uint(b1)));
 }
 
-// The part of x that tf32 has; what is left of it is exact in float32.
+// x truncated to tf32; the remainder is exact in float32.
 __device__ __forceinline__ float coarse(float x) { return __uint_as_float(__float_as_uint(x) & 0xffffe000u); }
 
 // d += a b^T in three products of parts: a as the result of a product, b as the lane's two numbers of one.
@@ -447,7 +447,7 @@ __global__ void __launch_bounds__(kMaxWarps * 32) decode_kernel(const __grid_con
   }
   const float qk0 = kShared ? kk[0] : kk[2], qk1 = kShared ? kk[1] : kk[3];
 
-  // What each of the 8 columns of a product is multiplied by: 1 / |k|, scale / |q|.
+  // The factors of the 8 columns of a product: 1 / |k|, scale / |q|.
   const auto factor = [&](const float (&squares)[4], int n) {  // of column n, whose square is on the diagonal
     const float square = __shfl_sync(kAll, g % 2 == 0 ? squares[0] : squares[1], 4 * n + n / 2);
     return x.l2norm ? rsqrtf(square + 1e-6f) : 1.0f;
@@ -481,7 +481,7 @@ __global__ void __launch_bounds__(kMaxWarps * 32) decode_kernel(const __grid_con
   const float beta_row = __shfl_sync(kAll, gate.beta, tr), beta0 = __shfl_sync(kAll, gate.beta, tc),
               beta1 = __shfl_sync(kAll, gate.beta, tc + 1);
 
-  // M, column by column; each lane makes those of its two tokens whole and keeps row tr.
+  // M, column by column: each lane computes the complete columns of its two tokens and keeps row tr.
   const float a0 = beta_row * between0 * f_row * f0 * kk[0], a1 = beta_row * between1 * f_row * f1 * kk[1];
   float m0[kTokens], m1[kTokens], inverse0 = 0.0f, inverse1 = 0.0f;
 #pragma unroll

@@ -5,7 +5,7 @@
 //
 // Shapes: q, k (B, T, HQ, 128); v, output (B, T, HV, 128); a, b (B, T, HV); A_log, dt_bias (HV); states (slots, HV, 128, 128),
 // as (v, k) or, with v last, as (k, v). q, k, v, a, b, output bfloat16; A_log, dt_bias float32; states float32 or bfloat16; all
-// arithmetic float32. Slots of a pool may lie apart, by a multiple of 16 bytes. scale None or 0 means 1/sqrt(128).
+// arithmetic float32. The stride of a pool's slots is a multiple of 16 bytes. scale None or 0 means 1/sqrt(128).
 //
 // A read slot below 0 is padding: its output is 0, and no state is read or written for it, whatever its other slots. A write
 // slot below 0 is not written. Two rows that write one slot leave it undefined.
@@ -85,7 +85,7 @@ const void* indices(const char* name, const Optional<TensorView>& t, std::initia
   return pointer<const void>(name, t.value(), shape);
 }
 
-// Everything that a call may say. The state's dtype is that of state, or of new_state.
+// All arguments of a call. state, or else new_state, has the state's dtype.
 struct Call {
   TensorView q, k, v;
   Optional<TensorView> state;
@@ -193,7 +193,7 @@ void decode_v_last(TensorView q, TensorView k, TensorView v, Optional<TensorView
   run({q, k, v, state, a_log, a, dt_bias, b, scale, output, new_state, {}, {}, {}, {}, false, true});
 }
 
-// Tokens on a pool that stays as it is: the state after each of them is stored by row, or none is.
+// Tokens on an unchanged pool. The state after each token is stored by row, or not at all.
 void verify(TensorView q, TensorView k, TensorView v, TensorView pool, TensorView read, TensorView a_log, TensorView a,
             TensorView dt_bias, TensorView b, Optional<double> scale, TensorView output, TensorView token_states) {
   run({q, k, v, pool, a_log, a, dt_bias, b, scale, output, {}, token_states, read, {}, {}, true});

@@ -1,7 +1,7 @@
-// One token for each row of the batch, k last: few instructions between the load of the state and its store, which is what
-// counts with small batches, and whole rows to an access, which is what counts with large ones.
+// One token for each row of the batch, k last. Small batches need few instructions between the load and the store of the
+// state; large ones need accesses of whole rows.
 //
-// A row of the state belongs to kLanes lanes, each with vectors of 16 bytes that lie 16 * kLanes bytes apart; a lane has kRowsEach
+// A row of the state belongs to kLanes lanes, each with vectors of 16 bytes, 16 * kLanes bytes apart; a lane has kRowsEach
 // rows, and a warp needs no other warp. S k, S q, k.q, k.k and q.q are reduced together, so that no output waits for S'.
 #pragma once
 
