@@ -75,7 +75,7 @@ func TestScripts(t *testing.T) {
 	if err := vgputest.Library(); err != nil {
 		t.Fatal(err)
 	}
-	testscript.Run(t, testscript.Params{ContinueOnError: true, 
+	testscript.Run(t, testscript.Params{
 		Dir: "testdata/script",
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("HOME", filepath.Join(env.WorkDir, ".tmp")) // it exists

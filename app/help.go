@@ -5,6 +5,7 @@ import (
 	_ "embed"
 	"fmt"
 	"io"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -71,6 +72,51 @@ func topicNames() []string {
 
 const exitText = "Exit status: 0 done, everything passed; 1 fisub failed; 2 wrong usage or invalid input;\n3 a " +
 	"workload did not pass, or compare found B slower; 130 interrupted."
+
+// Help is wrapped at the width of the terminal.
+func init() {
+	printHelp := cli.HelpPrinter
+	cli.HelpPrinter = func(w io.Writer, templ string, data any) {
+		if !ui.IsTerminal(w) {
+			printHelp(w, templ, data)
+			return
+		}
+		var text bytes.Buffer
+		printHelp(&text, templ, data)
+		_, _ = io.WriteString(w, wrapHelp(text.String(), ui.Width(w)-1))
+	}
+}
+
+var columnGap = regexp.MustCompile(`\S\s{2,}`)
+
+// fullLine is the length from which a line of a paragraph continues on the next line.
+const fullLine = 100
+
+// wrapHelp wraps help between words at width columns. It joins the lines of a paragraph first. Continuation lines begin
+// below the last column of their line.
+func wrapHelp(text string, width int) string {
+	var joined []string
+	full := false // whether the last line continues
+	for line := range strings.SplitSeq(text, "\n") {
+		plain := strings.TrimLeft(line, " ")
+		if last := len(joined) - 1; full && plain != "" && indentOf(line) == indentOf(joined[last]) {
+			joined[last] += " " + plain
+		} else {
+			joined = append(joined, line)
+		}
+		full = len(line) >= fullLine && !columnGap.MatchString(plain)
+	}
+	for i, line := range joined {
+		indent := indentOf(line)
+		if gaps := columnGap.FindAllStringIndex(line, -1); len(gaps) > 0 && gaps[len(gaps)-1][1] < width/2 {
+			indent = gaps[len(gaps)-1][1]
+		}
+		joined[i] = ui.Wrap(line, indent, width)
+	}
+	return strings.Join(joined, "\n")
+}
+
+func indentOf(line string) int { return len(line) - len(strings.TrimLeft(line, " ")) }
 
 func (a *app) helpCommand() *cli.Command {
 	return &cli.Command{

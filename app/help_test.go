@@ -3,6 +3,7 @@ package app
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -11,12 +12,14 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/urfave/cli/v2"
 
 	"fisub/app/flags"
 	"fisub/docs"
 	"fisub/internal/longtest"
+	"fisub/internal/ui"
 	"fisub/remote/providers"
 	"fisub/scaffold"
 )
@@ -274,7 +277,8 @@ func exampleFolder(t *testing.T) (bash func(args ...string) *exec.Cmd) {
 			t.Fatal(err)
 		}
 	}
-	env := append(os.Environ(), "FISUB_CACHE="+newCache(t), "FIB_DATASET_PATH=", "GIT_AUTHOR_NAME=me", "GIT_COMMITTER_NAME=me",
+	env := append(os.Environ(), "FISUB_CACHE="+newCache(t), "FIB_DATASET_PATH=", "GIT_AUTHOR_NAME=me",
+		"GIT_COMMITTER_NAME=me",
 		"GIT_AUTHOR_EMAIL=me@example.com", "GIT_COMMITTER_EMAIL=me@example.com")
 	bash = func(args ...string) *exec.Cmd {
 		cmd := exec.Command("bash", args...)
@@ -327,5 +331,38 @@ func TestTopics(t *testing.T) {
 				t.Errorf("%s: %v", topic.Name, err)
 			}
 		}
+	}
+}
+
+// Each flag's usage and each command's usage fits on one line of help: at most 80 characters, without a full stop.
+func TestUsageLength(t *testing.T) {
+	a := &app{term: &ui.Terminal{Out: io.Discard, Err: io.Discard}}
+	check := func(place, usage string) {
+		usage = strings.ReplaceAll(usage, "`", "")
+		if n := utf8.RuneCountInString(usage); n > 80 || n == 0 || strings.HasSuffix(usage, ".") {
+			t.Errorf("%s: %d characters: %s", place, n, usage)
+		}
+	}
+	for _, c := range allCommands(a.cli().Commands) {
+		check(c.HelpName+" "+c.Name, c.Usage)
+		for _, f := range c.Flags {
+			if v, ok := f.(cli.VisibleFlag); ok && v.IsVisible() {
+				check(c.Name+" --"+f.Names()[0], f.(cli.DocGenerationFlag).GetUsage())
+			}
+		}
+	}
+}
+
+// On a narrow terminal, paragraphs are reflowed, and flags keep their columns.
+func TestWrapHelp(t *testing.T) {
+	long := strings.Repeat("word ", 21) + "end"
+	const flag = "   --set SET   run the workloads of SET of the contest"
+	got := wrapHelp("NAME:\n   "+long+"\n   of it.\n\n   fisub a\n   fisub b\n\n"+flag, 40)
+	want := "NAME:\n   " + strings.Repeat("word ", 6) + "word\n   " + strings.Repeat("word ", 6) + "word\n   " +
+		strings.Repeat("word ",
+			6) + "word\n   end of it.\n\n   fisub a\n   fisub b\n\n   --set SET   run the workloads of SET\n" +
+		"               of the contest"
+	if got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 }

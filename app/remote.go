@@ -59,8 +59,7 @@ func (a *app) remoteCommand() *cli.Command {
 		Name:  "remote",
 		Usage: "run the submission's workloads on hosts with GPUs",
 		Flags: append([]cli.Flag{
-			stringFlag(&o.jobs.GPU, "gpu", "`GPU` of the hosts: "+strings.Join(bundle.GPUs(),
-				", ")+", or none for the virtual GPU", "the table's"),
+			stringFlag(&o.jobs.GPU, "gpu", "`GPU` of the hosts, such as b200; none is the virtual GPU", "the table's"),
 			onFlag(&o.on), hostFlag(&o.on),
 			countFlag(&o.jobs.Shards, "shards", "split the workloads over at most `N` places", "all places of the tables"),
 			yesFlag(&o.yes),

@@ -46,7 +46,7 @@ func TestWrap(t *testing.T) {
 		{"ok  at /a/path/that/is/long", "ok  at\n    /a/path/that/is/\n    long"},
 		{"ok  " + strings.Repeat("é", 20), "ok  " + strings.Repeat("é", 16) + "\n    éééé"},
 	} {
-		if got := wrap(tc.text, 4, 20); got != tc.want {
+		if got := Wrap(tc.text, 4, 20); got != tc.want {
 			t.Errorf("got\n%s\nwant\n%s", got, tc.want)
 		}
 	}

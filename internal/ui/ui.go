@@ -778,10 +778,12 @@ func (t *Terminal) Fit(text string, indent int) string {
 	if !IsTerminal(t.Out) {
 		return text
 	}
-	return wrap(text, indent, Width(t.Out)-1)
+	return Wrap(text, indent, Width(t.Out)-1)
 }
 
-func wrap(text string, indent, width int) string {
+// Wrap breaks the lines of text at width columns, between words or after a slash in long words. Continuation lines are
+// indented.
+func Wrap(text string, indent, width int) string {
 	var lines []string
 	for line := range strings.SplitSeq(text, "\n") {
 		rest := []rune(line)
