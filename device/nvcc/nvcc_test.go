@@ -328,7 +328,7 @@ func TestBuild(t *testing.T) {
 	changed := solution("kernel.cu", simple+"// changed")
 	changed.Name = "elsewhere"
 	if _, err := Prebuilt(dir, changed, "sm_90"); !errors.As(err, &mismatch) ||
-		err.Error() != "no kernel of elsewhere for sm_90 in the bundle; only of other solutions" {
+		err.Error() != "no kernel of elsewhere for sm_90 in the bundle, only of other solutions" {
 		t.Errorf("Prebuilt of another solution: got %v, want a *MismatchError that names it", err)
 	}
 

@@ -468,7 +468,7 @@ func TestFaults(t *testing.T) {
 		{"mbarrier that lacks bytes", "@!%p1 bra $wait; mbarrier.init.shared.b64 [%r2+16], 1; " +
 			"mbarrier.arrive.expect_tx.shared.b64 _, [%r2+16], 64; $wait: bar.sync 0; " +
 			"$again: mbarrier.try_wait.parity.shared.b64 %p2, [%r2+16], 0; @!%p2 bra $again;",
-			"deadlock: 64 threads wait forever, this one for phase 0 of the mbarrier at byte 16 of shared memory (s+16), " +
+			"deadlock: 64 threads wait forever, this one for phase 0 of the mbarrier at byte 16 of shared memory (s+16); " +
 				"still missing: 0 of 1 arrivals and 64 bytes"},
 		{"mbarrier that nobody arrives at", "@!%p1 bra $wait; mbarrier.init.shared.b64 [%r2+16], 2; " +
 			"mbarrier.arrive.shared.b64 %rd2, [%r2+16]; $wait: bar.sync 0; " +
@@ -483,7 +483,7 @@ func TestFaults(t *testing.T) {
 		{"register that some lanes write", "@%p1 mov.u32 %r4, 1; mov.u32 %r5, %r4; .loc 1 42 3 st.global.u32 [%rd1], %r5;",
 			"thread (0,0,0): st.global.u32 reads an unwritten register"},
 		{"lane outside its mask", "mov.u32 %r3, 0xffff; setp.le.u32 %p2, %r1, 16; @!%p2 bra $skip; bar.warp.sync %r3; $skip:",
-			"thread (16,0,0): bar.warp.sync with member mask 0xffff, which excludes the that executes it"},
+			"thread (16,0,0): bar.warp.sync with member mask 0xffff, which excludes the executing lane"},
 		{"free of what was not allocated", ".param .b64 a; st.param.b64 [a], %rd1; call free, (a);", "which malloc did not return"},
 		{"mbarrier", "mbarrier.init.shared.b64 [%r2], 1; mbarrier.arrive.shared.b64 _, [%r2], 5;", "5 arrivals at an mbarrier"},
 		{"no function", "p: .callprototype _ _; mov.u64 %rd2, 64; call %rd2, p;", "which is not a function"},
