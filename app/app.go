@@ -20,6 +20,7 @@ import (
 
 	"fisub/app/flags"
 	"fisub/app/outcome"
+	"fisub/bench/runs"
 	"fisub/device"
 	"fisub/device/cuda"
 	"fisub/device/vgpu"
@@ -30,6 +31,7 @@ import (
 	"fisub/internal/ui"
 	"fisub/internal/usage"
 	"fisub/project"
+	"fisub/workloads"
 )
 
 // Version is printed by `fisub --version` and recorded in run.json.
@@ -124,10 +126,20 @@ func (a *app) end(status int) error {
 	}
 	if a.runID != "" {
 		if r, err := a.ReadRun(a.runID); err == nil {
-			a.final.Of(r)
+			a.final.Of(r, a.inContest(r))
 		}
 	}
 	return a.final.Write(a.stdout, status)
+}
+
+// inContest reports whether the definition of a run has the contest's workload set.
+func (a *app) inContest(r *runs.Run) bool {
+	data, err := a.OpenDataset()
+	if err != nil || r.Run == nil {
+		return false
+	}
+	ws, err := data.Workloads(r.Run.Definition, workloads.ContestSet)
+	return err == nil && len(ws) > 0
 }
 
 // endSignals returns the signals that end a command cleanly. It includes SIGHUP, unless that is ignored as under
@@ -243,7 +255,7 @@ func (a *app) finish(commands []*cli.Command, before string) {
 			}
 		}
 		checked := flags.Checked(c, func(ctx *cli.Context) error {
-			if err := a.ends(words); err != nil {
+			if err := a.checkFinal(words); err != nil {
 				return err
 			}
 			return action(ctx)
@@ -261,8 +273,8 @@ func (a *app) finish(commands []*cli.Command, before string) {
 // withFinal lists the commands that support --json=final.
 var withFinal = []string{"check", "local", "remote", "remote attach", "compare", "runs show"}
 
-// ends rejects --json=final for other commands. Their --json already prints a single object or list.
-func (a *app) ends(words string) error {
+// checkFinal rejects --json=final for other commands. Their --json already prints a single object or list.
+func (a *app) checkFinal(words string) error {
 	if a.final == nil || slices.Contains(withFinal, words) {
 		return nil
 	}

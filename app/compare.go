@@ -80,7 +80,7 @@ func (a *app) compare(ctx context.Context, o compareOptions) error {
 		if err != nil {
 			return err
 		}
-		best, err := h.BestBeside(o.args[0])
+		best, err := h.BestOther(o.args[0])
 		if err != nil {
 			return err
 		}
@@ -316,8 +316,8 @@ func (a *app) remoteSides(ctx context.Context, o compareOptions, sources []*proj
 				"with --on")
 	}
 	o.Baseline, o.jobs.Shards = "none", 1
-	return a.send(ctx, errand{s: sources[0].Submission, how: o.Options, where: o.jobs, on: o.on, yes: o.yes,
-		answer: func(plan *dispatch.Plan, _ string) (answer, error) { return a.newComparison(plan, threshold, o.failOn) },
+	return a.send(ctx, sendRequest{s: sources[0].Submission, how: o.Options, where: o.jobs, on: o.on, yes: o.yes,
+		jobOutput: func(plan *dispatch.Plan, _ string) (answer, error) { return a.newComparison(plan, threshold, o.failOn) },
 		change: func(u *setup.Setup, order *order) error {
 			u.Profile = u.Profile.InTurn(sources[0].Definition)
 			order.Plan.Tool, order.Spec.Command = "compare", "compare"

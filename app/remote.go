@@ -85,24 +85,24 @@ func (a *app) remote(ctx context.Context, o remoteOptions) error {
 	if err != nil {
 		return err
 	}
-	return a.send(ctx, errand{s: s, how: o.Options, where: o.jobs, on: o.on, yes: o.yes, dryRun: o.dryRun,
+	return a.send(ctx, sendRequest{s: s, how: o.Options, where: o.jobs, on: o.on, yes: o.yes, dryRun: o.dryRun,
 		detach: o.detach})
 }
 
-// An errand is a run, or the job of another command, for remote hosts.
-type errand struct {
+// An sendRequest is a run, or the job of another command, for remote hosts.
+type sendRequest struct {
 	s                   *project.Submission
 	how                 setup.Options
 	where               hostOptions
 	on                  string
 	yes, dryRun, detach bool
 	change              func(*setup.Setup, *order) error             // adjusts the setup and the order; may be nil
-	answer              func(*dispatch.Plan, string) (answer, error) // nil: app.answer
+	jobOutput              func(*dispatch.Plan, string) (answer, error) // nil: app.answer
 }
 
-// send prepares an errand, asks for confirmation, and runs it to its end. It removes the run folder if no host has
+// send prepares a request, asks for confirmation, and runs it to its end. It removes the run folder if no host has
 // taken a job.
-func (a *app) send(ctx context.Context, o errand) (err error) {
+func (a *app) send(ctx context.Context, o sendRequest) (err error) {
 	tables, err := a.Tables()
 	if err != nil {
 		return err
@@ -189,10 +189,10 @@ func (a *app) send(ctx context.Context, o errand) (err error) {
 	kept = true
 	d := &dispatch.Dispatcher{Plan: plan, Folder: folder.Path(), Providers: h.open, Files: b.Files,
 		Follow: dispatch.Follow{Detach: o.detach}}
-	if o.answer == nil {
-		o.answer = a.answer
+	if o.jobOutput == nil {
+		o.jobOutput = a.newJobOutput
 	}
-	said, err := o.answer(plan, folder.Path())
+	said, err := o.jobOutput(plan, folder.Path())
 	if err != nil {
 		return err
 	}
@@ -223,10 +223,10 @@ func (a *app) remoteResume(ctx context.Context, o remoteOptions, given []string)
 		return err
 	}
 	defer folder.Close()
-	lacking := dispatch.Lacking(plan, old)
+	lacking := dispatch.MissingVerdicts(plan, old)
 	if len(lacking) == 0 {
 		a.term.Note("run %s: every workload has a verdict", plan.Run.ID)
-		return a.told(plan, old)
+		return a.showEnded(plan, old)
 	}
 	tables, err := a.Tables()
 	if err != nil {
@@ -261,7 +261,7 @@ func (a *app) remoteResume(ctx context.Context, o remoteOptions, given []string)
 	} else if n > 0 {
 		a.term.Note("%s may have results that are not in the run yet; fetching them first", plain.Count(n, "job"))
 	}
-	if err := again(plan, o.jobs, len(lacking), h); err != nil {
+	if err := prepareResume(plan, o.jobs, len(lacking), h); err != nil {
 		return err
 	}
 	a.term.Note("resumed    %s: %d of %s have no verdict", plan.Run.ID, len(lacking),
@@ -272,7 +272,7 @@ func (a *app) remoteResume(ctx context.Context, o remoteOptions, given []string)
 	if err := dispatch.Unmark(folder.Path()); err != nil {
 		return err
 	}
-	said, err := a.answer(plan, folder.Path())
+	said, err := a.newJobOutput(plan, folder.Path())
 	if err != nil {
 		return err
 	}
@@ -385,8 +385,8 @@ type answer interface {
 	end(failed bool, err error) error // err: why there is no result; returns the error for the exit status
 }
 
-// answer returns the answer for the plan's job, or nil for an ordinary run.
-func (a *app) answer(plan *dispatch.Plan, folder string) (answer, error) {
+// newJobOutput returns the newJobOutput for the plan's job, or nil for an ordinary run.
+func (a *app) newJobOutput(plan *dispatch.Plan, folder string) (answer, error) {
 	switch {
 	case len(plan.Sides) > 0:
 		return a.newComparison(plan, compare.Threshold, "")

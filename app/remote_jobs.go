@@ -85,8 +85,8 @@ func (a *app) remoteAttach(ctx context.Context, arg string) error {
 		return err
 	}
 	defer folder.Close()
-	if plan.Done && len(dispatch.Lacking(plan, old)) == 0 {
-		return a.told(plan, old)
+	if plan.Done && len(dispatch.MissingVerdicts(plan, old)) == 0 {
+		return a.showEnded(plan, old)
 	}
 	files, err := filesOf(ctx, folder.Path(), plan)
 	if err != nil {
@@ -95,7 +95,7 @@ func (a *app) remoteAttach(ctx context.Context, arg string) error {
 	open, err := a.openPlan(plan)
 	if err != nil {
 		if plan.Done {
-			err = a.told(plan, old)
+			err = a.showEnded(plan, old)
 		}
 		return err
 	}
@@ -106,7 +106,7 @@ func (a *app) remoteAttach(ctx context.Context, arg string) error {
 		if err := a.cancel(ctx, d); err != nil {
 			return err
 		}
-		return a.told(plan, old)
+		return a.showEnded(plan, old)
 	}
 	if _, err := d.Reopen(ctx); err != nil {
 		text, hint := usage.Explain(err)
@@ -114,9 +114,9 @@ func (a *app) remoteAttach(ctx context.Context, arg string) error {
 	}
 	if plan.Done {
 		a.term.Note("run the remaining workloads with: fisub remote --resume %s", plan.Run.ID)
-		return a.told(plan, old)
+		return a.showEnded(plan, old)
 	}
-	said, err := a.answer(plan, folder.Path())
+	said, err := a.newJobOutput(plan, folder.Path())
 	if err != nil {
 		return err
 	}
@@ -131,16 +131,16 @@ func recorder(folder *runs.Folder, plan *dispatch.Plan) event.Sink {
 	return folder.Record
 }
 
-// told prints the contents of a run's folder and returns the error for the exit status.
-func (a *app) told(plan *dispatch.Plan, old *runs.Run) error {
+// showEnded prints the contents of a run's folder and returns the error for the exit status.
+func (a *app) showEnded(plan *dispatch.Plan, old *runs.Run) error {
 	folder := filepath.Join(a.Root(), runs.Dir, plan.Run.ID)
-	said, err := a.answer(plan, folder)
+	said, err := a.newJobOutput(plan, folder)
 	if err != nil {
 		return err
 	}
 	if n := len(plan.Jobs); said != nil && n > 0 && plan.Jobs[n-1].Exit != nil {
 		last := plan.Jobs[n-1]
-		if err := dispatch.Said(folder, last, said.line); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := dispatch.ReplayOutput(folder, last, said.line); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 		if last.Exit.End != remote.Exited || last.Exit.Code != exitOK && last.Exit.Code != exitNotPassed {
@@ -189,8 +189,8 @@ func (a *app) remoteLs() error {
 	return nil
 }
 
-// deaf is how long the process that follows a run may take to react to a cancellation.
-const deaf = 15 * time.Second
+// followerTimeout is how long the process that follows a run may take to react to a cancellation.
+const followerTimeout = 15 * time.Second
 
 func (a *app) remoteCancel(ctx context.Context, arg string) error {
 	folder, old, plan, err := a.attached(arg)
@@ -237,7 +237,7 @@ func (a *app) cancelFollowed(ctx context.Context, plan *dispatch.Plan) error {
 		return err
 	}
 	a.term.Note("run %s is followed by %s: asking it to end the jobs", id, client)
-	for end := time.Now().Add(deaf); ; {
+	for end := time.Now().Add(followerTimeout); ; {
 		if r, _ := runs.Read(dir); r == nil || !r.Running {
 			err := a.remoteCancel(ctx, id)
 			if err != nil && a.vanished(id) {
@@ -285,7 +285,7 @@ func (a *app) cancel(ctx context.Context, d *dispatch.Dispatcher) error {
 	}
 	if r, _ := runs.Read(d.Folder); r != nil && d.Plan.Tool == "" {
 		all := len(d.Plan.Run.Workloads)
-		a.term.Note("run %s: %d of %s have a verdict", d.Plan.Run.ID, all-len(dispatch.Lacking(d.Plan, r)),
+		a.term.Note("run %s: %d of %s have a verdict", d.Plan.Run.ID, all-len(dispatch.MissingVerdicts(d.Plan, r)),
 			plain.Count(all, "workload"))
 	}
 	if len(left) > 0 {

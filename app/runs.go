@@ -180,7 +180,7 @@ func (a *app) runsShow(arg string) error {
 		return err
 	}
 	if a.final != nil {
-		a.final.Of(r)
+		a.final.Of(r, a.inContest(r))
 		return nil
 	}
 	if a.json {

@@ -259,7 +259,7 @@ func (a *app) remoteTool(
 	o.Limit, o.Timeout, o.Baseline = 1, 0, "none"
 	o.jobs.Shards = 1
 	o.jobs.Limit = time.Duration(n+1)*timeout + 5*time.Minute
-	return a.send(ctx, errand{s: s, how: o.Options, where: o.jobs, on: o.on, yes: o.yes,
+	return a.send(ctx, sendRequest{s: s, how: o.Options, where: o.jobs, on: o.on, yes: o.yes,
 		change: func(u *setup.Setup, order *order) error {
 			if u.Kind == "emu" && command == "profile" {
 				return errEmulatorTime

@@ -23,7 +23,7 @@ func of(device event.Device, rows ...runs.Row) *Outcome {
 		Run:  &event.Run{Device: device, Set: "contest", Workloads: make([]event.WorkloadRef, len(rows))},
 		Rows: rows, Done: &event.Done{}}}
 	o := new(Outcome)
-	o.Of(r)
+	o.Of(r, true)
 	return o
 }
 
@@ -60,13 +60,21 @@ func TestVerdict(t *testing.T) {
 	found.Findings = []event.Finding{{Check: "late-write"}}
 	lost := runs.Row{UUID: "b", Failed: &event.Message{Text: "no memory"}}
 	emu := event.Device{Emulated: true}
+	parameters := row("c", 1, "RUNTIME_ERROR", 0)
+	parameters.Evaluated.Detail = "TypeError: Expected 11 arguments but got 10"
+	small := new(Outcome)
+	small.Of(&runs.Run{ID: "one", Summary: runs.Summary{Run: &event.Run{Set: "default", Device: emu,
+		Workloads: make([]event.WorkloadRef, 1)}, Rows: []runs.Row{row("a", 1, "PASSED", 0)},
+		Done: &event.Done{Passed: 1}}}, true)
 	for _, c := range []struct {
 		name         string
 		o            *Outcome
 		status, next string
 	}{
 		{"passed", of(event.Device{}, row("a", 1, "PASSED", 2)), "passed", "fisub report one"},
-		{"emulated", of(emu, row("a", 1, "PASSED", 0)), "passed", "fisub local --device cuda"},
+		{"emulated", of(emu, row("a", 1, "PASSED", 0)), "passed", "fisub remote --gpu b200 --set contest"},
+		{"emulated, a small set", small, "passed", "fisub local --device emu --set contest"},
+		{"wrong parameters", of(emu, parameters), "not passed", "fisub check"},
 		{"findings", of(emu, found), "findings", "fisub runs show one"},
 		{"fault", of(emu, found, fault), "not passed", "fisub sanitize --device emu --set contest --workload 96825aea"},
 		{"lost", of(emu, found, lost), "no verdict", "fisub local --resume one"},
@@ -81,7 +89,7 @@ func TestVerdict(t *testing.T) {
 	spent := &runs.Run{ID: "one", Summary: runs.Summary{Run: &event.Run{Workloads: make([]event.WorkloadRef, 3)},
 		Rows: []runs.Row{row("a", 1, "PASSED", 2)}, Done: &event.Done{Passed: 1, Missing: 2, Left: 2}}}
 	o := new(Outcome)
-	if o.Of(spent); o.Status != "passed" || o.Run.Left != 2 || o.Run.Missing != 0 || o.Next != "fisub local --resume one" {
+	if o.Of(spent, true); o.Status != "passed" || o.Run.Left != 2 || o.Run.Missing != 0 || o.Next != "fisub local --resume one" {
 		t.Errorf("a budget that was spent: got %q, %+v, next %q", o.Status, o.Run, o.Next)
 	}
 	if f := of(emu, lost).Fault; f == nil || f.Text != "no memory" {

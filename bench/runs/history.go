@@ -172,8 +172,8 @@ func (h *History) Best() (*Brief, error) {
 	return best(family), nil
 }
 
-// BestBeside returns the best run of other sources that is comparable with the run with the id arg.
-func (h *History) BestBeside(arg string) (*Brief, error) {
+// BestOther returns the best run of other sources that is comparable with the run with the id arg.
+func (h *History) BestOther(arg string) (*Brief, error) {
 	run, family, err := h.family(arg)
 	if err != nil {
 		return nil, err

@@ -104,17 +104,17 @@ func TestHistory(t *testing.T) {
 			t.Errorf("got %s, want %s", got, want)
 		}
 	}
-	if b, err := history().BestBeside("20260103"); err != nil || b.ID != "20260102-1" {
+	if b, err := history().BestOther("20260103"); err != nil || b.ID != "20260102-1" {
 		t.Errorf("beside aaa: got %v, %v", b, err)
 	}
-	if b, err := history().BestBeside("20260102"); err != nil || b.ID != "20260101-1" {
+	if b, err := history().BestOther("20260102"); err != nil || b.ID != "20260101-1" {
 		t.Errorf("beside bbb: got %v, %v", b, err)
 	}
-	_, err = history().BestBeside("20260105")
+	_, err = history().BestOther("20260105")
 	if err == nil || !strings.Contains(err.Error(), "no comparable run of other sources") {
 		t.Errorf("alone: got %v", err)
 	}
-	if _, err = history().BestBeside("20260104"); err == nil || !strings.Contains(err.Error(), "no best run") {
+	if _, err = history().BestOther("20260104"); err == nil || !strings.Contains(err.Error(), "no best run") {
 		t.Errorf("a run that failed: got %v", err)
 	}
 

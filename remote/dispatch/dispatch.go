@@ -161,8 +161,8 @@ func (d *Dispatcher) Reopen(ctx context.Context) (n int, err error) {
 	return n, errors.Join(faults...)
 }
 
-// Said passes the recorded lines of a tool's job to line.
-func Said(folder string, j *JobRecord, line func(j *JobRecord, text []byte) error) error {
+// ReplayOutput passes the recorded lines of a tool's job to line.
+func ReplayOutput(folder string, j *JobRecord, line func(j *JobRecord, text []byte) error) error {
 	f, err := os.Open(filepath.Join(folder, streamOf(j.ID)))
 	if err != nil {
 		return err

@@ -61,7 +61,7 @@ func Describe(dir string) (l Listing, err error) {
 	if r != nil {
 		l.Passed, _ = r.Passed()
 	}
-	lacks := len(Lacking(plan, r)) > 0
+	lacks := len(MissingVerdicts(plan, r)) > 0
 	switch {
 	case r != nil && r.Running:
 		l.State = "running"
@@ -80,8 +80,8 @@ func Describe(dir string) (l Listing, err error) {
 	return l, nil
 }
 
-// Lacking returns the workloads without a verdict, or all workloads of a tool that has not ended. r may be nil.
-func Lacking(plan *Plan, r *runs.Run) (uuids []string) {
+// MissingVerdicts returns the workloads without a verdict, or all workloads of a tool that has not ended. r may be nil.
+func MissingVerdicts(plan *Plan, r *runs.Run) (uuids []string) {
 	if plan.Tool != "" && plan.Done {
 		return nil
 	}
@@ -240,7 +240,7 @@ func owners(root string) (all []owner, err error) {
 		o := owner{plan: plan}
 		r, _ := runs.Read(dir)
 		if o.running = r != nil && r.Running; !Marked(dir) {
-			o.lacking = Lacking(plan, r)
+			o.lacking = MissingVerdicts(plan, r)
 		}
 		all = append(all, o)
 	}
@@ -338,7 +338,7 @@ func (f *follower) live(ctx context.Context, dir string, plan *Plan, open map[st
 		case !watched:
 			f.over[j.ID] = false
 			f.group.Go(func() {
-				_, err := open[j.Place.Table].Wait(ctx, *j.Handle, 0, nobody{})
+				_, err := open[j.Place.Table].Wait(ctx, *j.Handle, 0, ignoreWatcher{})
 				f.mu.Lock()
 				defer f.mu.Unlock()
 				if f.over[j.ID] = true; err != nil {
@@ -351,11 +351,11 @@ func (f *follower) live(ctx context.Context, dir string, plan *Plan, open map[st
 	return live
 }
 
-// nobody is a Watcher that ignores everything.
-type nobody struct{}
+// ignoreWatcher is a Watcher that ignores everything.
+type ignoreWatcher struct{}
 
-func (nobody) Write(p []byte) (int, error) { return len(p), nil }
-func (nobody) State(remote.Stage)          {}
+func (ignoreWatcher) Write(p []byte) (int, error) { return len(p), nil }
+func (ignoreWatcher) State(remote.Stage)          {}
 
 // logOf returns the log of a job so far, from the run folder dir, or copied from the job's host to temp.
 func logOf(ctx context.Context, dir, temp string, open map[string]remote.Provider, j *JobRecord) (string, error) {

@@ -73,7 +73,7 @@ T* checked(const char* name, TensorView t, DLDataType dtype, std::initializer_li
   return pointer<T>(name, t, shape);
 }
 
-// Indices of int32 or int64, of which wide tells.
+// Indices of int32 or, if wide, int64.
 const void* indices(const char* name, const Optional<TensorView>& t, std::initializer_list<int64_t> shape, bool* wide) {
   if (!t.has_value()) {
     return nullptr;
