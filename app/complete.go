@@ -370,8 +370,7 @@ func (l *line) runs() (found []candidate) {
 		if i < 50 { // each needs a file to be read
 			if run, err := runs.Header(filepath.Join(l.Root(), runs.Dir, id)); err == nil {
 				what = fmt.Sprintf("%s %s, %s on %s", run.Solution, plain.Short(run.ContentHash),
-					plain.Count(len(run.Workloads),
-						"workload"), run.Device.Name)
+					plain.Count(len(run.Workloads), "workload"), run.Device.Name)
 			}
 		}
 		found = append(found, candidate{id, what})
@@ -404,8 +403,7 @@ func (l *line) gitRemotes() []candidate {
 // devices lists the GPUs by their device files: opening a device would take too long.
 func devices() []candidate {
 	found := []candidate{{"auto", "the first GPU, else the virtual GPU"}, {"emu", "the virtual GPU; measures nothing"},
-		{"cuda",
-			"the first GPU"}}
+		{"cuda", "the first GPU"}}
 	nodes, _ := fs.Glob(os.DirFS("/dev"), "nvidia[0-9]*")
 	for _, node := range nodes {
 		found = append(found, candidate{"cuda:" + strings.TrimPrefix(node, "nvidia"), "a GPU"})

@@ -102,8 +102,7 @@ func (a *app) init(ctx context.Context, o initOptions) error {
 	}
 	p, err := scaffold.New(opts)
 	if errors.Is(err, scaffold.ErrNoKernel) {
-		return usage.Errorf("start from the config.toml of another submission and the definition's reference", "%w",
-			err)
+		return usage.Errorf("start from the config.toml of another submission and the definition's reference", "%w", err)
 	}
 	if err != nil {
 		return usage.Invalid(err)

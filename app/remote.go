@@ -97,7 +97,7 @@ type sendRequest struct {
 	on                  string
 	yes, dryRun, detach bool
 	change              func(*setup.Setup, *order) error             // adjusts the setup and the order; may be nil
-	jobOutput              func(*dispatch.Plan, string) (answer, error) // nil: app.answer
+	jobOutput           func(*dispatch.Plan, string) (answer, error) // nil: app.answer
 }
 
 // send prepares a request, asks for confirmation, and runs it to its end. It removes the run folder if no host has

@@ -60,8 +60,7 @@ func (w *reportFile) Text() string { return plain.Line(w.File) + "\n" }
 func (a *app) report(o reportOptions) error {
 	toStdout := o.out != nil && *o.out == "-"
 	if a.json && toStdout {
-		return usage.Errorf("use a file, or omit --json",
-			"-o - and --json would both write to stdout")
+		return usage.Errorf("use a file, or omit --json", "-o - and --json would both write to stdout")
 	}
 	write, ok := map[string]func(*report.Report, io.Writer) error{
 		"html": (*report.Report).HTML, "md": (*report.Report).Markdown}[o.format]

@@ -249,8 +249,7 @@ func (a *attempt) blame(err error) (verdict, error) {
 	switch {
 	case errors.Is(err, context.DeadlineExceeded) && a.process.info.Emulated:
 		a.timeouts++
-		text := fmt.Sprintf("timeout on the virtual GPU after %g seconds",
-			a.shared.Profile.Timeout.Seconds())
+		text := fmt.Sprintf("timeout on the virtual GPU after %g seconds", a.shared.Profile.Timeout.Seconds())
 		return verdict{}, &worker.Error{Kind: worker.Lacking, Text: text}
 	case errors.Is(err, context.DeadlineExceeded):
 		return verdict{status: trace.Timeout, detail: fmt.Sprintf("Evaluation timeout after %g seconds for solution %s",

@@ -31,8 +31,7 @@ func evaluatorOf(def *trace.Definition) (evaluator, error) {
 	const attention = "dsa_sparse_attention_h16_ckv512_kpe64_topk2048_"
 	switch {
 	case def.OpType == "sampling":
-		return 0, fmt.Errorf("definition %s: op type %q: fisub cannot judge random outputs",
-			def.Name, def.OpType)
+		return 0, fmt.Errorf("definition %s: op type %q: fisub cannot judge random outputs", def.Name, def.OpType)
 	case judgeable(def) != nil:
 		return 0, judgeable(def)
 	case strings.Contains(def.Name, "moe_fp8_block_scale"):

@@ -32,10 +32,9 @@ func Serve(ctx context.Context, root, version string, call Call, in io.Reader, o
 		return list("init", ".", "--json").flag("definition", in.Definition).flag("language", in.Language).
 			flag("author", in.Author).flag("name", in.Name)
 	})
-	add(s, "check", "check the submission without running it; needs no GPU",
-		func(in checkInput) words {
-			return list("check", "--json=final").flag("arch", in.Arch).yes("strict", in.Strict)
-		})
+	add(s, "check", "check the submission without running it; needs no GPU", func(in checkInput) words {
+		return list("check", "--json=final").flag("arch", in.Arch).yes("strict", in.Strict)
+	})
 	add(s, "local", "run workloads on this machine's GPU, or on the virtual GPU, which judges but does not time",
 		func(in localInput) words {
 			return in.flags(list("local", "--json=final")).flag("baseline", in.Baseline).flag("resume", in.Resume).

@@ -53,8 +53,7 @@ func (p *Project) OpenDataset() (*workloads.Dataset, error) {
 	if p.Dataset != "" {
 		dir = p.Path(p.Dataset)
 	} else if _, err := os.Stat(dir); dir != "" && err != nil {
-		return nil, usage.Errorf("set it to a dataset, or unset it to use the embedded one",
-			"FIB_DATASET_PATH: %w", err)
+		return nil, usage.Errorf("set it to a dataset, or unset it to use the embedded one", "FIB_DATASET_PATH: %w", err)
 	}
 	data, err := workloads.Open(dir, root)
 	if err == nil && len(data.Definitions()) == 0 {

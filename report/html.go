@@ -97,6 +97,11 @@ func (r *Report) HTML(w io.Writer) error {
 		}
 		view.Brief = all > most
 		view.Title = fmt.Sprintf("%d runs, %s first", len(r.Runs), r.Runs[0].Name())
+		if len(r.Comparisons) == 1 && r.Comparisons[0].Err == nil {
+			if text := SpeedText(r.Comparisons[0].Result); text != "" {
+				view.Title = text
+			}
+		}
 		view.Overview = []table{r.overview()}
 		if t := r.configurations(); len(t.Rows) > 0 {
 			view.Overview = append(view.Overview, t)

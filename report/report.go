@@ -394,6 +394,7 @@ func Conclusion(res *compare.Result) []string {
 	}
 	list := []string{fmt.Sprintf("%s: %s", plain.Count(len(res.Rows), "workload"), strings.Join(counts, ", "))}
 	if res.Ratio != nil {
+		list = append([]string{SpeedText(res)}, list...)
 		ratio, interval := RatioText(res.Ratio)
 		list = append(list, fmt.Sprintf("B/A: %s, 95 %% interval %s, geometric mean over %s, threshold %.3g %%",
 			ratio, interval, plain.Count(res.Timed, "workload"), 100*res.Threshold))
@@ -402,6 +403,25 @@ func Conclusion(res *compare.Result) []string {
 		list = append(list, fmt.Sprintf("%s: A %.3f, B %.3f", res.ScoreName, *res.ScoreA, *res.ScoreB))
 	}
 	return list
+}
+
+// SpeedText returns the speed of B relative to A with its 95 % interval, and the least one of any workload. It returns ""
+// without timings.
+func SpeedText(res *compare.Result) string {
+	if res.Ratio == nil {
+		return ""
+	}
+	text := fmt.Sprintf("B is %.2fx as fast as A (%.2f to %.2f)", 1/res.Ratio.Value, 1/res.Ratio.Hi, 1/res.Ratio.Lo)
+	slowest := 0.0 // largest ratio of a workload
+	for _, row := range res.Rows {
+		if row.Ratio != nil {
+			slowest = max(slowest, row.Ratio.Value)
+		}
+	}
+	if res.Timed > 1 && slowest > 0 {
+		text += fmt.Sprintf(", slowest workload %.2fx", 1/slowest)
+	}
+	return text
 }
 
 // untimed reports whether all workloads passed in both runs but none was timed in both.

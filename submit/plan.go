@@ -215,8 +215,7 @@ func (p *TagPlan) tested(proof *Proof, untested, findings bool) {
 	case proof.Run != nil:
 		p.add("tested", OK, "", "%s", seen)
 	case untested:
-		p.add("tested", Warning, "", "not required to pass the contest's set on a GPU; the tag will record: %s",
-			seen)
+		p.add("tested", Warning, "", "not required to pass the contest's set on a GPU; the tag will record: %s", seen)
 	case proof.Failed != "":
 		p.add("tested", Fault, hint, "%s", proof.Failed)
 	case proof.Changed != "":

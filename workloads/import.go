@@ -367,8 +367,7 @@ func expressAxes(def *trace.Definition, told func(format string, args ...any), s
 			bound = bound || slices.Contains(in.Shape, name)
 		}
 		if !bound {
-			faults = append(faults,
-				fmt.Sprintf("the axis %s is in no input's shape, so its size is unknown", name))
+			faults = append(faults, fmt.Sprintf("the axis %s is in no input's shape, so its size is unknown", name))
 		}
 		def.Axes.Set(name, trace.Axis{Description: axis.Description})
 	}

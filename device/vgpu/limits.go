@@ -94,8 +94,7 @@ func (k *Kernel) refusal(l Launch) (why string, code int) {
 	u, _ := k.usage()
 	switch {
 	case cluster > maxCluster:
-		return fmt.Sprintf("a cluster of %d blocks, more than a GPU's %d", cluster, maxCluster),
-			cudaClusterSize
+		return fmt.Sprintf("a cluster of %d blocks, more than a GPU's %d", cluster, maxCluster), cudaClusterSize
 	case cluster > portableCluster && !l.anyCluster:
 		return fmt.Sprintf("a cluster of %d blocks; more than %d need cudaFuncSetAttribute(..., "+
 				"cudaFuncAttributeNonPortableClusterSizeAllowed, 1)", cluster, portableCluster),

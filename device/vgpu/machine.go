@@ -763,8 +763,7 @@ func (m *Machine) describe(k *Kernel, f *C.vg_fault) *Fault {
 			what += ", at " + m.where(uint64(f.address))
 		}
 	case faultOutsideMask:
-		what = fmt.Sprintf("%s with member mask %#x, which excludes the executing lane", opName(in),
-			uint64(f.address))
+		what = fmt.Sprintf("%s with member mask %#x, which excludes the executing lane", opName(in), uint64(f.address))
 	case faultRegister:
 		what = fmt.Sprintf("%s reads an unwritten register: an uninitialised variable?", opName(in))
 	case faultCount:

@@ -42,8 +42,7 @@ func Judge(gpus []GPU, at int, kind string, busy bool) *Refusal {
 	var r *Refusal
 	switch {
 	case !gpu.Is(kind):
-		return refuse("set --gpu to the GPU of the host",
-			"gpu %d is %s, the job is for %s", at, gpu.Name, kind)
+		return refuse("set --gpu to the GPU of the host", "gpu %d is %s, the job is for %s", at, gpu.Name, kind)
 	case gpu.Holder != "":
 		r = refuse("wait for it; fisub remote ls lists the jobs", "gpu %d is in use by another fisub job: %s", at,
 			gpu.Holder)

@@ -94,8 +94,7 @@ func Load(folder string) (*Plan, error) {
 	}
 	p := &Plan{}
 	if err := json.Unmarshal(data, p); err != nil {
-		return nil, hint.Wrap(fmt.Errorf("%s: %w", name, err),
-			"the file is damaged: start a new run")
+		return nil, hint.Wrap(fmt.Errorf("%s: %w", name, err), "the file is damaged: start a new run")
 	}
 	if p.Version != 1 {
 		return nil, fmt.Errorf("%s: unknown version %d", name, p.Version)

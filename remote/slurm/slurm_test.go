@@ -495,8 +495,7 @@ func TestLateFiles(t *testing.T) {
 		t.Errorf("got %+v, %q", exit, w.stream.String())
 	}
 	p, h, _ = faked(t, forgotten)
-	if exit := wait(t, p, h, &watcher{}); exit.End != remote.Lost ||
-		!strings.Contains(exit.Text, "unknown to Slurm") {
+	if exit := wait(t, p, h, &watcher{}); exit.End != remote.Lost || !strings.Contains(exit.Text, "unknown to Slurm") {
 		t.Errorf("got %+v", exit)
 	}
 }
