@@ -438,7 +438,7 @@ func TestPythonOutputs(t *testing.T) {
 				bound != strings.Contains(found, "rebound-output: ") {
 				t.Errorf("%s: %s: got findings %q, bound %v", tc.name, c.name, found, bound)
 			}
-			if want := "bound the output y to the memory of x, "; i == 0 && tc.passing && tc.definition == mixDefinition &&
+			if want := "rebound output y to the memory of x "; i == 0 && tc.passing && tc.definition == mixDefinition &&
 				!strings.Contains(found, want) {
 				t.Errorf("%s: %s: got findings %q, want %q", tc.name, c.name, found, want)
 			}

@@ -160,7 +160,7 @@ func TestFakeCUPTIErrors(t *testing.T) {
 		{"subscribed", "cupti: cuptiSubscribe: CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED"},
 		{"privileges", "cupti: cuptiActivityEnable: CUPTI_ERROR_INSUFFICIENT_PRIVILEGES"},
 		{"drops", "cupti: 3 records were lost"},
-		{"zero", "cupti: a kernel was recorded without its time"},
+		{"zero", "cupti: a kernel was recorded without a time"},
 		{"backwards", "cupti: a kernel was recorded from "},
 		{"strangers", "cupti: unknown version of CUPTI's records"},
 	} {

@@ -1216,7 +1216,7 @@ class Solution:
     def change(self, inputs):
         """Replaces the contents of inputs at their present addresses."""
         if len(inputs) > len(self.inputs()):
-            raise Failure("machine", f"python: contents of {len(inputs)} inputs of {len(self.inputs())}")
+            raise Failure("machine", f"python: contents of {len(inputs)} inputs, want {len(self.inputs())}")
         for i, spec in enumerate(inputs):
             if spec is None:
                 continue

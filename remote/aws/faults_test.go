@@ -191,7 +191,7 @@ func TestWrongFile(t *testing.T) {
 	job = script(t, p, "true")
 	job.Files[0].Name = "other"
 	if _, err := p.Submit(t.Context(), job, nil); err == nil ||
-		!strings.Contains(err.Error(), "is not an executable file fisub in its bundle") {
+		!strings.Contains(err.Error(), "no executable fisub in its bundle") {
 		t.Errorf("no agent: got %v", err)
 	}
 }
