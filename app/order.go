@@ -123,7 +123,8 @@ func (a *app) openTables(names []string, gpu string) (hosts, error) {
 }
 
 // newOrder assigns the workloads of u to places.
-func (a *app) newOrder(ctx context.Context, e sendRequest, u *setup.Setup, terms dispatch.Terms, h hosts) (*order, error) {
+func (a *app) newOrder(ctx context.Context, e sendRequest, u *setup.Setup, terms dispatch.Terms, h hosts) (*order,
+	error) {
 	s, o := e.s, e.where
 	plan := &dispatch.Plan{Version: 1, Terms: terms}
 	spec := bundle.Spec{Set: u.Set, Args: []string{"--profile", u.Profile.Name, "--timer", u.Timer, "--timeout",
@@ -182,9 +183,9 @@ func (o *order) show(term *ui.Terminal, size int64) {
 	term.Note("limit      %v for each job, enforced on the host", p.Limit)
 }
 
-// prepareResume prepares a plan whose jobs have ended for another attempt at the workloads without a verdict. It uses the
-// places of the tables in h, or keeps the plan's places if h has no tables. Options that o leaves unset stay as they
-// are.
+// prepareResume prepares a plan whose jobs have ended for another attempt at the workloads without a verdict. It uses
+// the places of the tables in h, or keeps the plan's places if h has no tables. Options that o leaves unset stay
+// unchanged.
 func prepareResume(plan *dispatch.Plan, o hostOptions, lacking int, h hosts) error {
 	for _, name := range h.names {
 		if gpu := strings.ToLower(h.terms[name].GPU); gpu != "" && gpu != cmp.Or(plan.GPU, "none") {

@@ -76,7 +76,7 @@ func TestEventSchema(t *testing.T) {
 	for _, c := range []struct{ command, status, next string }{
 		{"local --device emu --limit 1", "not passed", "fisub check"},
 		{"runs show last", "not passed", "fisub check"},
-		{"runs show last~3", "passed", "fisub local --device cuda"},
+		{"runs show last~3", "passed", "fisub local --device emu --set contest"},
 		{"compare last~3 last", "slower", "fisub report "},
 		{"check --arch none", "not sound", "fisub check"},
 		{"check --arch nothing", "error", ""},

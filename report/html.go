@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"html/template"
 	"io"
+	"slices"
 	"strings"
 
 	"fisub/bench/compare"
@@ -128,6 +129,9 @@ func (r *Report) HTML(w io.Writer) error {
 	}
 	for i, c := range r.Comparisons {
 		view.Differences = append(view.Differences, c.section(i+1, r.name(c.B)+" against "+r.name(c.A), view.Brief))
+	}
+	for i, d := range view.Differences { // not twice on the page
+		view.Differences[i].Lines = slices.DeleteFunc(d.Lines, func(line string) bool { return line == view.Title })
 	}
 	return page.Execute(w, view)
 }

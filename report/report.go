@@ -405,7 +405,7 @@ func Conclusion(res *compare.Result) []string {
 	return list
 }
 
-// SpeedText returns the speed of B relative to A with its 95 % interval, and the least one of any workload. It returns ""
+// SpeedText returns the speed of B relative to A with its 95 % interval, and the least one of any workload, or ""
 // without timings.
 func SpeedText(res *compare.Result) string {
 	if res.Ratio == nil {
