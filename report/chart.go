@@ -119,7 +119,7 @@ func (r *Subject) measured(place string) (own, theirs, copied, empty series) {
 	}
 	own = series{name: "solution", class: "solution"}
 	theirs = series{name: "baseline " + baseline, class: "baseline", hollow: true}
-	copied = series{name: "roofline copy (a plain copy of as many bytes)", class: "copy"}
+	copied = series{name: "roofline copy", class: "copy"}
 	empty = series{name: "empty kernel, " + ui.Micros(r.empty()), class: "empty"}
 	for j := range r.Workloads {
 		w := &r.Workloads[j]

@@ -158,7 +158,7 @@ func TestPlaces(t *testing.T) {
 		names = append(names, l.Text)
 	}
 	want := []string{"solution on lab: gpu01 gpu 0", "solution on cloud: i-2",
-		"roofline copy (a plain copy of as many bytes) on lab: gpu01 gpu 0", "roofline copy (a plain copy of as many bytes) on cloud: i-2"}
+		"roofline copy on lab: gpu01 gpu 0", "roofline copy on cloud: i-2"}
 	if !slices.Equal(names, want) {
 		t.Errorf("legend: got %q, want %q", names, want)
 	}
