@@ -295,17 +295,35 @@ func TestBuild(t *testing.T) {
 		t.Errorf("got commands %s (%v), want %s", commands, err, want)
 	}
 
-	// The files named by Pack are enough on a machine without a toolchain, whatever their folder is called.
-	packed, err := Pack(root, o, sol, "sm_90")
+	// The files named by Pack are enough on a machine without a toolchain, whatever their folder is called, even if
+	// another toolchain has replaced the entry of the index.
+	entries, err := filepath.Glob(filepath.Join(root, "build/index/*"))
+	if err != nil || len(entries) == 0 {
+		t.Fatal(entries, err)
+	}
+	keys := map[string][]byte{}
+	for _, entry := range entries {
+		keys[entry], err = os.ReadFile(entry)
+		if err = errors.Join(err, os.WriteFile(entry, []byte("other\n"), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	packed, written, err := Pack(root, o, sol, "sm_90")
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := t.TempDir()
-	for name, path := range packed {
-		data, err := os.ReadFile(path)
-		if err != nil {
+	for entry, key := range keys {
+		if err := os.WriteFile(entry, key, 0o644); err != nil {
 			t.Fatal(err)
 		}
+	}
+	for name, path := range packed {
+		if written[name], err = os.ReadFile(path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	dir := t.TempDir()
+	for name, data := range written {
 		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755); err != nil {
 			t.Fatal(err)
 		}

@@ -48,33 +48,29 @@ func (e *MismatchError) Advice() string {
 }
 
 // Pack returns the files that a machine without a toolchain needs to run o, built from sol for arch: their names in a
-// folder for Prebuilt, mapped to their paths here. Solutions may share a folder.
-func Pack(root string, o *Object, sol *trace.Solution, arch string) (map[string]string, error) {
+// folder for Prebuilt, mapped to their paths here. Solutions may share a folder. written maps further names to their
+// content: the entry of the index, which other builds replace here.
+func Pack(root string, o *Object, sol *trace.Solution, arch string) (files map[string]string,
+	written map[string][]byte, err error) {
 	s, err := newSources(sol, arch)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	index := s.index(root)
-	key, err := os.ReadFile(index)
-	if err != nil {
-		return nil, err
-	}
-	if strings.TrimSpace(string(key)) != filepath.Base(o.Dir) {
-		return nil, fmt.Errorf("%s: another build has replaced %s", index, filepath.Base(o.Dir))
-	}
-	build := path.Join("build", filepath.Base(o.Dir))
-	files := map[string]string{path.Join("build", "index", filepath.Base(index)): index}
+	key := filepath.Base(o.Dir)
+	written = map[string][]byte{path.Join("build", "index", filepath.Base(s.index(root))): []byte(key + "\n")}
+	build := path.Join("build", key)
+	files = map[string]string{}
 	for _, name := range []string{objectFile, manifestFile, logFile, columnsFile} {
 		files[path.Join(build, name)] = filepath.Join(o.Dir, name)
 	}
 	for _, lib := range o.Libs {
 		rel, err := filepath.Rel(o.Dir, lib)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		files[path.Join(build, filepath.ToSlash(rel))] = lib
 	}
-	return files, nil
+	return files, written, nil
 }
 
 // PackTimer returns, like Pack, the files for timing with CUPTI; none if t has no libcupti.

@@ -126,9 +126,16 @@ func New(ctx context.Context, root, dir, self string, spec Spec, beside ...*trac
 		paths[otherName(i)] = file
 	}
 	if spec.Arch != "" {
-		packed, err := prebuild(ctx, root, spec.Arch, sol, beside)
+		packed, written, err := prebuild(ctx, root, spec.Arch, sol, beside)
 		if err != nil {
 			return nil, err
+		}
+		for _, name := range slices.Sorted(maps.Keys(written)) {
+			f, err := b.made("prebuilt/"+name, written[name])
+			if err != nil {
+				return nil, err
+			}
+			b.base = append(b.base, f)
 		}
 		for name, from := range packed {
 			paths["prebuilt/"+name] = from
@@ -152,17 +159,17 @@ func New(ctx context.Context, root, dir, self string, spec Spec, beside ...*trac
 	return b, nil
 }
 
-// prebuild compiles the solutions, except in Python, and returns the files of a folder of kernels.
+// prebuild compiles the solutions, except in Python, and returns the files of a folder of kernels, as nvcc.Pack does.
 func prebuild(ctx context.Context, root, arch string, sol *trace.Solution,
-	beside []*trace.Solution) (map[string]string, error) {
+	beside []*trace.Solution) (files map[string]string, written map[string][]byte, err error) {
 	tools, err := nvcc.Find(root)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	files := tools.PackTimer()
+	files, written = tools.PackTimer(), map[string][]byte{}
 	if arch == vgpu.Arch {
 		if files, err = vgpu.Pack(ctx, root, tools); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
 	var mu sync.Mutex
@@ -180,14 +187,15 @@ func prebuild(ctx context.Context, root, arch string, sol *trace.Solution,
 			if err != nil {
 				return err
 			}
-			packed, err := nvcc.Pack(root, o, s, arch)
+			packed, index, err := nvcc.Pack(root, o, s, arch)
 			mu.Lock()
 			defer mu.Unlock()
 			maps.Copy(files, packed)
+			maps.Copy(written, index)
 			return err
 		})
 	}
-	return files, g.Wait()
+	return files, written, g.Wait()
 }
 
 // otherName returns the name of a further solution in a bundle.
