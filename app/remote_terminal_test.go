@@ -233,7 +233,7 @@ func TestRemoteTerminal(t *testing.T) {
 
 			s = open("remote", "--yes")
 			s.types("\n")
-			s.sees("going on", 1)
+			s.sees("continuing", 1)
 			s.types(ctrlC)
 			s.sees(question, 2)
 			s.types("g\n")
@@ -274,7 +274,7 @@ func TestRemoteTerminal(t *testing.T) {
 				s.types(ctrlC)
 				s.sees(question, n+1)
 				s.types("g\n")
-				s.sees("going on", n+1)
+				s.sees("continuing", n+1)
 			}
 			letGo(t, work)
 			s.ends(0)

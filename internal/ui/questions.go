@@ -170,7 +170,7 @@ func (t *Terminal) Decide(signals <-chan os.Signal, over <-chan struct{}) (stop 
 				return false
 			}
 			asked = false
-			t.Note("going on")
+			t.Note("continuing")
 		}
 	}
 }
