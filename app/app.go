@@ -20,7 +20,6 @@ import (
 
 	"fisub/app/flags"
 	"fisub/app/outcome"
-	"fisub/bench/runs"
 	"fisub/device"
 	"fisub/device/cuda"
 	"fisub/device/vgpu"
@@ -126,19 +125,19 @@ func (a *app) end(status int) error {
 	}
 	if a.runID != "" {
 		if r, err := a.ReadRun(a.runID); err == nil {
-			a.final.Of(r, a.inContest(r))
+			a.final.Of(r, a.inContest)
 		}
 	}
 	return a.final.Write(a.stdout, status)
 }
 
-// inContest reports whether the definition of a run has the contest's workload set.
-func (a *app) inContest(r *runs.Run) bool {
+// inContest reports whether a definition has the contest's workload set.
+func (a *app) inContest(definition string) bool {
 	data, err := a.OpenDataset()
-	if err != nil || r.Run == nil {
+	if err != nil {
 		return false
 	}
-	ws, err := data.Workloads(r.Run.Definition, workloads.ContestSet)
+	ws, err := data.Workloads(definition, workloads.ContestSet)
 	return err == nil && len(ws) > 0
 }
 

@@ -317,7 +317,9 @@ func (a *app) remoteSides(ctx context.Context, o compareOptions, sources []*proj
 	}
 	o.Baseline, o.jobs.Shards = "none", 1
 	return a.send(ctx, sendRequest{s: sources[0].Submission, how: o.Options, where: o.jobs, on: o.on, yes: o.yes,
-		jobOutput: func(plan *dispatch.Plan, _ string) (answer, error) { return a.newComparison(plan, threshold, o.failOn) },
+		jobOutput: func(plan *dispatch.Plan, _ string) (jobOutput, error) {
+			return a.newComparison(plan, threshold, o.failOn)
+		},
 		change: func(u *setup.Setup, order *order) error {
 			u.Profile = u.Profile.InTurn(sources[0].Definition)
 			order.Plan.Tool, order.Spec.Command = "compare", "compare"

@@ -82,8 +82,7 @@ func (a *app) datasetLs(o datasetOptions) error {
 		if a.json {
 			return nil
 		}
-		fmt.Fprintln(a.stdout, a.term.Fit(plain.Line(def.Name)+"  "+plain.Line(set)+"  "+plain.Count(len(ws), "workload"),
-			4))
+		fmt.Fprintln(a.stdout, a.term.Fit(plain.Line(def.Name)+"  "+plain.Line(set)+"  "+plain.Count(len(ws), "workload"), 4))
 		for _, w := range ws {
 			if a.term.Verbose {
 				text := w.UUID + axesText(w)
@@ -141,8 +140,7 @@ type shownTensor struct {
 type shownSet struct {
 	Name      string               `json:"name"`
 	Workloads int                  `json:"workloads"`
-	Axes      trace.Map[axisRange] `json:"-"`
-	Ranges    map[string]axisRange `json:"axes"`
+	Axes      map[string]axisRange `json:"axes"`
 }
 
 type axisRange struct {
@@ -155,6 +153,21 @@ func (r axisRange) String() string {
 		return fmt.Sprint(r.Min)
 	}
 	return fmt.Sprintf("%d to %d", r.Min, r.Max)
+}
+
+// axisRanges returns the smallest and the largest size of each axis of the workloads.
+func axisRanges(ws []*trace.Workload) map[string]axisRange {
+	ranges := map[string]axisRange{}
+	for _, w := range ws {
+		for axis, n := range w.Axes.All() {
+			r, ok := ranges[axis]
+			if !ok {
+				r = axisRange{n, n}
+			}
+			ranges[axis] = axisRange{min(r.Min, n), max(r.Max, n)}
+		}
+	}
+	return ranges
 }
 
 // datasetShow prints the definition of that name, or the project's if name is "".
@@ -202,19 +215,7 @@ func showDefinition(data *workloads.Dataset, def *trace.Definition) (*shownDefin
 		if err != nil {
 			return nil, err
 		}
-		set := shownSet{Name: name, Workloads: len(ws), Ranges: map[string]axisRange{}}
-		for _, w := range ws {
-			for axis, n := range w.Axes.All() {
-				r, ok := set.Axes.Get(axis)
-				if !ok {
-					r = axisRange{n, n}
-				}
-				r = axisRange{min(r.Min, n), max(r.Max, n)}
-				set.Axes.Set(axis, r)
-				set.Ranges[axis] = r
-			}
-		}
-		d.Sets = append(d.Sets, set)
+		d.Sets = append(d.Sets, shownSet{name, len(ws), axisRanges(ws)})
 	}
 	return d, nil
 }
@@ -249,46 +250,48 @@ func (d *shownDefinition) Text() string {
 	if d.Description != "" {
 		line("", "%s", d.Description)
 	}
-	label := "axes"
+	block := func(label string, rows []string) {
+		for _, row := range rows {
+			line(label, "%s", row)
+			label = ""
+		}
+	}
+	var axes, sets []string
 	for _, axis := range d.Axes {
 		size := "var"
 		if axis.Size > 0 {
 			size = fmt.Sprint(axis.Size)
 		}
-		line(label, "%-14s %-6s %s", axis.Name, size, axis.Description)
-		label = ""
+		axes = append(axes, fmt.Sprintf("%-14s %-6s %s", axis.Name, size, axis.Description))
 	}
-	for _, part := range []struct {
-		label   string
-		tensors []shownTensor
-	}{{"inputs", d.Inputs}, {"outputs", d.Outputs}} {
-		label = part.label
-		for _, t := range part.tensors {
-			shape := "scalar"
-			if t.Shape != nil {
-				shape = "[" + strings.Join(t.Shape, ", ") + "]"
-			}
-			line(label, "%-14s %-9s %s  %s", t.Name, t.DType, shape, t.Description)
-			label = ""
-		}
-	}
-	label = "constraints"
-	for _, c := range d.Constraints {
-		line(label, "%s", c)
-		label = ""
-	}
-	line("tolerance", "%s", ui.Tolerance(d.Tolerance))
-	label = "sets"
 	for _, set := range d.Sets {
-		ranges := ""
-		for axis, r := range set.Axes.All() {
-			ranges += fmt.Sprintf("  %s %v", axis, r)
+		row := fmt.Sprintf("%-14s %s", set.Name, plain.Count(set.Workloads, "workload"))
+		for _, axis := range d.Axes {
+			if r, ok := set.Axes[axis.Name]; ok {
+				row += fmt.Sprintf("  %s %v", axis.Name, r)
+			}
 		}
-		line(label, "%-14s %s%s", set.Name, plain.Count(set.Workloads, "workload"), ranges)
-		label = ""
+		sets = append(sets, row)
 	}
+	block("axes", axes)
+	block("inputs", tensorRows(d.Inputs))
+	block("outputs", tensorRows(d.Outputs))
+	block("constraints", d.Constraints)
+	line("tolerance", "%s", ui.Tolerance(d.Tolerance))
+	block("sets", sets)
 	fmt.Fprintf(&b, "reference\n\n%s\n", plain.Lines(strings.TrimRight(d.Reference, "\n")))
 	return b.String()
+}
+
+func tensorRows(tensors []shownTensor) (rows []string) {
+	for _, t := range tensors {
+		shape := "scalar"
+		if t.Shape != nil {
+			shape = "[" + strings.Join(t.Shape, ", ") + "]"
+		}
+		rows = append(rows, fmt.Sprintf("%-14s %-9s %s  %s", t.Name, t.DType, shape, t.Description))
+	}
+	return rows
 }
 
 // A verified is the result of dataset verify, for --json.

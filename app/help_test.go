@@ -277,8 +277,7 @@ func exampleFolder(t *testing.T) (bash func(args ...string) *exec.Cmd) {
 			t.Fatal(err)
 		}
 	}
-	env := append(os.Environ(), "FISUB_CACHE="+newCache(t), "FIB_DATASET_PATH=", "GIT_AUTHOR_NAME=me",
-		"GIT_COMMITTER_NAME=me",
+	env := append(os.Environ(), "FISUB_CACHE="+newCache(t), "FIB_DATASET_PATH=", "GIT_AUTHOR_NAME=me", "GIT_COMMITTER_NAME=me",
 		"GIT_AUTHOR_EMAIL=me@example.com", "GIT_COMMITTER_EMAIL=me@example.com")
 	bash = func(args ...string) *exec.Cmd {
 		cmd := exec.Command("bash", args...)

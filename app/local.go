@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
-	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -114,8 +113,7 @@ func (a *app) runLocal(ctx context.Context, s *project.Submission, o localOption
 		before = &old.Summary
 		admit = old.SameDevice
 		total = before.Totals()
-		a.term.Note("resumed    %s: %d of %d workloads have a verdict", run.ID, total.Passed+total.Failed,
-			len(run.Workloads))
+		a.term.Note("resumed    %s: %d of %d workloads have a verdict", run.ID, total.Passed+total.Failed, len(run.Workloads))
 		if total.Failed > 0 {
 			a.term.Note("           %d of them did not pass; fisub report %s shows them", total.Failed, run.ID)
 		}
@@ -188,20 +186,14 @@ func narrow(s *project.Submission, run *event.Run) string {
 		return ""
 	}
 	var fixed []string
+	ranges := axisRanges(mix)
 	for _, axis := range slices.Sorted(maps.Keys(run.Workloads[0].Axes)) {
 		same := true
 		for _, w := range run.Workloads {
 			same = same && w.Axes[axis] == run.Workloads[0].Axes[axis]
 		}
-		least, most := math.MaxInt, 0
-		for _, w := range mix {
-			n, _ := w.Axes.Get(axis)
-			least, most = min(least, n), max(most, n)
-		}
-		if same && most > least {
-			fixed = append(fixed, fmt.Sprintf("%s %d only; the contest has %d to %d", axis, run.Workloads[0].Axes[axis],
-				least,
-				most))
+		if same && ranges[axis].Max > ranges[axis].Min {
+			fixed = append(fixed, fmt.Sprintf("%s %d only; the contest has %v", axis, run.Workloads[0].Axes[axis], ranges[axis]))
 		}
 	}
 	text := "set default is small"

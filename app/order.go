@@ -70,8 +70,8 @@ func tablesOf(tables map[string]*config.Table, on string, all bool) ([]string, e
 
 const hintLine = "\n      " // between the lines of a hint
 
-// unconfigured returns the service to use if the config has no tables, or with all, the services that can be used. If
-// there is none, or several without all, its error lists the commands to choose from.
+// unconfigured returns the service to use if the config has no tables; with all, it returns all available services. If
+// no service is available, or several without all, the error lists the commands to choose from.
 func unconfigured(all bool) ([]string, error) {
 	found := providers.Unconfigured()
 	switch {

@@ -89,15 +89,15 @@ func (a *app) remote(ctx context.Context, o remoteOptions) error {
 		detach: o.detach})
 }
 
-// An sendRequest is a run, or the job of another command, for remote hosts.
+// A sendRequest is a run, or the job of another command, for remote hosts.
 type sendRequest struct {
 	s                   *project.Submission
 	how                 setup.Options
 	where               hostOptions
 	on                  string
 	yes, dryRun, detach bool
-	change              func(*setup.Setup, *order) error             // adjusts the setup and the order; may be nil
-	jobOutput           func(*dispatch.Plan, string) (answer, error) // nil: app.answer
+	change              func(*setup.Setup, *order) error                // adjusts the setup and the order; may be nil
+	jobOutput           func(*dispatch.Plan, string) (jobOutput, error) // nil: app.newJobOutput
 }
 
 // send prepares a request, asks for confirmation, and runs it to its end. It removes the run folder if no host has
@@ -288,7 +288,7 @@ func (a *app) notCompiled(build *device.BuildError, arch string) error {
 
 // dispatch runs d to the end, handling signals itself, and returns the error for the exit status.
 func (a *app) dispatch(ctx context.Context, d *dispatch.Dispatcher, folder *runs.Folder, old *runs.Run,
-	said answer) error {
+	said jobOutput) error {
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, endSignals()...)
 	defer signal.Stop(signals)
@@ -379,14 +379,14 @@ func (a *app) dispatch(ctx context.Context, d *dispatch.Dispatcher, folder *runs
 	return verdict(result.Missing, result.Failed, result.Findings, d.Plan.Strict)
 }
 
-// An answer shows the output lines of a job that is not an ordinary run.
-type answer interface {
+// A jobOutput shows the output lines of a job that is not an ordinary run.
+type jobOutput interface {
 	line(j *dispatch.JobRecord, text []byte) error
 	end(failed bool, err error) error // err: why there is no result; returns the error for the exit status
 }
 
-// newJobOutput returns the newJobOutput for the plan's job, or nil for an ordinary run.
-func (a *app) newJobOutput(plan *dispatch.Plan, folder string) (answer, error) {
+// newJobOutput returns the output of the plan's job, or nil for an ordinary run.
+func (a *app) newJobOutput(plan *dispatch.Plan, folder string) (jobOutput, error) {
 	switch {
 	case len(plan.Sides) > 0:
 		return a.newComparison(plan, compare.Threshold, "")

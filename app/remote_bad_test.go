@@ -49,8 +49,8 @@ func TestRemoteBadHosts(t *testing.T) {
 		{"keyless", id + "\n", filepath.Join(f.Dir, "absent") + "\n", "", "Permission denied (publickey)", "ssh-add the key"},
 		{"nowhere", "HostName " + d.Addr, "HostName no-such-host.invalid", "", "Could not resolve hostname",
 			"check the name, and that the host is up"},
-		{"down", fmt.Sprintf("Port %d", d.Port), "Port 1", "", "Connection refused", "check the name, and that the host " +
-			"is up"},
+		{"down", fmt.Sprintf("Port %d", d.Port), "Port 1", "", "Connection refused", "check " +
+			"the name, and that the host is up"},
 		{"full", "", "", fmt.Sprintf("workdir = %q\n", filepath.Join(f.Dir, "small", "work")), " MB free in ", "free space"},
 		{"readonly", "", "", "workdir = \"/proc/fisub\"\n", "/proc/fisub", "set workdir to a writable folder"},
 	}

@@ -163,8 +163,7 @@ func (a *app) runsRm(args []string, keep int) error {
 	for _, id := range ids {
 		folder := filepath.Join(a.Root(), runs.Dir, id)
 		if plan, err := dispatch.Load(folder); err == nil && len(plan.Active()) > 0 {
-			faults = append(faults, usage.Errorf("fisub remote cancel "+id+" ends them", "run %s: its jobs may still run",
-				id))
+			faults = append(faults, usage.Errorf("fisub remote cancel "+id+" ends them", "run %s: its jobs may still run", id))
 		} else if err := runs.Remove(folder); err != nil {
 			faults = append(faults, err)
 		} else {
@@ -180,7 +179,7 @@ func (a *app) runsShow(arg string) error {
 		return err
 	}
 	if a.final != nil {
-		a.final.Of(r, a.inContest(r))
+		a.final.Of(r, a.inContest)
 		return nil
 	}
 	if a.json {

@@ -302,8 +302,7 @@ func (a *attempt) spoilt(err error) error {
 func starved(log string) bool {
 	return strings.Contains(log, "runtime/cgo: pthread_create failed") ||
 		strings.Contains(log, "runtime: failed to create new OS thread") ||
-		strings.Contains(log, "fatal error: runtime: out of memory") || strings.Contains(log,
-		"fatal error: out of memory") ||
+		strings.Contains(log, "fatal error: runtime: out of memory") || strings.Contains(log, "fatal error: out of memory") ||
 		strings.Contains(log, "runtime: cannot allocate memory")
 }
 

@@ -182,8 +182,7 @@ func Once(ctx context.Context, shared Shared, sol *trace.Solution, w *trace.Work
 	}
 	defer unmap()
 	v := newVerdict()
-	v.evaluate(evaluator, shared.Definition.Outputs.Keys(), got, expectedOf(shared.Definition, want, in.Values),
-		in.Values,
+	v.evaluate(evaluator, shared.Definition.Outputs.Keys(), got, expectedOf(shared.Definition, want, in.Values), in.Values,
 		shared.Profile.Tolerance)
 	return v.detail, p.log(), nil
 }

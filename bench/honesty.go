@@ -261,8 +261,8 @@ func (h *honesty) again(ctx context.Context, s *scratch) error {
 func (h *honesty) reject(what string, o outcome) error {
 	if o == right {
 		h.verdict = verdict{status: trace.RuntimeError, detail: what +
-			", nothing was launched, copied or set, unlike in the previous call: the contest's timing raises \"No kernel " +
-			"activities recorded\""}
+			", nothing was launched, copied or set, unlike in the previous call: the contest's timing raises \"No " +
+			"kernel activities recorded\""}
 		return nil
 	}
 	got, unmap, err := h.process.out.read(h.written)

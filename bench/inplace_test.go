@@ -38,8 +38,7 @@ func TestInPlace(t *testing.T) {
 				if e.Finding != nil && !slices.Contains(checks, e.Finding.Check) {
 					checks = append(checks, e.Finding.Check)
 				}
-				if e.Evaluated != nil && (e.Evaluated.Status() != tc.status || !strings.HasPrefix(e.Evaluated.Detail,
-					tc.detail)) {
+				if e.Evaluated != nil && (e.Evaluated.Status() != tc.status || !strings.HasPrefix(e.Evaluated.Detail, tc.detail)) {
 					t.Errorf("got %s, %q; want %s, %q", e.Evaluated.Status(), e.Evaluated.Detail, tc.status, tc.detail)
 				}
 				if e.Type == event.TypeFailed {
@@ -64,8 +63,7 @@ func TestMoved(t *testing.T) {
 	}
 	at := tensor.New(tensor.Int32, 4)
 	at.WriteFloat64s([]float64{3, -1, 5, 3}, 0)
-	values := []workloads.Input{{Name: "initial_state", Tensor: before}, {Name: "x", Tensor: tensor.New(tensor.BFloat16,
-		10)}}
+	values := []workloads.Input{{Name: "initial_state", Tensor: before}, {Name: "x", Tensor: tensor.New(tensor.BFloat16, 10)}}
 	in := &inputs{Inputs: &workloads.Inputs{Values: values}, want: []expected{{Tensor: at}, e},
 		outputs: []worker.FileTensor{{Bytes: 40}, {Bytes: 128}}}
 	if read, written := in.moved(); read != 2*16+20 || written != 40+2*16 {
@@ -103,8 +101,7 @@ func TestJudgeable(t *testing.T) {
 		{"another shape", in, change(out, func(s *trace.TensorSpec) { s.Shape = []string{"n"} }), false, false},
 		{"optional", change(in, func(s *trace.TensorSpec) { s.Optional = true }), out, false, false},
 		{"a number", trace.TensorSpec{Scalar: true, DType: tensor.Float32}, out, false, false},
-		{"no axes", trace.TensorSpec{DType: tensor.Float32}, trace.TensorSpec{DType: tensor.Float32, Param: "x"}, false,
-			false},
+		{"no axes", trace.TensorSpec{DType: tensor.Float32}, trace.TensorSpec{DType: tensor.Float32, Param: "x"}, false, false},
 	} {
 		def := &trace.Definition{Name: "d", OpType: "t"}
 		def.Inputs.Set("x", tc.in)
@@ -136,25 +133,20 @@ func TestPythonInPlace(t *testing.T) {
 		detail       string
 		findings     []string
 	}{
-		{"returns", "def run(pool, at, x):\n    at = at.long()\n    y = pool[at] * x\n    pool[at] += x\n    return y\n",
-			false, trace.Passed,
+		{"returns", "def run(pool, at, x):\n    at = at.long()\n    y = pool[at] * x\n    pool[at] += x\n    return y\n", false, trace.Passed,
 			"", nil},
-		{"passed", "def run(pool, at, x, y):\n    at = at.long()\n    y.copy_(pool[at] * x)\n    pool[at] += x\n", true,
-			trace.Passed, "", nil},
-		{"returns the pool too",
-			"def run(pool, at, x):\n    at = at.long()\n    y = pool[at] * x\n    pool[at] += x\n    return pool, y\n",
+		{"passed", "def run(pool, at, x, y):\n    at = at.long()\n    y.copy_(pool[at] * x)\n    pool[at] += x\n", true, trace.Passed, "", nil},
+		{"returns the pool too", "def run(pool, at, x):\n    at = at.long()\n    y = pool[at] * x\n    pool[at] += x\n    return pool, y\n",
 			false, trace.RuntimeError, "ValueError: Tuple/list has 2 elements but 1 outputs expected", nil},
-		{"takes the pool twice", "def run(pool, at, x, after, y):\n    pass\n", true, trace.CompileError,
-			"Destination-passing style", nil},
-		{"another pool",
-			"def run(pool, at, x, y):\n    at = at.long()\n    y.copy_(pool[at] * x)\n    pool = pool.clone()\n    pool[at] += x\n",
+		{"takes the pool twice", "def run(pool, at, x, after, y):\n    pass\n", true, trace.CompileError, "Destination-passing style", nil},
+		{"another pool", "def run(pool, at, x, y):\n    at = at.long()\n    y.copy_(pool[at] * x)\n    pool = pool.clone()\n    pool[at] += x\n",
 			true, trace.IncorrectNumerical, "after[", nil},
 		{"all slots",
 			"def run(pool, at, x, y):\n    at = at.long()\n    y.copy_(pool[at] * x)\n    pool[at] += x\n    pool[5] = 0\n", true,
 			trace.IncorrectNumerical, "after[5 0] changed from ", []string{"outside-write: after[5 0] changed from "}},
 		{"once only",
-			"done = []\ndef run(pool, at, x, y):\n    at = at.long()\n    y.copy_(pool[at] * x)\n    if len(done) < 4:\n        pool[at] " +
-				"+= x\n    done.append(0)\n", true, trace.Passed, "",
+			"done = []\ndef run(pool, at, x, y):\n    at = at.long()\n    y.copy_(pool[at] * x)\n    " +
+				"if len(done) < 4:\n        pool[at] += x\n    done.append(0)\n", true, trace.Passed, "",
 			[]string{"skipped-work: "}},
 	} {
 		evaluated, failed, findings, _, err := findPython(t, poolDefinition, tc.source, tc.passing,
@@ -180,8 +172,7 @@ func TestReferenceInPlaceAsBaseline(t *testing.T) {
 	at.WriteFloat64s([]float64{4, 1}, 0)
 	shared := sharedPython(t, poolDefinition, []map[string]int{{"n": 2, "slots": 7}}, map[string]*tensor.Tensor{"at": at})
 	shared.Baseline = &Baseline{Name: "reference", Solution: ReferenceSolution(shared.Definition)}
-	g, err := newGroup(t.Context(), &shared, []Entry{{Solution: shared.Baseline.Solution, Events: event.NewStream(),
-		Run: &event.Run{}}})
+	g, err := newGroup(t.Context(), &shared, []Entry{{Solution: shared.Baseline.Solution, Events: event.NewStream(), Run: &event.Run{}}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -26,8 +26,7 @@ type examination struct{ Options }
 
 func (x *examination) program(context.Context) []Probe {
 	if !x.Built {
-		return []Probe{missing("gpu-support", fmt.Sprintf("fisub %s was built without GPU support", x.Version),
-			"make build")}
+		return []Probe{missing("gpu-support", fmt.Sprintf("fisub %s was built without GPU support", x.Version), "make build")}
 	}
 	return []Probe{ok("gpu-support", "fisub %s with GPU support, %s/%s", x.Version, runtime.GOOS, runtime.GOARCH)}
 }

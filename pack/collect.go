@@ -82,8 +82,7 @@ func Collect(root string) (*Collection, error) {
 	file := filepath.Join(root, Packed)
 	sol, warnings, err := readPacked(file)
 	if !errors.Is(err, fs.ErrNotExist) {
-		s.Packed = &Collected{File: file, Path: Packed, Solution: sol, Err: err, Warnings: warnings,
-			Reads: []string{Packed}}
+		s.Packed = &Collected{File: file, Path: Packed, Solution: sol, Err: err, Warnings: warnings, Reads: []string{Packed}}
 	}
 	if sol != nil {
 		s.Packed.Name, s.Packed.Definition, s.Packed.Author = sol.Name, sol.Definition, sol.Author

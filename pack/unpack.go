@@ -81,8 +81,7 @@ func Unpack(data []byte, dir string) (out *Unpacked, err error) {
 	for _, name := range out.Files {
 		for up := path.Dir(name); up != "."; up = path.Dir(up) {
 			if _, isFile := contents[up]; isFile {
-				return nil, fmt.Errorf("solution: source path %q is both a file and a folder", strings.TrimPrefix(up,
-					folder+"/"))
+				return nil, fmt.Errorf("solution: source path %q is both a file and a folder", strings.TrimPrefix(up, folder+"/"))
 			}
 		}
 	}

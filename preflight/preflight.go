@@ -228,15 +228,14 @@ func (c *checker) folder(ctx context.Context, cfg *config.Config) {
 	entries, err := pack.Sources(dir)
 	c.Entries = entries
 	if entries == nil {
-		hint := "the contest packs solution/" + cfg.Build.SourceDir + "; set [build] source_dir to use another folder " +
-			"below solution/"
+		hint := "the contest packs solution/" + cfg.Build.SourceDir + "; " +
+			"set [build] source_dir to use another folder below solution/"
 		c.add(Error, "no-sources", dir, hint, "%s", strings.TrimPrefix(err.Error(), dir+": "))
 		return
 	}
 	c.entries(dir)
 	if !slices.ContainsFunc(entries, func(e pack.Entry) bool { return e.Status != pack.Skipped }) &&
-		!slices.ContainsFunc(c.Findings,
-			func(f Finding) bool { return f.Severity == Error && filepath.Dir(f.Path) == dir }) {
+		!slices.ContainsFunc(c.Findings, func(f Finding) bool { return f.Severity == Error && filepath.Dir(f.Path) == dir }) {
 		c.add(Error, "no-sources", dir, "only direct children are packed, and only .py .cu .cuh .cpp .c .h .hpp .cc .cxx",
 			"no source files")
 		return
@@ -305,8 +304,7 @@ func (c *checker) sources(ctx context.Context) {
 	entryFile, _ := sol.Entry()
 	if !slices.ContainsFunc(sol.Sources, func(s trace.SourceFile) bool { return s.Path == entryFile }) {
 		// The config's finding already reports a missing entry file.
-		found = slices.DeleteFunc(found,
-			func(f Finding) bool { return f.Code == "no-function" || f.Code == "entry-suffix" })
+		found = slices.DeleteFunc(found, func(f Finding) bool { return f.Code == "no-function" || f.Code == "entry-suffix" })
 	}
 	if !sol.Spec.Compiled() || c.Report.Config == nil { // else the compiler checks
 		var left func(string) bool
@@ -375,8 +373,7 @@ func (c *checker) entries(dir string) {
 				reason)
 		}
 		if strings.HasPrefix(e.Content, "\ufeff") {
-			add(Warning, "byte-order-mark", "save it as UTF-8 without BOM",
-				"begins with a byte order mark, which is packed too")
+			add(Warning, "byte-order-mark", "save it as UTF-8 without BOM", "begins with a byte order mark, which is packed too")
 		}
 		if strings.IndexByte(e.Content, 0) >= 0 {
 			add(Error, "nul-byte", "save it as UTF-8", "has NUL bytes, which no compiler accepts")

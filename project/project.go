@@ -57,7 +57,7 @@ func (p *Project) OpenDataset() (*workloads.Dataset, error) {
 	}
 	data, err := workloads.Open(dir, root)
 	if err == nil && len(data.Definitions()) == 0 {
-		return nil, usage.Errorf("a dataset has a folder definitions", "%s: no definitions", dir)
+		return nil, usage.Errorf("a dataset has a folder named definitions", "%s: no definitions", dir)
 	}
 	return data, usage.Invalid(err)
 }
@@ -96,13 +96,18 @@ func (p *Project) History() (*runs.History, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, b := range h.Runs { // the folder of a detached run looks like one whose process was killed
-		if l, err := dispatch.Describe(filepath.Join(p.Root(), runs.Dir, b.ID)); err == nil && b.State == "killed" {
-			b.State, b.Total = l.State, l.Total
-			if b.Started == nil {
-				b.Started, b.Definition, b.Set = &l.Started, l.Definition, l.Set
-				b.Solution, b.ContentHash = l.Solution, l.ContentHash
-			}
+	for _, b := range h.Runs {
+		if b.State != "killed" { // the folder of a detached run looks like that of a killed one
+			continue
+		}
+		l, err := dispatch.Describe(filepath.Join(p.Root(), runs.Dir, b.ID))
+		if err != nil {
+			continue // not a remote run
+		}
+		b.State, b.Total = l.State, l.Total
+		if b.Started == nil {
+			b.Started, b.Definition, b.Set = &l.Started, l.Definition, l.Set
+			b.Solution, b.ContentHash = l.Solution, l.ContentHash
 		}
 	}
 	return h, nil

@@ -266,8 +266,7 @@ func (r *Subject) speedups(id string) *chart {
 func (c *Comparison) chart(id string) *chart {
 	axis := spreadAxis(c.A.Workloads)
 	by := []series{{name: "faster", class: "good", shape: triangleDown}, {name: "same", class: "same", shape: circle},
-		{name: "unclear", class: "unclear", shape: diamond, hollow: true}, {name: "slower", class: "bad",
-			shape: triangleUp}}
+		{name: "unclear", class: "unclear", shape: diamond, hollow: true}, {name: "slower", class: "bad", shape: triangleUp}}
 	n := 0
 	for _, row := range c.Result.Rows {
 		i := slices.Index([]compare.Verdict{compare.Faster, compare.Same, compare.Unclear, compare.Slower}, row.Verdict)

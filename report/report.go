@@ -239,7 +239,7 @@ func (r *Subject) Summary() []string {
 	}
 	switch r.State() {
 	case "running":
-		say("The run is still running: %d of %s have a verdict.", len(r.Rows), plain.Count(total, "workload"))
+		say("The run is in progress: %d of %s have a verdict.", len(r.Rows), plain.Count(total, "workload"))
 	case "killed":
 		say("The run was killed before its end.")
 	case "incomplete":
@@ -273,8 +273,7 @@ func (r *Subject) conditions() (timer, l2 string) {
 			states[ui.L2(w.Samples.ColdL2)] = true
 		}
 	}
-	return strings.Join(slices.Sorted(maps.Keys(timers)), " and "), strings.Join(slices.Sorted(maps.Keys(states)),
-		" and ")
+	return strings.Join(slices.Sorted(maps.Keys(timers)), " and "), strings.Join(slices.Sorted(maps.Keys(states)), " and ")
 }
 
 // Latency describes the run's latencies, or returns "" if nothing was timed.

@@ -167,8 +167,7 @@ func (r *Subject) workloads(id string) table {
 	if r.Split() {
 		t.Head = append(t.Head, column{Text: "Place"})
 	}
-	t.Head = append(t.Head, column{Text: "Verdict"}, column{Text: "Max abs", Title: "largest absolute error",
-		Right: true},
+	t.Head = append(t.Head, column{Text: "Verdict"}, column{Text: "Max abs", Title: "largest absolute error", Right: true},
 		column{Text: "Max rel", Title: "largest relative error", Right: true})
 	baseline := r.Run.Run.Baseline
 	if r.Timed {
@@ -178,14 +177,14 @@ func (r *Subject) workloads(id string) table {
 			t.Head = append(t.Head, column{Text: "Speed-up", Title: "latency of " + clean(baseline.Name,
 				24) + " over the median", Right: true})
 		}
-		t.Head = append(t.Head, column{Text: "Copy", Title: "share of the bandwidth of the roofline copy, a plain copy " +
-			"of as many bytes",
+		t.Head = append(t.Head, column{Text: "Copy", Title: "share of the bandwidth of the roofline copy, " +
+			"a plain copy of as many bytes",
 			Right: true}, column{Text: "Min", Title: "fastest call", Right: true},
 			column{Text: "GB/s", Title: "bytes of all inputs and outputs over the median", Right: true},
 			column{Text: "Warm L2", Title: "with a warm L2; not the contest's figure", Right: true})
 		if baseline != nil {
-			t.Head = append(t.Head, column{Text: clean(baseline.Name, 24), Title: "latency of the baseline, from " +
-				"alternating trials",
+			t.Head = append(t.Head, column{Text: clean(baseline.Name, 24), Title: "latency " +
+				"of the baseline, from alternating trials",
 				Right: true})
 		}
 	}
@@ -276,7 +275,7 @@ func figures(w *runs.Row, baseline bool) []cell {
 // trust describes the state of the GPU during the measurements: one sentence for most workloads, and a table of those
 // that were measured in another state or whose figures are in doubt.
 func (r *Subject) trust(id string) (sentence string, t table) {
-	t = table{ID: id, Caption: "Different GPU state",
+	t = table{ID: id, Caption: "Workloads with another GPU state",
 		Note: "Reported by NVML; ranges cover all readings during the measurement."}
 	t.Head = append([]column{{Text: "Workload"}}, axisColumns(r.Axes)...)
 	if r.Split() {
@@ -549,7 +548,7 @@ func bytesCell(n int64) cell { return cell{Text: fmt.Sprintf("%d B", n)} }
 
 // facts returns the table of the environment.
 func (r *Subject) facts(id string) table {
-	t := table{ID: id, Caption: "Hosts and GPUs", Head: []column{{Text: "Fact"}, {Text: "Value"}}}
+	t := table{ID: id, Caption: "Details of the run", Head: []column{{Text: "Fact"}, {Text: "Value"}}}
 	for _, f := range Facts(r.Run) {
 		t.add(cell{Text: f[0]}, cell{Text: clean(f[1], 600)})
 	}
@@ -558,7 +557,7 @@ func (r *Subject) facts(id string) table {
 
 // overview has one row for each run.
 func (r *Report) overview() table {
-	t := table{ID: "overview", Caption: "Submission", Head: []column{{Text: "Run"}, {Text: "Solution"}, {Text: "Device"},
+	t := table{ID: "overview", Caption: "Solutions and devices", Head: []column{{Text: "Run"}, {Text: "Solution"}, {Text: "Device"},
 		{Text: "Passed", Right: true},
 		{Text: "Mean latency", Title: "mean over the passed workloads; empty for several places", Right: true},
 		{Text: "Baseline"},
@@ -582,7 +581,7 @@ func (r *Report) overview() table {
 
 // configurations lists the settings that differ between the runs. It has no rows if none differs.
 func (r *Report) configurations() table {
-	t := table{ID: "configurations", Caption: "Differences between workloads", Head: []column{{Text: "Fact"}}}
+	t := table{ID: "configurations", Caption: "Differences between runs", Head: []column{{Text: "Fact"}}}
 	var names []string
 	facts := make([]map[string]string, len(r.Runs))
 	for i, run := range r.Runs {
@@ -643,8 +642,7 @@ func (c *Comparison) table(id string) table {
 			verdict.Text += " *"
 			verdict.Title = clean(strings.Join(row.Warnings, "; "), 400)
 		}
-		t.add(append(append([]cell{uuidCell(row.UUID)}, axisCells(axes, row.Axes)...), sideCell(row.A), sideCell(row.B), r,
-			i,
+		t.add(append(append([]cell{uuidCell(row.UUID)}, axisCells(axes, row.Axes)...), sideCell(row.A), sideCell(row.B), r, i,
 			p, verdict)...)
 	}
 	return t

@@ -293,8 +293,7 @@ func (p *Project) Write(dir string, force bool) (done []string, err error) {
 	for _, e := range entries {
 		name := path.Join(p.sources, e.Name())
 		if e.Type().IsRegular() && !slices.ContainsFunc(p.Files, func(f File) bool { return f.Path == name }) {
-			conflicts = append(conflicts, filepath.Join(dir,
-				filepath.FromSlash(name))+": exists, and would be packed as well")
+			conflicts = append(conflicts, filepath.Join(dir, filepath.FromSlash(name))+": exists, and would be packed as well")
 		}
 	}
 	if len(conflicts) > 0 && !force {

@@ -169,8 +169,7 @@ func (p *TagPlan) add(name string, state StepState, hint, format string, args ..
 func (v *Survey) Plan(ctx context.Context, o Options) (*TagPlan, error) {
 	sol := o.Solution
 	n := Note{Definition: sol.Definition, Name: sol.Name, Author: sol.Author, ContentHash: sol.Hash(), Fisub: o.Version}
-	p := &TagPlan{Config: o.Config, Definition: n.Definition, Name: n.Name, Author: n.Author, Hash: n.ContentHash,
-		Note:   n,
+	p := &TagPlan{Config: o.Config, Definition: n.Definition, Name: n.Name, Author: n.Author, Hash: n.ContentHash, Note: n,
 		Commit: v.Head.Commit}
 	o.Proof.note(&p.Note)
 	p.Steps = append(p.Steps, o.Checked...)
@@ -202,8 +201,8 @@ func (v *Survey) Plan(ctx context.Context, o Options) (*TagPlan, error) {
 }
 
 func (p *TagPlan) tested(proof *Proof, untested, findings bool) {
-	const hint = "run fisub local --set contest on a machine with a GPU, or fisub remote --set contest; --untested " +
-		"skips this"
+	const hint = "run fisub local --set contest on a machine with a GPU, " +
+		"or fisub remote --set contest; --untested skips this"
 	seen := "no run of this content"
 	if proof.Seen != nil {
 		seen = fmt.Sprintf("run %s: %s; %s", proof.Seen.ID, p.Note.Result, p.Note.Device)
@@ -303,8 +302,8 @@ func (v *Survey) checkout(p *TagPlan, own string, sol *trace.Solution) {
 	case len(v.Changes) > 0:
 		hint = "add an ignored file with git add -f"
 	case c.Err != nil:
-		hint = "git ls-tree -r HEAD lists the commit's files; files of submodules and output of filters are not among " +
-			"them"
+		hint = "git ls-tree -r HEAD lists the commit's files; " +
+			"files of submodules and output of filters are not among them"
 	}
 	if c.Solution == nil && here.Solution == nil || c.Solution != nil && here.Solution != nil &&
 		len(pack.Differences(c.Solution, here.Solution)) == 0 { // then the contest's packer is the reason, not git

@@ -50,8 +50,8 @@ func TestImport(t *testing.T) {
 	got := notes(im, dialects)
 	for _, want := range []string{
 		`fi_trace/fused_add_rmsnorm_h5120.json: the output residual, an input changed in place, is renamed to residual_out`,
-		"fi_trace/fused_add_rmsnorm_h5120.json: the output output becomes a separate output: its param input is not an " +
-			"input",
+		"fi_trace/fused_add_rmsnorm_h5120.json: the output output becomes a separate output: " +
+			"its param input is not an input",
 		"fi_trace/gdn_fused_decode_h5120_v48_d128.json: its reference has no run: added one that calls " +
 			"_gdn_fused_decode_reference with the inputs by name",
 		`fi_trace/gqa_paged_decode_h32_kv8_d128_ps16.json: left out: its reference needs kv_indices, which is no input`,

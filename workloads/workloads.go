@@ -247,8 +247,7 @@ func (d *Dataset) readDefinitions() error {
 			continue
 		}
 		if first, ok := places[def.Name]; ok {
-			faults = append(faults, fmt.Errorf("%s: Duplicate definition name: %s; the first is in %s", place, def.Name,
-				first))
+			faults = append(faults, fmt.Errorf("%s: Duplicate definition name: %s; the first is in %s", place, def.Name, first))
 			continue
 		}
 		places[def.Name], d.defs[def.Name] = place, def

@@ -158,8 +158,8 @@ func (o *Outcome) Check(reports []*preflight.Report, strict bool) {
 	}
 }
 
-// Of records a run from its folder. contest reports whether the definition has the contest's workload set.
-func (o *Outcome) Of(r *runs.Run, contest bool) {
+// Of records a run from its folder. contest reports whether a definition has the contest's workload set.
+func (o *Outcome) Of(r *runs.Run, contest func(definition string) bool) {
 	if r.Run == nil {
 		return
 	}
@@ -197,7 +197,7 @@ func (o *Outcome) Of(r *runs.Run, contest bool) {
 var wrongCall = regexp.MustCompile(`TypeError.*(argument|parameter)`)
 
 // verdict returns the status of a run and the most useful next command.
-func verdict(r *runs.Run, o *Outcome, contest bool) (status, next string) {
+func verdict(r *runs.Run, o *Outcome, contest func(definition string) bool) (status, next string) {
 	device := ""
 	if o.Run.Emulated {
 		device = " --device emu"
@@ -226,7 +226,8 @@ func verdict(r *runs.Run, o *Outcome, contest bool) (status, next string) {
 		return "findings", "fisub runs show " + r.ID
 	case o.Run.Left > 0:
 		return "passed", again + r.ID
-	case o.Run.Emulated && contest && (o.Run.Set != workloads.ContestSet || o.Run.Whole > o.Run.Workloads):
+	case o.Run.Emulated && (o.Run.Set != workloads.ContestSet || o.Run.Whole > o.Run.Workloads) &&
+		contest(r.Run.Definition):
 		return "passed", "fisub local --device emu --set " + workloads.ContestSet
 	case o.Run.Emulated:
 		return "passed", "fisub remote --gpu b200 --set " + o.Run.Set

@@ -18,12 +18,14 @@ func row(uuid string, batch int, status string, speedup float64) runs.Row {
 	return runs.Row{UUID: uuid, Axes: map[string]int{"batch_size": batch, "seq_len": 6}, Evaluated: v.Evaluated()}
 }
 
+func contest(string) bool { return true }
+
 func of(device event.Device, rows ...runs.Row) *Outcome {
 	r := &runs.Run{ID: "one", Summary: runs.Summary{
 		Run:  &event.Run{Device: device, Set: "contest", Workloads: make([]event.WorkloadRef, len(rows))},
 		Rows: rows, Done: &event.Done{}}}
 	o := new(Outcome)
-	o.Of(r, true)
+	o.Of(r, contest)
 	return o
 }
 
@@ -65,7 +67,7 @@ func TestVerdict(t *testing.T) {
 	small := new(Outcome)
 	small.Of(&runs.Run{ID: "one", Summary: runs.Summary{Run: &event.Run{Set: "default", Device: emu,
 		Workloads: make([]event.WorkloadRef, 1)}, Rows: []runs.Row{row("a", 1, "PASSED", 0)},
-		Done: &event.Done{Passed: 1}}}, true)
+		Done: &event.Done{Passed: 1}}}, contest)
 	for _, c := range []struct {
 		name         string
 		o            *Outcome
@@ -89,7 +91,7 @@ func TestVerdict(t *testing.T) {
 	spent := &runs.Run{ID: "one", Summary: runs.Summary{Run: &event.Run{Workloads: make([]event.WorkloadRef, 3)},
 		Rows: []runs.Row{row("a", 1, "PASSED", 2)}, Done: &event.Done{Passed: 1, Missing: 2, Left: 2}}}
 	o := new(Outcome)
-	if o.Of(spent, true); o.Status != "passed" || o.Run.Left != 2 || o.Run.Missing != 0 || o.Next != "fisub local --resume one" {
+	if o.Of(spent, contest); o.Status != "passed" || o.Run.Left != 2 || o.Run.Missing != 0 || o.Next != "fisub local --resume one" {
 		t.Errorf("a budget that was spent: got %q, %+v, next %q", o.Status, o.Run, o.Next)
 	}
 	if f := of(emu, lost).Fault; f == nil || f.Text != "no memory" {

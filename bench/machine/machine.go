@@ -144,8 +144,7 @@ func FetchTriton(ctx context.Context, kind, root string, progress func(name stri
 		return nil
 	}
 	if c, ok := nvcc.Triton(t.Tag); ok {
-		term.Note("compiler   %s: fetching the contest's %s from PyPI into %s (%d MB; unpacked %d MB)", has,
-			pyworker.Contest,
+		term.Note("compiler   %s: fetching the contest's %s from PyPI into %s (%d MB; unpacked %d MB)", has, pyworker.Contest,
 			root, c.Bytes/1e6, nvcc.TritonUnpacked/1e6)
 	}
 	if err := nvcc.InstallTriton(ctx, root, t.Tag, progress); err != nil {
@@ -200,10 +199,10 @@ func cramped() error {
 		unit     string
 		hint     string
 	}{
-		{unix.RLIMIT_AS, "address space", 4 << 20, "KiB", "ulimit -v unlimited, here or in the shell's startup files or " +
-			"the batch system"},
-		{unix.RLIMIT_NOFILE, "open files", 128, "", "ulimit -n 1024, here or in the shell's startup files or the batch " +
-			"system"},
+		{unix.RLIMIT_AS, "address space", 4 << 20, "KiB", "ulimit -v unlimited, " +
+			"here or in the shell's startup files or the batch system"},
+		{unix.RLIMIT_NOFILE, "open files", 128, "", "ulimit -n 1024, " +
+			"here or in the shell's startup files or the batch system"},
 	} {
 		var now unix.Rlimit
 		if err := unix.Getrlimit(l.resource, &now); err != nil {

@@ -170,8 +170,7 @@ func TestDestinationPassing(t *testing.T) {
 		}
 	}
 	var we *worker.Error
-	if _, _, err := client.Measure(t.Context(), worker.JudgedPlan{Plan: device.Plan{Trials: 1,
-		Iterations: 1}}); !errors.As(err, &we) ||
+	if _, _, err := client.Measure(t.Context(), worker.JudgedPlan{Plan: device.Plan{Trials: 1, Iterations: 1}}); !errors.As(err, &we) ||
 		we.Kind != worker.Timing {
 		t.Errorf("measure: got %v, want an error of kind %s", err, worker.Timing)
 	}
@@ -245,12 +244,10 @@ func TestMisbehaviour(t *testing.T) {
 		{"exits", "    import sys\n    sys.exit(3)\n", worker.Call, "SystemExit: 3", "", ""},
 		{"interrupts", "    raise KeyboardInterrupt\n", worker.Call, "KeyboardInterrupt", "", ""},
 		{"interrupts later", "    import _thread\n    _thread.interrupt_main()\n" + good, "", "", "", ""},
-		{"ends the process", "    import os\n    print('last words', flush=True)\n    os._exit(7)\n", "", "",
-			"exit status 7",
+		{"ends the process", "    import os\n    print('last words', flush=True)\n    os._exit(7)\n", "", "", "exit status 7",
 			"last words\n"},
 		{"crashes", "    import ctypes\n    ctypes.string_at(0)\n", "", "", "signal: segmentation fault", ""},
-		{"recurses", "    return run(x, c, y, total)\n", worker.Call, "RecursionError: maximum recursion depth exceeded",
-			"",
+		{"recurses", "    return run(x, c, y, total)\n", worker.Call, "RecursionError: maximum recursion depth exceeded", "",
 			""},
 		{"closes descriptors", "    import os\n    print('still here')\n    os.closerange(0, 256)\n" + good, "", "", "",
 			"still here\n"},
@@ -341,8 +338,7 @@ func TestLacking(t *testing.T) {
 		text         []string
 	}{
 		{"its own mistake", head + "    raise ValueError('odd')\n", worker.Call, []string{"ValueError: odd"}},
-		{"an assertion", head +
-			"    assert x.is_cuda and x.to('cuda') is x and not x.cpu().is_cuda\n    torch.cuda.Stream()\n" +
+		{"an assertion", head + "    assert x.is_cuda and x.to('cuda') is x and not x.cpu().is_cuda\n    torch.cuda.Stream()\n" +
 			"    assert not x.is_cuda\n", worker.Call, []string{"AssertionError"}},
 		{"a graph", head + "    def deeper():\n        torch.cuda.CUDAGraph()\n    deeper()\n", worker.Lacking,
 			[]string{"does not support torch.cuda.CUDAGraph"}},
@@ -357,8 +353,7 @@ func TestLacking(t *testing.T) {
 		{"and its numbers", "import cudnn\n" + head + "    bool(cudnn.FLAG)\n", worker.Lacking, []string{"has no cudnn"}},
 		{"a mistake next to it", "import cudnn\n" + head + "    raise ValueError('odd')\n", worker.Lacking,
 			[]string{"has no cudnn", "without it: ValueError: odd"}},
-		{"nvcc in a message", head + "    raise ValueError('nvcc said no')\n", worker.Call,
-			[]string{"ValueError: nvcc said no"}},
+		{"nvcc in a message", head + "    raise ValueError('nvcc said no')\n", worker.Call, []string{"ValueError: nvcc said no"}},
 		{"no nvcc", head + "    raise FileNotFoundError(2, 'No such file or directory', '/usr/bin/nvcc')\n", worker.Lacking,
 			[]string{"it needs a GPU"}},
 		{"a lost header", head +
@@ -379,8 +374,7 @@ func TestLacking(t *testing.T) {
 		{"a stream in another form", head + "    torch.cuda.Stream().wait_event(1, 2)\n", worker.Lacking,
 			[]string{"does not support Stream of torch.cuda"}},
 		{"a package", "import deeper_gemm\n" + head, worker.Build, []string{"No module named 'deeper_gemm'"}},
-		{"a message of the builder's", "gpu = 1\ndef cuda(x): pass\n", worker.Build,
-			[]string{"Entry symbol 'run' not found"}},
+		{"a message of the builder's", "gpu = 1\ndef cuda(x): pass\n", worker.Build, []string{"Entry symbol 'run' not found"}},
 	} {
 		err := build(t, client, tc.source, true)
 		if err == nil {
@@ -395,8 +389,7 @@ func TestLacking(t *testing.T) {
 
 // An import's error contains the solution's name, which must not be taken for a missing feature.
 func TestLackingName(t *testing.T) {
-	err := buildNamed(t, open(t, command(t)), "with_cuda_graphs",
-		"import deeper_gemm\ndef run(x, c, y, total):\n    pass\n", true)
+	err := buildNamed(t, open(t, command(t)), "with_cuda_graphs", "import deeper_gemm\ndef run(x, c, y, total):\n    pass\n", true)
 	var we *worker.Error
 	if !errors.As(err, &we) || we.Kind != worker.Build || !strings.Contains(we.Text, "No module named 'deeper_gemm'") {
 		t.Errorf("got %#v, want a build error", err)
@@ -435,8 +428,7 @@ func TestTraceback(t *testing.T) {
 	if !errors.As(err, &we) {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"  File \"main.py\", line 6, in run\n    x.item()\n",
-		"  File \"main.py\", line 3, in deeper\n    raise ValueError('odd')\n"} {
+	for _, want := range []string{"  File \"main.py\", line 6, in run\n    x.item()\n", "  File \"main.py\", line 3, in deeper\n    raise ValueError('odd')\n"} {
 		if !strings.Contains(we.Log, want) {
 			t.Errorf("got %q, want %q", we.Log, want)
 		}
@@ -530,9 +522,8 @@ func TestNoPython(t *testing.T) {
 	}
 	for _, tc := range []struct{ name, path, named, code, text string }{
 		{"none", filepath.Join(dir, "empty"), "", "no-python", "python: neither python3 nor python is on PATH"},
-		{"none by that name", dir, filepath.Join(dir, "absent"), "no-python", "FISUB_PYTHON: no program " +
-			filepath.Join(dir,
-				"absent")},
+		{"none by that name", dir, filepath.Join(dir, "absent"), "no-python", "FISUB_PYTHON: no program " + filepath.Join(dir,
+			"absent")},
 		{"without torch", dir, "", "no-torch", without + " is not Python 3.9 or later with torch"},
 		{"named without torch", "", without, "no-torch", without + " is not Python 3.9 or later with torch"},
 	} {

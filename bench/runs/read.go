@@ -80,9 +80,8 @@ func (r *Run) PassedText(after string) string {
 // Emit replays the run: one event per recorded item, in order, with the totals at the end of a finished run.
 func (r *Run) Emit(s *event.Stream) {
 	for _, p := range r.Places {
-		s.Emit(event.Event{Type: event.TypeJob, Place: p.Name, JobState: &event.JobChange{Phase: "running",
-			Device: &p.Device,
-			Host:   &p.Host}})
+		s.Emit(event.Event{Type: event.TypeJob, Place: p.Name, JobState: &event.JobChange{Phase: "running", Device: &p.Device,
+			Host: &p.Host}})
 	}
 	if r.Run != nil {
 		s.Emit(event.Event{Type: event.TypeRun, Run: r.Run})

@@ -463,8 +463,8 @@ func TestContradiction(t *testing.T) {
 		{"gone on with", run + run + told(2, "1") + done, ""},
 		{"two verdicts", run + told(2, "1") + told(3, "2"), "two verdicts"},
 		{"number", run + told(99, "1"), "event 99 follows event 1"},
-		{"totals", run + told(2, "1") + strings.Replace(done, ":1}", ":0}", 1), "1 passed and 0 failed, but its totals " +
-			"are 0 and 0"},
+		{"totals", run + told(2, "1") + strings.Replace(done, ":1}", ":0}", 1), "1 passed and 0 failed, " +
+			"but its totals are 0 and 0"},
 		{"totals of the whole run", run + told(2, "1") + run + strings.Replace(other, ":3", ":2", 1) +
 			strings.Replace(done, ":1}", `:1,"failed":1}`, 1), ""},
 		{"a first event that is not the first", run[:7] + "2" + run[8:] + told(3, "1") + other, "event 3 follows event 3"},

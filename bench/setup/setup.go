@@ -212,7 +212,7 @@ func choose(p *project.Project, s *project.Submission, o Options, old *runs.Run)
 		return u.data.Makes(s.Definition.Name, w) || workloads.Redrawn(s.Definition, w)
 	}
 	if u.Seed != 0 && !slices.ContainsFunc(u.Workloads, drawn) {
-		return nil, usage.Errorf("leave it out", "--seed: no generated inputs: set %s uses files of the dataset", u.Set)
+		return nil, usage.Errorf("omit it", "--seed: no generated inputs: set %s uses files of the dataset", u.Set)
 	}
 	return u, nil
 }

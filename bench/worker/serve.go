@@ -353,8 +353,7 @@ func (s *server) measure(plan *JudgedPlan) (r reply, err error) {
 		r.Judged = append(r.Judged, Judged{Call: call})
 		return s.store(plan.Out, int64(k)*plan.Stride)
 	}
-	if r.Samples, err = s.dev.Measure(s.ctx, func() error { return s.kernel.Call(s.ctx, s.args) },
-		plan.Plan); err != nil {
+	if r.Samples, err = s.dev.Measure(s.ctx, func() error { return s.kernel.Call(s.ctx, s.args) }, plan.Plan); err != nil {
 		return reply{}, AsError(err, Fault)
 	}
 	return r, nil

@@ -64,12 +64,10 @@ func Decode(data []byte, names []Name) ([]Launch, []Activity, error) {
 			launches = append(launches, Launch{Start: le.Uint64(r[8:]), Correlation: le.Uint32(r[32:])})
 			continue
 		case kindMemcpy:
-			activities = append(activities, Activity{Activity: device.Activity{Kind: "memcpy",
-				Bytes: int64(le.Uint64(r[8:]))},
+			activities = append(activities, Activity{Activity: device.Activity{Kind: "memcpy", Bytes: int64(le.Uint64(r[8:]))},
 				CopyKind: int(r[4])})
 		case kindMemset:
-			activities = append(activities, Activity{Activity: device.Activity{Kind: "memset",
-				Bytes: int64(le.Uint64(r[8:]))},
+			activities = append(activities, Activity{Activity: device.Activity{Kind: "memset", Bytes: int64(le.Uint64(r[8:]))},
 				Value: int(le.Uint32(r[4:]))})
 		case kindKernel:
 			name := le.Uint32(r[104:])

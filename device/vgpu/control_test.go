@@ -463,8 +463,8 @@ func TestFaults(t *testing.T) {
 			"waits for lanes that never come"},
 		{"deadlock", "bar.sync 3, 64;", "deadlock: 32 threads wait at bar.sync, barrier 3, where 32 of 64 have arrived"},
 		{"barrier with two counts", "setp.lt.u32 %p2, %r1, 32; @%p2 bra $low; bar.sync 1, 96; bra $done; $low: bar.arrive 1, 64; $done:",
-			"barrier 1: bar.sync waits for 96 threads, but kernel.cu:42:3 waits for 64: a GPU reports an illegal " +
-				"instruction"},
+			"barrier 1: bar.sync waits for 96 threads, but kernel.cu:42:3 waits for 64: " +
+				"a GPU reports an illegal instruction"},
 		{"mbarrier that lacks bytes", "@!%p1 bra $wait; mbarrier.init.shared.b64 [%r2+16], 1; " +
 			"mbarrier.arrive.expect_tx.shared.b64 _, [%r2+16], 64; $wait: bar.sync 0; " +
 			"$again: mbarrier.try_wait.parity.shared.b64 %p2, [%r2+16], 0; @!%p2 bra $again;",
@@ -476,8 +476,7 @@ func TestFaults(t *testing.T) {
 			"still missing: 1 of 2 arrivals"},
 		{"word that nobody writes", "@%p1 st.shared.u32 [%r2+8], 5; bar.sync 0; $again: ld.volatile.shared.u32 %r3, [%r2+8]; " +
 			"setp.eq.u32 %p2, %r3, 5; @%p2 bra $again;",
-			"deadlock: 64 threads wait forever, this one reads 0x5 from byte 8 of shared memory (s+8), which no thread " +
-				"changes"},
+			"deadlock: 64 threads wait for ever, this one reads 0x5 from byte 8 of shared memory (s+8), which no thread changes"},
 		{"undefined register", "add.u32 %r3, %r4, %r1; mul.lo.u32 %r3, %r3, 3; mad.wide.u32 %rd2, %r1, 4, %rd1; .loc 1 43 1 st.global.u32 [%rd1], %r3;",
 			"add.u32 reads an unwritten register"},
 		{"register that some lanes write", "@%p1 mov.u32 %r4, 1; mov.u32 %r5, %r4; .loc 1 42 3 st.global.u32 [%rd1], %r5;",
@@ -487,8 +486,8 @@ func TestFaults(t *testing.T) {
 		{"free of what was not allocated", ".param .b64 a; st.param.b64 [a], %rd1; call free, (a);", "which malloc did not return"},
 		{"mbarrier", "mbarrier.init.shared.b64 [%r2], 1; mbarrier.arrive.shared.b64 _, [%r2], 5;", "5 arrivals at an mbarrier"},
 		{"no function", "p: .callprototype _ _; mov.u64 %rd2, 64; call %rd2, p;", "which is not a function"},
-		{"lacking with a reason", "call nothing;", "the virtual GPU does not support the function nothing " +
-			"(kernel.cu:42:3)"},
+		{"lacking with a reason", "call nothing;", "the virtual GPU does not " +
+			"support the function nothing (kernel.cu:42:3)"},
 		{"operands of no form", "mbarrier.init.shared.b64 [%r2];", "the virtual GPU does not support " +
 			"mbarrier.init.shared.b64 with such operands"},
 		{"lacking", "tcgen05.shift.cta_group::1.down;", "the virtual GPU does not support " +

@@ -208,8 +208,8 @@ TVM_FFI_DLL_EXPORT_TYPED_FUNC(run, run);
 		102: "kernel bounded was not launched: 50000 bytes of dynamic shared memory are more than the 49152 that " +
 			"cudaFuncSetAttribute allowed",
 		103: "kernel bounded was not launched: block (2048,1,1) is out of range",
-		109: "kernel bounded was not launched: a cooperative launch of 5000 blocks, of which only 4736 fit on the GPU at " +
-			"once",
+		109: "kernel bounded was not launched: a cooperative launch of 5000 blocks, " +
+			"of which only 4736 fit on the GPU at once",
 	} {
 		if log, err := call(t, which, "", time.Minute); err != nil || log != "refused-launch at bounded: "+want+"\n" {
 			t.Errorf("got %q (%v), want %q", log, err, want)

@@ -700,8 +700,7 @@ func (m *Machine) describe(k *Kernel, f *C.vg_fault) *Fault {
 			what = fmt.Sprintf("invalid %s of %d bytes of shared memory, %d bytes before its start", verb, f.size,
 				sharedBase-a)
 		default:
-			what = fmt.Sprintf("invalid %s of %d bytes of shared memory at %d, which has %d bytes", verb, f.size,
-				a-sharedBase,
+			what = fmt.Sprintf("invalid %s of %d bytes of shared memory at %d, which has %d bytes", verb, f.size, a-sharedBase,
 				uint64(f.limit)-sharedBase)
 		}
 	case faultLocal:
@@ -775,7 +774,7 @@ func (m *Machine) describe(k *Kernel, f *C.vg_fault) *Fault {
 		}
 		what += fmt.Sprintf(" waits for %d: a GPU reports an illegal instruction", uint64(f.limit))
 	case faultSpin:
-		what = fmt.Sprintf("deadlock: %d threads wait forever, this one %s", f.waiting, k.waitsFor(f))
+		what = fmt.Sprintf("deadlock: %d threads wait for ever, this one %s", f.waiting, k.waitsFor(f))
 	case faultHeap:
 		what = fmt.Sprintf("free of %#x, which malloc did not return", uint64(f.address))
 	case faultMbarrier:
@@ -794,8 +793,7 @@ func (m *Machine) describe(k *Kernel, f *C.vg_fault) *Fault {
 		case 4:
 			what = "the block ends without deallocating its tensor memory"
 		default:
-			what = fmt.Sprintf("invalid %s of %d columns of tensor memory at lane %d, column %d", verb, f.size, a>>16,
-				a&0xffff)
+			what = fmt.Sprintf("invalid %s of %d columns of tensor memory at lane %d, column %d", verb, f.size, a>>16, a&0xffff)
 		}
 	case faultStopped:
 		return &Fault{Text: place + who + "timeout: still running", Stopped: true}

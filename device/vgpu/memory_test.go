@@ -219,11 +219,11 @@ func TestFarAway(t *testing.T) {
 	defer free()
 	a := given(t, &kernel{gpu: g, names: []string{"x"}}, args)[0]
 	for address, want := range map[uint64]string{
-		a + 12<<30: "outside the device's memory, far from the nearest tensor: 12884897792 bytes past the end of " +
-			"argument 0 (x)",
+		a + 12<<30: "outside the device's memory, far from the nearest tensor: " +
+			"12884897792 bytes past the end of argument 0 (x)",
 		1 << 36: "outside the device's memory",
-		a + 4097: "misaligned read: address " + fmt.Sprintf("%#x", a+4097) + " is not a multiple of 4, 1 bytes past the " +
-			"end of argument 0 (x)",
+		a + 4097: "misaligned read: address " + fmt.Sprintf("%#x", a+4097) + " is not a multiple of 4, " +
+			"1 bytes past the end of argument 0 (x)",
 		a + 1: "misaligned read: address " + fmt.Sprintf("%#x", a+1) + " is not a multiple of 4",
 	} {
 		if err := at64(t, mod, "read32", address); err == nil || !strings.HasSuffix(err.Error(), want) {

@@ -250,8 +250,8 @@ func TestTensorCopyLacking(t *testing.T) {
 			continue
 		}
 		for want, change := range map[string]func(*mapped){
-			"does not support cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes with an " +
-				"interleaved tensor map": func(m *mapped) {
+			"does not support cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes " +
+				"with an interleaved tensor map": func(m *mapped) {
 				m.Interleave = 1
 			},
 			"of packed values of 4 or 6 bits": func(m *mapped) { m.Type = 13 },

@@ -46,8 +46,8 @@ func (c *Config) Sections() []Section {
 				Example: `"kernel.cu::kernel"`,
 				Help:    "the source file and its function to call"},
 			{Name: "destination_passing_style", To: &c.Build.DestinationPassingStyle, Default: true, Example: "true",
-				Help: "true: the caller allocates the outputs and passes them as last parameters; false: the function " +
-					"returns them"},
+				Help: "true: the caller allocates the outputs and passes them as last parameters; " +
+					"false: the function returns them"},
 			{Name: "binding", To: &c.Build.Binding, OneOf: bindings, Absent: "tvm-ffi for compiled languages",
 				Example: `"torch"`, Help: "how a compiled solution is loaded; tvm-ffi, the default, is not packed"},
 			{Name: "dependencies", To: &c.Build.Dependencies, Absent: "none", Example: `["einops"]`,
@@ -67,8 +67,7 @@ func (c *Config) Sections() []Section {
 				Help: "the workloads that run; `fisub dataset ls` lists the sets"},
 		}},
 		{"submit", false, "How `fisub submit` tags.", []Key{
-			{Name: "tag", To: &c.Submit.Tag, Form: "letters, digits and . _ - / inside",
-				Absent:  "submission-{definition}-{n}",
+			{Name: "tag", To: &c.Submit.Tag, Form: "letters, digits and . _ - / inside", Absent: "submission-{definition}-{n}",
 				Example: `"v{n}"`, Help: "name of the tag; {n} is the next number, {definition} the definition"},
 			{Name: "remote", To: &c.Submit.Remote, Form: "a name that `git remote` lists",
 				Absent: "the branch's, else origin", Example: `"origin"`,

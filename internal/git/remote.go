@@ -218,8 +218,7 @@ func (r *Repository) Tags(ctx context.Context) ([]Tag, error) {
 	var tags []Tag
 	for ; len(fields) > 7; fields = fields[7:] {
 		text := func(i int) string { return string(fields[i]) }
-		t := Tag{Name: strings.TrimPrefix(strings.TrimPrefix(text(0), "\n"), "refs/tags/"), Object: text(2),
-			Commit: text(2)}
+		t := Tag{Name: strings.TrimPrefix(strings.TrimPrefix(text(0), "\n"), "refs/tags/"), Object: text(2), Commit: text(2)}
 		kind := text(1)
 		if t.Annotated = kind == "tag"; t.Annotated {
 			kind, t.Commit = text(3), text(4)

@@ -369,8 +369,7 @@ func header(tensors []Named, metadata map[string]string, align int) ([]byte, err
 		seen[t.Name] = true
 		size, ok := t.Tensor.DType.Bytes(t.Tensor.Len())
 		if !ok || t.Tensor.Data != nil && size != len(t.Tensor.Data) || t.Tensor.Len()*t.Tensor.DType.Bits()%8 != 0 {
-			return nil, fmt.Errorf("tensor %q: %d bytes of data for shape %v of %v", t.Name, len(t.Tensor.Data),
-				t.Tensor.Shape,
+			return nil, fmt.Errorf("tensor %q: %d bytes of data for shape %v of %v", t.Name, len(t.Tensor.Data), t.Tensor.Shape,
 				t.Tensor.DType)
 		}
 		name, err := json.Marshal(t.Name)
@@ -381,8 +380,7 @@ func header(tensors []Named, metadata map[string]string, align int) ([]byte, err
 			b = append(b, ',')
 		}
 		shape := strings.ReplaceAll(fmt.Sprint(t.Tensor.Shape), " ", ",")
-		b = fmt.Appendf(b, `%s:{"dtype":"%s","shape":%s,"data_offsets":[%d,%d]}`, name, names[t.Tensor.DType], shape,
-			offset,
+		b = fmt.Appendf(b, `%s:{"dtype":"%s","shape":%s,"data_offsets":[%d,%d]}`, name, names[t.Tensor.DType], shape, offset,
 			offset+size)
 		offset += size
 	}

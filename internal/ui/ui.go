@@ -488,8 +488,7 @@ func (v *runView) below(uuid, detail, log string) (lines []string) {
 			line = fmt.Sprintf("%s... %d more bytes in the run folder, log/%s.log", strings.ToValidUTF8(line[:widest], ""),
 				len(line)-widest, uuid)
 		}
-		if line != "" && (i == 0 || !strings.HasSuffix(line, detail) && !strings.HasSuffix(detail,
-			strings.TrimSpace(line))) {
+		if line != "" && (i == 0 || !strings.HasSuffix(line, detail) && !strings.HasSuffix(detail, strings.TrimSpace(line))) {
 			lines = append(lines, v.dim(line))
 		}
 	}

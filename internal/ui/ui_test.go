@@ -127,8 +127,8 @@ func TestDoubtfulTimings(t *testing.T) {
 	for _, line := range []string{
 		"aaaaaaaa           4  7  PASSED               0.00e+00  0.00e+00     2.56 µs  0.0 %     2.40 µs  *\n",
 		"bbbbbbbb           4  7  PASSED               0.00e+00  0.00e+00     2.56 µs  0.0 %     2.40 µs\n",
-		"* 2 workloads, unreliable in every measurement: shaken\n* workload aaaaaaaa, unreliable in every measurement: " +
-			"throttled�\n",
+		"* 2 workloads, unreliable in every measurement: shaken\n* workload aaaaaaaa, " +
+			"unreliable in every measurement: throttled�\n",
 	} {
 		if !strings.Contains(out, line) {
 			t.Errorf("got\n%s\nwant in it\n%s", out, line)
@@ -366,8 +366,8 @@ func TestScore(t *testing.T) {
 				Axes: map[string]int{"n": 7, "batch_size": 4}, Latency: &ms, Speedup: &speedup}.Evaluated()},
 			event.Event{Type: event.TypeDone, Done: &event.Done{Passed: 1, Failed: tc.failed, Score: &tc.score, Scored: 1}})
 		for _, want := range []string{tc.want, "     2.00 µs  0.0 %    1.50x      -\n",
-			"\ncopy: time of the roofline copy, a plain copy of as many bytes, over the latency; an empty kernel takes " +
-				"1.02 µs\n"} {
+			"\ncopy: time of the roofline copy, a plain copy of as many bytes, " +
+				"over the latency; an empty kernel takes 1.02 µs\n"} {
 			if !strings.Contains(out, want) {
 				t.Errorf("stdout: got\n%s\nwant in it %q", out, want)
 			}

@@ -51,8 +51,8 @@ func TestInspectPython(t *testing.T) {
 		{"last one counts", "def run(x): pass\ndef run(x, y, out): pass\n", true, nil},
 		{"async", "async def run(x, y): pass\n", true,
 			[]string{
-				"error: kernel.py:1:11: entry run is async: a call creates a coroutine and runs nothing (write def, without " +
-					"async)"}},
+				"error: kernel.py:1:11: entry run is async: " +
+					"a call creates a coroutine and runs nothing (write def, without async)"}},
 		{"jit", "@triton.autotune(configs=[\n  1], key=[])\n@triton.jit\ndef run(x, y, out): pass\n", true,
 			[]string{
 				"error: kernel.py:4:5: entry run is a @triton.jit function, which cannot be called without a grid (use a " +
@@ -62,10 +62,10 @@ func TestInspectPython(t *testing.T) {
 		{"absolute imports",
 			"import torch, util as u\ntry:\n    from pkg.mod import f; import util\nexcept E: pass\ndef run(x, y, out):\n    " +
 				"import pkg\n\nrun(1, 2, 3)\n", true, []string{
-				"error: kernel.py:1:1: absolute import of util, a file of this solution (write from . import util, or from " +
-					".util import ...)",
-				"error: kernel.py:6:5: absolute import of pkg, a file of this solution (write from . import pkg, or from " +
-					".pkg import ...)"}},
+				"error: kernel.py:1:1: absolute import of util, a file of this solution (write from . import util, " +
+					"or from .util import ...)",
+				"error: kernel.py:6:5: absolute import of pkg, " +
+					"a file of this solution (write from . import pkg, or from .pkg import ...)"}},
 		{"import by the search path",
 			"import os, sys\nsys.path.insert(0, os.path.dirname(__file__))\nimport util\ndef run(x, y, out): pass\n", true, nil},
 		{"import of the standard library", "import types\ndef run(x, y, out): pass\n", true, nil},

@@ -168,7 +168,7 @@ func ParseExit(text []byte, seal remote.Seal) remote.Exit {
 	if !seal.Signed(exit) {
 		exit.Lines, exit.MAC = 0, ""
 		if seal.Key != "" && exit.End == remote.Exited {
-			exit = remote.Exit{End: remote.Lost, Text: "the agent is gone and has not signed " + ExitName + " that is there",
+			exit = remote.Exit{End: remote.Lost, Text: "the agent is gone and has not signed its " + ExitName,
 				Hint: "another program has written to its folder: fisub help trust"}
 		}
 	}

@@ -148,8 +148,7 @@ func (p *Provider) submitInput(job *remote.Job, program, boot string) *batch.Sub
 			},
 		},
 		RetryStrategy: &types.RetryStrategy{Attempts: aws.Int32(1)},
-		Timeout: &types.JobTimeout{AttemptDurationSeconds: aws.Int32(int32(math.Ceil((job.Limit +
-			margin).Seconds())))},
+		Timeout:       &types.JobTimeout{AttemptDurationSeconds: aws.Int32(int32(math.Ceil((job.Limit + margin).Seconds())))},
 		Tags:          p.tags(job),
 		PropagateTags: aws.Bool(true),
 	}

@@ -102,9 +102,7 @@ func (x *executor) perform(actions []action) (err error) {
 		case follow:
 			if err == nil {
 				w := &watcher{executor: x, job: a.job, from: a.job.stream.size, most: s.room(a.job)}
-				x.begin(a.job, func(ctx context.Context, p remote.Provider, spec JobRecord) {
-					x.follow(ctx, p, w, spec, a.after)
-				})
+				x.begin(a.job, func(ctx context.Context, p remote.Provider, spec JobRecord) { x.follow(ctx, p, w, spec, a.after) })
 				continue
 			}
 			s.apply(broken{err})

@@ -60,8 +60,7 @@ func placeOf(name string) ProviderPlace {
 
 // had returns a job of the plan that another process has submitted.
 func had(id int, place string, workloads ...string) *JobRecord {
-	return &JobRecord{ID: fmt.Sprint("fisub-r-", id), Place: placeOf(place), Workloads: workloads,
-		Handle: &remote.Handle{}}
+	return &JobRecord{ID: fmt.Sprint("fisub-r-", id), Place: placeOf(place), Workloads: workloads, Handle: &remote.Handle{}}
 }
 
 // restart replaces the state, as if another process had taken over the run.
@@ -249,8 +248,7 @@ func judged(job int, workloads ...string) string {
 
 // closing returns the script of a job's end after all its verdicts.
 func closing(job int) string {
-	return fmt.Sprintf("exit %d 0 -> collect %d\nlog %d -> release %d\nfree %d -> save; ended: exited with 0\n", job, job,
-		job, job, job)
+	return fmt.Sprintf("exit %d 0 -> collect %d\nlog %d -> release %d\nfree %d -> save; ended: exited with 0\n", job, job, job, job, job)
 }
 
 func TestState(t *testing.T) {
@@ -315,8 +313,7 @@ exit 1 137 -> collect 1
 log 1  -> release 1
 free 1 -> save; ended: exited with 137; warn a: h: exited with 137; 2 of its 2 workloads have no verdict; save; submit 2 a w0 w1
 `, 0, "", 1},
-		{"no workload has more than three tries", 1, "a b c d", []*JobRecord{had(1, "a", "w0"), had(2, "b", "w0"), had(3,
-			"c", "w0")}, `
+		{"no workload has more than three tries", 1, "a b c d", []*JobRecord{had(1, "a", "w0"), had(2, "b", "w0"), had(3, "c", "w0")}, `
 begin -> follow 1; follow 2; follow 3
 say 1 run -> run
 lost 1 -> collect 1
@@ -575,8 +572,7 @@ free 1 -> save; ended: stopped
 			if err == nil {
 				err = c.s.nothing()
 			}
-			if text := fmt.Sprint(err); text != tc.err && (err != nil || tc.err != "") && !strings.HasPrefix(text,
-				tc.err+":") {
+			if text := fmt.Sprint(err); text != tc.err && (err != nil || tc.err != "") && !strings.HasPrefix(text, tc.err+":") {
 				t.Errorf("got error %q, want %q", text, tc.err)
 			}
 			if n := len(c.s.active()); n != tc.active {

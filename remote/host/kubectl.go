@@ -180,8 +180,7 @@ func explain(err error) error {
 		return err
 	}
 	if failed.Status == NotFound && failed.Stderr == "" {
-		return &remote.Denied{Code: "no-such", Text: failed.Error(),
-			Hint: "install kubectl: kubernetes.io/docs/tasks/tools"}
+		return &remote.Denied{Code: "no-such", Text: failed.Error(), Hint: "install kubectl: kubernetes.io/docs/tasks/tools"}
 	}
 	if denied := Refused(failed.Stderr); denied != nil {
 		denied.Text = failed.Error()

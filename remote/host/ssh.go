@@ -360,8 +360,8 @@ var refusals = []struct{ words, code, begin, hint string }{
 	{"Permission denied|Too many authentication failures|no such identity", "credentials", "",
 		"ssh NAME must work without a prompt: ssh-add the key, or set it in ~/.ssh/config"},
 	{"Could not resolve hostname|Connection refused|timed out|No route to host|Network is unreachable|Connection closed|" +
-		"Connection reset|kex_exchange_identification", "unreachable", "", "check the name, and that the host is up: ssh " +
-		"NAME"},
+		"Connection reset|kex_exchange_identification", "unreachable", "", "check the name, " +
+		"and that the host is up: ssh NAME"},
 	{"Bad configuration option|Can't open user config file|terminating,", "no-such", "",
 		"ssh -G NAME prints the effective config"},
 	{"", "unreachable", "", "run ssh NAME for details"},

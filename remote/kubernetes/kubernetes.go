@@ -232,8 +232,8 @@ func (p *Provider) queue(ctx context.Context) error {
 	case strings.Contains(text, "doesn't have a resource type"):
 		return &remote.Denied{Code: "no-such", Text: text, Hint: "Kueue is not installed in the cluster: remove queue"}
 	case remote.CodeOf(err) == "no-such":
-		return &remote.Denied{Code: "no-such", Text: text, Hint: "kubectl get localqueues lists the queues of the " +
-			"namespace"}
+		return &remote.Denied{Code: "no-such", Text: text, Hint: "kubectl get " +
+			"localqueues lists the queues of the namespace"}
 	case remote.CodeOf(err) != "credentials" || strings.Contains(text, "Unauthorized"):
 		return err
 	}

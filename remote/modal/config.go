@@ -31,11 +31,11 @@ func (c *Config) Keys() []config.Key {
 		{Name: "image", To: &c.Image, Default: "debian:13-slim",
 			Help: "image of a public registry. It needs sh, tar, the core utilities and glibc 2.28 or later, but no CUDA"},
 		{Name: "cpu", To: &c.CPU, Default: 4.0,
-			Help: "cores of a sandbox; billed in addition to the GPU"},
+			Help: "cores of a sandbox, also its limit; billed in addition to the GPU"},
 		{Name: "memory", To: &c.Memory, Default: 8192,
-			Help: "MiB of a sandbox; billed in addition to the GPU"},
-		{Name: "regions", To: &c.Regions, Absent: "any", Help: "Modal's regions; a restriction costs more and waits " +
-			"longer"},
+			Help: "MiB of a sandbox, also its limit; billed in addition to the GPU"},
+		{Name: "regions", To: &c.Regions, Absent: "any", Help: "Modal's regions; " +
+			"a restriction costs more and waits longer"},
 		{Name: "queue", To: &c.Queue, Default: 30 * time.Minute,
 			Help: "maximum wait of a job for a GPU"},
 		{Name: "jobs", To: &c.Jobs, Default: 8, Help: "maximum number of sandboxes; the workspace has its own limit"},

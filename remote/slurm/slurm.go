@@ -253,8 +253,7 @@ func (p *Provider) ready(ctx context.Context) (state, detail string, err error) 
 	ask = append(append(ask, sbatchArgs(p.config, job, facts.Root)...), "--test-only")
 	words, err := p.feed(ctx, ask, script("true", "/"))
 	state, detail = readiness(nodes, words, time.Now())
-	if failed, ok := errors.AsType[*host.ExitError](p.denied(ctx,
-		err)); ok && failed.Name == "sbatch" && state != "down" {
+	if failed, ok := errors.AsType[*host.ExitError](p.denied(ctx, err)); ok && failed.Name == "sbatch" && state != "down" {
 		return "busy", detail + ", " + failed.Error(), nil // a job would wait until nodes are back
 	}
 	if err != nil {

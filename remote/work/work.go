@@ -105,8 +105,8 @@ func (f *Folder) look(ctx context.Context, script, how string, in io.Reader, res
 	switch {
 	case failed != nil && failed.Status == host.NotFound:
 		return nil, &remote.Denied{Code: "no-such", Text: failed.Error(),
-			Hint: "PATH on the host must contain the folders of the usual commands: check the files that set it, such as " +
-				".bashrc"}
+			Hint: "PATH on the host must contain the folders of the usual commands: " +
+				"check the files that set it, such as .bashrc"}
 	case failed != nil && failed.Status == barred:
 		return nil, &remote.Denied{Code: "disk", Text: failed.Error() + ": no permission",
 			Hint: "on the host: chmod u+rwx " + failed.Error()}
