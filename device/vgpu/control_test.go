@@ -476,7 +476,7 @@ func TestFaults(t *testing.T) {
 			"still missing: 1 of 2 arrivals"},
 		{"word that nobody writes", "@%p1 st.shared.u32 [%r2+8], 5; bar.sync 0; $again: ld.volatile.shared.u32 %r3, [%r2+8]; " +
 			"setp.eq.u32 %p2, %r3, 5; @%p2 bra $again;",
-			"deadlock: 64 threads wait for ever, this one reads 0x5 from byte 8 of shared memory (s+8), which no thread changes"},
+			"deadlock: 64 threads wait forever, this one reads 0x5 from byte 8 of shared memory (s+8), which no thread changes"},
 		{"undefined register", "add.u32 %r3, %r4, %r1; mul.lo.u32 %r3, %r3, 3; mad.wide.u32 %rd2, %r1, 4, %rd1; .loc 1 43 1 st.global.u32 [%rd1], %r3;",
 			"add.u32 reads an unwritten register"},
 		{"register that some lanes write", "@%p1 mov.u32 %r4, 1; mov.u32 %r5, %r4; .loc 1 42 3 st.global.u32 [%rd1], %r5;",

@@ -774,7 +774,7 @@ func (m *Machine) describe(k *Kernel, f *C.vg_fault) *Fault {
 		}
 		what += fmt.Sprintf(" waits for %d: a GPU reports an illegal instruction", uint64(f.limit))
 	case faultSpin:
-		what = fmt.Sprintf("deadlock: %d threads wait for ever, this one %s", f.waiting, k.waitsFor(f))
+		what = fmt.Sprintf("deadlock: %d threads wait forever, this one %s", f.waiting, k.waitsFor(f))
 	case faultHeap:
 		what = fmt.Sprintf("free of %#x, which malloc did not return", uint64(f.address))
 	case faultMbarrier:
