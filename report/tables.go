@@ -557,7 +557,8 @@ func (r *Subject) facts(id string) table {
 
 // overview has one row for each run.
 func (r *Report) overview() table {
-	t := table{ID: "overview", Caption: "Solutions and devices", Head: []column{{Text: "Run"}, {Text: "Solution"}, {Text: "Device"},
+	t := table{ID: "overview", Caption: "Solutions and devices", Head: []column{{Text: "Run"}, {Text: "Solution"},
+		{Text: "Device"},
 		{Text: "Passed", Right: true},
 		{Text: "Mean latency", Title: "mean over the passed workloads; empty for several places", Right: true},
 		{Text: "Baseline"},
