@@ -33,6 +33,7 @@ type compareOptions struct {
 	threshold *float64 // in per cent
 	failOn    string
 	best      bool
+	define    []string // constants to sweep
 	args      []string
 	given     string // a flag such as "--set" that applies only to solutions; "" if none was given
 
@@ -55,10 +56,11 @@ func (a *app) compareCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "compare",
 		Usage:     "compare B with A: faster, slower or the same",
-		ArgsUsage: "[A] B [C...]",
+		ArgsUsage: "[A] [B] [C...]",
 		Flags: append([]cli.Flag{
 			numberFlag(&o.threshold, "threshold", "ignore differences below `PERCENT`", fmt.Sprint(percent)),
 			stringFlag(&o.failOn, "fail-on", "exit with 3 if B is `VERDICT` (slower), with 2 if nothing can be compared", ""),
+			listFlag(&o.define, "define", "compare variants of one solution: constant `NAME=VALUE,...`; may be repeated"),
 			boolFlag(&o.best, "best", "use the best comparable run of other sources as A"),
 			yesFlag(&o.yes),
 		}, running...),
@@ -75,7 +77,7 @@ func (a *app) compareCommand() *cli.Command {
 }
 
 func (a *app) compare(ctx context.Context, o compareOptions) error {
-	if o.best {
+	if o.best && len(o.args) > 0 {
 		h, err := a.History()
 		if err != nil {
 			return err
@@ -87,9 +89,16 @@ func (a *app) compare(ctx context.Context, o compareOptions) error {
 		o.args = slices.Insert(o.args, 0, best.ID)
 	}
 	switch n := len(o.args); {
+	case len(o.define) > 0 && (o.best || o.failOn != ""):
+		return usage.Errorf("", "--define cannot be combined with --best or --fail-on")
+	case len(o.define) > 0 && n > 1:
+		return usage.Errorf("fisub compare --define TILE=16,32 .", "compare --define: got %d arguments, want one solution", n)
+	case len(o.define) > 0 && n == 0:
+		o.args = []string{"."}
+	case len(o.define) > 0:
 	case n < 2:
 		return usage.Errorf("fisub compare last~1 last, or fisub compare --best last",
-			"compare: got 1 argument, want A B [C...]")
+			"compare: got %s, want A B [C...]", plain.Count(n, "argument"))
 	case n > maxSides:
 		return usage.Errorf("fisub compare last~1 last, or fisub compare HEAD .",
 			"compare: got %d arguments, want A and B, and %d at most", n, maxSides)
@@ -113,6 +122,9 @@ func (a *app) compare(ctx context.Context, o compareOptions) error {
 
 // compared prints the comparison of each further run with the first.
 func (a *app) compared(sides []*runs.Run, threshold float64, failOn string) error {
+	if !slices.ContainsFunc(sides, func(r *runs.Run) bool { return r.Run == nil || r.Run.Variant == "" }) {
+		return a.swept(sides, threshold)
+	}
 	var err error
 	var results []*compare.Result
 	for _, side := range sides[1:] {
@@ -151,8 +163,32 @@ func (a *app) compared(sides []*runs.Run, threshold float64, failOn string) erro
 	return nil
 }
 
+// swept prints the comparison of the variants of one solution.
+func (a *app) swept(sides []*runs.Run, threshold float64) error {
+	s, err := compare.NewSweep(sides, threshold)
+	if err != nil {
+		return usage.Invalid(err)
+	}
+	if a.final != nil {
+		a.final.Swept(s)
+		return nil
+	}
+	if a.json {
+		return a.writeJSON(s)
+	}
+	for _, w := range s.Warnings {
+		a.term.Warn(plain.Line(w), "")
+	}
+	for _, t := range report.SweepTables(s) {
+		a.term.Table(t.Layout, t.Rows, nil)
+		fmt.Fprintln(a.stdout)
+	}
+	fmt.Fprintln(a.stdout, a.term.Fit(report.SweepText(s), 0))
+	return nil
+}
+
 // maxSides is the maximum number of solutions in a comparison: each holds a process and its tensors on the device.
-const maxSides = 9
+const maxSides = 16
 
 // sides returns the runs that the arguments name. If they name solutions, it runs these and returns their runs, or nil
 // if the result has already been shown.
@@ -167,6 +203,19 @@ func (a *app) sides(ctx context.Context, o compareOptions, threshold float64) ([
 	}
 	for _, s := range sources {
 		a.warn(s.Warnings)
+	}
+	if len(o.define) > 0 {
+		constants, err := project.ParseConstants(o.define)
+		if err != nil {
+			return nil, err
+		}
+		if len(sources) == 0 {
+			return nil, usage.Errorf("fisub compare --define TILE=16,32 .", "compare --define: %s is a run, want a solution",
+				o.args[0])
+		}
+		if sources, err = sources[0].Variants(constants, maxSides); err != nil {
+			return nil, err
+		}
 	}
 	switch {
 	case len(found) > 0 && o.given != "":
@@ -251,6 +300,7 @@ func describeAll(ctx context.Context, u *setup.Setup, sources []*project.Source)
 	for _, s := range sources {
 		time.Sleep(2 * time.Millisecond)
 		run := u.Describe(ctx, s.Submission)
+		run.Variant = s.Variant
 		if s.Git != nil {
 			run.Git = s.Git
 		}
@@ -351,7 +401,7 @@ func (a *app) newComparison(plan *dispatch.Plan, threshold float64, failOn strin
 			}
 		}
 		letter := string(rune('A' + i))
-		a.term.Note("%s          %s %s, run %s", letter, plain.Line(run.Solution), plain.Short(run.ContentHash), run.ID)
+		a.term.Note("%s          %s %s, run %s", letter, plain.Line(run.Name()), plain.Short(run.ContentHash), run.ID)
 		view := a.also(a.term.Progress(letter, i == len(plan.Sides)-1))
 		c.folders = append(c.folders, folder)
 		c.sides = append(c.sides, dispatch.NewSide(run, old, event.NewStream(folder.Record, view)))
@@ -415,6 +465,6 @@ func runText(r *runs.Run) string {
 	if r.Run == nil {
 		return plain.Line(r.ID)
 	}
-	return plain.Line(fmt.Sprintf("%s  %s %s, profile %s, on %s", r.ID, r.Run.Solution, plain.Short(r.Run.ContentHash),
+	return plain.Line(fmt.Sprintf("%s  %s %s, profile %s, on %s", r.ID, r.Run.Name(), plain.Short(r.Run.ContentHash),
 		r.Run.Profile.Name, r.Run.Device.Name))
 }

@@ -369,7 +369,7 @@ func (l *line) runs() (found []candidate) {
 		what := ""
 		if i < 50 { // each needs a file to be read
 			if run, err := runs.Header(filepath.Join(l.Root(), runs.Dir, id)); err == nil {
-				what = fmt.Sprintf("%s %s, %s on %s", run.Solution, plain.Short(run.ContentHash), plain.Count(len(run.Workloads),
+				what = fmt.Sprintf("%s %s, %s on %s", run.Name(), plain.Short(run.ContentHash), plain.Count(len(run.Workloads),
 					"workload"), run.Device.Name)
 			}
 		}

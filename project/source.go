@@ -18,7 +18,8 @@ import (
 type Source struct {
 	Arg string
 	*Submission
-	Git *event.Git // the revision; nil for files and folders
+	Git     *event.Git // the revision; nil for files and folders
+	Variant string     // the values of its constants, "TILE=16 STAGES=2", else ""
 }
 
 // ReadSource reads the solution named by arg. It returns nil without an error if arg names none.

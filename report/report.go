@@ -149,7 +149,7 @@ func newRun(r *runs.Run) *Subject {
 
 // Name returns the solution's name and the start of its content hash.
 func (r *Subject) Name() string {
-	return clean(r.Run.Run.Solution, 80) + " " + plain.Short(r.Run.Run.ContentHash)
+	return clean(r.Run.Run.Name(), 80) + " " + plain.Short(r.Run.Run.ContentHash)
 }
 
 // name returns the name of run, with the run's id if another run has the same name.

@@ -41,6 +41,7 @@ type Outcome struct {
 	Fault      *Fault          `json:"first_fault,omitempty"`  // what to fix first
 	Faults     int             `json:"faults,omitempty"`       // errors of check, or workloads that did not pass
 	Compared   []Compared      `json:"compared,omitempty"`     // of compare: each further run compared with A
+	Sweep      *compare.Sweep  `json:"sweep,omitempty"`        // of compare --define
 	Warnings   []string        `json:"warnings,omitempty"`     // caveats of the result
 	Errors     []Message       `json:"errors,omitempty"`       // why the command failed
 	Next       string          `json:"next_command,omitempty"` // the most useful next command
@@ -247,6 +248,17 @@ func (o *Outcome) Compare(results []*compare.Result) {
 		o.Compared = append(o.Compared, c)
 		o.Warnings = append(o.Warnings, res.Warnings...)
 		o.Next += " " + res.B
+	}
+}
+
+// Swept records the comparison of variants. The status is "passed" if a variant passed all workloads.
+func (o *Outcome) Swept(s *compare.Sweep) {
+	o.Sweep, o.Warnings, o.Status, o.Next = s, s.Warnings, "not passed", "fisub report"
+	for _, v := range s.Variants {
+		if v.Passed == v.Workloads {
+			o.Status = "passed"
+		}
+		o.Next += " " + v.Run
 	}
 }
 

@@ -74,7 +74,8 @@ type Run struct {
 	Started     time.Time     `json:"started"`
 	Fisub       string        `json:"fisub"` // version of the program
 	Command     []string      `json:"command"`
-	Solution    string        `json:"solution"` // name
+	Solution    string        `json:"solution"`          // name
+	Variant     string        `json:"variant,omitempty"` // of a sweep: the values of the constants, "TILE=16 STAGES=2"
 	Author      string        `json:"author"`
 	Folder      string        `json:"folder,omitempty"`  // source folder, relative to the project; "" if packed
 	Sources     []string      `json:"sources,omitempty"` // in Folder
@@ -109,6 +110,9 @@ func (r *Run) Selection() string {
 	}
 	return plain.Count(len(r.Workloads), "workload") + " of set " + set
 }
+
+// Name returns the name of the solution with its variant.
+func (r *Run) Name() string { return strings.TrimSpace(r.Solution + " " + r.Variant) }
 
 // A Baseline is the solution that latencies are compared with.
 type Baseline struct {

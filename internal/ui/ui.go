@@ -215,7 +215,7 @@ func (v *runView) event(e event.Event) error {
 		v.start(e.Run)
 	case e.Type == event.TypeBuilding:
 		v.bar.Clear()
-		t.Note("building %s for %s", v.run.Solution, Device(v.run.Device))
+		t.Note("building %s for %s", v.run.Name(), Device(v.run.Device))
 	case e.Built != nil && e.Built.OK && t.Verbose && e.Built.Log != "":
 		t.Note("%s", strings.TrimRight(e.Built.Log, "\n"))
 	case e.Built != nil && e.Built.OK && e.Built.Seconds >= 0.5:
