@@ -11,6 +11,7 @@ import (
 	"fisub/bench/stats"
 	"fisub/internal/event"
 	"fisub/internal/event/eventtest"
+	"fisub/internal/trace"
 )
 
 // results holds real runs, with their first timings only.
@@ -231,12 +232,15 @@ func places(t testing.TB) *runs.Run {
 	return folder(t, run, append(list, event.Event{Type: event.TypeDone, Done: &event.Done{Seconds: 1}})...)
 }
 
-// emulated returns a run without latencies.
+// emulated returns a run on the virtual GPU, without latencies.
 func emulated(t testing.TB) *runs.Run {
 	run := gpuRun("20260102-emu", 3)
 	run.Device, run.Baseline, run.Floors = event.Device{Kind: "emu", Name: "CPU", Emulated: true, Toolchain: "g++ 12"},
 		nil, false
 	list := passed(run.Workloads[0], nil)
+	extra := &trace.Map[any]{}
+	extra.Set("matched_ratio", 0.98756)
+	list[0].Evaluated.Trace.Evaluation.Correctness.Extra = extra
 	list = append(list, event.Event{Type: event.TypeFailed, Workload: run.Workloads[1].UUID,
 		Message: &event.Message{Text: "no space left"}})
 	return folder(t, run, list...)

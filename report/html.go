@@ -14,6 +14,7 @@ import (
 	"fisub/bench/runs"
 	"fisub/internal/event"
 	"fisub/internal/plain"
+	"fisub/internal/ui"
 )
 
 var (
@@ -165,6 +166,10 @@ func (r *Subject) section(n int, brief bool) section {
 	if mean := r.Mean(); mean > 0 {
 		c := nanos(mean)
 		s.Figures = append(s.Figures, figure{"mean latency, " + r.L2() + " L2", c.Text, c.Title})
+	}
+	if abs, rel := largest(r.Workloads); r.Emulated && abs != nil {
+		s.Figures = append(s.Figures, figure{"largest absolute error", ui.ErrorText(abs), exact(*abs)},
+			figure{"largest relative error", ui.ErrorText(rel), exact(*rel)})
 	}
 	count, word, _ := strings.Cut(plain.Count(r.Totals().Findings, "finding"), " ")
 	s.Figures = append(s.Figures, figure{word, count, ""})

@@ -14,8 +14,8 @@ import (
 // mostOpen is the maximum number of rows of a table that is not folded.
 const mostOpen = 20
 
-// briefly lists the columns that Markdown omits from the table of workloads. HTML has them.
-var briefly = []string{"Max abs", "Max rel", "Min", "GB/s", "Warm L2"}
+// briefly lists the columns that Markdown omits from the table of workloads of a timed run. HTML has them.
+var briefly = []string{"Max abs", "Max rel", "Matched", "Min", "GB/s", "Warm L2"}
 
 // Markdown writes a comment for a pull request: the verdict, and one table for each run and comparison.
 func (r *Report) Markdown(w io.Writer) error {
@@ -42,7 +42,11 @@ func (r *Report) Markdown(w io.Writer) error {
 		fmt.Fprintf(b, "### %s on %s\n\n", md(r.name(run)), md(clean(run.Run.Run.Definition, 120)))
 		fmt.Fprintf(b, "%s\n\n", md(strings.Join(run.Summary(), " ")))
 		t := run.workloads("")
-		markdownTable(b, &t, briefly)
+		if run.Timed {
+			markdownTable(b, &t, briefly)
+		} else {
+			markdownTable(b, &t, nil)
+		}
 		noted, told := false, event.Told{}
 		note := func(format string, args ...any) {
 			fmt.Fprintf(b, "- "+format+"\n", args...)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -315,7 +316,26 @@ func (r *Subject) Looked() []string {
 	return list
 }
 
-// Facts describes the run and its environment. r.Run must not be nil.
+// largest returns the largest absolute and relative errors of the rows, or nil if no outputs were compared. NaN is larger
+// than any number.
+func largest(rows []runs.Row) (abs, rel *float64) {
+	for _, w := range rows {
+		a, r := w.Evaluated.Errors()
+		if a == nil {
+			continue
+		}
+		if abs == nil || *a > *abs || math.IsNaN(*a) {
+			abs = a
+		}
+		if rel == nil || *r > *rel || math.IsNaN(*r) {
+			rel = r
+		}
+	}
+	return abs, rel
+}
+
+// Facts describes the run and its environment, with the largest errors instead of the profile if nothing was timed
+// because the device is the virtual GPU. r.Run must not be nil.
 func Facts(r *runs.Run) [][2]string {
 	f := r.Run
 	state := r.State()
@@ -346,7 +366,11 @@ func Facts(r *runs.Run) [][2]string {
 		}
 		add("libraries", "%s", strings.Join(libs, ", "))
 	}
-	add("profile", "%s", ui.Profile(f.Profile))
+	if !f.Device.Emulated {
+		add("profile", "%s", ui.Profile(f.Profile))
+	} else if abs, rel := largest(r.Rows); abs != nil {
+		add("errors", "at most %s absolute, %s relative", ui.ErrorText(abs), ui.ErrorText(rel))
+	}
 	add("host", "%s, %s, %s, %d cores", f.Host.Name, f.Host.OS, f.Host.CPU, f.Host.Cores)
 	for _, p := range r.Places {
 		add("place", "%s: %s on %s", p.Name, ui.Device(p.Device), p.Host.Name)

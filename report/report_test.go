@@ -20,6 +20,8 @@ import (
 	"fisub/internal/event/eventtest"
 	"fisub/internal/longtest"
 	"fisub/internal/plain"
+	"fisub/internal/trace"
+	"fisub/internal/ui"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
@@ -142,6 +144,104 @@ func TestEmulated(t *testing.T) {
 		if text := b.String(); strings.Contains(text, "µs") || strings.Contains(text, "1.30x") ||
 			strings.Contains(text, speedup) || strings.Contains(text, "cupti") || strings.Count(text, "measures nothing") > 1 {
 			t.Errorf("got\n%s", text)
+		}
+	}
+}
+
+// An emulated run shows the errors of each workload in every format, and no settings of timings.
+func TestEmulatedErrors(t *testing.T) {
+	r := pages["emulated"](t)
+	for name, write := range map[string]func(io.Writer) error{"html": r.HTML, "markdown": r.Markdown} {
+		var b bytes.Buffer
+		if err := write(&b); err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range []string{"Max abs", "1.50e-07", "Max rel", "3.00e-04", "Matched", "98.75 %"} {
+			if !strings.Contains(b.String(), want) {
+				t.Errorf("%s: no %q", name, want)
+			}
+		}
+		for _, no := range []string{"trials", "timed calls", "warm-up"} {
+			if strings.Contains(b.String(), no) {
+				t.Errorf("%s: got %q", name, no)
+			}
+		}
+	}
+	facts := fmt.Sprint(Facts(r.Runs[0].Run))
+	if want := "[errors at most 1.50e-07 absolute, 3.00e-04 relative]"; strings.Contains(facts, "profile") ||
+		!strings.Contains(facts, want) {
+		t.Errorf("facts: got %s, want %s and no profile", facts, want)
+	}
+	if facts := fmt.Sprint(Facts(pages["decode"](t).Runs[0].Run)); !strings.Contains(facts, "[profile official (3 trials") {
+		t.Errorf("facts of a run on a GPU: got %s, want its profile", facts)
+	}
+}
+
+// Grouped workloads of an emulated run show the largest errors of each group.
+func TestEmulatedGroups(t *testing.T) {
+	run := gpuRun("20260102-grouped", 6)
+	run.Device = event.Device{Kind: "emu", Name: "CPU", Emulated: true}
+	var list []event.Event
+	for i := range run.Workloads {
+		w := &run.Workloads[i]
+		w.Axes = map[string]int{"n": i % 2}
+		events := passed(*w, nil)
+		c := events[0].Evaluated.Trace.Evaluation.Correctness
+		c.MaxAbsoluteError, c.MaxRelativeError = float64(i), float64(10*i)
+		list = append(list, events...)
+	}
+	table := newReport(t, folder(t, run, list...)).Runs[0].groups("g")
+	var got []string
+	for _, row := range table.Rows {
+		for _, c := range row {
+			got = append(got, c.Text)
+		}
+	}
+	if want := []string{"0", "3 of 3", "4.00e+00", "4.00e+01", "1", "3 of 3", "5.00e+00",
+		"5.00e+01"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestLargest(t *testing.T) {
+	row := func(abs, rel float64) runs.Row {
+		return runs.Row{Evaluated: eventtest.Verdict{Status: "INCORRECT_NUMERICAL", MaxAbs: abs, MaxRel: rel}.Evaluated()}
+	}
+	for _, test := range []struct {
+		name     string
+		rows     []runs.Row
+		abs, rel string
+	}{
+		{"none", []runs.Row{{}, {Evaluated: eventtest.Verdict{Status: "TIMEOUT"}.Evaluated()}}, "-", "-"},
+		{"of different rows", []runs.Row{row(0, 3), {}, row(2, 1)}, "2.00e+00", "3.00e+00"},
+		{"NaN first", []runs.Row{row(math.NaN(), 0), row(math.Inf(1), 0)}, "NaN", "0.00e+00"},
+		{"NaN last", []runs.Row{row(math.Inf(1), 0), row(math.NaN(), 0)}, "NaN", "0.00e+00"},
+	} {
+		if abs, rel := largest(test.rows); ui.ErrorText(abs) != test.abs || ui.ErrorText(rel) != test.rel {
+			t.Errorf("%s: got %s and %s, want %s and %s", test.name, ui.ErrorText(abs), ui.ErrorText(rel), test.abs, test.rel)
+		}
+	}
+}
+
+// The matched ratio comes from the traces, where it may be any JSON value.
+func TestMatched(t *testing.T) {
+	for _, test := range []struct {
+		value any
+		want  string
+	}{{nil, ""}, {1.0, "100 %"}, {int64(1), "100 %"}, {0.99999, "99.99 %"}, {0.9, "90 %"}, {0.9987, "99.87 %"},
+		{math.NaN(), ""}, {-1.0, ""}, {1e300, ""}, {"1", ""}} {
+		e := eventtest.Verdict{Status: "PASSED"}.Evaluated()
+		extra := &trace.Map[any]{}
+		extra.Set("matched_ratio", test.value)
+		e.Trace.Evaluation.Correctness.Extra = extra
+		if got := matchedCell(e).Text; got != test.want {
+			t.Errorf("%v: got %q, want %q", test.value, got, test.want)
+		}
+	}
+	for _, e := range []*event.Evaluated{nil, eventtest.Verdict{Status: "TIMEOUT"}.Evaluated(),
+		eventtest.Verdict{Status: "PASSED"}.Evaluated()} {
+		if got := matchedCell(e); got != (cell{}) {
+			t.Errorf("without a ratio: got %v", got)
 		}
 	}
 }

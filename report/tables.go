@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 
@@ -105,6 +106,27 @@ func errorCell(f *float64) cell {
 	return c
 }
 
+// matchedCell shows the share of correct elements if the evaluator of the definition records it.
+func matchedCell(e *event.Evaluated) cell {
+	if e == nil || e.Trace.Evaluation.Correctness == nil || e.Trace.Evaluation.Correctness.Extra == nil {
+		return cell{}
+	}
+	var share float64
+	switch v, _ := e.Trace.Evaluation.Correctness.Extra.Get("matched_ratio"); v := v.(type) {
+	case float64:
+		share = v
+	case int64:
+		share = float64(v)
+	default:
+		return cell{}
+	}
+	if !(share >= 0 && share <= 1) {
+		return cell{}
+	}
+	hundredths := math.Floor(1e4*share + 1e-6) // rounded down: 100 % is without an exception
+	return cell{Text: fmt.Sprintf("%g %%", hundredths/100), Title: exact(share)}
+}
+
 func (r *Subject) verdictCell(w *runs.Row) cell {
 	c := cell{Text: clean(r.verdict(w), 60)}
 	switch {
@@ -156,6 +178,9 @@ func remarks(w *runs.Row) cell {
 // workloads returns the table of all verdicts and figures.
 func (r *Subject) workloads(id string) table {
 	t := table{ID: id, Caption: "Workloads, verdicts and figures"}
+	if r.Emulated {
+		t.Caption = "Workloads, verdicts and errors"
+	}
 	tol := r.Run.Run.Tolerance
 	t.Note = fmt.Sprintf("An element is correct within %g absolute or %g relative; %g %% of the elements must be "+
 		"correct.", tol.Atol,
@@ -168,7 +193,8 @@ func (r *Subject) workloads(id string) table {
 		t.Head = append(t.Head, column{Text: "Place"})
 	}
 	t.Head = append(t.Head, column{Text: "Verdict"}, column{Text: "Max abs", Title: "largest absolute error", Right: true},
-		column{Text: "Max rel", Title: "largest relative error", Right: true})
+		column{Text: "Max rel", Title: "largest relative error", Right: true},
+		column{Text: "Matched", Title: "share of correct elements", Right: true})
 	baseline := r.Run.Run.Baseline
 	if r.Timed {
 		t.Head = append(t.Head, column{Text: "Median", Title: "official latency", Right: true},
@@ -196,13 +222,13 @@ func (r *Subject) workloads(id string) table {
 			cells = append(cells, cell{Text: clean(w.Place, 60)})
 		}
 		abs, rel := w.Evaluated.Errors()
-		cells = append(cells, r.verdictCell(w), errorCell(abs), errorCell(rel))
+		cells = append(cells, r.verdictCell(w), errorCell(abs), errorCell(rel), matchedCell(w.Evaluated))
 		if r.Timed {
 			cells = append(cells, figures(w, baseline != nil)...)
 		}
 		t.add(append(cells, remarks(w))...)
 	}
-	t.drop("Max abs", "Max rel", "Speed-up", "Copy", "GB/s", "Warm L2", "Remarks")
+	t.drop("Max abs", "Max rel", "Matched", "Speed-up", "Copy", "GB/s", "Warm L2", "Remarks")
 	return t
 }
 
@@ -224,6 +250,15 @@ func (r *Subject) groups(id string) table {
 			column{Text: "Copy", Title: "mean share of the bandwidth of the roofline copy, a plain copy of as many bytes",
 				Right: true})
 	}
+	members := map[string][]runs.Row{}
+	if r.Emulated {
+		t.Note = "Largest errors of the workloads."
+		t.Head = append(t.Head, column{Text: "Max abs", Title: "largest absolute error", Right: true},
+			column{Text: "Max rel", Title: "largest relative error", Right: true})
+		for _, w := range r.Workloads {
+			members[fmt.Sprint(w.Axes)] = append(members[fmt.Sprint(w.Axes)], w)
+		}
+	}
 	for _, g := range groups {
 		passed := cell{Text: fmt.Sprintf("%d of %d", g.Passed, g.Workloads), Class: "good"}
 		if g.Passed < g.Workloads {
@@ -243,9 +278,13 @@ func (r *Subject) groups(id string) table {
 			}
 			cells = append(cells, nanos(g.Mean), spread, speedup, share)
 		}
+		if r.Emulated {
+			abs, rel := largest(members[fmt.Sprint(g.Axes)])
+			cells = append(cells, errorCell(abs), errorCell(rel))
+		}
 		t.add(cells...)
 	}
-	t.drop("Latency", "Minimum to maximum", "Speed-up", "Copy")
+	t.drop("Latency", "Minimum to maximum", "Speed-up", "Copy", "Max abs", "Max rel")
 	return t
 }
 
@@ -596,7 +635,7 @@ func (r *Report) configurations() table {
 		}
 	}
 	for _, name := range names {
-		if slices.Contains([]string{"run", "state", "started", "command"}, name) {
+		if slices.Contains([]string{"run", "state", "started", "errors", "command"}, name) {
 			continue
 		}
 		cells, same := []cell{{Text: name}}, true
