@@ -1,9 +1,12 @@
 package report
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
+	"image/color"
+	"image/png"
 	"math"
 	"net/url"
 	"os"
@@ -227,6 +230,98 @@ func TestBrowser(t *testing.T) {
 		}
 	}
 	b.t = t
+}
+
+// On a phone only tables and logs scroll sideways, each within itself. A scrolled table keeps the text, the rule and the
+// background of its first column in line with the other columns.
+func TestBrowserNarrow(t *testing.T) {
+	b := startBrowser(t)
+	for _, name := range []string{"two", "emulated", "decode", "contest", "hundred", "three", "hostile"} {
+		file := filepath.Join(t.TempDir(), name+".html")
+		writePage(t, pages[name](t), file)
+		b.open(file, 400, "light")
+		var found []string
+		b.eval(`(() => {
+  document.querySelectorAll('details').forEach(d => d.open = true)
+  const faults = new Set(), name = e => e.tagName + '.' + (e.getAttribute('class') || '') + ' ' + e.textContent.trim().slice(0, 30)
+  for (const e of document.querySelectorAll('html, body *:not(.scroll, pre)')) {
+    if (e.closest('title, desc') || !e.checkVisibility() || e.parentElement?.closest('.scroll, pre')) continue
+    if (e.scrollWidth > innerWidth || !(e instanceof SVGElement) && getComputedStyle(e).display != 'inline' && e.scrollWidth > e.clientWidth + 1)
+      faults.add('wider than its box: ' + name(e))
+    if (e.getBoundingClientRect().right > innerWidth + 0.5) faults.add('beyond the right edge: ' + name(e))
+  }
+  for (const e of document.querySelectorAll('.scroll, pre')) {
+    if (e.getBoundingClientRect().right > innerWidth) faults.add('a scrolling region beyond the right edge: ' + name(e))
+  }
+  const text = c => { const r = document.createRange(); r.selectNodeContents(c); return r }
+  // An empty inline block lies on the baseline of the first line.
+  const baseline = c => {
+    const s = document.createElement('span')
+    s.style.display = 'inline-block'
+    c.prepend(s)
+    const y = s.getBoundingClientRect().bottom
+    s.remove()
+    return y
+  }
+  for (const scroll of document.querySelectorAll('.scroll:has(thead)')) {
+    scroll.scrollLeft = 1000
+    const rows = [...scroll.querySelectorAll('tr')].filter(r => r.checkVisibility())
+    for (const row of rows) {
+      const first = row.cells[0], next = row.cells[1]
+      if (row.parentElement.tagName == 'TBODY' && Math.abs(baseline(first) - baseline(next)) > 0.5)
+        faults.add('text of the first column off by ' + (baseline(first) - baseline(next)) + ' px: ' + name(row))
+      const style = getComputedStyle(first)
+      if (style.position == 'sticky' && style.borderCollapse != 'separate') faults.add('a rule scrolls out from under the first column')
+      if (style.borderBottomWidth != '1px') faults.add('no rule below ' + name(first))
+    }
+    scroll.scrollLeft = 0
+  }
+  return [...faults].slice(0, 10)
+})()`, &found)
+		for _, f := range found {
+			t.Errorf("%s: %s", name, f)
+		}
+	}
+}
+
+// The edge of a table that scrolls is shaded, not barred, and a table that fits has no shadow.
+func TestBrowserShadow(t *testing.T) {
+	b := startBrowser(t)
+	file := filepath.Join(t.TempDir(), "two.html")
+	writePage(t, pages["two"](t), file)
+	for _, scheme := range []string{"light", "dark"} {
+		// edge returns the lightness, from 0 to 255, of the page and of the darkest column of pixels at the table's edge.
+		edge := func(width int) (page, darkest float64) {
+			t.Helper()
+			b.open(file, width, scheme)
+			b.eval(`document.getElementById('r1-workloads').style.visibility = 'hidden'`, nil)
+			var box struct{ X, Y, Width, Height float64 }
+			b.eval(`(() => { const r = document.getElementById('r1-workloads').parentElement.getBoundingClientRect()
+  return {x: r.right + scrollX - 40, y: r.top + scrollY, width: 40, height: r.height} })()`, &box)
+			data, err := chromedp.Run(b.ctx, chromedp.FullScreenshot(100))
+			if err != nil {
+				t.Fatal(err)
+			}
+			img, err := png.Decode(bytes.NewReader(data))
+			if err != nil {
+				t.Fatal(err)
+			}
+			grey := func(x, y int) float64 { return float64(color.GrayModel.Convert(img.At(x, y)).(color.Gray).Y) }
+			page, darkest = grey(2, 2), 255
+			for x := int(box.X); x < int(box.X+box.Width); x++ {
+				for y := int(box.Y); y < int(box.Y+box.Height)+1; y++ {
+					darkest = min(darkest, grey(x, y))
+				}
+			}
+			return page, darkest
+		}
+		if page, darkest := edge(400); darkest >= page || darkest < 0.8*page-10 {
+			t.Errorf("%s, 400 px: got %.0f on %.0f, want a soft shadow", scheme, darkest, page)
+		}
+		if page, darkest := edge(1280); darkest != page {
+			t.Errorf("%s, 1280 px: got %.0f on %.0f, want no shadow", scheme, darkest, page)
+		}
+	}
 }
 
 func writePage(t testing.TB, r *Report, file string) {
