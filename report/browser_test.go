@@ -251,6 +251,7 @@ func TestBrowserNarrow(t *testing.T) {
     if (e.getBoundingClientRect().right > innerWidth + 0.5) faults.add('beyond the right edge: ' + name(e))
   }
   for (const e of document.querySelectorAll('.scroll, pre')) {
+    if (!e.querySelector('table') && e.tagName != 'PRE' && e.scrollWidth > e.clientWidth) faults.add('scrolls: ' + name(e))
     if (e.getBoundingClientRect().right > innerWidth) faults.add('a scrolling region beyond the right edge: ' + name(e))
   }
   const text = c => { const r = document.createRange(); r.selectNodeContents(c); return r }
@@ -280,6 +281,100 @@ func TestBrowserNarrow(t *testing.T) {
 })()`, &found)
 		for _, f := range found {
 			t.Errorf("%s: %s", name, f)
+		}
+	}
+}
+
+// Charts use the width of the page. The labels of their ticks never overlap, and marks are above their ticks.
+func TestBrowserCharts(t *testing.T) {
+	b := startBrowser(t)
+	for _, test := range []struct {
+		name  string
+		least map[int]float64 // widths of the screen, and of all charts in a row
+	}{
+		{"two", map[int]float64{360: 320, 400: 360, 700: 640, 1280: 1000, 1920: 1700}},
+		{"one", map[int]float64{400: 360, 1280: 1000, 1920: 1700}},
+		{"decode", map[int]float64{400: 360, 700: 640, 1280: 1000, 1920: 1700}},
+		{"hundred", map[int]float64{360: 320, 1280: 1000, 1920: 1700}},
+	} {
+		file := filepath.Join(t.TempDir(), test.name+".html")
+		writePage(t, pages[test.name](t), file)
+		for width, least := range test.least {
+			b.open(file, width, "light")
+			var rows []float64
+			b.eval(`(() => {
+  const rows = {}
+  for (const r of [...document.querySelectorAll('svg.chart')].map(c => c.getBoundingClientRect())) rows[r.top + scrollY] = (rows[r.top + scrollY] || 0) + r.width
+  return Object.values(rows)
+})()`, &rows)
+			for _, got := range rows {
+				if got < least || got > float64(width) {
+					t.Errorf("%s at %d px: charts of %.0f px, want %.0f or more", test.name, width, got, least)
+				}
+			}
+			var found struct {
+				Faults []string
+				Ticks  [][]string // labels of each chart
+			}
+			b.eval(`(() => {
+  const faults = [], ticks = []
+  for (const chart of document.querySelectorAll('svg.chart')) {
+    const box = e => e.getBoundingClientRect(), middle = e => (box(e).left + box(e).right) / 2
+    const texts = [...chart.querySelectorAll('text.mid:not(.name)')].filter(e => e.checkVisibility())
+    texts.forEach((e, i) => { if (i > 0 && box(texts[i - 1]).right + 3 > box(e).left) faults.push(texts[i - 1].textContent + ' touches ' + e.textContent) })
+    ticks.push(texts.map(e => e.textContent))
+    const at = [...chart.querySelectorAll('.tick')].filter(e => box(e).height > 3).map(middle)
+    const marks = [...chart.querySelectorAll('.mark > path[transform]')].map(middle)
+    if (at.length > 8 && at.length < 11 && document.title.includes('decode')) for (const m of marks)
+      if (!at.some(t => Math.abs(t - m) < 0.6)) faults.push('a mark at ' + m + ' above no tick of ' + at)
+    const plot = box(chart.querySelector('.plot'))
+    for (const m of marks) if (m < plot.left || m > plot.right) faults.push('a mark outside of its plot')
+    for (const e of chart.querySelectorAll('text')) if (e.checkVisibility() && (box(e).left < 0 || box(e).right > innerWidth)) faults.push('outside of the page: ' + e.textContent)
+  }
+  return {faults, ticks}
+})()`, &found)
+			for _, f := range found.Faults {
+				t.Errorf("%s at %d px: %s", test.name, width, f)
+			}
+			want := "1 2 4 8 16 32 64 128 256"
+			if width > 600 {
+				want = "1 2 4 8 16 32 48 64 128 256"
+			}
+			for _, ticks := range found.Ticks {
+				if got := strings.Join(ticks, " "); (test.name == "two" || test.name == "decode") && got != want {
+					t.Errorf("%s at %d px: got ticks %s, want %s", test.name, width, got, want)
+				}
+			}
+		}
+	}
+}
+
+// The pointer on a chart draws a cross there and highlights the marks above and below.
+func TestBrowserCross(t *testing.T) {
+	b := startBrowser(t)
+	file := filepath.Join(t.TempDir(), "decode.html")
+	writePage(t, pages["decode"](t), file)
+	for _, width := range []int{400, 1280} {
+		b.open(file, width, "light")
+		var got struct {
+			Off    float64  // horizontal distance of the cross from the pointer
+			Near   []string // positions of the highlighted marks
+			At     string   // position of the mark at the pointer
+			Beside string   // the cross for a pointer on the labels
+		}
+		b.eval(`(() => {
+  const chart = document.querySelector('svg.chart'), mark = chart.querySelectorAll('.mark.solution')[4], r = mark.lastElementChild.getBoundingClientRect()
+  const move = (x, y) => chart.dispatchEvent(new PointerEvent('pointermove', {clientX: x, clientY: y}))
+  const x = (r.left + r.right) / 2, cross = chart.querySelector('.cross')
+  move(x, (r.top + r.bottom) / 2)
+  const own = +cross.getAttribute('d').match(/M([\d.]+) [\d.]+v/)[1]
+  const off = chart.querySelector('.plot').getBoundingClientRect().left + own - x
+  const near = [...chart.querySelectorAll('.near')].map(m => m.getAttribute('x'))
+  move(chart.getBoundingClientRect().left + 10, (r.top + r.bottom) / 2)
+  return {off, near, at: mark.getAttribute('x'), beside: cross.getAttribute('d')}
+})()`, &got)
+		if math.Abs(got.Off) > 0.6 || !slices.Equal(got.Near, []string{got.At, got.At}) || got.Beside != "" {
+			t.Errorf("%d px: got %+v, want a cross and the marks of solution and baseline at the pointer", width, got)
 		}
 	}
 }

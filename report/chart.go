@@ -14,24 +14,28 @@ import (
 	"fisub/internal/ui"
 )
 
-// A chart has computed positions. A narrow screen scrolls it, so that its text stays legible.
+// A chart is as wide as the page allows. Its heights are in pixels and its widths in thousandths of the plot, so texts
+// and marks have one size on every screen.
 type chart struct {
 	ID           string
 	Title, Desc  string
 	XName, YName string
 
-	W, H                     float64
-	Left, Top, Right, Bottom float64 // edges of the plot
-	XTicks, YTicks           []tick
-	Lines                    []line
-	Bands                    []band
-	Marks                    []mark // if empty, there is nothing to show
-	Legend                   []legend
+	H, Top, Bottom float64 // height of the chart; edges of the plot
+	XTicks, YTicks []tick
+	Lines          []line
+	Bands          []band
+	Marks          []mark // if empty, there is nothing to show
+	Legend         []legend
 }
+
+// plotWidth is the width of every plot, in its own units.
+const plotWidth = 1000
 
 type tick struct {
 	At    float64
 	Label string // "" for a tick without a label
+	Wide  string // class of a label that only a wide chart has room for, or ""
 }
 
 type line struct{ Class, Path string }
@@ -356,8 +360,8 @@ func (c *chart) draw(axis string, all []series, label func(float64) string, unit
 	values := scaleTicks(lo, hi)
 	lo, hi = values[0], values[len(values)-1]
 
-	const gap, inset = 34.0, 28.0 // minimum distance of tick labels; distance of the outermost points from the edges
-	c.W, c.H, c.Left, c.Top, c.Right, c.Bottom = 600, 340, 46, 26, 588, 298
+	const inset = 40.0 // distance of the outermost points from the edges
+	c.H, c.Top, c.Bottom = 360, 26, 318
 	y := func(v float64) float64 {
 		if !(v > 0) {
 			return c.Bottom
@@ -365,50 +369,43 @@ func (c *chart) draw(axis string, all []series, label func(float64) string, unit
 		share := math.Log(v/lo) / math.Log(hi/lo)
 		return c.Bottom - math.Max(-0.02, math.Min(1.02, share))*(c.Bottom-c.Top)
 	}
-	inner := c.Right - c.Left - 2*inset
+	const inner = plotWidth - 2*inset
 	x := func(v, i int) float64 {
 		switch {
 		case axis == "" && most < 2, axis != "" && len(at) < 2:
-			return (c.Left + c.Right) / 2
+			return plotWidth / 2
 		case axis == "":
-			return c.Left + inset + inner*float64(i)/float64(most-1)
+			return inset + inner*float64(i)/float64(most-1)
 		}
-		return c.Left + inset + inner*math.Log(float64(max(v, 1))/float64(max(at[0], 1)))/math.Log(
+		return inset + inner*math.Log(float64(max(v, 1))/float64(max(at[0], 1)))/math.Log(
 			float64(at[len(at)-1])/float64(max(at[0], 1)))
 	}
 	last := math.Inf(-1)
 	for i, v := range values {
 		if t := y(v); i == 0 || math.Abs(t-last) >= 22 {
-			c.YTicks = append(c.YTicks, tick{t, label(v)})
+			c.YTicks = append(c.YTicks, tick{At: t, Label: label(v)})
 			last = t
 		}
 	}
-	room := 2*inset - 12 // for workloads of one value, next to each other
+	room := 2*inset - 20 // for workloads of one value, next to each other
 	for i := 1; i < len(at); i++ {
 		room = min(room, 0.6*(x(at[i], 0)-x(at[i-1], 0)))
 	}
 	if axis != "" {
-		end := x(at[len(at)-1], 0)
-		last = math.Inf(-1)
-		for i, v := range at {
-			t := x(v, 0)
-			if t-last >= gap && (i == len(at)-1 || end-t >= gap) {
-				c.XTicks = append(c.XTicks, tick{t, fmt.Sprint(v)})
-				last = t
-			} else {
-				c.XTicks = append(c.XTicks, tick{At: t})
-			}
+		for _, v := range at {
+			c.XTicks = append(c.XTicks, tick{At: x(v, 0)})
 		}
+		labelTicks(c.XTicks, func(i int) string { return fmt.Sprint(at[i]) })
 	}
 	if len(limits) == 2 {
 		c.Bands = []band{{y(limits[1]), y(limits[0]) - y(limits[1])}}
 	}
 	if unit > 0 {
-		c.Lines = append(c.Lines, line{"unit", fmt.Sprintf("M%.1f %.1fH%.1f", c.Left, y(unit), c.Right)})
+		c.Lines = append(c.Lines, line{"unit", fmt.Sprintf("M0 %.1fH%d", y(unit), plotWidth)})
 	}
 	for _, s := range all {
 		if s.shape == "" {
-			c.Lines = append(c.Lines, line{s.class, s.line(axis, x, y, c.Left, c.Right)})
+			c.Lines = append(c.Lines, line{s.class, s.line(axis, x, y)})
 			continue
 		}
 		group, seen := map[int]int{}, map[int]int{}
@@ -419,7 +416,7 @@ func (c *chart) draw(axis string, all []series, label func(float64) string, unit
 			v := pt.axes[axis]
 			px := x(v, i)
 			if n := group[v]; axis != "" && n > 1 {
-				px += min(room, 5*float64(n-1)) * (float64(seen[v])/float64(n-1) - 0.5)
+				px += min(room, 10*float64(n-1)) * (float64(seen[v])/float64(n-1) - 0.5)
 				seen[v]++
 			}
 			c.Marks = append(c.Marks, mark{Class: s.classes(), Path: s.shape, X: px, Y: y(pt.value), Title: pt.title,
@@ -440,6 +437,35 @@ func (c *chart) draw(axis string, all []series, label func(float64) string, unit
 	}
 }
 
+// labelTicks labels as many ticks as charts of three widths have room for, in style.css's classes. The last tick always
+// has a label.
+func labelTicks(ticks []tick, label func(int) string) {
+	const digit, gap = 7.7, 6.0 // pixels
+	last := len(ticks) - 1
+	for _, c := range []struct {
+		class  string
+		pixels float64 // least width of the plot
+	}{{"", 265}, {"wide", 500}, {"wider", 1000}} {
+		fits := func(i, j int) bool {
+			widths := digit / 2 * float64(len(label(i))+len(label(j)))
+			return (ticks[j].At-ticks[i].At)*c.pixels/plotWidth >= widths+gap
+		}
+		left := -1 // the nearest labelled tick
+		for i := range ticks {
+			right := i + 1
+			for right < last && ticks[right].Label == "" {
+				right++
+			}
+			if ticks[i].Label == "" && (left < 0 || fits(left, i)) && (i == last || fits(i, right)) {
+				ticks[i].Label, ticks[i].Wide = label(i), c.class
+			}
+			if ticks[i].Label != "" {
+				left = i
+			}
+		}
+	}
+}
+
 func (s *series) classes() string {
 	if s.hollow {
 		return s.class + " hollow"
@@ -448,7 +474,7 @@ func (s *series) classes() string {
 }
 
 // line returns a path through the points, or a horizontal line if there is only one.
-func (s *series) line(axis string, x func(v, i int) float64, y func(float64) float64, left, right float64) string {
+func (s *series) line(axis string, x func(v, i int) float64, y func(float64) float64) string {
 	type place struct{ x, y float64 }
 	var path []place
 	for i, p := range s.points {
@@ -459,7 +485,7 @@ func (s *series) line(axis string, x func(v, i int) float64, y func(float64) flo
 		path = slices.Compact(path)
 	}
 	if len(path) == 1 {
-		return fmt.Sprintf("M%.1f %.1fH%.1f", left, path[0].y, right)
+		return fmt.Sprintf("M0 %.1fH%d", path[0].y, plotWidth)
 	}
 	var b strings.Builder
 	for i, p := range path {

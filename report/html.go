@@ -28,6 +28,8 @@ var (
 	page = template.Must(template.New("page").Funcs(template.FuncMap{
 		"num": func(v float64) string { return strings.TrimSuffix(fmt.Sprintf("%.1f", v), ".0") },
 		"add": func(a, b float64) float64 { return a + b },
+		// share formats a position in a plot.
+		"share": func(x float64) string { return fmt.Sprintf("%.2f%%", 100*x/plotWidth) },
 		// key identifies the rows and marks of one workload.
 		"key":   func(workload string) string { return fmt.Sprintf("%.4x", sha256.Sum256([]byte(workload))) },
 		"style": func() template.CSS { return template.CSS(styleText) },
@@ -227,11 +229,11 @@ func (r *Subject) L2() string {
 	return l2
 }
 
-// Middle returns the horizontal centre of the plot.
-func (c *chart) Middle() float64 { return (c.Left + c.Right) / 2 }
+// PlotWidth returns the width of the plot, in its own units.
+func (c *chart) PlotWidth() int { return plotWidth }
 
-// PlotWidth returns the width of the plot.
-func (c *chart) PlotWidth() float64 { return c.Right - c.Left }
+// PlotHeight returns the height of the plot in pixels.
+func (c *chart) PlotHeight() float64 { return c.Bottom - c.Top }
 
 // Empty returns the time of an empty kernel, or "" if it was not timed.
 func (s section) Empty() string {

@@ -58,12 +58,12 @@ const crosses = () => {
     const rule = document.createElementNS('http://www.w3.org/2000/svg', 'path')
     rule.setAttribute('class', 'cross')
     svg.append(rule)
-    const marks = [...svg.querySelectorAll('.mark')]
+    const marks = [...svg.querySelectorAll('.mark')], plot = svg.querySelector('.plot')
     svg.addEventListener('pointermove', event => {
-      const p = new DOMPoint(event.clientX, event.clientY).matrixTransform(svg.getScreenCTM().inverse())
-      const [left, top, right, bottom] = svg.dataset.plot.split(' ').map(Number)
-      rule.setAttribute('d', p.x < left || p.x > right || p.y < top || p.y > bottom ? '' : `M${left} ${p.y}H${right}M${p.x} ${top}V${bottom}`)
-      for (const m of marks) m.classList.toggle('near', Math.abs(m.dataset.x - p.x) < 8)
+      const p = new DOMPoint(event.clientX, event.clientY).matrixTransform(svg.getScreenCTM().inverse()), box = plot.getBBox()
+      const inside = p.x >= 0 && p.x <= box.width && p.y >= box.y && p.y <= box.y + box.height
+      rule.setAttribute('d', inside ? `M0 ${p.y}h${box.width}M${p.x} ${box.y}v${box.height}` : '')
+      for (const m of marks) m.classList.toggle('near', Math.abs(m.x.baseVal.value - p.x) < 8)
     })
     svg.addEventListener('pointerleave', () => { rule.setAttribute('d', ''); marks.forEach(m => m.classList.remove('near')) })
   }

@@ -2,6 +2,7 @@ package report
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"flag"
 	"fmt"
@@ -581,6 +582,42 @@ func TestScale(t *testing.T) {
 		}
 		if s := "[" + strings.Join(got, " ") + "]"; s != test.want {
 			t.Errorf("%v to %v: got %s, want %s", test.lo, test.hi, s, test.want)
+		}
+	}
+}
+
+// A chart labels the ticks that fit, more of them if it is wide, and always the last.
+func TestLabelTicks(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		labels []string
+		at     []float64
+		want   string
+	}{
+		{"none", nil, nil, ""},
+		{"one", []string{"1024"}, []float64{500}, "1024"},
+		{"48 next to 64", []string{"32", "48", "64"}, []float64{615, 682, 730}, "32 48:wide 64"},
+		{"long ones", []string{"4096", "4097", "8192"}, []float64{40, 41, 960}, "4096 - 8192"},
+		{"the last wins", []string{"1", "1000000"}, []float64{955, 960}, "- 1000000"},
+		{"more with the width", []string{"1000", "1001", "1002", "1003", "1004"}, []float64{0, 75, 150, 225, 300},
+			"1000 1001:wide 1002 1003:wide 1004"},
+		{"much wider", []string{"100", "101", "102"}, []float64{0, 40, 80}, "100:wide 101:wider 102"},
+	} {
+		var ticks []tick
+		for _, x := range test.at {
+			ticks = append(ticks, tick{At: x})
+		}
+		labelTicks(ticks, func(i int) string { return test.labels[i] })
+		var got []string
+		for _, tick := range ticks {
+			text := cmp.Or(tick.Label, "-")
+			if tick.Wide != "" {
+				text += ":" + tick.Wide
+			}
+			got = append(got, text)
+		}
+		if s := strings.Join(got, " "); s != test.want {
+			t.Errorf("%s: got %s, want %s", test.name, s, test.want)
 		}
 	}
 }
