@@ -46,6 +46,7 @@ var (
 type section struct {
 	ID       string // prefix of the ids in it
 	Heading  string // of the run; "" if it is the only one
+	Link     string // short name of the run, for the contents
 	Sub      bool   // headings are one level lower
 	Run      *Subject
 	Lines    []string // definition, device, id and start of the run
@@ -73,6 +74,7 @@ type failure struct{ Workload, Verdict, Text, Log, More string }
 
 type difference struct {
 	ID, Heading string
+	Link        string // short heading, for the contents
 	Lines       []string
 	Verdict     string
 	Class       string
@@ -114,8 +116,10 @@ func (r *Report) HTML(w io.Writer) error {
 			view.Charts = []*chart{c}
 		}
 	}
+	links := r.links()
 	for i, run := range r.Runs {
 		s := run.section(i+1, view.Brief)
+		s.Link = links[i]
 		if len(view.Charts) > 0 && view.Brief { // those charts show all runs
 			s.Charts = nil
 		}
@@ -133,10 +137,33 @@ func (r *Report) HTML(w io.Writer) error {
 	for i, c := range r.Comparisons {
 		view.Differences = append(view.Differences, c.section(i+1, r.name(c.B)+" against "+r.name(c.A), view.Brief))
 	}
-	for i, d := range view.Differences { // not twice on the page
+	for i, d := range view.Differences {
+		view.Differences[i].Link = links[i+1] + " against " + links[0]
+		// The title is not repeated.
 		view.Differences[i].Lines = slices.DeleteFunc(d.Lines, func(line string) bool { return line == view.Title })
 	}
+	if len(view.Differences) == 1 {
+		view.Differences[0].Link = "Comparison"
+		view.Sections[0].Link, view.Sections[1].Link = "A: "+links[0], "B: "+links[1]
+	}
 	return page.Execute(w, view)
+}
+
+// links returns a short, distinct name of each run: its solution, content hash or id.
+func (r *Report) links() []string {
+	short := func(run *Subject) [3]string {
+		return [3]string{clean(run.Run.Run.Solution, 32), plain.Short(run.Run.Run.ContentHash), clean(run.ID, 60)}
+	}
+	list := make([]string, len(r.Runs))
+	for i, run := range r.Runs {
+		for n, name := range short(run) {
+			list[i] = name
+			if !slices.ContainsFunc(r.Runs, func(other *Subject) bool { return other != run && short(other)[n] == name }) {
+				break
+			}
+		}
+	}
+	return list
 }
 
 // most is the number of workloads, over all runs, up to which a page shows every detail. Beyond it the page would take

@@ -532,6 +532,41 @@ func TestVerdictsFirst(t *testing.T) {
 	}
 }
 
+// The contents name each run by as little as distinguishes it.
+func TestContents(t *testing.T) {
+	same := newReport(t, hundred(t, "20260101-a", 1), hundred(t, "20260102-b", 0.9))
+	other := gpuRun("20260103-c", 1)
+	other.ContentHash = "fedcba9876543210"
+	versions := newReport(t, hundred(t, "20260101-a", 1), folder(t, other))
+	for _, test := range []struct {
+		name string
+		r    *Report
+		want []string
+	}{
+		{"two solutions", pages["two"](t), []string{"Runs", "Comparison", "A: baseline-warp-per-row", "B: baseline-warp-8-rows",
+			"Definitions"}},
+		{"two versions", versions, []string{"Runs", "Comparison", "A: 01234567", "B: fedcba98", "Definitions"}},
+		{"one version", same, []string{"Runs", "Comparison", "A: 20260101-a", "B: 20260102-b", "Definitions"}},
+		{"three runs", pages["three"](t), []string{"Runs", "fisub-gdn-decode against 20260102-places",
+			"20260102-emu against 20260102-places", "20260102-places", "fisub-gdn-decode", "20260102-emu", "Definitions"}},
+		{"one run", pages["emulated"](t), []string{"Workloads", "Failures", "Environment", "Definitions"}},
+	} {
+		var b bytes.Buffer
+		if err := test.r.HTML(&b); err != nil {
+			t.Fatal(err)
+		}
+		_, nav, _ := strings.Cut(b.String(), "<nav")
+		nav, _, _ = strings.Cut(nav, "</nav>")
+		var got []string
+		for _, m := range regexp.MustCompile(`<a href="#[a-z0-9-]+">([^<]+)</a>`).FindAllStringSubmatch(nav, -1) {
+			got = append(got, m[1])
+		}
+		if !slices.Equal(got, test.want) {
+			t.Errorf("%s: got %q, want %q", test.name, got, test.want)
+		}
+	}
+}
+
 // A run lists the mistakes that it looked for, if they were recorded, and shows a repeated finding in full only once.
 func TestLooked(t *testing.T) {
 	run := gpuRun("20260102-looked", 3)
