@@ -379,6 +379,25 @@ func TestBrowserCross(t *testing.T) {
 	}
 }
 
+// A phone shows the errors of a run on the virtual GPU without scrolling.
+func TestBrowserErrors(t *testing.T) {
+	b := startBrowser(t)
+	file := filepath.Join(t.TempDir(), "emulated.html")
+	writePage(t, pages["emulated"](t), file)
+	b.open(file, 400, "light")
+	var got [][]string // cells of the first rows within the screen
+	b.eval(`[...document.querySelectorAll('#r1-workloads tr')].slice(0, 2).map(r => [...r.cells].filter(c => c.getBoundingClientRect().right <= innerWidth).map(c => c.textContent))`,
+		&got)
+	if want := "[[Workload Verdict Max abs Max rel] [00000000 PASSED 1.50e-07 3.00e-04]]"; fmt.Sprint(got) != want {
+		t.Errorf("got %v, want %s", got, want)
+	}
+	var text string
+	b.eval(`document.body.innerText`, &text)
+	if strings.Contains(text, "trials") || strings.Contains(text, "µs") {
+		t.Errorf("got a page with timings: %s", text)
+	}
+}
+
 // The edge of a table that scrolls is shaded, not barred, and a table that fits has no shadow.
 func TestBrowserShadow(t *testing.T) {
 	b := startBrowser(t)

@@ -211,6 +211,10 @@ func (r *Subject) section(n int, brief bool) section {
 		s.Groups = []table{t}
 	}
 	workloads := r.workloads(id + "workloads")
+	if r.Emulated {
+		workloads.front("Max rel")
+		workloads.front("Max abs")
+	}
 	workloads.front("Verdict")
 	if brief {
 		workloads.brief()
