@@ -232,8 +232,8 @@ func TestBrowser(t *testing.T) {
 	b.t = t
 }
 
-// On a phone only tables and logs scroll sideways, each within itself. A scrolled table keeps the text, the rule and the
-// background of its first column in line with the other columns.
+// On a phone only tables and logs scroll sideways, each within itself. A scrolled table keeps the text and the rules of
+// its first column in line with the other columns.
 func TestBrowserNarrow(t *testing.T) {
 	b := startBrowser(t)
 	for _, name := range []string{"two", "emulated", "decode", "contest", "hundred", "three", "hostile"} {
@@ -254,8 +254,7 @@ func TestBrowserNarrow(t *testing.T) {
     if (!e.querySelector('table') && e.tagName != 'PRE' && e.scrollWidth > e.clientWidth) faults.add('scrolls: ' + name(e))
     if (e.getBoundingClientRect().right > innerWidth) faults.add('a scrolling region beyond the right edge: ' + name(e))
   }
-  const text = c => { const r = document.createRange(); r.selectNodeContents(c); return r }
-  // An empty inline block lies on the baseline of the first line.
+  // An empty inline block ends at the baseline of the first line.
   const baseline = c => {
     const s = document.createElement('span')
     s.style.display = 'inline-block'

@@ -437,8 +437,8 @@ func (c *chart) draw(axis string, all []series, label func(float64) string, unit
 	}
 }
 
-// labelTicks labels as many ticks as charts of three widths have room for, in style.css's classes. The last tick always
-// has a label.
+// labelTicks labels the ticks that have room in charts of three widths. style.css hides the labels that only wider
+// charts have room for. The last tick always has a label.
 func labelTicks(ticks []tick, label func(int) string) {
 	const digit, gap = 7.7, 6.0 // pixels
 	last := len(ticks) - 1

@@ -316,8 +316,8 @@ func (r *Subject) Looked() []string {
 	return list
 }
 
-// largest returns the largest absolute and relative errors of the rows, or nil if no outputs were compared. NaN is larger
-// than any number.
+// largest returns the largest absolute and relative errors of the rows, or nil if no outputs were compared. NaN is
+// larger than any number.
 func largest(rows []runs.Row) (abs, rel *float64) {
 	for _, w := range rows {
 		a, r := w.Evaluated.Errors()

@@ -173,7 +173,8 @@ func TestEmulatedErrors(t *testing.T) {
 		!strings.Contains(facts, want) {
 		t.Errorf("facts: got %s, want %s and no profile", facts, want)
 	}
-	if facts := fmt.Sprint(Facts(pages["decode"](t).Runs[0].Run)); !strings.Contains(facts, "[profile official (3 trials") {
+	facts = fmt.Sprint(Facts(pages["decode"](t).Runs[0].Run))
+	if !strings.Contains(facts, "[profile official (3 trials") {
 		t.Errorf("facts of a run on a GPU: got %s, want its profile", facts)
 	}
 }
@@ -224,7 +225,7 @@ func TestLargest(t *testing.T) {
 	}
 }
 
-// The matched ratio comes from the traces, where it may be any JSON value.
+// The matched ratio may be any JSON value in a trace.
 func TestMatched(t *testing.T) {
 	for _, test := range []struct {
 		value any
@@ -543,8 +544,8 @@ func TestContents(t *testing.T) {
 		r    *Report
 		want []string
 	}{
-		{"two solutions", pages["two"](t), []string{"Runs", "Comparison", "A: baseline-warp-per-row", "B: baseline-warp-8-rows",
-			"Definitions"}},
+		{"two solutions", pages["two"](t), []string{"Runs", "Comparison", "A: baseline-warp-per-row",
+			"B: baseline-warp-8-rows", "Definitions"}},
 		{"two versions", versions, []string{"Runs", "Comparison", "A: 01234567", "B: fedcba98", "Definitions"}},
 		{"one version", same, []string{"Runs", "Comparison", "A: 20260101-a", "B: 20260102-b", "Definitions"}},
 		{"three runs", pages["three"](t), []string{"Runs", "fisub-gdn-decode against 20260102-places",

@@ -123,7 +123,7 @@ func matchedCell(e *event.Evaluated) cell {
 	if !(share >= 0 && share <= 1) {
 		return cell{}
 	}
-	hundredths := math.Floor(1e4*share + 1e-6) // rounded down: 100 % is without an exception
+	hundredths := math.Floor(1e4*share + 1e-6) // rounded down, so that 100 % means all
 	return cell{Text: fmt.Sprintf("%g %%", hundredths/100), Title: exact(share)}
 }
 
