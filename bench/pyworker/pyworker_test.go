@@ -553,3 +553,21 @@ func TestRuns(t *testing.T) {
 		}
 	}
 }
+
+// A torch binding is compiled in Python, whatever its sources contain.
+func TestCompiles(t *testing.T) {
+	for _, tc := range []struct {
+		language trace.Language
+		text     string
+		want     bool
+	}{
+		{trace.CUDA, "#include <torch/extension.h>", true}, {trace.CPP, "int x;", true}, {trace.Python, "import torch", false},
+		{trace.Triton, "from torch.utils.cpp_extension import load", true},
+	} {
+		sol := &trace.Solution{Spec: trace.BuildSpec{Language: tc.language, Binding: "torch"},
+			Sources: []trace.SourceFile{{Path: "f", Content: tc.text}}}
+		if got := Compiles(sol); got != tc.want {
+			t.Errorf("%s %q: got %t, want %t", tc.language, tc.text, got, tc.want)
+		}
+	}
+}
