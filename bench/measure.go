@@ -302,7 +302,7 @@ func (a *attempt) tell(base *device.Samples, f *roofline) {
 		a.say(event.Event{Type: event.TypeWarning, Workload: a.workload.UUID, Message: &event.Message{
 			Text: "timed with CUDA events, which include launch gaps, unlike the contest's CUPTI timing: " + s.TimerNote}})
 	}
-	out := eventSamples(s, a.traffic())
+	out := eventSamples(s, a.traffic(), a.process.info.Bandwidth)
 	out.Measured = a.measured
 	out.Warm, out.Baseline = timings(a.warm), timings(base)
 	if f != nil {
@@ -313,8 +313,9 @@ func (a *attempt) tell(base *device.Samples, f *roofline) {
 	a.say(event.Event{Type: event.TypeSamples, Workload: a.workload.UUID, Samples: out})
 }
 
-// eventSamples adds the statistics. bytes is the size of the workload's tensors.
-func eventSamples(s *device.Samples, bytes int64) *event.Samples {
+// eventSamples adds the statistics. bytes is the size of the workload's tensors, peak the bandwidth of the memory in
+// bytes a second, or 0.
+func eventSamples(s *device.Samples, bytes, peak int64) *event.Samples {
 	sum := stats.Summarize(s.Trials)
 	out := &event.Samples{Timer: s.Timer, TimerNote: s.TimerNote, ColdL2: s.ColdL2, MedianNS: stats.Latency(s.Trials),
 		MinNS: int64(sum.Min), N: sum.N, Q1NS: sum.Q1, Q2NS: sum.Median, Q3NS: sum.Q3, MeanNS: sum.Mean, Bytes: bytes,
@@ -323,6 +324,9 @@ func eventSamples(s *device.Samples, bytes int64) *event.Samples {
 		Truncated: s.Truncated, Kernels: s.Kernels, Stamp: s.Stamp, Disturbed: s.Disturbed}
 	if out.MedianNS > 0 {
 		out.Bandwidth = float64(bytes) / out.MedianNS
+	}
+	if peak > 0 {
+		out.PeakShare = out.Bandwidth * 1e9 / float64(peak)
 	}
 	return out
 }

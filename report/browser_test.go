@@ -505,6 +505,9 @@ func TestBrowserFigures(t *testing.T) {
 			figure("Min", ui.Micros(float64(s.MinNS)), float64(s.MinNS))
 			figure("Copy", ui.Percent(s.CopyShare), s.CopyShare)
 			figure("GB/s", fmt.Sprintf("%.0f", s.Bandwidth), s.Bandwidth)
+			if s.PeakShare > 0 {
+				figure("Peak", ui.Percent(s.PeakShare), s.PeakShare)
+			}
 			figure("Warm L2", ui.Micros(s.Warm.MedianNS)+" ± "+ui.Spread(s.Warm.Interval), s.Warm.MedianNS)
 			abs, _ := row.Evaluated.Errors()
 			figure("Max abs", ui.ErrorText(abs), *abs)

@@ -129,7 +129,8 @@ func samples(seed uint64, ns float64, trials, calls int) *event.Samples {
 	hot.TemperatureC, hot.PowerW = 44, 402.25
 	return &event.Samples{Timer: "cupti", ColdL2: true, TrialsNS: own.TrialsNS, MedianNS: own.MedianNS,
 		MinNS: int64(s.Min), N: s.N, Q1NS: s.Q1, Q2NS: s.Median, Q3NS: s.Q3, MeanNS: s.Mean,
-		Interval: own.Interval, Bytes: bytes, Bandwidth: float64(bytes) / own.MedianNS, Measured: 1,
+		Interval: own.Interval, Bytes: bytes, Bandwidth: float64(bytes) / own.MedianNS,
+		PeakShare: float64(bytes) / own.MedianNS / 4800, Measured: 1,
 		Kernels: []event.Activity{{Kind: "memset", Bytes: 4096, MedianNS: 640 + float64(seed%100)},
 			{Kind: "kernel", Name: fmt.Sprintf("void (anonymous namespace)::prefill<%d, (gdn::Order)1>(float const*, int)",
 				seed%4), Grid: [3]int{int(seed%7) + 1, 132, 1},

@@ -15,7 +15,7 @@ import (
 const mostOpen = 20
 
 // briefly lists the columns that Markdown omits from the table of workloads of a timed run. HTML has them.
-var briefly = []string{"Max abs", "Max rel", "Matched", "Min", "GB/s", "Warm L2"}
+var briefly = []string{"Max abs", "Max rel", "Matched", "Min", "GB/s", "Peak", "Warm L2"}
 
 // Markdown writes a comment for a pull request: the verdict, and one table for each run and comparison.
 func (r *Report) Markdown(w io.Writer) error {

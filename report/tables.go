@@ -207,6 +207,7 @@ func (r *Subject) workloads(id string) table {
 			"a plain copy of as many bytes",
 			Right: true}, column{Text: "Min", Title: "fastest call", Right: true},
 			column{Text: "GB/s", Title: "bytes of all inputs and outputs over the median", Right: true},
+			column{Text: "Peak", Title: "share of the bandwidth of the GPU's memory, by its specification", Right: true},
 			column{Text: "Warm L2", Title: "with a warm L2; not the contest's figure", Right: true})
 		if baseline != nil {
 			t.Head = append(t.Head, column{Text: clean(baseline.Name, 24), Title: "latency " +
@@ -228,7 +229,7 @@ func (r *Subject) workloads(id string) table {
 		}
 		t.add(append(cells, remarks(w))...)
 	}
-	t.drop("Max abs", "Max rel", "Matched", "Speed-up", "Copy", "GB/s", "Warm L2", "Remarks")
+	t.drop("Max abs", "Max rel", "Matched", "Speed-up", "Copy", "GB/s", "Peak", "Warm L2", "Remarks")
 	return t
 }
 
@@ -290,7 +291,7 @@ func (r *Subject) groups(id string) table {
 
 // figures returns the cells from the median to the baseline.
 func figures(w *runs.Row, baseline bool) []cell {
-	var median, width, speedup, share, fastest, rate, warm, theirs cell
+	var median, width, speedup, share, fastest, rate, peak, warm, theirs cell
 	if s := w.Samples; s != nil {
 		median, width = nanos(s.MedianNS), cell{Text: ui.Spread(s.Interval),
 			Title: intervalTitle(s.MedianNS, s.N, s.Interval)}
@@ -301,14 +302,17 @@ func figures(w *runs.Row, baseline bool) []cell {
 		if s.Bandwidth > 0 {
 			rate = cell{Text: fmt.Sprintf("%.0f", s.Bandwidth), Title: exact(s.Bandwidth) + " GB/s"}
 		}
+		if s.PeakShare > 0 {
+			peak = cell{Text: ui.Percent(s.PeakShare), Title: exact(s.PeakShare)}
+		}
 		if x := speedupOf(w); x != nil {
 			speedup = cell{Text: ui.Times(x), Title: exact(*x)}
 		}
 	}
 	if baseline {
-		return []cell{median, width, speedup, share, fastest, rate, warm, theirs}
+		return []cell{median, width, speedup, share, fastest, rate, peak, warm, theirs}
 	}
-	return []cell{median, width, share, fastest, rate, warm}
+	return []cell{median, width, share, fastest, rate, peak, warm}
 }
 
 // trust describes the state of the GPU during the measurements: one sentence for most workloads, and a table of those

@@ -227,6 +227,7 @@ type Samples struct {
 	Interval  Interval   `json:"interval"`                // confidence interval of Q2NS
 	Bytes     int64      `json:"bytes"`                   // of all input and output tensors
 	Bandwidth float64    `json:"achieved_gb_s,omitempty"` // Bytes / MedianNS, in 10^9 bytes a second
+	PeakShare float64    `json:"peak_share,omitempty"`    // Bandwidth over the memory's by specification
 	Warnings  []string   `json:"warnings,omitempty"`      // caveats about the figures
 	Truncated bool       `json:"truncated,omitempty"`     // a time limit ended the measurement
 	Kernels   []Activity `json:"kernels,omitempty"`       // of one call, in order of start; empty with CUDA events

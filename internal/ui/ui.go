@@ -651,7 +651,11 @@ func (v *runView) legend() string {
 
 // figures returns the figures of a workload without a column. With a baseline they include the fastest call.
 func figures(s *event.Samples, baseline bool) string {
-	list := []string{fmt.Sprintf("%.0f GB/s", s.Bandwidth)}
+	rate := fmt.Sprintf("%.0f GB/s", s.Bandwidth)
+	if s.PeakShare > 0 {
+		rate += fmt.Sprintf(" (%s of the memory's)", Percent(s.PeakShare))
+	}
+	list := []string{rate}
 	if baseline {
 		list = append(list, "min "+Micros(float64(s.MinNS)))
 	}

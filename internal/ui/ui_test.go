@@ -41,7 +41,7 @@ func TestRunOnGPU(t *testing.T) {
 	out, errs := show(t, &Terminal{}, gpuRun("0123456789abc"),
 		event.Event{Type: event.TypeBuilding},
 		event.Event{Type: event.TypeSamples, Workload: "0123456789abc", Samples: &event.Samples{Timer: "cupti", ColdL2: true,
-			MinNS: 2400, Interval: event.Interval{Width: 0.0125}, Bandwidth: 812.4}},
+			MinNS: 2400, Interval: event.Interval{Width: 0.0125}, Bandwidth: 812.4, PeakShare: 0.169}},
 		event.Event{Type: event.TypeEvaluated, Workload: "0123456789abc", Evaluated: eventtest.Verdict{Status: "PASSED",
 			Axes: map[string]int{"n": 7, "batch_size": 4}, MaxAbs: abs, MaxRel: rel, Latency: &ms}.Evaluated()},
 		event.Event{Type: event.TypeDone, Done: &event.Done{Passed: 1, Seconds: 0.25}})
