@@ -6,6 +6,7 @@ import (
 	"debug/elf"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -37,13 +38,14 @@ func (c *checker) build(ctx context.Context) error {
 		python, _ = pyworker.Find(ctx)
 	}
 	tools, _ := nvcc.Find(c.Cache) // Build returns the error
+	_, gpu := os.Stat("/dev/nvidiactl")
 	for _, arch := range c.Archs {
 		var obj *nvcc.Object
 		var err error
 		if torch {
 			obj, err = nvcc.BuildTorch(ctx, c.Cache, cmp.Or(python, "python3"), sol, arch)
 		} else {
-			obj, err = nvcc.Build(ctx, c.Cache, tools, sol, arch)
+			obj, err = nvcc.BuildShared(ctx, c.Cache, tools, sol, arch, gpu == nil)
 		}
 		b := Build{Arch: arch}
 		var broken *device.BuildError

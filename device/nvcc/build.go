@@ -131,6 +131,32 @@ func (t *Toolchain) Build(ctx context.Context, root string, sol *trace.Solution,
 	return o, nil
 }
 
+// BuildShared is Build for a caller that runs nothing: it prefers an object that a run on this machine has built or
+// will need. That may be one of the virtual arch, which has the same machine code. gpu reports whether runs use a GPU.
+func BuildShared(ctx context.Context, root string, t *Toolchain, sol *trace.Solution, arch string, gpu bool) (*Object,
+	error) {
+	archs := []string{arch, strings.Replace(arch, "sm_", "compute_", 1)}
+	for _, a := range archs {
+		if t != nil && t.has(root, sol, a) {
+			return t.Build(ctx, root, sol, a)
+		}
+	}
+	if t != nil && !gpu {
+		arch = archs[1]
+	}
+	return Build(ctx, root, t, sol, arch)
+}
+
+// has reports whether the cache has an object by t.
+func (t *Toolchain) has(root string, sol *trace.Solution, arch string) bool {
+	s, err := newSources(sol, arch)
+	if err != nil {
+		return false
+	}
+	_, err = os.Stat(filepath.Join(root, "build", t.key(s), manifestFile))
+	return err == nil
+}
+
 // sources are a solution's files, checked but not yet written.
 type sources struct {
 	files   []trace.SourceFile // sorted by cleaned path

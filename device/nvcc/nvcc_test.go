@@ -6,8 +6,10 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -259,6 +261,41 @@ extern "C" int __tvm_ffi_kernel(void*, const void*, int, void*) {
 }
 extern "C" int __tvm_ffi_other(void*, const void*, int, void*) { return 0; }
 `
+
+// A check uses the object of a run on this machine, and a run that of a check. Its kernels are the same.
+func TestBuildShared(t *testing.T) {
+	tools, root := toolchain(t)
+	ctx := context.Background()
+	for _, gpu := range []bool{false, true} {
+		sol := solution("kernel.cu", simple+fmt.Sprintf("// for a run, %t\n", gpu), "grid.cuh", "",
+			"sub/grid.cuh", "__device__ float scale(float x) { return 2.0f * x; }\n")
+		virtual, err := tools.Build(ctx, root, sol, "compute_100")
+		if err != nil {
+			t.Fatal(err)
+		}
+		shared, err := BuildShared(ctx, root, tools, sol, "sm_100", gpu)
+		if err != nil || shared.Path != virtual.Path || !shared.Hit {
+			t.Errorf("gpu %t: got %+v (%v), want the object of the run", gpu, shared, err)
+		}
+		real, err := tools.Build(ctx, root, sol, "sm_100")
+		if err != nil || !reflect.DeepEqual(real.Kernels, virtual.Kernels) || len(real.Kernels) == 0 {
+			t.Errorf("gpu %t: got kernels %+v (%v), want %+v", gpu, real.Kernels, err, virtual.Kernels)
+		}
+
+		sol = solution("kernel.cu", simple+fmt.Sprintf("// for a check, %t\n", gpu), "sub/grid.cuh",
+			"__device__ float scale(float x) { return 2.0f * x; }\n")
+		if shared, err = BuildShared(ctx, root, tools, sol, "sm_100", gpu); err != nil {
+			t.Fatal(err)
+		}
+		arch := "compute_100"
+		if gpu {
+			arch = "sm_100"
+		}
+		if run, err := tools.Build(ctx, root, sol, arch); err != nil || !run.Hit || run.Path != shared.Path {
+			t.Errorf("gpu %t: got %+v (%v), want the object of the check", gpu, run, err)
+		}
+	}
+}
 
 func TestBuild(t *testing.T) {
 	tools, root := toolchain(t)
