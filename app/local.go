@@ -20,6 +20,7 @@ import (
 	"fisub/internal/event"
 	"fisub/internal/plain"
 	"fisub/internal/trace"
+	"fisub/internal/ui"
 	"fisub/internal/usage"
 	"fisub/project"
 	"fisub/remote/dispatch"
@@ -58,17 +59,17 @@ func (a *app) localCommand() *cli.Command {
 			if o.watch {
 				return a.watch(c.Context, o)
 			}
-			return a.local(c.Context, o)
+			return a.local(c.Context, o, a.events())
 		},
 	}
 }
 
-func (a *app) local(ctx context.Context, o localOptions) error {
+func (a *app) local(ctx context.Context, o localOptions, show event.Sink) error {
 	s, err := a.load(o.solution)
 	if err != nil {
 		return err
 	}
-	total, err := a.runLocal(ctx, s, o, a.events())
+	total, err := a.runLocal(ctx, s, o, show)
 	if err != nil {
 		return err
 	}
@@ -203,7 +204,8 @@ func narrow(s *project.Submission, run *event.Run) string {
 	return fmt.Sprintf("%s; fisub local --set %s runs all %d", text, workloads.ContestSet, len(mix))
 }
 
-// watch runs local again whenever a file of the submission changes.
+// watch runs local again whenever a file of the submission changes. After the first complete run, it shows only what
+// changes.
 func (a *app) watch(ctx context.Context, o localOptions) error {
 	if o.resume != "" {
 		return usage.Errorf("omit one of them", "--watch cannot be combined with --resume")
@@ -216,12 +218,21 @@ func (a *app) watch(ctx context.Context, o localOptions) error {
 	if s.Config != nil {
 		roots = []string{a.ConfigPath(), s.Config.SourceDir()}
 	}
+	var last *ui.Turn
 	onChange(ctx, roots, func(run context.Context) {
-		if err := a.local(run, o); run.Err() == nil {
-			a.exit(err)
-			a.term.Note("watching   %s; Ctrl-C ends", plain.Relative(roots[len(roots)-1]))
-		} else if ctx.Err() == nil {
-			a.term.Note("changed    the run was stopped and starts again")
+		show, turn := a.events(), (*ui.Turn)(nil)
+		if a.final == nil && !a.json {
+			show, turn = a.term.Turn(last)
+			show = a.also(show)
+		}
+		err := a.local(run, o, show)
+		if run.Err() != nil {
+			return
+		}
+		a.exit(err)
+		a.term.Note("watching   %s; Ctrl-C ends", plain.Relative(roots[len(roots)-1]))
+		if turn != nil && turn.Ended() {
+			last, a.term.Quiet = turn, true
 		}
 	})
 	return ctx.Err()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"os"
 	"slices"
 	"strings"
@@ -153,6 +154,57 @@ func (t *Terminal) Run() event.Sink {
 	return v.event
 }
 
+// A Turn is the result of one of several runs of a submission that changes in between.
+type Turn struct {
+	shown   map[string]string  // status and reason by workload
+	latency map[string]float64 // official, in ms, of passed workloads
+	ended   bool
+}
+
+// Turn returns a sink that shows a run, and its result. After a previous turn it shows only workloads with another
+// verdict, and one line for the whole.
+func (t *Terminal) Turn(last *Turn) (event.Sink, *Turn) {
+	turn := &Turn{shown: map[string]string{}, latency: map[string]float64{}}
+	v := &runView{t: t, places: map[string]bool{}, warned: map[string]bool{}, turn: turn, last: last}
+	return v.event, turn
+}
+
+// Ended reports whether all workloads of the run had their turn.
+func (t *Turn) Ended() bool { return t.ended }
+
+// repeats records what is shown for a workload, and reports whether the last turn showed the same.
+func (v *runView) repeats(uuid, shown string) bool {
+	if v.turn == nil {
+		return false
+	}
+	v.turn.shown[uuid] += shown
+	return v.last != nil && strings.HasPrefix(v.last.shown[uuid], v.turn.shown[uuid])
+}
+
+// endTurn prints the line for a turn after another.
+func (v *runView) endTurn(d *event.Done) {
+	changed, n, logs := 0, 0, 0.0
+	for _, w := range v.run.Workloads {
+		uuid := w.UUID
+		if v.last.shown[uuid] != v.turn.shown[uuid] {
+			changed++
+		}
+		if a, b := v.last.latency[uuid], v.turn.latency[uuid]; a > 0 && b > 0 {
+			n, logs = n+1, logs+math.Log(a/b)
+		}
+	}
+	text := fmt.Sprintf("%s  %s", time.Now().Format(time.TimeOnly), v.totals(d))
+	if changed > 0 {
+		text += ", changed: " + plain.Count(changed, "workload")
+	} else {
+		text += ", as before"
+	}
+	if n > 0 {
+		text += fmt.Sprintf("; %.3fx as fast as the run before", math.Exp(logs/float64(n)))
+	}
+	fmt.Fprintln(v.t.Out, v.t.Fit(text, 2))
+}
+
 // Progress returns a sink that shows failures, findings, warnings and optionally a bar on Err. Each line starts with
 // label. Something else must show the result.
 func (t *Terminal) Progress(label string, bar bool) event.Sink {
@@ -203,6 +255,8 @@ type runView struct {
 	warned  map[string]bool // warnings already shown
 	said    string          // detail and log below the previous row
 	told    event.Told
+	turn    *Turn // result of this run, and of the one before; nil unless it is one of several turns
+	last    *Turn
 }
 
 func (v *runView) event(e event.Event) error {
@@ -233,16 +287,31 @@ func (v *runView) event(e event.Event) error {
 			v.emptyNS = e.Samples.EmptyNS
 		}
 	case e.Evaluated != nil:
+		if v.turn != nil && e.Evaluated.Latency() != nil {
+			v.turn.latency[e.Workload] = *e.Evaluated.Latency()
+		}
+		if v.repeats(e.Workload, string(e.Evaluated.Status())+e.Evaluated.Detail) {
+			return nil
+		}
 		v.bar.Clear()
 		v.row(e.Workload, e.Place, e.Evaluated)
 	case e.Type == event.TypeFailed:
+		if v.repeats(e.Workload, e.Message.Text) {
+			return nil
+		}
 		v.bar.Clear()
 		v.unjudged(e.Workload, e.Place, e.Message)
 	case e.Finding != nil:
+		if v.repeats(e.Workload, e.Finding.Check) {
+			return nil
+		}
 		v.bar.Clear()
 		fmt.Fprintf(t.Out, "          %s %s: %s\n", t.paint(yellow, "finding:"), plain.Line(e.Finding.Check),
 			plain.Line(v.placed(v.told.Text(e.Finding, e.Workload))))
 	case e.Type == event.TypeWarning:
+		if v.repeats("", e.Message.Text) {
+			return nil
+		}
 		if e.Place != "" {
 			if v.warned[e.Message.Text] {
 				return nil
@@ -253,13 +322,20 @@ func (v *runView) event(e event.Event) error {
 		t.Warn(e.Message.Text, e.Message.Hint)
 	case e.Done != nil:
 		v.bar.Finish()
-		v.done(e.Done)
+		if v.turn != nil {
+			v.turn.ended = true
+		}
+		if v.last == nil {
+			v.done(e.Done)
+		} else {
+			v.endTurn(e.Done)
+		}
 	}
 	return nil
 }
 
 func (v *runView) start(r *event.Run) {
-	*v = runView{t: v.t, places: v.places, warned: v.warned, run: r, samples: map[string]*event.Samples{},
+	*v = runView{t: v.t, places: v.places, warned: v.warned, turn: v.turn, last: v.last, run: r, samples: map[string]*event.Samples{},
 		doubts: map[string][]string{}, told: event.Told{}}
 	t := v.t
 	t.Note("solution   %s", plain.Line(fmt.Sprintf("%s by %s, %s, %s", r.Solution, r.Author, r.Language,
@@ -565,7 +641,8 @@ func (v *runView) row(uuid, place string, e *event.Evaluated) {
 	fmt.Fprintln(t.Out, strings.Join(lines, "\n"))
 }
 
-func (v *runView) done(d *event.Done) {
+// totals counts the verdicts: "18 of 20 PASSED, 2 findings".
+func (v *runView) totals(d *event.Done) string {
 	t := v.t
 	total := d.Passed + d.Failed + d.Missing
 	text := fmt.Sprintf("%d of %d PASSED", d.Passed, total)
@@ -584,7 +661,12 @@ func (v *runView) done(d *event.Done) {
 	if d.Findings > 0 {
 		text += ", " + t.paint(yellow, plain.Count(d.Findings, "finding"))
 	}
-	text += " on " + Device(v.run.Device)
+	return text
+}
+
+func (v *runView) done(d *event.Done) {
+	t := v.t
+	text := v.totals(d) + " on " + Device(v.run.Device)
 	began := 0
 	for _, is := range v.places {
 		if is {
