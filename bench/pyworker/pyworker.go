@@ -163,7 +163,10 @@ func UsesTriton(sol *trace.Solution) bool {
 // Compiles reports whether sol, which runs in Python, may compile C++ or CUDA.
 func Compiles(sol *trace.Solution) bool {
 	language := sol.Spec.Language
-	return language == trace.CUDA || language == trace.CPP || slices.ContainsFunc(sol.Sources, func(s trace.SourceFile) bool {
+	if language == trace.CUDA || language == trace.CPP {
+		return true
+	}
+	return slices.ContainsFunc(sol.Sources, func(s trace.SourceFile) bool {
 		return compiles.MatchString(s.Content)
 	})
 }
