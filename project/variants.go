@@ -91,7 +91,7 @@ type definition struct {
 func definitionPatterns(file, name string) (list []*regexp.Regexp) {
 	texts := []string{
 		`^(\s*#\s*define\s+NAME\s+)(\S.*?)(\s*(?://.*|/\*.*)?)$`,
-		`^(.*\bconst(?:expr)?\b[^=;(){}]*\bNAME\s*=\s*)([^=;,{}][^;,{}]*)(;.*)$`,
+		`^(.*\bconst(?:expr)?\b[^;(){}]*\bNAME\s*=\s*)([^=;,{}][^;,{}]*)([;,].*)$`,
 	}
 	if path.Ext(file) == ".py" {
 		texts = []string{`^(NAME\s*(?::[^=]+)?=\s*)([^=#\s][^#]*?)(\s*(?:#.*)?)$`}

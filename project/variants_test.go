@@ -19,6 +19,7 @@ func TestVariants(t *testing.T) {
 		{"k.cu", "  #  define TILE  (4 * 8)  // rows\r\nint a;", "  #  define TILE  8  // rows\r\nint a;"},
 		{"k.cuh", "int b;\n#ifndef TILE\n#define TILE 32 /* x */\n#endif", "int b;\n#ifndef TILE\n#define TILE 8 /* x */\n#endif"},
 		{"k.cu", "static constexpr int TILE = 4 + 4; // TILE", "static constexpr int TILE = 8; // TILE"},
+		{"k.cu", "constexpr int A = 1, TILE = 2, B = 3;", "constexpr int A = 1, TILE = 8, B = 3;"},
 		{"k.cpp", "const unsigned TILE=16;", "const unsigned TILE=8;"},
 		{"k.py", "X = 1\nTILE = 32  # rows\n", "X = 1\nTILE = 8  # rows\n"},
 		{"k.py", "TILE: tl.constexpr = tl.constexpr(32)", "TILE: tl.constexpr = 8"},

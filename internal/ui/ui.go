@@ -337,7 +337,7 @@ func (v *runView) event(e event.Event) error {
 func (v *runView) start(r *event.Run) {
 	*v = runView{t: v.t, places: v.places, warned: v.warned, turn: v.turn, last: v.last, run: r,
 		samples: map[string]*event.Samples{},
-		doubts: map[string][]string{}, told: event.Told{}}
+		doubts:  map[string][]string{}, told: event.Told{}}
 	t := v.t
 	t.Note("solution   %s", plain.Line(fmt.Sprintf("%s by %s, %s, %s", r.Solution, r.Author, r.Language,
 		plain.Short(r.ContentHash))))
