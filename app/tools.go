@@ -104,7 +104,7 @@ func (a *app) show(l tools.Record) error {
 		return l.Write(a.stdout)
 	}
 	if l.Kernels != nil {
-		tools.Table(a.stdout, l.Kernels)
+		tools.Table(a.stdout, l.Kernels, a.term.Verbose)
 		a.line("report", "%s", plain.Relative(l.Report))
 		a.line("figures", "%s", plain.Relative(filepath.Join(filepath.Dir(l.Report), tools.FiguresName)))
 		return nil

@@ -218,6 +218,8 @@ type Options struct {
 	CacheDir string `json:"cache_dir"` // build cache; "" is the user's cache folder
 	// Arch replaces the device's own arch, for example "sm_90a".
 	Arch string `json:"arch,omitempty"`
+	// LineInfo adds line information to the kernels that a GPU builds, for profilers. The machine code is the same.
+	LineInfo bool `json:"line_info,omitempty"`
 	// Prebuilt is a folder of nvcc.Pack's files. If set, a GPU takes solutions from it and builds none.
 	Prebuilt string `json:"prebuilt,omitempty"`
 	// Sanitize lists, with commas, the Sanitizers whose findings are faults on the virtual GPU.

@@ -114,6 +114,8 @@ func Builder(kind string, opts device.Options, tools *nvcc.Toolchain) func(conte
 		arch := cmp.Or(opts.Arch, info.Arch)
 		if kind == "emu" {
 			arch = vgpu.ArchOf(opts)
+		} else if opts.LineInfo {
+			arch = nvcc.WithLines(arch)
 		}
 		o, err := nvcc.Build(ctx, opts.CacheDir, tools, sol, arch)
 		if err == nil {

@@ -2,6 +2,7 @@ package tools
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/csv"
 	"encoding/json"
 	"errors"
@@ -10,6 +11,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -25,7 +27,24 @@ const (
 // A ProfiledKernel is a launch profiled by ncu.
 type ProfiledKernel struct {
 	Name    string   `json:"name"`
-	Figures []Figure `json:"figures"` // those in the report, in the order of the table
+	Figures []Figure `json:"figures"`           // those in the report, in the order of the table
+	Limiter string   `json:"limiter,omitempty"` // of the occupancy: "registers", "shared memory", "block size", ...
+	Stalls  []Stall  `json:"stalls,omitempty"`  // from the most frequent; without the state "selected"
+}
+
+// A Stall is a reason for which warps issued no instruction.
+type Stall struct {
+	Reason string  `json:"reason"` // "long scoreboard"
+	Share  float64 `json:"share"`  // of all samples of the kernel's warps
+	Lines  []Line  `json:"lines,omitempty"`
+}
+
+// A Line is a source line with its share of a kernel's samples with one stall reason.
+type Line struct {
+	File  string  `json:"file"` // path in the solution, or the name of a header
+	Line  int     `json:"line"`
+	Text  string  `json:"text"`
+	Share float64 `json:"share"` // of all samples of the kernel's warps
 }
 
 // A Figure is one of ncu's metrics under a name of our own.
@@ -55,6 +74,8 @@ var figures = []struct {
 	{"dram_throughput", "dram__throughput.avg.pct_of_peak_sustained_elapsed", true},
 	{"l2_throughput", "lts__throughput.avg.pct_of_peak_sustained_elapsed", false},
 	{"l1_throughput", "l1tex__throughput.avg.pct_of_peak_sustained_active", false},
+	{"memory_busy", "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed", false},
+	{"tensor_busy", "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active", false},
 	{"sm_throughput", "sm__throughput.avg.pct_of_peak_sustained_elapsed", true},
 	{"l2_hit_rate", "lts__t_sector_hit_rate.pct", true},
 	{"l1_hit_rate", "l1tex__t_sector_hit_rate.pct", false},
@@ -112,6 +133,12 @@ func Figures(raw []byte) ([]ProfiledKernel, error) {
 			}
 			k.Figures = append(k.Figures, figure)
 		}
+		number := func(name string) float64 {
+			text, _ := cell(name)
+			x, _ := strconv.ParseFloat(strings.ReplaceAll(text, ",", ""), 64)
+			return x
+		}
+		k.Limiter, k.Stalls = limiter(number), stalls(number)
 		kernels = append(kernels, k)
 	}
 	return kernels, nil
@@ -126,14 +153,134 @@ func WriteFigures(folder, workload string, kernels []ProfiledKernel) error {
 	return os.WriteFile(filepath.Join(folder, FiguresName), append(data, '\n'), 0o644)
 }
 
-// Table writes the figures of the kernels, one per line.
-func Table(w io.Writer, kernels []ProfiledKernel) {
+// Table writes the metrics that decide, one per line; with all set, also every figure.
+func Table(w io.Writer, kernels []ProfiledKernel, all bool) {
 	for _, k := range kernels {
 		fmt.Fprintf(w, "kernel      %s\n", plain.Line(k.Name))
+		for _, m := range k.metrics() {
+			fmt.Fprintf(w, "  %-24s %s\n", m.name, m.text)
+		}
+		for i, s := range k.Stalls[:min(maxReasons, len(k.Stalls))] {
+			name := ""
+			if i == 0 {
+				name = "stalls"
+			}
+			fmt.Fprintf(w, "  %-24s %.0f %% %s\n", name, 100*s.Share, s.Reason)
+			for _, l := range s.Lines {
+				if l.Share < 0.01 {
+					break
+				}
+				fmt.Fprintf(w, "  %-24s   %2.0f %%  %s:%d: %s\n", "", 100*l.Share, plain.Line(l.File), l.Line,
+					plain.Cut(plain.Line(l.Text), 60))
+			}
+		}
+		if !all {
+			continue
+		}
 		for _, f := range k.Figures {
-			fmt.Fprintf(w, "  %-24s %s\n", strings.ReplaceAll(plain.Line(f.Name), "_", " "), f.text())
+			fmt.Fprintf(w, "    %-22s %s\n", strings.ReplaceAll(plain.Line(f.Name), "_", " "), f.text())
 		}
 	}
+}
+
+// A metric is a line of Table. value is 0 if it cannot be compared as a ratio.
+type metric struct {
+	name, text string
+	value      float64
+}
+
+// value returns a figure, or NaN.
+func (k *ProfiledKernel) value(name string) float64 {
+	for _, f := range k.Figures {
+		if f.Name == name && f.Value != nil {
+			return *f.Value
+		}
+	}
+	return math.NaN()
+}
+
+// metrics returns the metrics that decide, without the stalls. Missing ones are left out.
+func (k *ProfiledKernel) metrics() (list []metric) {
+	add := func(name string, value float64, format string, more ...any) {
+		if math.IsNaN(value) {
+			return
+		}
+		text := fmt.Sprintf(format, append([]any{value}, more...)...)
+		if strings.Contains(text, "NaN") { // a missing detail
+			text = strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == 'o' })[0]
+		}
+		list = append(list, metric{name, strings.TrimSpace(text), value})
+	}
+	ns := k.value("duration")
+	add("duration", ns/1e3, "%.2f us")
+	add("bandwidth", (k.value("dram_read")+k.value("dram_written"))/ns, "%.0f GB/s, %.0f %% of the memory's peak",
+		k.value("dram_throughput"))
+	add("memory busy", k.value("memory_busy"), "%.0f %%")
+	add("SM busy", k.value("sm_throughput"), "%.0f %%")
+	add("tensor cores busy", k.value("tensor_busy"), "%.0f %%")
+	add("L2 hits", k.value("l2_hit_rate"), "%.0f %%")
+	limit := ""
+	if k.Limiter != "" {
+		limit = ", limited by " + k.Limiter
+	}
+	add("occupancy", k.value("warps_active"), "%.0f %% of possible %.0f %%%s", k.value("warps_possible"), limit)
+	add("blocks", k.value("grid"), "%.0f of %.0f threads, %.2f waves", k.value("block"), k.value("waves"))
+	add("registers", k.value("registers"), "%.0f a thread, %.0f bytes of shared memory a block",
+		k.value("shared_static")+k.value("shared_dynamic"))
+	return list
+}
+
+// CompareTable returns the table of the metrics of two profiles, as ui.Terminal.Table takes it, for kernels at the same
+// place in the order of launch.
+func CompareTable(a, b *Profiled) (layout string, rows [][]string) {
+	rows = [][]string{{"METRIC", "A", "B", "B/A"}}
+	for i := range max(len(a.Kernels), len(b.Kernels)) {
+		var sides [2][]metric
+		name := ""
+		for n, p := range []*Profiled{a, b} {
+			if i < len(p.Kernels) {
+				sides[n] = p.Kernels[i].metrics()
+				for _, s := range p.Kernels[i].Stalls[:min(maxReasons, len(p.Kernels[i].Stalls))] {
+					sides[n] = append(sides[n], metric{"stall: " + s.Reason, fmt.Sprintf("%.0f %%", 100*s.Share), s.Share})
+				}
+				name = cmp.Or(name, plain.Cut(plain.Line(p.Kernels[i].Name), 40))
+			}
+		}
+		rows = append(rows, []string{name, "", "", ""})
+		var names []string
+		for _, m := range append(slices.Clone(sides[0]), sides[1]...) {
+			if !slices.Contains(names, m.name) {
+				names = append(names, m.name)
+			}
+		}
+		for _, name := range names {
+			row := []string{"  " + name, "-", "-", "-"}
+			var values [2]float64
+			for n, side := range sides {
+				if at := slices.IndexFunc(side, func(m metric) bool { return m.name == name }); at >= 0 {
+					row[1+n], values[n] = side[at].text, side[at].value
+				}
+			}
+			if values[0] > 0 && values[1] > 0 {
+				row[3] = fmt.Sprintf("%.2f", values[1]/values[0])
+			}
+			rows = append(rows, row)
+		}
+	}
+	return "lllr", rows
+}
+
+// ReadProfile reads the figures in a run folder. The error is fs.ErrNotExist if it is not the folder of a profile.
+func ReadProfile(folder string) (*Profiled, error) {
+	data, err := plain.ReadFile(filepath.Join(folder, FiguresName), 16<<20)
+	if err != nil {
+		return nil, err
+	}
+	var p Profiled
+	if err := json.Unmarshal(data, &p); err != nil {
+		return nil, fmt.Errorf("%s: %w", filepath.Join(folder, FiguresName), err)
+	}
+	return &p, nil
 }
 
 // scales holds the units in which Table shows base units.

@@ -71,6 +71,7 @@ func New(ctx context.Context, s *project.Submission, o setup.Options, term *ui.T
 	if err != nil {
 		return nil, err
 	}
+	opts.LineInfo = kind != "emu"
 	tools, err := machine.Compiler(ctx, kind, &opts, s.Solution, term)
 	if err != nil {
 		return nil, err
@@ -404,7 +405,35 @@ func (r *Target) Profile(ctx context.Context, sections, folder string) ([]Profil
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}
+	if lines, err := r.sourcePage(ctx, box, ncu, dir); err == nil { // a report without samples has no source page
+		AddLines(kernels, lines)
+	}
 	return kernels, WriteFigures(folder, r.Workloads[0].UUID, kernels)
+}
+
+// sourcePage returns ncu's page of the report in dir that has the samples of each source line.
+func (r *Target) sourcePage(ctx context.Context, box sandbox.Sandbox, ncu, dir string) ([]LineSamples, error) {
+	src := filepath.Join(dir, "src")
+	var files []string
+	for _, f := range r.solution.Sources {
+		file := filepath.Join(src, filepath.FromSlash(f.Path))
+		if !filepath.IsLocal(f.Path) || strings.Contains(f.Path, ",") {
+			continue
+		}
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			return nil, err
+		}
+		if err := os.WriteFile(file, []byte(f.Content), 0o644); err != nil {
+			return nil, err
+		}
+		files = append(files, file)
+	}
+	page, err := box.Command(ctx, ncu, "--import", filepath.Join(dir, ReportName), "--page", "source", "--csv",
+		"--print-source", "cuda,sass", "--resolve-source-file", strings.Join(files, ",")).Output()
+	if err != nil {
+		return nil, err
+	}
+	return SourceLines(page, src)
 }
 
 // deniedCounters returns an error if ncu reported that the user may not read the GPU's performance counters.

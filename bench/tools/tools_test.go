@@ -18,10 +18,12 @@ func TestFigures(t *testing.T) {
 		{"two kernels behind ncu's messages", "==PROF== Connected\n" + head +
 			`"0","void f<1>(float *, int)","(128, 1, 1)","33,828,864","17152.000000","4,096"` + "\n" +
 			`"1","g(int)","(32, 1, 1)","n/a","2000","1"` + "\n",
-			"kernel      void f<1>(float *, int)\n  duration                 17.152 us\n" +
-				"  dram read                33.8289 MB\n  grid                     4096\n" +
-				"kernel      g(int)\n  duration                 2 us\n  dram read                n/a\n" +
-				"  grid                     1\n", ""},
+			"kernel      void f<1>(float *, int)\n  duration                 17.15 us\n" +
+				"  blocks                   4096\n    duration               17.152 us\n" +
+				"    dram read              33.8289 MB\n    grid                   4096\n" +
+				"kernel      g(int)\n  duration                 2.00 us\n  blocks                   1\n" +
+				"    duration               2 us\n    dram read              n/a\n" +
+				"    grid                   1\n", ""},
 		{"no kernel", head, "", "no kernel in the report"},
 		{"short row", head + `"0","f()"` + "\n", "kernel      f()\n", ""},
 		{"no report", "", "", "no kernel in the report"},
@@ -29,7 +31,7 @@ func TestFigures(t *testing.T) {
 	} {
 		var out bytes.Buffer
 		kernels, err := Figures([]byte(tc.raw))
-		Table(&out, kernels)
+		Table(&out, kernels, true)
 		if got := out.String(); got != tc.want {
 			t.Errorf("%s: got\n%s\nwant\n%s", tc.name, got, tc.want)
 		}

@@ -54,6 +54,9 @@ func (d *gpu) Build(ctx context.Context, _ *trace.Definition, sol *trace.Solutio
 	if arch == "" {
 		arch = d.info.Arch
 	}
+	if d.opts.LineInfo && d.opts.Prebuilt == "" {
+		arch = nvcc.WithLines(arch)
+	}
 	build := func() (*nvcc.Object, error) { return nvcc.Build(ctx, d.root, d.tools, sol, arch) }
 	if d.opts.Prebuilt != "" {
 		if !nvcc.Serves(arch, d.info.Arch) {

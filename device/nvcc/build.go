@@ -135,7 +135,7 @@ func (t *Toolchain) Build(ctx context.Context, root string, sol *trace.Solution,
 // will need. That may be one of the virtual arch, which has the same machine code. gpu reports whether runs use a GPU.
 func BuildShared(ctx context.Context, root string, t *Toolchain, sol *trace.Solution, arch string, gpu bool) (*Object,
 	error) {
-	archs := []string{arch, strings.Replace(arch, "sm_", "compute_", 1)}
+	archs := []string{arch, WithLines(arch)}
 	for _, a := range archs {
 		if t != nil && t.has(root, sol, a) {
 			return t.Build(ctx, root, sol, a)
@@ -257,6 +257,9 @@ func (t *Toolchain) key(s *sources) string {
 // virtual reports whether arch is virtual, such as "compute_100". Its objects have PTX with line information and
 // machine code, which proves that ptxas accepts the PTX.
 func virtual(arch string) bool { return strings.HasPrefix(arch, "compute_") }
+
+// WithLines returns the virtual arch of arch, whose objects have line information and the same machine code.
+func WithLines(arch string) string { return strings.Replace(arch, "sm_", "compute_", 1) }
 
 // Flags and their order are the contest builder's (spec section 4.2); callers add paths.
 
