@@ -18,6 +18,7 @@ import (
 	"fisub/bench/machine"
 	"fisub/bench/runs"
 	"fisub/bench/setup"
+	"fisub/bench/tools"
 	"fisub/internal/event"
 	"fisub/internal/git"
 	"fisub/internal/plain"
@@ -110,6 +111,14 @@ func (a *app) compare(ctx context.Context, o compareOptions) error {
 	if o.failOn != "" && o.failOn != "slower" {
 		return usage.Errorf("--fail-on slower", "--fail-on: unknown verdict %q", o.failOn)
 	}
+	if profiles := a.profiles(o.args); len(profiles) == 2 {
+		if a.json {
+			return a.writeJSON(profiles)
+		}
+		layout, rows := tools.CompareTable(profiles[0], profiles[1])
+		a.term.Table(layout, rows, nil)
+		return nil
+	}
 	sides, err := a.sides(ctx, o, threshold)
 	if err != nil {
 		return err
@@ -118,6 +127,22 @@ func (a *app) compare(ctx context.Context, o compareOptions) error {
 		return nil
 	}
 	return a.compared(sides, threshold, o.failOn)
+}
+
+// profiles returns the profiles of fisub profile that the arguments name, or nil if one names anything else.
+func (a *app) profiles(args []string) (list []*tools.Profiled) {
+	for _, arg := range args {
+		dir, err := a.RunFolder(arg)
+		if err != nil {
+			return nil
+		}
+		p, err := tools.ReadProfile(dir)
+		if err != nil {
+			return nil
+		}
+		list = append(list, p)
+	}
+	return list
 }
 
 // compared prints the comparison of each further run with the first.
