@@ -128,7 +128,46 @@ func (a *app) end(status int) error {
 			a.final.Of(r, a.inContest)
 		}
 	}
+	if a.final.Status != "planned" { // that line has the flags already
+		a.final.Next = a.located(a.final.Next)
+	}
 	return a.final.Write(a.stdout, status)
+}
+
+// located adds the flags that choose the project to the commands of fisub and git in line.
+func (a *app) located(line string) string {
+	git, here := "", ""
+	if a.Dir != "" {
+		here = " -C " + plain.Word(a.Dir)
+		git = here
+	}
+	if a.Config != "" {
+		here += " --config " + plain.Word(a.Config)
+		git = " -C " + plain.Word(a.Root())
+	}
+	if a.Dataset != "" {
+		here += " --dataset " + plain.Word(a.Dataset)
+	}
+	commands := strings.Split(line, " && ")
+	for i, c := range commands {
+		if rest, ok := strings.CutPrefix(c, "fisub "); ok {
+			commands[i] = "fisub" + here + " " + rest
+		} else if rest, ok := strings.CutPrefix(c, "git "); ok {
+			commands[i] = "git" + git + " " + rest
+		}
+	}
+	return strings.Join(commands, " && ")
+}
+
+// commandLine returns words as a line for a shell, without the words in omit.
+func commandLine(words []string, omit ...string) string {
+	var line []string
+	for _, w := range words {
+		if !slices.Contains(omit, w) {
+			line = append(line, plain.Word(w))
+		}
+	}
+	return strings.Join(line, " ")
 }
 
 // inContest reports whether a definition has the contest's workload set.
@@ -270,7 +309,8 @@ func (a *app) finish(commands []*cli.Command, before string) {
 }
 
 // withFinal lists the commands that support --json=final.
-var withFinal = []string{"check", "local", "remote", "remote attach", "compare", "runs show"}
+var withFinal = []string{"check", "local", "remote", "remote attach", "compare", "runs show", "sanitize", "pack",
+	"submit"}
 
 // checkFinal rejects --json=final for other commands. Their --json already prints a single object or list.
 func (a *app) checkFinal(words string) error {

@@ -257,7 +257,7 @@ func (a *app) showReports(reports []*preflight.Report, ok, strict bool) error {
 	}
 	switch {
 	case a.final != nil:
-		a.final.Check(reports, strict)
+		a.final.Check(a.Root(), reports, strict)
 		return nil
 	case a.json && len(reports) == 1:
 		return a.writeJSON(all.Submissions[0])

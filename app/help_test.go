@@ -66,6 +66,7 @@ var needs = map[string]string{
 	"fisub submit --push":                                                                    "a remote repository",
 	"fisub -C my-kernel local":                                                               "a project, as in the tutorial",
 	"fisub submit --dry-run":                                                                 "a project, as in the tutorial",
+	"fisub submit --dry-run --json=final":                                                    "a project, as in the tutorial",
 	"fisub doctor --require cuda,remote.lab":                                                 "a GPU",
 	"fisub toolchain install":                                                                "PyPI",
 	"fisub toolchain show":                                                                   "a CUDA compiler",

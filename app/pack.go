@@ -52,6 +52,9 @@ func (a *app) pack(ctx context.Context, o packOptions) error {
 	if o.out != "" && o.packed {
 		return usage.Errorf("packed_solution.json has a fixed name", "-o and --packed exclude each other")
 	}
+	if o.out == "-" && a.final != nil {
+		return usage.Errorf("use a file, or omit --json=final", "-o - and --json=final would both write to stdout")
+	}
 	data, err := a.OpenDataset()
 	if err != nil {
 		return err
@@ -88,6 +91,10 @@ func (a *app) pack(ctx context.Context, o packOptions) error {
 		return err
 	}
 	sol := s.Solution
+	if a.final != nil {
+		a.final.Pack(a.Root(), out, sol, findings)
+		return nil
+	}
 	if a.json {
 		if out == "-" {
 			return nil // stdout holds the solution, which is already JSON

@@ -178,6 +178,9 @@ func (a *app) send(ctx context.Context, o sendRequest) (err error) {
 	}
 	order.show(a.term, b.Size())
 	switch {
+	case o.dryRun && a.final != nil:
+		a.final.Started("planned", &plan.Run, commandLine(a.Command, "--dry-run", "--json=final"))
+		return nil
 	case o.dryRun && a.json:
 		return a.writeJSON(plan)
 	case o.dryRun, !a.term.Agreed(ctx, o.yes, "start?"):
@@ -342,6 +345,10 @@ func (a *app) dispatch(ctx context.Context, d *dispatch.Dispatcher, folder *runs
 	stop := <-decided
 	switch {
 	case errors.Is(err, dispatch.ErrDetached):
+		if a.final != nil {
+			a.runID = "" // the run has only begun
+			a.final.Started("running", &d.Plan.Run, "fisub remote attach "+d.Plan.Run.ID)
+		}
 		if a.json {
 			return nil
 		}
@@ -391,7 +398,7 @@ func (a *app) newJobOutput(plan *dispatch.Plan, folder string) (jobOutput, error
 	case len(plan.Sides) > 0:
 		return a.newComparison(plan, compare.Threshold, "")
 	case plan.Tool != "":
-		return a.newToolAnswer(folder)
+		return a.newToolAnswer(plan, folder)
 	}
 	return nil, nil
 }

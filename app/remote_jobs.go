@@ -151,12 +151,16 @@ func (a *app) showEnded(plan *dispatch.Plan, old *runs.Run) error {
 	if old.Run == nil {
 		return fmt.Errorf("run %s: no workload has run", plan.Run.ID)
 	}
+	r := old.Totals()
+	if a.final != nil {
+		a.runID = plan.Run.ID
+		return verdict(r.Missing, r.Failed, r.Findings, plan.Strict)
+	}
 	if a.json {
 		return a.writeJSON(old)
 	}
 	stream := event.NewStream(a.term.Run())
 	old.Emit(stream)
-	r := old.Totals()
 	return errors.Join(stream.Err(), verdict(r.Missing, r.Failed, r.Findings, plan.Strict))
 }
 

@@ -94,8 +94,8 @@ func TestEventSchema(t *testing.T) {
 			o.Exit != cmd.ProcessState.ExitCode() {
 			t.Errorf("%s: got %s, want status %q and next %q", c.command, out, c.status, c.next)
 		}
-		if o.Run != nil && o.Run.Failed > 0 && (o.Fault == nil || o.Fault.File != "kernel.cu" || o.Fault.Line == 0) {
-			t.Errorf("%s: got fault %+v, want its line in kernel.cu", c.command, o.Fault)
+		if o.Run != nil && o.Run.Failed > 0 && (o.Fault == nil || o.Fault.File != "solution/cuda/kernel.cu" || o.Fault.Line == 0) {
+			t.Errorf("%s: got fault %+v, want its line in solution/cuda/kernel.cu", c.command, o.Fault)
 		}
 		if final(bytes.Replace(out, []byte(`"status"`), []byte(`"state"`), 1)) == nil {
 			t.Errorf("%s: the schema takes it without a status", c.command)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"fisub/app/outcome"
 	"fisub/bench/setup"
 	"fisub/internal/event"
 	"fisub/internal/plain"
@@ -22,6 +23,7 @@ import (
 type submitOptions struct {
 	dryRun, untested, findings, push bool
 	remote                           string
+	named                            string // by the flag --remote
 }
 
 func (a *app) submitCommand() *cli.Command {
@@ -60,6 +62,7 @@ func (a *app) submit(ctx context.Context, o submitOptions) error {
 	if err != nil {
 		return err
 	}
+	o.named = o.remote
 	o.remote = cmp.Or(o.remote, s.Config.Submit.Remote)
 	survey, err := submit.NewSurvey(ctx, s.Root, o.remote)
 	if err != nil {
@@ -93,6 +96,9 @@ func (a *app) submit(ctx context.Context, o submitOptions) error {
 	case !p.Pushed:
 		note = "not pushed: fisub submit --push sends it"
 	}
+	if a.final != nil {
+		a.final.Submit(outcome.Submitted{Root: s.Root, Plan: p, DryRun: o.dryRun, Flags: o.flags()})
+	}
 	if a.json {
 		err = a.writeJSON(submitted{ok, o.dryRun, p})
 	} else if note != "" {
@@ -102,6 +108,20 @@ func (a *app) submit(ctx context.Context, o submitOptions) error {
 		return shown(exitUsage)
 	}
 	return err
+}
+
+// flags returns the flags of another call with the same conditions.
+func (o *submitOptions) flags() (text string) {
+	if o.untested {
+		text += " --untested"
+	}
+	if o.findings {
+		text += " --accept-findings"
+	}
+	if o.named != "" {
+		text += " --remote " + plain.Word(o.named)
+	}
+	return text
 }
 
 // submitTag creates the tag of p and, with --push, pushes it.
@@ -163,9 +183,9 @@ func checkSteps(s *project.Submission, r *preflight.Report, untested bool) []sub
 		case f.Severity == preflight.Warning:
 			step.State = submit.Warning
 		case f.Severity == preflight.Error:
-			sound = false
+			sound, step.Command = false, "fisub check"
 		case f.Code == "not-compiled" && s.Solution.Spec.Compiled() && !untested:
-			step.State = submit.Todo
+			step.State, step.Command = submit.Todo, "fisub toolchain install"
 		case f.Code == "not-compiled":
 			step.State = submit.Warning
 		default:

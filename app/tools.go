@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,10 +15,12 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"fisub/app/outcome"
 	"fisub/bench/runs"
 	"fisub/bench/setup"
 	"fisub/bench/tools"
 	"fisub/device"
+	"fisub/internal/event"
 	"fisub/internal/plain"
 	"fisub/internal/sandbox"
 	"fisub/internal/trace"
@@ -126,16 +129,21 @@ func (a *app) show(l tools.Record) error {
 // end.
 type verdictList struct {
 	a     *app
+	all   []tools.Record
 	clean []string
 	found []string
 }
 
 func (v *verdictList) add(l tools.Record) error {
+	v.all = append(v.all, l)
 	names := strings.Split(l.Tool, ",")
 	if l.Verdict != tools.Clean {
 		v.found = append(v.found, names...)
 	} else if !v.a.json && !v.a.term.Verbose {
 		v.clean = append(v.clean, names...)
+		return nil
+	}
+	if v.a.final != nil {
 		return nil
 	}
 	return v.a.show(l)
@@ -178,6 +186,19 @@ func (a *app) sanitize(ctx context.Context, o toolOptions) error {
 		a.term.Note("workload   %s%s", w.UUID, axesText(w))
 	}, func(l tools.Record) { _ = said.add(l) })
 	said.end()
+	if err == nil && a.final != nil {
+		ran := &event.Run{Definition: s.Definition.Name, Solution: s.Solution.Name, ContentHash: s.Solution.Hash(),
+			Set: run.Set}
+		ran.Folder, ran.Sources = s.SourceFolder(), s.SourcePaths()
+		for _, w := range run.Workloads {
+			ran.Workloads = append(ran.Workloads, event.WorkloadRef{UUID: w.UUID, Axes: maps.Collect(w.Axes.All())})
+		}
+		c := outcome.Sanitized{Run: ran, Records: said.all, Contest: a.inContest(ran.Definition)}
+		if run.Emulated {
+			c.Where = " --device emu"
+		}
+		a.final.Sanitize(c)
+	}
 	if err == nil && len(said.found) > 0 {
 		err = shown(exitNotPassed)
 	}
@@ -273,14 +294,15 @@ func (a *app) remoteTool(
 // A toolAnswer shows the output of a tool on a host and stores its report.
 type toolAnswer struct {
 	a      *app
+	plan   *dispatch.Plan
 	folder string
 	said   *verdictList
 	report tools.ReportFile
 	last   *dispatch.JobRecord // the last job with output
 }
 
-func (a *app) newToolAnswer(folder string) (*toolAnswer, error) {
-	t := &toolAnswer{a: a, folder: folder, said: &verdictList{a: a}}
+func (a *app) newToolAnswer(plan *dispatch.Plan, folder string) (*toolAnswer, error) {
+	t := &toolAnswer{a: a, plan: plan, folder: folder, said: &verdictList{a: a}}
 	t.report.Path = filepath.Join(folder, tools.ReportName)
 	if err := os.Remove(t.report.Path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err // the output contains the report again
@@ -307,6 +329,10 @@ func (t *toolAnswer) line(j *dispatch.JobRecord, text []byte) error {
 
 func (t *toolAnswer) end(failed bool, err error) error {
 	t.said.end()
+	if t.a.final != nil && err == nil && t.plan.Tool == "sanitize" && t.last != nil {
+		t.a.final.Sanitize(outcome.Sanitized{Run: &t.plan.Run, Records: t.said.all, Where: hostFlags(t.plan), Remote: true,
+			Contest: t.a.inContest(t.plan.Run.Definition)})
+	}
 	if !failed {
 		return err
 	}
@@ -317,4 +343,15 @@ func (t *toolAnswer) end(failed bool, err error) error {
 		}
 	}
 	return shown(exitNotPassed)
+}
+
+// hostFlags returns the flags that choose the hosts of a plan again.
+func hostFlags(plan *dispatch.Plan) string {
+	var names []string
+	for _, p := range plan.Places {
+		if !slices.Contains(names, p.Table) {
+			names = append(names, p.Table)
+		}
+	}
+	return " --on " + plain.Word(strings.Join(names, ",")) + " --gpu " + cmp.Or(plan.GPU, "none")
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 
 	"fisub/bench/runs"
@@ -241,6 +242,14 @@ func (s *Submission) Places(text string) string {
 		return text
 	}
 	return plain.Places(text, plain.Relative(s.Config.SourceDir()), s.SourcePaths())
+}
+
+// SourceFolder returns the folder of the sources relative to the project, with slashes, or "" for a packed solution.
+func (s *Submission) SourceFolder() string {
+	if s.Config == nil {
+		return ""
+	}
+	return path.Join("solution", s.Config.Build.SourceDir)
 }
 
 // SourcePaths returns the paths of the sources in the solution.

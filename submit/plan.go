@@ -33,10 +33,11 @@ const (
 
 // A Step is the result of one check.
 type Step struct {
-	Name  string    `json:"step"` // "check", "tested", "edge", "commit", "checkout", "tag", "remote"
-	State StepState `json:"state"`
-	Text  string    `json:"text"`
-	Hint  string    `json:"hint,omitempty"`
+	Name    string    `json:"step"` // "check", "tested", "edge", "commit", "checkout", "tag", "remote"
+	State   StepState `json:"state"`
+	Text    string    `json:"text"`
+	Hint    string    `json:"hint,omitempty"`
+	Command string    `json:"command,omitempty"` // to run next in the project's folder; "" if several could be meant
 }
 
 // A Survey holds the facts that all submissions of a repository share.
@@ -162,8 +163,11 @@ func (p *TagPlan) NeedsEdge() bool {
 }
 
 func (p *TagPlan) add(name string, state StepState, hint, format string, args ...any) {
-	p.Steps = append(p.Steps, Step{name, state, fmt.Sprintf(format, args...), hint})
+	p.Steps = append(p.Steps, Step{Name: name, State: state, Text: fmt.Sprintf(format, args...), Hint: hint})
 }
+
+// next sets the command of the last step.
+func (p *TagPlan) next(command string) { p.Steps[len(p.Steps)-1].Command = command }
 
 // Plan lists the steps to a submission's tag.
 func (v *Survey) Plan(ctx context.Context, o Options) (*TagPlan, error) {
@@ -180,6 +184,9 @@ func (v *Survey) Plan(ctx context.Context, o Options) (*TagPlan, error) {
 			hint = "install git: a submission is a tag of a git repository"
 		}
 		p.add("commit", Todo, hint, "%v", v.Missing)
+		if errors.Is(v.Missing, git.ErrNoRepository) {
+			p.next("git init")
+		}
 		return p, nil
 	}
 	own, ok := v.Repo.Relative(o.Config)
@@ -200,6 +207,8 @@ func (v *Survey) Plan(ctx context.Context, o Options) (*TagPlan, error) {
 	return p, v.remote(ctx, p, o)
 }
 
+const edgeCommand = "fisub local --device emu --set edge"
+
 func (p *TagPlan) tested(proof *Proof, untested, findings bool) {
 	const hint = "run fisub local --set contest on a machine with a GPU, " +
 		"or fisub remote --set contest; --untested skips this"
@@ -211,17 +220,21 @@ func (p *TagPlan) tested(proof *Proof, untested, findings bool) {
 	case proof.Broken != "":
 		p.add("tested", Fault, "a single failed workload makes the score 0: fix it (fisub runs show has details). If the "+
 			"machine was at fault, remove the run: fisub runs rm ID", "%s", proof.Broken)
+		p.next("fisub runs show " + proof.brokenRun)
 	case proof.Run != nil:
 		p.add("tested", OK, "", "%s", seen)
 	case untested:
 		p.add("tested", Warning, "", "not required to pass the contest's set on a GPU; the tag will record: %s", seen)
 	case proof.Failed != "":
 		p.add("tested", Fault, hint, "%s", proof.Failed)
+		p.next(proof.run())
 	case proof.Changed != "":
 		p.add("tested", Todo, hint, "changed since run %s, which passed: content hash %s then, %s now",
 			proof.Changed, plain.Short(proof.Old), plain.Short(p.Note.ContentHash))
+		p.next(proof.run())
 	default:
 		p.add("tested", Todo, hint, "no run of this content (%s) passed", plain.Short(p.Note.ContentHash))
+		p.next(proof.run())
 	}
 	switch {
 	case proof.Found == "":
@@ -229,6 +242,7 @@ func (p *TagPlan) tested(proof *Proof, untested, findings bool) {
 		p.add("tested", Warning, "", "%s", proof.Found)
 	default:
 		p.add("tested", Fault, "fisub runs show lists them; --accept-findings skips this", "%s", proof.Found)
+		p.next("fisub runs show " + proof.foundRun)
 	}
 	switch {
 	case proof.EdgeLack == "" && proof.Edge != "":
@@ -239,9 +253,11 @@ func (p *TagPlan) tested(proof *Proof, untested, findings bool) {
 	case proof.Edge != "":
 		p.add("edge", Fault, "fisub local --device emu --set edge runs it again; --untested skips this", "%s",
 			proof.EdgeLack)
+		p.next(edgeCommand)
 	default:
 		p.add("edge", Todo, "fisub submit runs it after the contest's set has passed on a GPU; --untested skips this", "%s",
 			proof.EdgeLack)
+		p.next(edgeCommand)
 	}
 	for _, w := range proof.Warnings {
 		p.add("tested", Warning, "", "%s", w)
@@ -263,10 +279,14 @@ func (v *Survey) collected(p *TagPlan, own string, sol *trace.Solution) {
 	}
 }
 
+// commitCommand commits all files of the project. .gitignore excludes run folders.
+const commitCommand = "git add . && git commit -m submission"
+
 // commit compares HEAD with the working tree, and reports whether they are the same, ignored files aside.
 func (v *Survey) commit(p *TagPlan, own string) (same bool) {
 	if v.Head.Commit == "" {
 		p.add("commit", Todo, "git add "+plain.Word(path.Dir(own))+" && git commit", "no commits yet")
+		p.next(commitCommand)
 		return false
 	}
 	head := plain.Short(v.Head.Commit)
@@ -279,12 +299,14 @@ func (v *Survey) commit(p *TagPlan, own string) (same bool) {
 	if len(changed) > 0 {
 		p.add("commit", Todo, "git add and git commit the files, or git restore them",
 			"%s differs from the working tree: %s", head, some(changed))
+		p.next(commitCommand)
 	} else if v.Head.Branch != "" && len(v.Changes) == 0 {
 		p.add("commit", OK, "", "%s on %s contains all files that the collector reads", head, v.Head.Branch)
 	}
 	if v.Head.Branch == "" {
 		p.add("commit", Todo, "git switch BRANCH, or git switch -c NAME for a new one",
 			"HEAD is detached: %s is not on a checked-out branch", head)
+		p.next("git switch -c submission")
 	}
 	return len(changed) == 0
 }

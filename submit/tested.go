@@ -25,6 +25,10 @@ type Proof struct {
 	Warnings []string  // about the proof
 	Edge     string    // id of the newest run of this content on set edge, on any device, or ""
 	EdgeLack string    // why set edge is not proven to pass; "" if it is, or does not exist
+
+	set                 string // that must pass
+	brokenRun, foundRun string // ids of the runs of Broken and Found
+	emulated            bool   // the run of Failed passed all of set on the virtual GPU
 }
 
 // maxOthers limits the runs of other content that are read in full.
@@ -44,7 +48,7 @@ func Prove(root string, sol *trace.Solution, workloads func(set string) ([]*trac
 		set, _ = workloads(name) // without a default set there was no run either
 	}
 	slices.Reverse(ids)
-	p := &Proof{}
+	p := &Proof{set: name}
 	edges, _ := workloads(data.EdgeSet)
 	if len(edges) > 0 {
 		p.EdgeLack = "no run of this content on set edge"
@@ -83,21 +87,24 @@ func Prove(root string, sol *trace.Solution, workloads func(set string) ([]*trac
 			continue
 		}
 		lacks := lacking(r, sol, name, set)
-		if lacks == "" && r.Run.Device.Emulated {
+		emulated := lacks == "" && r.Run.Device.Emulated
+		if emulated {
 			lacks = "used the virtual GPU, which proves nothing about a GPU"
 		}
 		if text := broken(r, sol); text != "" && p.Broken == "" {
 			p.Broken = fmt.Sprintf("run %s, of the same content, %s", id, text)
+			p.brokenRun = id
 		}
 		if text := found(r); text != "" && p.Found == "" && !otherStyle(r, sol) {
 			p.Found = fmt.Sprintf("run %s, of the same content, has %s", id,
 				plain.Places(text, r.Run.Folder, r.Run.Sources))
+			p.foundRun = id
 		}
 		switch {
 		case lacks == "" && p.Run == nil:
 			p.Run = r
 		case lacks != "" && p.Run == nil && p.Failed == "":
-			p.Failed = fmt.Sprintf("run %s %s", id, lacks)
+			p.Failed, p.emulated = fmt.Sprintf("run %s %s", id, lacks), emulated
 		}
 		if p.Seen == nil && whole && !otherStyle(r, sol) {
 			p.Seen = r
@@ -118,6 +125,15 @@ func Prove(root string, sol *trace.Solution, workloads func(set string) ([]*trac
 	warn(f.Solution != sol.Name, "had the name %q, now it is %q", f.Solution, sol.Name)
 	warn(f.Author != sol.Author, "had the author %q, now it is %q", f.Author, sol.Author)
 	return p, nil
+}
+
+// run returns the command of a run that could prove the solution. On a machine without a GPU, the first run passes on
+// the virtual GPU; the next command then names hosts.
+func (p *Proof) run() string {
+	if p.emulated {
+		return "fisub remote --gpu b200 --set " + p.set
+	}
+	return "fisub local --set " + p.set
 }
 
 // found counts the findings of a run and describes the first, or returns "".

@@ -17,6 +17,7 @@ import (
 	"fisub/bench/runs"
 	"fisub/internal/event"
 	"fisub/internal/plain"
+	"fisub/internal/trace"
 	"fisub/preflight"
 	"fisub/workloads"
 )
@@ -25,8 +26,10 @@ import (
 const Schema = "fisub.final/1"
 
 // An Outcome is the result of one command. Its status depends on the command: check gives "sound" or "not sound"; a
-// run gives "passed", "not passed", "no verdict" or "findings"; compare gives the verdict on B. A command that failed
-// gives "error", an interrupted one "interrupted".
+// run gives "passed", "not passed", "no verdict" or "findings"; remote --dry-run gives "planned" and remote --detach
+// "running"; compare gives the verdict on B; sanitize gives "clean" or "faults"; pack gives "packed"; submit gives
+// "tagged", "pushed" or "not submitted", and with --dry-run "would submit" or "not submitted". A command that failed
+// gives "error", an interrupted one "interrupted". Paths are relative to the project's folder.
 type Outcome struct {
 	Schema  string `json:"schema"`
 	Command string `json:"command"`     // words after fisub, such as "runs show"
@@ -39,7 +42,9 @@ type Outcome struct {
 	ScoreName  string          `json:"score_name,omitempty"`   // "contest score" if the baseline is the reference
 	Worst      *Group          `json:"worst_group,omitempty"`  // worst group of workloads that share a value of an axis
 	Fault      *Fault          `json:"first_fault,omitempty"`  // what to fix first
-	Faults     int             `json:"faults,omitempty"`       // errors of check, or workloads that did not pass
+	Faults     int             `json:"faults,omitempty"`       // errors of check and submit, failed workloads or tools
+	File       string          `json:"file,omitempty"`         // of pack: the written file
+	Tag        string          `json:"tag,omitempty"`          // of submit: the git tag, also if not created yet
 	Compared   []Compared      `json:"compared,omitempty"`     // of compare: each further run compared with A
 	Sweep      *compare.Sweep  `json:"sweep,omitempty"`        // of compare --define
 	Warnings   []string        `json:"warnings,omitempty"`     // caveats of the result
@@ -84,7 +89,7 @@ type Group struct {
 
 // A Fault is one error, with its place if that is known.
 type Fault struct {
-	Code     string         `json:"code"`               // code of a finding of check, or status of a workload
+	Code     string         `json:"code"`               // of a finding; status of a workload; tool; step of submit
 	Workload string         `json:"workload,omitempty"` // uuid
 	Axes     map[string]int `json:"axes,omitempty"`
 	Text     string         `json:"text"`
@@ -134,7 +139,8 @@ func (o *Outcome) Write(w io.Writer, exit int) error {
 }
 
 // Check records the reports of check. All errors of several submissions count; the first one becomes the first fault.
-func (o *Outcome) Check(reports []*preflight.Report, strict bool) {
+// root is the project's folder.
+func (o *Outcome) Check(root string, reports []*preflight.Report, strict bool) {
 	o.Status, o.Next = "sound", "fisub local"
 	for _, r := range reports {
 		if !r.OK(strict) {
@@ -145,8 +151,8 @@ func (o *Outcome) Check(reports []*preflight.Report, strict bool) {
 			case f.Severity == preflight.Error || strict && f.Severity == preflight.Warning:
 				o.Faults++
 				if o.Fault == nil {
-					o.Fault = &Fault{Code: f.Code, Text: f.Msg, Hint: f.Hint, File: plain.Relative(f.Path), Line: f.Line,
-						Column: f.Col, Lines: first(f.Excerpt)}
+					o.Fault = &Fault{Code: f.Code, Text: f.Msg, Hint: f.Hint, File: inProject(root, f.Path),
+						Line: f.Line, Column: f.Col, Lines: first(f.Excerpt)}
 				}
 			case f.Severity == preflight.Warning:
 				o.Warnings = append(o.Warnings, strings.SplitN(f.Text(), "\n", 2)[0])
@@ -154,9 +160,22 @@ func (o *Outcome) Check(reports []*preflight.Report, strict bool) {
 		}
 	}
 	if len(reports) == 1 && reports[0].Solution != nil {
-		s := reports[0].Solution
-		o.Submission = &SubmissionName{Definition: s.Definition, Solution: s.Name, ContentHash: s.Hash()}
+		o.Submission = nameOf(reports[0].Solution)
 	}
+}
+
+func nameOf(s *trace.Solution) *SubmissionName {
+	return &SubmissionName{Definition: s.Definition, Solution: s.Name, ContentHash: s.Hash()}
+}
+
+// inProject returns the path of file relative to the folder root if it is below root.
+func inProject(root, file string) string {
+	from, err := filepath.Abs(root)
+	to, err2 := filepath.Abs(file)
+	if rel, err3 := filepath.Rel(from, to); file != "" && cmp.Or(err, err2, err3) == nil && filepath.IsLocal(rel) {
+		return filepath.ToSlash(rel)
+	}
+	return file
 }
 
 // Of records a run from its folder. contest reports whether a definition has the contest's workload set.
@@ -165,17 +184,21 @@ func (o *Outcome) Of(r *runs.Run, contest func(definition string) bool) {
 		return
 	}
 	d := r.Run.Device
-	o.Submission = &SubmissionName{r.Run.Definition, r.Run.Solution, r.Run.ContentHash}
+	o.Submission = ranName(r.Run)
 	o.Run = &RunTotals{ID: r.ID, Set: r.Run.Set, Device: d.Name, Emulated: d.Emulated, Workloads: len(r.Run.Workloads),
 		Whole: r.Run.Whole, Looked: r.Run.Looked}
 	counts := r.Totals()
 	o.Run.Passed, o.Run.Failed, o.Run.Findings = counts.Passed, counts.Failed, counts.Findings
+	known := func(text string) string { return plain.Places(text, r.Run.Folder, r.Run.Sources) }
 	wrong := func(row runs.Row) bool { return row.Evaluated != nil && !row.Passed() }
 	if i := slices.IndexFunc(r.Rows, wrong); i >= 0 {
 		row, e := r.Rows[i], r.Rows[i].Evaluated
-		o.Fault = &Fault{Code: string(e.Status()), Workload: row.UUID, Axes: row.Axes, Text: plain.Line(e.Detail),
-			Lines: first(e.Log())}
-		o.Fault.place(e.Detail + "\n" + e.Log())
+		o.Fault = &Fault{Code: string(e.Status()), Workload: row.UUID, Axes: row.Axes}
+		o.Fault.tell(known(e.Detail), known(e.Log()))
+	} else if i := slices.IndexFunc(r.Rows, func(row runs.Row) bool { return len(row.Findings) > 0 }); i >= 0 {
+		row, found := r.Rows[i], r.Rows[i].Findings[0]
+		o.Fault = &Fault{Code: found.Check, Workload: row.UUID, Axes: row.Axes, Text: plain.Line(known(found.Text))}
+		o.Fault.place(known(found.Place + "\n" + found.Text))
 	}
 	if r.Done != nil {
 		o.Run.Left = r.Done.Left
@@ -207,7 +230,11 @@ func verdict(r *runs.Run, o *Outcome, contest func(definition string) bool) (sta
 	if len(r.Places) > 0 {
 		again = "fisub remote --resume "
 	}
-	switch f := o.Fault; {
+	f := o.Fault
+	if o.Run.Failed == 0 {
+		f = nil // a finding
+	}
+	switch {
 	case f != nil && (f.Code == "COMPILE_ERROR" || wrongCall.MatchString(f.Text)):
 		return "not passed", "fisub check"
 	case f != nil && (f.Code == "RUNTIME_ERROR" || f.Code == "TIMEOUT"):
@@ -311,13 +338,20 @@ func first(text string) []string {
 	return lines[:min(len(lines), most)]
 }
 
+// tell records the text of the fault and its log, and the first source position in them.
+func (f *Fault) tell(text, log string) {
+	f.Text, f.Lines = plain.Line(text), first(log)
+	f.place(text + "\n" + log)
+}
+
 // place matches source positions of compilers, Python and the virtual GPU.
-var place = regexp.MustCompile(`([\w./+-]+\.(?:cu|cuh|cpp|cc|cxx|c|h|hpp|py))(?:"?, line |:|\()(\d+)`)
+var place = regexp.MustCompile(`([\w./+-]+\.(?:cu|cuh|cpp|cc|cxx|c|h|hpp|py))(?:"?, line |:|\()(\d+)(?::(\d+))?`)
 
 // place records the first source position in text.
 func (f *Fault) place(text string) {
 	if m := place.FindStringSubmatch(text); m != nil {
 		f.File = filepath.ToSlash(m[1])
 		f.Line, _ = strconv.Atoi(m[2])
+		f.Column, _ = strconv.Atoi(m[3]) // 0 without one
 	}
 }

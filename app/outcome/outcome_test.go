@@ -8,6 +8,7 @@ import (
 	"fisub/bench/runs"
 	"fisub/internal/event"
 	"fisub/internal/event/eventtest"
+	"fisub/submit"
 )
 
 func row(uuid string, batch int, status string, speedup float64) runs.Row {
@@ -59,7 +60,7 @@ func TestVerdict(t *testing.T) {
 	fault.Evaluated.Detail = "invalid access"
 	fault.Evaluated.Trace.Evaluation.Log = "at /tmp/x/kernel.cu:41 in block (0,0,0)\nkernel.cu:50"
 	found := row("a", 1, "PASSED", 0)
-	found.Findings = []event.Finding{{Check: "late-write"}}
+	found.Findings = []event.Finding{{Check: "late-write", Place: "kernel.cu:7:3", Text: "wrote late"}}
 	lost := runs.Row{UUID: "b", Failed: &event.Message{Text: "no memory"}}
 	emu := event.Device{Emulated: true}
 	parameters := row("c", 1, "RUNTIME_ERROR", 0)
@@ -88,6 +89,16 @@ func TestVerdict(t *testing.T) {
 	if f := of(emu, found, fault).Fault; f.File != "/tmp/x/kernel.cu" || f.Line != 41 || len(f.Lines) != 2 {
 		t.Errorf("fault: got %+v, want line 41 of kernel.cu and both lines of the log", f)
 	}
+	if f := of(emu, found).Fault; f == nil || f.Code != "late-write" || f.File != "kernel.cu" || f.Line != 7 || f.Column != 3 {
+		t.Errorf("findings: got fault %+v, want the finding and its place", f)
+	}
+	inFolder := &runs.Run{ID: "one", Summary: runs.Summary{Run: &event.Run{Workloads: make([]event.WorkloadRef, 1),
+		Folder: "solution/cuda", Sources: []string{"kernel.cu"}}, Rows: []runs.Row{fault}}}
+	inFolder.Rows[0].Evaluated.Trace.Evaluation.Log = "kernel.cu:50:2: invalid read"
+	in := new(Outcome)
+	if in.Of(inFolder, contest); in.Fault.File != "solution/cuda/kernel.cu" || in.Fault.Line != 50 {
+		t.Errorf("a source in a folder: got fault %+v, want its path in the project", in.Fault)
+	}
 	spent := &runs.Run{ID: "one", Summary: runs.Summary{Run: &event.Run{Workloads: make([]event.WorkloadRef, 3)},
 		Rows: []runs.Row{row("a", 1, "PASSED", 2)}, Done: &event.Done{Passed: 1, Missing: 2, Left: 2}}}
 	o := new(Outcome)
@@ -103,13 +114,47 @@ func TestVerdict(t *testing.T) {
 func TestPlace(t *testing.T) {
 	for text, want := range map[string]Fault{
 		"kernel.cu(12): error: x":         {File: "kernel.cu", Line: 12},
-		"a/b.cuh:3:14: error":             {File: "a/b.cuh", Line: 3},
+		"a/b.cuh:3:14: error":             {File: "a/b.cuh", Line: 3, Column: 14},
 		`File "/s/main.py", line 7, in f`: {File: "/s/main.py", Line: 7},
 		"12 of 40 elements are off":       {},
 	} {
 		var f Fault
-		if f.place(text); f.File != want.File || f.Line != want.Line {
-			t.Errorf("%s: got %s:%d, want %s:%d", text, f.File, f.Line, want.File, want.Line)
+		if f.place(text); f.File != want.File || f.Line != want.Line || f.Column != want.Column {
+			t.Errorf("%s: got %s:%d:%d, want %s:%d:%d", text, f.File, f.Line, f.Column, want.File, want.Line, want.Column)
+		}
+	}
+}
+
+// The next command of a plan to submit is the command of its first fault, else of its first open step.
+func TestSubmit(t *testing.T) {
+	ok, todo := submit.Step{Name: "check", State: submit.OK}, submit.Step{Name: "commit", State: submit.Todo, Command: "git init"}
+	fault := submit.Step{Name: "tested", State: submit.Fault, Text: "a.cu:3: wrong", Command: "fisub runs show one"}
+	bare := submit.Step{Name: "remote", State: submit.Warning, Text: "no remote"}
+	for _, c := range []struct {
+		name               string
+		dryRun, pushed     bool
+		steps              []submit.Step
+		status, next, code string
+	}{
+		{"a fault comes first", true, false, []submit.Step{ok, todo, fault}, "not submitted", "fisub runs show one", "tested"},
+		{"an open step", false, false, []submit.Step{ok, todo}, "not submitted", "git init", "commit"},
+		{"a step without a command", true, false, []submit.Step{{Name: "tag", State: submit.Fault}}, "not submitted",
+			"fisub submit --dry-run --untested", "tag"},
+		{"ready", true, false, []submit.Step{ok}, "would submit", "fisub submit --untested", ""},
+		{"tagged", false, false, []submit.Step{ok}, "tagged", "fisub submit --push --untested", ""},
+		{"no remote", false, false, []submit.Step{ok, bare}, "tagged", "", ""},
+		{"pushed", false, true, []submit.Step{ok}, "pushed", "", ""},
+		{"pushed before", true, true, []submit.Step{ok}, "pushed", "", ""},
+	} {
+		o := new(Outcome)
+		o.Submit(Submitted{Root: ".", DryRun: c.dryRun, Flags: " --untested",
+			Plan: &submit.TagPlan{Steps: c.steps, Pushed: c.pushed}})
+		code := ""
+		if o.Fault != nil {
+			code = o.Fault.Code
+		}
+		if o.Status != c.status || o.Next != c.next || code != c.code {
+			t.Errorf("%s: got %q, %q and fault %q, want %q, %q and %q", c.name, o.Status, o.Next, code, c.status, c.next, c.code)
 		}
 	}
 }

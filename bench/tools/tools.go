@@ -39,6 +39,7 @@ const findingsExit = 86
 // A Target is a submission with some workloads, ready to run under a tool.
 type Target struct {
 	Workloads []*trace.Workload // at least one
+	Set       string            // of the workloads
 	Emulated  bool
 	root      string
 	solution  *trace.Solution
@@ -55,7 +56,7 @@ const (
 // New prepares the workloads chosen by o, by default one of each shape: see Shapes. o.Timeout is the time limit of a
 // tool per workload.
 func New(ctx context.Context, s *project.Submission, o setup.Options, term *ui.Terminal) (*Target, error) {
-	ws, err := chosen(s, o)
+	ws, set, err := chosen(s, o)
 	if err != nil {
 		return nil, err
 	}
@@ -88,12 +89,13 @@ func New(ctx context.Context, s *project.Submission, o setup.Options, term *ui.T
 	if shared.Worker, err = machine.Worker(); err != nil {
 		return nil, err
 	}
-	return &Target{Workloads: ws, Emulated: kind == "emu", root: s.Root, solution: s.Solution, shared: shared}, nil
+	return &Target{Workloads: ws, Set: set, Emulated: kind == "emu", root: s.Root, solution: s.Solution,
+		shared: shared}, nil
 }
 
-// chosen returns the workloads of o. Without a set it uses the contest's, which has more shapes, if there is one.
-// Workloads given by prefix are looked up in the default set first.
-func chosen(s *project.Submission, o setup.Options) ([]*trace.Workload, error) {
+// chosen returns the workloads of o and their set. Without a set it uses the contest's, which has more shapes, if there
+// is one. Workloads given by prefix are looked up in the default set first.
+func chosen(s *project.Submission, o setup.Options) (ws []*trace.Workload, from string, err error) {
 	sets := []string{cmp.Or(o.Set, workloads.ContestSet), cmp.Or(o.Set, workloads.DefaultSet)}
 	if len(o.Prefixes) > 0 {
 		slices.Reverse(sets)
@@ -111,11 +113,11 @@ func chosen(s *project.Submission, o setup.Options) ([]*trace.Workload, error) {
 			continue
 		}
 		if len(o.Prefixes) > 0 {
-			return ws[:1], nil
+			return ws[:1], set, nil
 		}
-		return Shapes(ws), nil
+		return Shapes(ws), set, nil
 	}
-	return nil, first
+	return nil, "", first
 }
 
 // manyTimes limits the size of a workload that Shapes picks, as a multiple of the smallest.
@@ -214,7 +216,7 @@ func (r *Target) once(ctx context.Context, w *trace.Workload, judge bool, prefix
 	return log, false, nil, machine.Invalid(err)
 }
 
-var errWrong = errors.New("clean, but the outputs are wrong")
+var errWrong = errors.New(Wrong)
 
 // A timeError is a time limit that a tool exceeded.
 type timeError time.Duration
@@ -246,7 +248,7 @@ func (r *Target) Sanitize(ctx context.Context, tools []string, begin func(*trace
 			return err
 		}
 		if unbuilt(fault) {
-			tell(Record{Tool: "build", Workload: r.Workloads[0].UUID, Verdict: fault.Error(), Log: log})
+			tell(Record{Tool: Build, Workload: r.Workloads[0].UUID, Verdict: fault.Error(), Log: log})
 			return nil
 		}
 	}
@@ -274,8 +276,11 @@ func unbuilt(fault error) bool {
 	return errors.As(fault, &we) && we.Kind == worker.Build
 }
 
-// Clean is the verdict of a sanitizer that found nothing.
-const Clean = "clean"
+const (
+	Clean = "clean"                            // verdict of a sanitizer that found nothing
+	Wrong = "clean, but the outputs are wrong" // beginning of the verdict if only the outputs are wrong
+	Build = "build"                            // tool of the record if the submission does not build
+)
 
 // address matches text that may differ between two processes.
 var address = regexp.MustCompile(`0x[0-9a-f]+`)
@@ -307,7 +312,7 @@ func (r *Target) sanitize(ctx context.Context, w *trace.Workload, tools []string
 		case err != nil:
 			return nil, err
 		case unbuilt(fault):
-			add([]string{"build"}, log, found, fault)
+			add([]string{Build}, log, found, fault)
 			return all, nil
 		case fault == nil || len(tools) == 1 || timedOut(fault) || errors.Is(fault, errWrong):
 			add(tools, log, found, fault)

@@ -1,0 +1,143 @@
+package outcome
+
+import (
+	"strings"
+
+	"fisub/bench/tools"
+	"fisub/internal/event"
+	"fisub/internal/plain"
+	"fisub/internal/trace"
+	"fisub/preflight"
+	"fisub/submit"
+	"fisub/workloads"
+)
+
+// A Sanitized is a call of sanitize.
+type Sanitized struct {
+	Run     *event.Run     // describes the submission, the set and the workloads
+	Records []tools.Record // in the order of the tools
+	Where   string         // flags that choose the device or the hosts, such as " --device emu"
+	Remote  bool           // Where chooses hosts
+	Contest bool           // the definition has the contest's workload set
+}
+
+// Sanitize records the results of the sanitizers. Wrong outputs count as a fault.
+func (o *Outcome) Sanitize(s Sanitized) {
+	o.Status, o.Submission = "clean", ranName(s.Run)
+	known := func(text string) string { return plain.Places(text, s.Run.Folder, s.Run.Sources) }
+	set := s.Run.Set
+	if s.Contest {
+		set = workloads.ContestSet
+	}
+	run := "fisub local"
+	if s.Remote {
+		run = "fisub remote"
+	}
+	o.Next = run + s.Where + " --set " + set
+	for _, r := range s.Records {
+		if r.Verdict == tools.Clean {
+			continue
+		}
+		o.Status = "faults"
+		if o.Faults++; o.Fault != nil {
+			continue
+		}
+		o.Fault = &Fault{Code: r.Tool, Workload: r.Workload}
+		for _, w := range s.Run.Workloads {
+			if w.UUID == r.Workload {
+				o.Fault.Axes = w.Axes
+			}
+		}
+		o.Fault.tell(known(r.Verdict), known(r.Log))
+		one := s.Where + " --set " + s.Run.Set + " --workload " + plain.Short(r.Workload)
+		switch {
+		case r.Tool == tools.Build:
+			o.Fault.Code, o.Next = string(trace.CompileError), "fisub check"
+		case strings.HasPrefix(r.Verdict, tools.Wrong) && s.Remote:
+			o.Fault.Code, o.Next = string(trace.IncorrectNumerical), run+one
+		case strings.HasPrefix(r.Verdict, tools.Wrong):
+			o.Fault.Code, o.Next = string(trace.IncorrectNumerical), run+one+" --dump dump"
+		default:
+			o.Next = "fisub sanitize" + one + " --tool " + r.Tool
+		}
+	}
+}
+
+// Pack records that s was packed into file, which is relative to the project, with the findings in its sources.
+func (o *Outcome) Pack(root, file string, s *trace.Solution, findings []preflight.Finding) {
+	o.Status, o.Submission, o.File, o.Next = "packed", nameOf(s), inProject(root, file), "fisub submit --dry-run"
+	for _, f := range findings {
+		if f.Severity == preflight.Note {
+			continue
+		}
+		o.Warnings = append(o.Warnings, plain.First(f.Text()))
+		if f.Severity == preflight.Error {
+			o.Next = "fisub check"
+		}
+	}
+}
+
+// A Submitted is a call of submit.
+type Submitted struct {
+	Root   string // folder of the project
+	Plan   *submit.TagPlan
+	DryRun bool
+	Flags  string // further flags, such as " --untested"
+}
+
+// Submit records the steps of submit. The first step that prevents the tag, a fault if there is one, becomes the first
+// fault.
+func (o *Outcome) Submit(s Submitted) {
+	p := s.Plan
+	o.Submission = &SubmissionName{Definition: p.Definition, Solution: p.Name, ContentHash: p.Hash}
+	o.Tag = p.Tag
+	refused, faulty := p.Refused()
+	bare := false // no remote to push to
+	for _, step := range p.Steps {
+		switch step.State {
+		case submit.Warning:
+			o.Warnings = append(o.Warnings, step.Name+": "+plain.Line(step.Text))
+			bare = bare || step.Name == "remote"
+		case submit.Fault, submit.Todo:
+			o.Faults++
+			if o.Fault == nil && (step.State == submit.Fault) == faulty {
+				o.Fault = &Fault{Code: step.Name, Hint: step.Hint}
+				o.Fault.tell(step.Text, "")
+				o.Fault.File = inProject(s.Root, o.Fault.File)
+				o.Next = step.Command
+			}
+		}
+	}
+	switch {
+	case refused:
+		o.Status = "not submitted"
+		if o.Next == "" {
+			o.Next = "fisub submit --dry-run" + s.Flags
+		}
+	case s.DryRun && p.Pushed:
+		o.Status = "pushed"
+	case s.DryRun:
+		o.Status, o.Next = "would submit", "fisub submit"+s.Flags
+	case p.Pushed:
+		o.Status = "pushed"
+	default:
+		o.Status = "tagged"
+		if !bare {
+			o.Next = "fisub submit --push" + s.Flags
+		}
+	}
+}
+
+// Started records a remote run that continues without this program, or, if it was not started, its plan; next is the
+// command to continue with.
+func (o *Outcome) Started(status string, r *event.Run, next string) {
+	o.Status, o.Next = status, next
+	o.Submission = ranName(r)
+	if status == "running" {
+		o.Run = &RunTotals{ID: r.ID, Set: r.Set, Workloads: len(r.Workloads), Whole: r.Whole, Missing: len(r.Workloads)}
+	}
+}
+
+func ranName(r *event.Run) *SubmissionName {
+	return &SubmissionName{r.Definition, r.Solution, r.ContentHash}
+}
