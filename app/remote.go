@@ -179,7 +179,7 @@ func (a *app) send(ctx context.Context, o sendRequest) (err error) {
 	order.show(a.term, b.Size())
 	switch {
 	case o.dryRun && a.final != nil:
-		a.final.Started("planned", &plan.Run, commandLine(a.Command, "--dry-run", "--json=final"))
+		a.final.Planned(plan, b.Size(), commandLine(a.Command, "--dry-run", "--json=final"))
 		return nil
 	case o.dryRun && a.json:
 		return a.writeJSON(plan)
@@ -298,6 +298,9 @@ func (a *app) dispatch(ctx context.Context, d *dispatch.Dispatcher, folder *runs
 	if err := ctx.Err(); err != nil {
 		return err
 	}
+	if a.hears != nil { // the calling program cancels ctx instead of sending a signal
+		defer context.AfterFunc(ctx, func() { signals <- os.Interrupt })()
+	}
 	a.signals = true
 	if said != nil {
 		d.Line, d.Events = said.line, event.NewStream(a.notes)
@@ -347,7 +350,7 @@ func (a *app) dispatch(ctx context.Context, d *dispatch.Dispatcher, folder *runs
 	case errors.Is(err, dispatch.ErrDetached):
 		if a.final != nil {
 			a.runID = "" // the run has only begun
-			a.final.Started("running", &d.Plan.Run, "fisub remote attach "+d.Plan.Run.ID)
+			a.final.Detached(&d.Plan.Run)
 		}
 		if a.json {
 			return nil

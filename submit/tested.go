@@ -28,7 +28,7 @@ type Proof struct {
 
 	set                 string // that must pass
 	brokenRun, foundRun string // ids of the runs of Broken and Found
-	emulated            bool   // the run of Failed passed all of set on the virtual GPU
+	emulated            bool   // a run of this content passed all of set on the virtual GPU
 }
 
 // maxOthers limits the runs of other content that are read in full.
@@ -87,8 +87,8 @@ func Prove(root string, sol *trace.Solution, workloads func(set string) ([]*trac
 			continue
 		}
 		lacks := lacking(r, sol, name, set)
-		emulated := lacks == "" && r.Run.Device.Emulated
-		if emulated {
+		if lacks == "" && r.Run.Device.Emulated {
+			p.emulated = true
 			lacks = "used the virtual GPU, which proves nothing about a GPU"
 		}
 		if text := broken(r, sol); text != "" && p.Broken == "" {
@@ -104,7 +104,7 @@ func Prove(root string, sol *trace.Solution, workloads func(set string) ([]*trac
 		case lacks == "" && p.Run == nil:
 			p.Run = r
 		case lacks != "" && p.Run == nil && p.Failed == "":
-			p.Failed, p.emulated = fmt.Sprintf("run %s %s", id, lacks), emulated
+			p.Failed = fmt.Sprintf("run %s %s", id, lacks)
 		}
 		if p.Seen == nil && whole && !otherStyle(r, sol) {
 			p.Seen = r

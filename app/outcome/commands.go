@@ -1,6 +1,7 @@
 package outcome
 
 import (
+	"cmp"
 	"strings"
 
 	"fisub/bench/tools"
@@ -8,6 +9,7 @@ import (
 	"fisub/internal/plain"
 	"fisub/internal/trace"
 	"fisub/preflight"
+	"fisub/remote/dispatch"
 	"fisub/submit"
 	"fisub/workloads"
 )
@@ -39,8 +41,8 @@ func (o *Outcome) Sanitize(s Sanitized) {
 			continue
 		}
 		o.Status = "faults"
-		if o.Faults++; o.Fault != nil {
-			continue
+		if o.Faults++; o.Fault != nil && o.Fault.Code != string(trace.IncorrectNumerical) {
+			continue // a finding comes before wrong outputs
 		}
 		o.Fault = &Fault{Code: r.Tool, Workload: r.Workload}
 		for _, w := range s.Run.Workloads {
@@ -128,14 +130,20 @@ func (o *Outcome) Submit(s Submitted) {
 	}
 }
 
-// Started records a remote run that continues without this program, or, if it was not started, its plan; next is the
-// command to continue with.
-func (o *Outcome) Started(status string, r *event.Run, next string) {
-	o.Status, o.Next = status, next
-	o.Submission = ranName(r)
-	if status == "running" {
-		o.Run = &RunTotals{ID: r.ID, Set: r.Set, Workloads: len(r.Workloads), Whole: r.Whole, Missing: len(r.Workloads)}
+// Planned records the plan of a remote run that was not started. next is the command that starts it.
+func (o *Outcome) Planned(p *dispatch.Plan, bundle int64, next string) {
+	o.Status, o.Submission, o.Next = "planned", ranName(&p.Run), next
+	o.Plan = &Plan{Set: p.Run.Set, Workloads: len(p.Run.Workloads), GPU: cmp.Or(p.GPU, "none"), LimitS: p.Limit.Seconds(),
+		BundleBytes: bundle}
+	for _, place := range p.Places[:p.Used()] {
+		o.Plan.Places = append(o.Plan.Places, place.String())
 	}
+}
+
+// Detached records a remote run that continues without this program.
+func (o *Outcome) Detached(r *event.Run) {
+	o.Status, o.Submission, o.Next = "running", ranName(r), "fisub remote attach "+r.ID
+	o.Run = &RunTotals{ID: r.ID, Set: r.Set, Workloads: len(r.Workloads), Whole: r.Whole, Missing: len(r.Workloads)}
 }
 
 func ranName(r *event.Run) *SubmissionName {

@@ -45,6 +45,7 @@ type Outcome struct {
 	Faults     int             `json:"faults,omitempty"`       // errors of check and submit, failed workloads or tools
 	File       string          `json:"file,omitempty"`         // of pack: the written file
 	Tag        string          `json:"tag,omitempty"`          // of submit: the git tag, also if not created yet
+	Plan       *Plan           `json:"plan,omitempty"`         // of remote --dry-run
 	Compared   []Compared      `json:"compared,omitempty"`     // of compare: each further run compared with A
 	Sweep      *compare.Sweep  `json:"sweep,omitempty"`        // of compare --define
 	Warnings   []string        `json:"warnings,omitempty"`     // caveats of the result
@@ -74,6 +75,16 @@ type RunTotals struct {
 	Findings  int    `json:"findings"`          // problems other than wrong outputs
 
 	Looked *event.Looked `json:"looked,omitempty"` // mistakes looked for, besides wrong outputs
+}
+
+// A Plan is a remote run that was not started.
+type Plan struct {
+	Set         string   `json:"set"`
+	Workloads   int      `json:"workloads"`
+	GPU         string   `json:"gpu"`          // "none" for the virtual GPU
+	Places      []string `json:"places"`       // one job each
+	LimitS      float64  `json:"limit_s"`      // of each job, in seconds
+	BundleBytes int64    `json:"bundle_bytes"` // sent to each host that does not have the files
 }
 
 // A Group is the set of workloads of a run with one value of an axis. The worst group has the smallest share of passed
@@ -220,6 +231,15 @@ func (o *Outcome) Of(r *runs.Run, contest func(definition string) bool) {
 // wrongCall matches the error of a function whose parameters do not fit the definition; check explains it.
 var wrongCall = regexp.MustCompile(`TypeError.*(argument|parameter)`)
 
+// hazard reports whether a line of a log is the virtual GPU's warning of a race or of unwritten memory.
+func hazard(line string) bool { return strings.HasPrefix(line, "warning: ") }
+
+// sanitizable reports whether sanitize accepts the solution of a run.
+func sanitizable(r *event.Run) bool {
+	language := trace.Language(r.Language)
+	return r.DPS && (language == trace.CUDA || language == trace.CPP)
+}
+
 // verdict returns the status of a run and the most useful next command.
 func verdict(r *runs.Run, o *Outcome, contest func(definition string) bool) (status, next string) {
 	device := ""
@@ -237,7 +257,8 @@ func verdict(r *runs.Run, o *Outcome, contest func(definition string) bool) (sta
 	switch {
 	case f != nil && (f.Code == "COMPILE_ERROR" || wrongCall.MatchString(f.Text)):
 		return "not passed", "fisub check"
-	case f != nil && (f.Code == "RUNTIME_ERROR" || f.Code == "TIMEOUT"):
+	case f != nil && sanitizable(r.Run) && (f.Code == "RUNTIME_ERROR" || f.Code == "TIMEOUT" ||
+		o.Run.Emulated && slices.ContainsFunc(f.Lines, hazard)):
 		return "not passed", "fisub sanitize" + device + " --set " + o.Run.Set + " --workload " + plain.Short(f.Workload)
 	case f != nil:
 		return "not passed", "fisub local" + device + " --set " + o.Run.Set + " --workload " + plain.Short(f.Workload) +

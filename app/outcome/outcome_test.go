@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"fisub/bench/runs"
+	"fisub/bench/tools"
 	"fisub/internal/event"
 	"fisub/internal/event/eventtest"
 	"fisub/submit"
@@ -23,7 +24,8 @@ func contest(string) bool { return true }
 
 func of(device event.Device, rows ...runs.Row) *Outcome {
 	r := &runs.Run{ID: "one", Summary: runs.Summary{
-		Run:  &event.Run{Device: device, Set: "contest", Workloads: make([]event.WorkloadRef, len(rows))},
+		Run: &event.Run{Device: device, Set: "contest", Language: "cuda", DPS: true,
+			Workloads: make([]event.WorkloadRef, len(rows))},
 		Rows: rows, Done: &event.Done{}}}
 	o := new(Outcome)
 	o.Of(r, contest)
@@ -59,6 +61,12 @@ func TestVerdict(t *testing.T) {
 	fault := row("96825aea-cf78", 1, "RUNTIME_ERROR", 0)
 	fault.Evaluated.Detail = "invalid access"
 	fault.Evaluated.Trace.Evaluation.Log = "at /tmp/x/kernel.cu:41 in block (0,0,0)\nkernel.cu:50"
+	raced := row("96825aea-cf78", 1, "INCORRECT_NUMERICAL", 0)
+	raced.Evaluated.Trace.Evaluation.Log = "1 of 2 elements are wrong\nwarning: kernel.cu:3:1: race on shared memory"
+	python := &runs.Run{ID: "one", Summary: runs.Summary{Rows: []runs.Row{fault},
+		Run: &event.Run{Set: "contest", Language: "python", Device: event.Device{Emulated: true}}}}
+	inPython := new(Outcome)
+	inPython.Of(python, contest)
 	found := row("a", 1, "PASSED", 0)
 	found.Findings = []event.Finding{{Check: "late-write", Place: "kernel.cu:7:3", Text: "wrote late"}}
 	lost := runs.Row{UUID: "b", Failed: &event.Message{Text: "no memory"}}
@@ -80,6 +88,12 @@ func TestVerdict(t *testing.T) {
 		{"wrong parameters", of(emu, parameters), "not passed", "fisub check"},
 		{"findings", of(emu, found), "findings", "fisub runs show one"},
 		{"fault", of(emu, found, fault), "not passed", "fisub sanitize --device emu --set contest --workload 96825aea"},
+		{"wrong outputs after a race", of(emu, raced), "not passed",
+			"fisub sanitize --device emu --set contest --workload 96825aea"},
+		{"wrong outputs", of(emu, row("96825aea-cf78", 1, "INCORRECT_NUMERICAL", 0)), "not passed",
+			"fisub local --device emu --set contest --workload 96825aea --dump dump"},
+		{"a fault in Python, which sanitize refuses", inPython, "not passed",
+			"fisub local --device emu --set contest --workload 96825aea --dump dump"},
 		{"lost", of(emu, found, lost), "no verdict", "fisub local --resume one"},
 	} {
 		if c.o.Status != c.status || c.o.Next != c.next {
@@ -121,6 +135,38 @@ func TestPlace(t *testing.T) {
 		var f Fault
 		if f.place(text); f.File != want.File || f.Line != want.Line || f.Column != want.Column {
 			t.Errorf("%s: got %s:%d:%d, want %s:%d:%d", text, f.File, f.Line, f.Column, want.File, want.Line, want.Column)
+		}
+	}
+}
+
+// The first fault of sanitize is a finding of a tool. Without one, it is the wrong outputs.
+func TestSanitize(t *testing.T) {
+	wrong := tools.Record{Tool: "memcheck,synccheck", Workload: "96825aea-cf78", Verdict: tools.Wrong + ": output[0] is NaN"}
+	race := tools.Record{Tool: "racecheck", Workload: "96825aea-cf78", Verdict: "DeviceFault: kernel.cu:88:5: race"}
+	broken := tools.Record{Tool: tools.Build, Workload: "96825aea-cf78", Verdict: "nvcc: exit status 2", Log: "kernel.cu(3): x"}
+	clean := tools.Record{Tool: "initcheck", Workload: "96825aea-cf78", Verdict: tools.Clean}
+	one := " --on lab --set default --workload 96825aea"
+	for _, c := range []struct {
+		name               string
+		records            []tools.Record
+		status, next, code string
+		faults, line       int
+	}{
+		{"clean", []tools.Record{clean}, "clean", "fisub remote --on lab --set contest", "", 0, 0},
+		{"a race", []tools.Record{wrong, race, clean}, "faults", "fisub sanitize" + one + " --tool racecheck", "racecheck", 2, 88},
+		{"wrong outputs", []tools.Record{wrong}, "faults", "fisub remote" + one, "INCORRECT_NUMERICAL", 1, 0},
+		{"a compile error", []tools.Record{broken}, "faults", "fisub check", "COMPILE_ERROR", 1, 3},
+	} {
+		o := new(Outcome)
+		o.Sanitize(Sanitized{Run: &event.Run{Set: "default", Sources: []string{"kernel.cu"}, Folder: "solution/cuda"},
+			Records: c.records, Where: " --on lab", Remote: true, Contest: true})
+		var f Fault
+		if o.Fault != nil {
+			f = *o.Fault
+		}
+		if o.Status != c.status || o.Next != c.next || f.Code != c.code || o.Faults != c.faults || f.Line != c.line ||
+			f.Line > 0 && f.File != "solution/cuda/kernel.cu" {
+			t.Errorf("%s: got %q, next %q, %d faults, %+v; want %+v", c.name, o.Status, o.Next, o.Faults, f, c)
 		}
 	}
 }
