@@ -21,7 +21,11 @@ func (a *app) mcpCommand() *cli.Command {
 			if err != nil {
 				return err
 			}
-			before := []string{os.Args[0], "-C=" + root}
+			// All paths in results are then relative to the project.
+			if err := enter(root); err != nil {
+				return err
+			}
+			before := []string{os.Args[0]}
 			for _, name := range []string{"config", "dataset"} {
 				if value := c.String(name); value != "" {
 					before = append(before, "--"+name+"="+value)
@@ -35,4 +39,20 @@ func (a *app) mcpCommand() *cli.Command {
 			return mcp.Serve(c.Context, root, Version, call, a.term.In, a.stdout)
 		},
 	}
+}
+
+// enter makes dir the working directory. Relative paths in fisub's environment variables keep their meaning.
+func enter(dir string) error {
+	for _, name := range []string{"FIB_DATASET_PATH", "FISUB_CACHE"} {
+		if value := os.Getenv(name); value != "" {
+			abs, err := filepath.Abs(value)
+			if err != nil {
+				return err
+			}
+			if err := os.Setenv(name, abs); err != nil {
+				return err
+			}
+		}
+	}
+	return os.Chdir(dir)
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -70,7 +71,8 @@ func TestMCP(t *testing.T) {
 	}
 	edit(bytes.Replace(right, []byte("TVM_FFI_DLL_EXPORT_TYPED_FUNC"), []byte("EXPORT"), 1))
 	o, failed, text := call(t.Context(), "check", "", map[string]any{"arch": "none"})
-	if failed || o.Status != "not sound" || o.Fault == nil || o.Fault.Hint == "" {
+	if failed || o.Status != "not sound" || o.Fault == nil || o.Fault.Hint == "" ||
+		o.Fault.File != "solution/cuda/kernel.cu" {
 		t.Errorf("check of a wrong submission: got %v, %s", failed, text)
 	}
 	edit(right)
@@ -116,6 +118,41 @@ func TestMCP(t *testing.T) {
 	if err := json.Unmarshal([]byte(text), &all); err != nil || len(all) != 4 || all[2].State == "done" ||
 		all[2].State == "running" {
 		t.Errorf("runs: got %s, want four, of which the third did not end", text)
+	}
+
+	// A cancelled call of remote ends its jobs: they could cost money.
+	ctx, cancel = context.WithCancel(t.Context())
+	far := make(chan string, 100)
+	told.Store("far", far)
+	go func() {
+		<-far
+		cancel()
+	}()
+	if _, failed, _ = call(ctx, "remote", "far", map[string]any{"on": "loopback", "gpu": "none", "set": "contest",
+		"yes": true}); !failed {
+		t.Error("a call of remote that was cancelled has a result")
+	}
+	for range 600 {
+		ls := exec.Command("fisub", "-C", dir, "--json", "remote", "ls")
+		ls.Env = cmd.Env
+		out, err := ls.Output()
+		var jobs []struct {
+			State  string
+			Active int
+			Passed int
+		}
+		if err != nil || json.Unmarshal(out, &jobs) != nil || len(jobs) != 1 {
+			t.Fatalf("remote ls: got %s, %v", out, err)
+		}
+		text = string(out)
+		if jobs[0].State == "cancelled" && jobs[0].Active == 0 && jobs[0].Passed < 54 {
+			text = ""
+			break
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	if text != "" {
+		t.Errorf("remote ls after the call was cancelled: got %s, want a cancelled run without jobs", text)
 	}
 
 	outside := t.TempDir()

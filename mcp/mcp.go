@@ -25,8 +25,8 @@ type Call func(ctx context.Context, args []string, hears event.Sink) (stdout, st
 func Serve(ctx context.Context, root, version string, call Call, in io.Reader, out io.Writer) error {
 	s := &server{Server: mcp.NewServer(&mcp.Implementation{Name: "fisub", Version: version}, &mcp.ServerOptions{
 		Instructions: "fisub checks, runs and judges a GPU kernel submission for the FlashInfer kernel contest. Edit the " +
-			"sources, then call check, then local; compare measures whether a change is faster. AGENTS.md, which init " +
-			"writes, describes the contract.",
+			"sources, then call check, then local, then sanitize; compare measures whether a change is faster. Paths are " +
+			"relative to the project's folder. AGENTS.md, which init writes, describes the contract and the loop.",
 		Capabilities: &mcp.ServerCapabilities{}}), root: root, call: call, device: make(chan struct{}, 1)}
 	add(s, "init", "write the files of a new submission into the project's folder", func(in initInput) words {
 		return list("init", ".", "--json").flag("definition", in.Definition).flag("language", in.Language).
@@ -42,6 +42,35 @@ func Serve(ctx context.Context, root, version string, call Call, in io.Reader, o
 		})
 	add(s, "compare", "compare B with A, two runs or two solutions (which are run now): faster, slower or the same",
 		func(in compareInput) words { return in.flags(list("compare", in.A, in.B, "--json=final")) })
+	add(s, "sanitize", "look for invalid accesses, races, uninitialised reads and bad barriers, on each shape of inputs",
+		func(in sanitizeInput) words {
+			return list("sanitize", "--json=final").flag("device", in.Device).flag("set", in.Set).
+				flag("workload", in.Workload).flag("tool", in.Tool)
+		})
+	add(s, "remote", "run workloads on hosts with GPUs, which may cost money: without yes, only return the plan",
+		func(in remoteInput) words {
+			w := in.choice.flags(list("remote", "--json=final").flag("gpu", in.GPU).flag("on", in.On)).
+				flag("baseline", in.Baseline).yes("strict", in.Strict)
+			return w.yes("yes", in.Yes).yes("dry-run", !in.Yes)
+		})
+	add(s, "pack", "write solution.json as the contest's packer does", func(in packInput) words {
+		return list("pack", "--json=final").yes("packed", in.Packed)
+	})
+	add(s, "submit", "list what is missing before the submission can be tagged for the contest; changes nothing",
+		func(in submitInput) words {
+			return list("submit", "--dry-run", "--json=final").yes("untested", in.Untested)
+		})
+	add(s, "dataset_show", "show a definition: shapes, constraints, tolerance, workload sets, reference",
+		func(in datasetInput) words {
+			w := list("dataset", "show", "--json")
+			if in.Definition != "" {
+				w = append(w, in.Definition)
+			}
+			return w
+		})
+	add(s, "doctor", "check which commands work on this machine, and what the others need", func(in doctorInput) words {
+		return list("doctor", "--json").yes("no-remote", !in.Remote)
+	})
 	add(s, "profile", "profile the kernels of one workload with Nsight Compute, on a GPU", func(in profileInput) words {
 		return list("profile", "--json").flag("set", in.Set).flag("workload", in.Workload)
 	})
@@ -87,7 +116,14 @@ type checkInput struct {
 
 // A selection chooses the workloads and the device.
 type selection struct {
-	Device   string   `json:"device,omitempty" jsonschema:"auto, cuda, cuda:N or emu"`
+	Device string `json:"device,omitempty" jsonschema:"auto, cuda, cuda:N or emu"`
+	choice
+}
+
+func (s selection) flags(w words) words { return s.choice.flags(w.flag("device", s.Device)) }
+
+// A choice chooses the workloads.
+type choice struct {
 	Set      string   `json:"set,omitempty" jsonschema:"workload set: default, contest, ..."`
 	Where    []string `json:"where,omitempty" jsonschema:"only workloads with AXIS=N or AXIS=N..M"`
 	Workload []string `json:"workload,omitempty" jsonschema:"only workloads whose uuid begins with this"`
@@ -96,9 +132,9 @@ type selection struct {
 	Profile  string   `json:"profile,omitempty" jsonschema:"official, quick or thorough"`
 }
 
-func (s selection) flags(w words) words {
-	return w.flag("device", s.Device).flag("set", s.Set).flag("where", s.Where...).flag("workload", s.Workload...).
-		number("sample", s.Sample).number("limit", s.Limit).flag("profile", s.Profile)
+func (c choice) flags(w words) words {
+	return w.flag("set", c.Set).flag("where", c.Where...).flag("workload", c.Workload...).
+		number("sample", c.Sample).number("limit", c.Limit).flag("profile", c.Profile)
 }
 
 type localInput struct {
@@ -116,13 +152,45 @@ type compareInput struct {
 	selection
 }
 
+type sanitizeInput struct {
+	Device   string `json:"device,omitempty" jsonschema:"auto, cuda, cuda:N or emu"`
+	Set      string `json:"set,omitempty"`
+	Workload string `json:"workload,omitempty" jsonschema:"beginning of the uuid; default: one of each shape"`
+	Tool     string `json:"tool,omitempty" jsonschema:"memcheck,racecheck,initcheck,synccheck, or some of them"`
+}
+
+type remoteInput struct {
+	GPU string `json:"gpu,omitempty" jsonschema:"of the hosts, such as b200; none is the virtual GPU"`
+	On  string `json:"on,omitempty" jsonschema:"table [remote.NAME] of config.toml; default: the only one"`
+	choice
+	Baseline string `json:"baseline,omitempty" jsonschema:"also time this solution; reference gives the contest's score"`
+	Strict   bool   `json:"strict,omitempty" jsonschema:"findings of the honesty checks count as failures"`
+	Yes      bool   `json:"yes,omitempty" jsonschema:"start the run, even if it costs money; default: return the plan"`
+}
+
+type packInput struct {
+	Packed bool `json:"packed,omitempty" jsonschema:"write packed_solution.json, which the contest prefers to the sources"`
+}
+
+type submitInput struct {
+	Untested bool `json:"untested,omitempty" jsonschema:"do not require a passed run on a GPU"`
+}
+
+type datasetInput struct {
+	Definition string `json:"definition,omitempty" jsonschema:"default: the project's"`
+}
+
+type doctorInput struct {
+	Remote bool `json:"remote,omitempty" jsonschema:"also ask the hosts of the tables [remote.NAME]"`
+}
+
 type profileInput struct {
 	Set      string `json:"set,omitempty"`
 	Workload string `json:"workload,omitempty" jsonschema:"beginning of the uuid; default: first of the set"`
 }
 
 type reportInput struct {
-	Runs []string `json:"runs" jsonschema:"ids, or last"`
+	Runs []string `json:"runs,omitempty" jsonschema:"ids, or last; default: last"`
 	HTML bool     `json:"html,omitempty" jsonschema:"write report.html and return its path"`
 }
 
@@ -166,7 +234,7 @@ func add[In any](s *server, name, text string, line func(In) words) {
 			if err := s.bounded(in); err != nil {
 				return nil, nil, err
 			}
-			if slices.Contains([]string{"local", "compare", "profile"}, name) {
+			if slices.Contains([]string{"local", "compare", "sanitize", "profile"}, name) {
 				select {
 				case s.device <- struct{}{}:
 					defer func() { <-s.device }()
