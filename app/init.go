@@ -89,15 +89,11 @@ func (a *app) init(ctx context.Context, o initOptions) error {
 		return usage.Invalid(err)
 	}
 	for _, s := range sets {
-		switch s {
-		case workloads.EdgeSet:
+		switch {
+		case s == workloads.EdgeSet:
 			opts.Edge = true
-		case workloads.DefaultSet:
-		default:
+		case s != workloads.DefaultSet && !strings.HasPrefix(opts.Set, "contest"):
 			opts.Set = s
-		}
-		if strings.HasPrefix(s, "contest") {
-			break
 		}
 	}
 	p, err := scaffold.New(opts)
