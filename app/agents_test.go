@@ -179,8 +179,8 @@ func (a *session) seeded() {
 
 const initLine = "fisub init --definition gdn_decode_qk4_v8_d128_k_last --author me ."
 
-// Each command in AGENTS.md does what it says when it is executed literally, on a machine without a GPU. The loop finds
-// seeded mistakes.
+// Each command in AGENTS.md works as described when it is executed literally, on a machine without a GPU. The loop
+// finds seeded mistakes.
 func TestAgentsShell(t *testing.T) {
 	t.Parallel()
 	longtest.Skip(t, "runs on the virtual GPU")

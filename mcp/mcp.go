@@ -56,7 +56,7 @@ func Serve(ctx context.Context, root, version string, call Call, in io.Reader, o
 	add(s, "pack", "write solution.json as the contest's packer does", func(in packInput) words {
 		return list("pack", "--json=final").yes("packed", in.Packed)
 	})
-	add(s, "submit", "list what is missing before the submission can be tagged for the contest; changes nothing",
+	add(s, "submit", "list the missing steps to the contest's tag; changes nothing",
 		func(in submitInput) words {
 			return list("submit", "--dry-run", "--json=final").yes("untested", in.Untested)
 		})

@@ -72,7 +72,7 @@ func (o *Outcome) Pack(root, file string, s *trace.Solution, findings []prefligh
 		if f.Severity == preflight.Note {
 			continue
 		}
-		o.Warnings = append(o.Warnings, plain.First(f.Text()))
+		o.Warnings = append(o.Warnings, warning(root, f))
 		if f.Severity == preflight.Error {
 			o.Next = "fisub check"
 		}

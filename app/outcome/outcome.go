@@ -166,13 +166,19 @@ func (o *Outcome) Check(root string, reports []*preflight.Report, strict bool) {
 						Line: f.Line, Column: f.Col, Lines: first(f.Excerpt)}
 				}
 			case f.Severity == preflight.Warning:
-				o.Warnings = append(o.Warnings, strings.SplitN(f.Text(), "\n", 2)[0])
+				o.Warnings = append(o.Warnings, warning(root, f))
 			}
 		}
 	}
 	if len(reports) == 1 && reports[0].Solution != nil {
 		o.Submission = nameOf(reports[0].Solution)
 	}
+}
+
+// warning returns the first line of a finding, with its path in the project.
+func warning(root string, f preflight.Finding) string {
+	f.Path = inProject(root, f.Path)
+	return plain.First(f.Text())
 }
 
 func nameOf(s *trace.Solution) *SubmissionName {
