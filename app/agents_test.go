@@ -22,11 +22,12 @@ import (
 
 // A session is the work of an agent on a new project: it executes commands, edits the kernel, and keeps a transcript.
 type session struct {
-	t    *testing.T
-	dir  string
-	env  []string
-	text *bytes.Buffer                         // transcript
-	call func(line string) (o outcome.Outcome) // executes a command with --json=final
+	t     *testing.T
+	dir   string
+	cache string
+	env   []string
+	text  *bytes.Buffer                         // transcript
+	call  func(line string) (o outcome.Outcome) // executes a command with --json=final
 }
 
 func newSession(t *testing.T) *session {
@@ -34,8 +35,9 @@ func newSession(t *testing.T) *session {
 		t.Skip(err)
 	}
 	home := t.TempDir()
-	return &session{t: t, dir: filepath.Join(t.TempDir(), "my-kernel"), text: new(bytes.Buffer),
-		env: append(os.Environ(), "FISUB_CACHE="+newCache(t), "FIB_DATASET_PATH=", "CUDA_VISIBLE_DEVICES=-1", "HOME="+home,
+	cache := newCache(t)
+	return &session{t: t, dir: filepath.Join(t.TempDir(), "my-kernel"), cache: cache, text: new(bytes.Buffer),
+		env: append(os.Environ(), "FISUB_CACHE="+cache, "FIB_DATASET_PATH=", "CUDA_VISIBLE_DEVICES=-1", "HOME="+home,
 			"GIT_CONFIG_NOSYSTEM=1", "GIT_AUTHOR_NAME=me", "GIT_AUTHOR_EMAIL=me@example.org", "GIT_COMMITTER_NAME=me",
 			"GIT_COMMITTER_EMAIL=me@example.org")}
 }
@@ -248,6 +250,36 @@ func TestAgentsShell(t *testing.T) {
 	}
 	a.seeded()
 	a.keep("shell.txt")
+}
+
+// The commands of the loop also work for Triton and Python submissions. submit still requires a run on a GPU.
+func TestAgentsPython(t *testing.T) {
+	t.Parallel()
+	longtest.Skip(t, "runs on the virtual GPU")
+	for _, language := range []string{"triton", "python"} {
+		t.Run(language, func(t *testing.T) {
+			a := newSession(t)
+			if noPython := emulated(t, a.cache); noPython != nil {
+				longtest.Missing(t, "python", noPython)
+			}
+			a.env = append(a.env, "FISUB_VGPU_LIBRARY="+os.Getenv("FISUB_VGPU_LIBRARY")) // set by emulated
+			if err := os.MkdirAll(a.dir, 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if _, errs, status := a.shell(initLine + " --language " + language); status != 0 {
+				t.Fatal(errs)
+			}
+			for _, line := range append([]string{"git init -q && git add . && git commit -q -m first"}, a.loop()...) {
+				want := exitOK
+				if strings.HasPrefix(line, "fisub submit") {
+					want = exitUsage
+				}
+				if out, errs, status := a.shell(line); status != want {
+					t.Errorf("%s: got status %d, want %d\n%s%s", line, status, want, out, errs)
+				}
+			}
+		})
+	}
 }
 
 // An agent that has only the tools of fisub mcp and an editor gets from an empty folder to a passing run and a packed
