@@ -167,6 +167,9 @@ func (a *app) send(ctx context.Context, o sendRequest) (err error) {
 		return a.unsent()
 	}
 	if build, ok := errors.AsType[*device.BuildError](err); ok {
+		if a.final != nil {
+			a.final.Unbuilt(o.s.Solution, o.s.SourceFolder(), build)
+		}
 		return a.notCompiled(build, order.Spec.Arch)
 	}
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"fisub/bench/tools"
+	"fisub/device"
 	"fisub/internal/event"
 	"fisub/internal/plain"
 	"fisub/internal/trace"
@@ -104,8 +105,12 @@ func (o *Outcome) Submit(s Submitted) {
 			o.Faults++
 			if o.Fault == nil && (step.State == submit.Fault) == faulty {
 				o.Fault = &Fault{Code: step.Name, Hint: step.Hint}
-				o.Fault.tell(step.Text, "")
-				o.Fault.File = inProject(s.Root, o.Fault.File)
+				text, excerpt, _ := strings.Cut(step.Text, "\n")
+				o.Fault.tell(text, excerpt)
+				if file := inProject(s.Root, o.Fault.File); file != o.Fault.File {
+					o.Fault.Text = strings.Replace(o.Fault.Text, o.Fault.File, file, 1)
+					o.Fault.File = file
+				}
 				o.Next = step.Command
 			}
 		}
@@ -138,6 +143,18 @@ func (o *Outcome) Planned(p *dispatch.Plan, bundle int64, next string) {
 	for _, place := range p.Places[:p.Used()] {
 		o.Plan.Places = append(o.Plan.Places, place.String())
 	}
+}
+
+// Unbuilt records that s, whose sources are in folder, was not sent because it does not compile.
+func (o *Outcome) Unbuilt(s *trace.Solution, folder string, build *device.BuildError) {
+	var files []string
+	for _, f := range s.Sources {
+		files = append(files, f.Path)
+	}
+	known := func(text string) string { return plain.Places(text, folder, files) }
+	o.Status, o.Submission, o.Faults, o.Next = "not passed", nameOf(s), 1, "fisub check"
+	o.Fault = &Fault{Code: string(trace.CompileError)}
+	o.Fault.tell(known(build.Text), known(build.Log))
 }
 
 // Detached records a remote run that continues without this program.

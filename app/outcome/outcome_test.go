@@ -171,6 +171,17 @@ func TestSanitize(t *testing.T) {
 	}
 }
 
+// The place of a fault of submit is relative to the project, and the excerpt is not part of its text.
+func TestSubmitPlace(t *testing.T) {
+	o := new(Outcome)
+	o.Submit(Submitted{Root: "sub", Plan: &submit.TagPlan{Steps: []submit.Step{{Name: "check", State: submit.Fault,
+		Text: "sub/solution/cuda/a.cu:3:7: undefined\n3 | x\n  | ^"}}}})
+	if f := o.Fault; f.Text != "solution/cuda/a.cu:3:7: undefined" || f.File != "solution/cuda/a.cu" || f.Line != 3 ||
+		len(f.Lines) != 2 {
+		t.Errorf("got %+v", f)
+	}
+}
+
 // The next command of a plan to submit is the command of its first fault, else of its first open step.
 func TestSubmit(t *testing.T) {
 	ok, todo := submit.Step{Name: "check", State: submit.OK}, submit.Step{Name: "commit", State: submit.Todo, Command: "git init"}
@@ -193,7 +204,7 @@ func TestSubmit(t *testing.T) {
 		{"pushed before", true, true, []submit.Step{ok}, "pushed", "", ""},
 	} {
 		o := new(Outcome)
-		o.Submit(Submitted{Root: ".", DryRun: c.dryRun, Flags: " --untested",
+		o.Submit(Submitted{Root: "sub", DryRun: c.dryRun, Flags: " --untested",
 			Plan: &submit.TagPlan{Steps: c.steps, Pushed: c.pushed}})
 		code := ""
 		if o.Fault != nil {
