@@ -75,6 +75,16 @@ func (a *app) doctor(ctx context.Context, noRemote bool, require string) (err er
 }
 
 func (a *app) showMachine(r *doctor.Diagnosis) {
+	for _, u := range r.Uses {
+		word, text := "can", u.Command
+		if !u.OK {
+			word, text = "cannot", u.Command+": missing "+strings.Join(u.Lacks, ", ")
+		} else if u.Fetches != nil {
+			text += "; the first run downloads " + strings.Join(u.Fetches, ", ")
+		}
+		fmt.Fprintln(a.stdout, a.term.Fit(fmt.Sprintf("%-7s  %s", word, text), len("missing  ")))
+	}
+	fmt.Fprintln(a.stdout)
 	width := 0
 	for _, l := range r.Lines {
 		width = max(width, len(plain.Line(l.Name)))
@@ -88,14 +98,6 @@ func (a *app) showMachine(r *doctor.Diagnosis) {
 		text = fmt.Sprintf("%-*s  %s", len("missing"), l.State, text)
 		text = a.term.Fit(text, len("missing  "))
 		fmt.Fprintln(a.stdout, a.term.News(news[l.State], string(l.State))+text[len(l.State):])
-	}
-	fmt.Fprintln(a.stdout)
-	for _, u := range r.Uses {
-		word, text := "can", u.Command
-		if !u.OK {
-			word, text = "cannot", u.Command+": "+strings.Join(u.Lacks, ", ")
-		}
-		fmt.Fprintln(a.stdout, a.term.Fit(fmt.Sprintf("%-7s  %s", word, text), len("missing  ")))
 	}
 }
 

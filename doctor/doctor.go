@@ -32,6 +32,8 @@ type Probe struct {
 	State Level  `json:"state"`
 	Fact  string `json:"fact"`           // version and place, or why it is missing
 	Hint  string `json:"hint,omitempty"` // how to change that
+
+	fetchable bool // missing, but a command that needs it can download it
 }
 
 func ok(name, format string, args ...any) Probe {
@@ -56,7 +58,8 @@ func failed(name string, err error, hint string) Probe {
 type Use struct {
 	Command string   `json:"command"`
 	OK      bool     `json:"ok"`
-	Lacks   []string `json:"lacks,omitempty"` // Names of lines
+	Lacks   []string `json:"lacks,omitempty"`   // Names of lines
+	Fetches []string `json:"fetches,omitempty"` // Names of lines: missing, but the first run downloads them
 }
 
 // A Diagnosis has the results of all checks.
@@ -65,20 +68,22 @@ type Diagnosis struct {
 	Uses  []Use   `json:"uses"`
 }
 
-// uses are the commands with their needs, by the Names of lines.
+// uses are the commands with their needs, by the Names of lines. A command that fetches is one that downloads the
+// missing items that can be downloaded.
 var uses = []struct {
 	command string
+	fetches bool
 	needs   []string
 }{
-	{"fisub check, pack", nil},
-	{"fisub check --arch", []string{"nvcc", "cache"}},
-	{"fisub local --device emu", []string{"nvcc", "dataset", "cache", "runs"}},
-	{"fisub local --device cuda", []string{"gpu-support", "driver", "gpu", "nvcc", "dataset", "cache", "runs"}},
-	{"fisub local, for Triton and Python", []string{"python", "triton", "dataset", "cache", "runs"}},
-	{"fisub sanitize, on a GPU", []string{"gpu-support", "driver", "gpu", "nvcc", "compute-sanitizer"}},
-	{"fisub profile", []string{"gpu-support", "driver", "gpu", "nvcc", "ncu"}},
-	{"fisub remote", []string{"remote", "bundle", "cache", "runs"}},
-	{"fisub submit", []string{"git"}},
+	{"fisub check, pack", false, nil},
+	{"fisub check --arch", false, []string{"nvcc", "cache"}},
+	{"fisub local --device emu", true, []string{"nvcc", "dataset", "cache", "runs"}},
+	{"fisub local --device cuda", false, []string{"gpu-support", "driver", "gpu", "nvcc", "dataset", "cache", "runs"}},
+	{"fisub local, for Triton and Python", true, []string{"python", "triton", "dataset", "cache", "runs"}},
+	{"fisub sanitize, on a GPU", false, []string{"gpu-support", "driver", "gpu", "nvcc", "compute-sanitizer"}},
+	{"fisub profile", false, []string{"gpu-support", "driver", "gpu", "nvcc", "ncu"}},
+	{"fisub remote", false, []string{"remote", "bundle", "cache", "runs"}},
+	{"fisub submit", false, []string{"git"}},
 }
 
 // Options configure the checks. A check is left out if its field is nil.
@@ -150,13 +155,21 @@ func (r *Diagnosis) sumUp() {
 	for _, u := range uses {
 		use := Use{Command: u.command, OK: true}
 		for _, need := range u.needs {
-			if found, usable := r.state(need); found && !usable {
+			switch found, usable := r.state(need); {
+			case !found || usable:
+			case u.fetches && r.fetchable(need):
+				use.Fetches = append(use.Fetches, need)
+			default:
 				use.OK = false
 				use.Lacks = append(use.Lacks, need)
 			}
 		}
 		r.Uses = append(r.Uses, use)
 	}
+}
+
+func (r *Diagnosis) fetchable(name string) bool {
+	return slices.ContainsFunc(r.Lines, func(l Probe) bool { return l.Name == name && l.fetchable })
 }
 
 // state reports whether there are lines with or below that name, as remote.lab is below remote, and whether at least

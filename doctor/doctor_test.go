@@ -24,6 +24,16 @@ func TestReport(t *testing.T) {
 			t.Errorf("%s: got %+v, want it to lack %q", u.Command, u, want)
 		}
 	}
+	r.Lines[2] = Probe{Name: "nvcc", State: Missing, fetchable: true}
+	r.Uses = nil
+	r.sumUp()
+	for _, u := range r.Uses {
+		if u.Command == "fisub local --device emu" && (!u.OK || !slices.Equal(u.Fetches, []string{"nvcc"})) ||
+			u.Command == "fisub check --arch" && (u.OK || u.Fetches != nil) {
+			t.Errorf("%s: got %+v, want only local to download nvcc", u.Command, u)
+		}
+	}
+	r.Lines[2] = Probe{Name: "nvcc", State: OK}
 	for _, tc := range []struct {
 		names, want []string
 		wrong       bool

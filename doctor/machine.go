@@ -52,10 +52,12 @@ func program(name, hint string) func(context.Context) []Probe {
 }
 
 // toolchain looks for the CUDA compiler with TVM-FFI, and checks whether this program can be sent to a remote.
-func (x *examination) toolchain(context.Context) []Probe {
+func (x *examination) toolchain(ctx context.Context) []Probe {
 	lines := make([]Probe, 2)
 	if t, err := nvcc.Find(x.Cache); err != nil {
 		lines[0] = failed("nvcc", err, "")
+		missing, ok := errors.AsType[*nvcc.MissingError](err)
+		lines[0].fetchable = ok && !missing.NoCXX() && nvcc.CanInstall(ctx) == nil
 	} else {
 		lines[0] = ok("nvcc", "%s, for CUDA %s (%s), tvm-ffi %s", t.Version, t.CUDAVersion, t.NVCC, t.TVMFFIVersion)
 	}
@@ -121,7 +123,11 @@ func (x *examination) python(ctx context.Context) []Probe {
 	case err != nil:
 		return append(lines, failed("triton", err, ""))
 	case t.Version() == "":
-		return append(lines, missing("triton", "not installed in "+path, path+" -m "+install))
+		l := missing("triton", "not installed in "+path, path+" -m "+install)
+		_, pinned := nvcc.Triton(t.Tag)
+		_, err := os.Stat(driverVersion) // with a GPU, Triton is not fetched
+		l.fetchable = pinned && err != nil && nvcc.CanInstall(ctx) == nil
+		return append(lines, l)
 	case t.Version() != pyworker.Contest:
 		return append(lines, warn("triton", t.Own+"; the contest has "+pyworker.Contest+", which the first run on the "+
 			"virtual GPU fetches", "fisub toolchain install; for a GPU "+path+" -m "+install))

@@ -124,6 +124,14 @@ func InstallTriton(ctx context.Context, root, tag string, progress func(name str
 	return install(ctx, root, tritonKey(tag), []Component{c}, []part{{"", ""}}, progress)
 }
 
+// CanInstall returns ErrNoPip if Install would. It uses no network.
+func CanInstall(ctx context.Context) error {
+	if err := exec.CommandContext(ctx, "python3", "-c", "import pip").Run(); err != nil {
+		return ErrNoPip
+	}
+	return nil
+}
+
 func install(ctx context.Context, root, key string, components []Component, parts []part,
 	progress func(string, int64, int64)) error {
 	if progress == nil {

@@ -195,6 +195,9 @@ func TestInstall(t *testing.T) {
 	if err := run(); !errors.Is(err, ErrNoPip) {
 		t.Errorf("without python3: got %v, want %v", err, ErrNoPip)
 	}
+	if err := CanInstall(t.Context()); !errors.Is(err, ErrNoPip) {
+		t.Errorf("CanInstall without python3: got %v, want %v", err, ErrNoPip)
+	}
 	if err := os.WriteFile(filepath.Join(empty, "python3"),
 		[]byte("#!/bin/sh\necho /usr/bin/python3: No module named pip >&2; exit 1\n"), 0o755); err != nil {
 		t.Fatal(err)
