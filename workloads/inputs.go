@@ -160,7 +160,7 @@ func (d *Dataset) load(ctx context.Context, def *trace.Definition, w *trace.Work
 			if !protected() {
 				break
 			}
-			if _, err := b.make(ctx, d.root, true); err != nil {
+			if err := d.keep(ctx, b); err != nil {
 				return in, err
 			}
 		}

@@ -16,9 +16,11 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
+	"fisub/internal/cache"
 	"fisub/internal/safetensors"
 	"fisub/internal/tensor"
 	"fisub/internal/trace"
@@ -98,7 +100,12 @@ func (d *Dataset) Synth(ctx context.Context, def *trace.Definition, ws []*trace.
 	}
 	for i, b := range blobs {
 		progress(i, len(blobs))
-		if _, err := b.make(ctx, dest, own); err != nil {
+		if own {
+			err = d.keep(ctx, b)
+		} else {
+			_, err = b.make(ctx, dest, false)
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -158,6 +165,28 @@ func (d *Dataset) blobsOf(def *trace.Definition, ws []*trace.Workload) ([]*blob,
 		}
 	}
 	return blobs, nil
+}
+
+// Limits of the generated files in the cache.
+const (
+	keptAge        = 30 * 24 * time.Hour // since the last use
+	keptSize int64 = 10 << 30
+)
+
+// keep makes the file b of an embedded dataset in the cache, and removes old files there if it was missing.
+func (d *Dataset) keep(ctx context.Context, b *blob) error {
+	made, err := b.make(ctx, d.root, true)
+	if err != nil {
+		return err
+	}
+	if !made {
+		if path, err := within(d.root, b.path); err == nil {
+			cache.Use(path)
+		}
+		return nil
+	}
+	_ = cache.PruneFiles(d.cache, keptAge, keptSize) // what cannot be removed does no harm
+	return nil
 }
 
 // fits reports whether f has the tensors of b, in their shapes and with their values.

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"fisub/internal/safetensors"
 	"fisub/internal/tensor"
@@ -820,6 +821,46 @@ func TestEmbeddedHeals(t *testing.T) {
 		if err := spoil(path); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// Generated files that were not used for a month are removed when another one is made; those in use are kept.
+func TestOldInputsAreRemoved(t *testing.T) {
+	d, def := open(t)
+	ws, err := d.Workloads(decode, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var paths []string
+	for _, w := range ws[:2] {
+		in, err := d.Load(t.Context(), def, w, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		paths = append(paths, in.Values[0].Path)
+		in.Close()
+	}
+	if !protected() {
+		t.Skip("no files are kept")
+	}
+	long := time.Now().Add(-keptAge - time.Hour)
+	for _, path := range paths {
+		if err := os.Chtimes(path, long, long); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, w := range ws[1:3] {
+		in, err := d.Load(t.Context(), def, w, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		in.Close()
+	}
+	if _, err := os.Stat(paths[0]); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("an old file: got %v, want it removed", err)
+	}
+	if _, err := os.Stat(paths[1]); err != nil {
+		t.Errorf("a file used again: %v", err)
 	}
 }
 

@@ -57,7 +57,7 @@ func Folder(ctx context.Context, root, kind, key string, fill func(dir string) e
 	parent := filepath.Join(root, kind)
 	dir = filepath.Join(parent, key)
 	if isDir(dir) {
-		use(dir)
+		Use(dir)
 		return dir, true, nil
 	}
 	if err := os.MkdirAll(parent, 0o755); err != nil {

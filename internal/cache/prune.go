@@ -73,6 +73,39 @@ func Prune(root string, age time.Duration, size int64) error {
 	return errors.Join(faults...)
 }
 
+// inUse is how long PruneFiles keeps a file after its last recorded use: another process may be about to open it.
+const inUse = 2 * time.Hour
+
+// PruneFiles removes the files below dir not used for age, then the least recently used ones until the rest take at
+// most size bytes. It keeps files used in the last two hours (see Use), and ignores files that it cannot read.
+func PruneFiles(dir string, age time.Duration, size int64) error {
+	type file struct {
+		path string
+		used time.Time
+		size int64
+	}
+	var all []file
+	var total int64
+	_ = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() {
+			return nil
+		}
+		if st, err := d.Info(); err == nil {
+			all, total = append(all, file{path, st.ModTime(), st.Size()}), total+st.Size()
+		}
+		return nil
+	})
+	slices.SortFunc(all, func(a, b file) int { return a.used.Compare(b.used) })
+	var faults []error
+	for _, f := range all {
+		if unused := time.Since(f.used); unused > age || total > size && unused > inUse {
+			faults = append(faults, remove(f.path))
+			total -= f.size
+		}
+	}
+	return errors.Join(faults...)
+}
+
 func remove(path string) error {
 	if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -80,8 +113,8 @@ func remove(path string) error {
 	return nil
 }
 
-// use records the use of an entry, at most once an hour.
-func use(path string) {
+// Use records the use of an entry or file, at most once an hour.
+func Use(path string) {
 	if st, err := os.Stat(path); err == nil && time.Since(st.ModTime()) > time.Hour {
 		now := time.Now()
 		_ = os.Chtimes(path, now, now)
