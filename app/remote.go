@@ -155,8 +155,11 @@ func (a *app) send(ctx context.Context, o sendRequest) (err error) {
 			}
 		}
 		folder = runs.New(a.Root(), order.Plan.Run.ID)
-		if err := errors.Join(order.Plan.Claim(folder.Path()), folder.Hold(), order.keep(folder.Path())); err != nil {
-			return err
+		for _, prepare := range []func() error{func() error { return order.Plan.Claim(folder.Path()) }, folder.Hold,
+			func() error { return order.keep(folder.Path()) }} {
+			if err := prepare(); err != nil {
+				return err
+			}
 		}
 		return dispatch.UntilMarked(ctx, folder.Path(), func(ctx context.Context) (err error) {
 			b, err = newBundle(ctx, folder.Path(), order.Spec)

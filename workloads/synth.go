@@ -177,7 +177,7 @@ const (
 func (d *Dataset) keep(ctx context.Context, b *blob) error {
 	made, err := b.make(ctx, d.root, true)
 	if err != nil {
-		return err
+		return cache.Unwritable(err)
 	}
 	if !made {
 		if path, err := within(d.root, b.path); err == nil {

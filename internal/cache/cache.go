@@ -22,7 +22,19 @@ import (
 )
 
 // ErrNoFolder reports that the environment does not define a cache folder.
-var ErrNoFolder = hint.Wrap(errors.New("no folder"), "set FISUB_CACHE to a writable folder")
+var ErrNoFolder = hint.Wrap(errors.New("no folder"), setFolder)
+
+const setFolder = "set FISUB_CACHE to a writable folder"
+
+// Unwritable attaches a hint to err if the cache cannot be written to.
+func Unwritable(err error) error {
+	for _, cause := range []error{fs.ErrPermission, fs.ErrNotExist, syscall.EROFS, syscall.ENOTDIR} {
+		if errors.Is(err, cause) {
+			return hint.Wrap(err, setFolder)
+		}
+	}
+	return err
+}
 
 // Root returns the absolute path of the cache, which need not exist: $FISUB_CACHE, else fisub in the user's cache
 // folder. The error wraps ErrNoFolder.
@@ -61,11 +73,11 @@ func Folder(ctx context.Context, root, kind, key string, fill func(dir string) e
 		return dir, true, nil
 	}
 	if err := os.MkdirAll(parent, 0o755); err != nil {
-		return "", false, err
+		return "", false, Unwritable(err)
 	}
 	unlock, err := lock(ctx, dir+".lock", syscall.LOCK_EX, fillTime)
 	if err != nil {
-		return "", false, err
+		return "", false, Unwritable(err)
 	}
 	defer unlock()
 	if isDir(dir) {
@@ -74,7 +86,7 @@ func Folder(ctx context.Context, root, kind, key string, fill func(dir string) e
 	sweepFolders(parent, key)
 	tmp, err := os.MkdirTemp(parent, "."+key+".*")
 	if err != nil {
-		return "", false, err
+		return "", false, Unwritable(err)
 	}
 	defer os.RemoveAll(tmp)
 	if err := fill(tmp); err != nil {
@@ -87,7 +99,7 @@ func Folder(ctx context.Context, root, kind, key string, fill func(dir string) e
 		return "", false, err
 	}
 	if err := os.Rename(tmp, dir); err != nil {
-		return "", false, err
+		return "", false, Unwritable(err)
 	}
 	return dir, false, nil
 }

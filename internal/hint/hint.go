@@ -6,6 +6,8 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"path/filepath"
+	"strings"
 	"syscall"
 )
 
@@ -37,13 +39,22 @@ func Of(err error) string {
 	var file *fs.PathError
 	switch {
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
-		return "free disk space, then continue with --resume; FISUB_CACHE and TMPDIR can point to another disk"
+		return "free disk space; FISUB_CACHE and TMPDIR can point to another disk; --resume continues an interrupted run"
 	case errors.Is(err, syscall.EMFILE):
 		return "raise the limit of open files with ulimit -n"
-	case errors.As(err, &file) && file.Path == os.TempDir():
+	case errors.As(err, &file) && file.Path == os.TempDir(), file != nil && denied(file) &&
+		filepath.Dir(file.Path) == os.TempDir():
 		return "set TMPDIR to another folder for temporary files"
+	case file != nil && denied(file):
+		return "write to another folder, or work in a copy of the project"
 	}
 	return ""
+}
+
+// denied reports whether err says that a file or folder cannot be written.
+func denied(err *fs.PathError) bool {
+	return errors.Is(err, syscall.EROFS) ||
+		errors.Is(err, fs.ErrPermission) && (err.Op == "write" || strings.HasPrefix(err.Op, "mkdir"))
 }
 
 func find(err error) string {

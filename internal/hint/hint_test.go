@@ -31,6 +31,12 @@ func TestOf(t *testing.T) {
 		{"full disk with a hint", Wrap(&fs.PathError{Op: "write", Path: "x", Err: syscall.ENOSPC}, "own"), "own"},
 		{"open files", &fs.PathError{Op: "open", Path: "x", Err: syscall.EMFILE}, "raise the limit of open files"},
 		{"temporary folder", temp, "set TMPDIR"},
+		{"read-only temporary folder", &fs.PathError{Op: "mkdir", Path: filepath.Join(os.TempDir(), "x"), Err: syscall.EROFS},
+			"set TMPDIR"},
+		{"read-only", &fs.PathError{Op: "open", Path: "project/x", Err: syscall.EROFS}, "write to another folder"},
+		{"no permission to write", &fs.PathError{Op: "write", Path: "x", Err: syscall.EACCES}, "write to another folder"},
+		{"no permission to make", &fs.PathError{Op: "mkdirat", Path: "x", Err: syscall.EACCES}, "write to another folder"},
+		{"no permission to read", &fs.PathError{Op: "open", Path: "x", Err: syscall.EACCES}, ""},
 	} {
 		if got := Of(tc.err); !strings.HasPrefix(got, tc.want) || tc.want == "" && got != "" {
 			t.Errorf("%s: got %q, want %q", tc.name, got, tc.want)

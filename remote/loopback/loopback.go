@@ -23,7 +23,9 @@ type Provider struct {
 
 // New returns the provider of the table [remote.name].
 func New(name string, c Config) (*Provider, error) {
+	move := ""
 	if c.Workdir == "" {
+		move = "set FISUB_CACHE"
 		root, err := cache.Root()
 		if err != nil {
 			return nil, err
@@ -31,6 +33,7 @@ func New(name string, c Config) (*Provider, error) {
 		c.Workdir = filepath.Join(root, "remote", Kind)
 	}
 	folder := work.New(host.Local{}, "", c.Workdir)
+	folder.Move = move
 	return &Provider{c, work.Hosts{Kind: Kind, Table: name, Folders: []*work.Folder{folder},
 		At: func(remote.Place) *work.Folder { return folder }}}, nil
 }

@@ -5,6 +5,7 @@ package work
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -30,6 +31,7 @@ type Folder struct {
 	Check func(*Facts) error // returns an error if files must not be sent; may be nil
 	Pack  bool               // compress uploads that get smaller
 	Given bool               // the user does not control the owner and mode of the folder, as in a pod
+	Move  string             // how to choose another Dir; "" means with the key workdir
 
 	sending chan struct{} // holds a token while no Send is running
 }
@@ -114,7 +116,7 @@ func (f *Folder) look(ctx context.Context, script, how string, in io.Reader, res
 		return nil, &remote.Denied{Code: "disk", Text: "making " + f.Dir + ": " + failed.Error(), Hint: makeRoom}
 	case failed != nil:
 		return nil, &remote.Denied{Code: "disk", Text: "making " + f.Dir + ": " + failed.Error(),
-			Hint: "set workdir to a writable folder"}
+			Hint: cmp.Or(f.Move, "set workdir") + " to a writable folder"}
 	case err != nil:
 		return nil, err
 	}
