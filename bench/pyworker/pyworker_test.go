@@ -418,8 +418,8 @@ func TestStandIns(t *testing.T) {
 // A traceback names files by the author's paths, without fisub's frames.
 func TestTraceback(t *testing.T) {
 	client := open(t, command(t))
-	source := "import torch\ndef deeper(x):\n    raise ValueError('odd')\ndef run(x, c, y, total):\n    try:\n        x.item()\n" +
-		"    except Exception:\n        deeper(x)\n"
+	source := "import torch, warnings\ndef deeper(x):\n    raise ValueError('odd')\ndef run(x, c, y, total):\n    try:\n        x.item()\n" +
+		"    except Exception:\n        deeper(x)\nwarnings.warn('old')\n"
 	if err := build(t, client, source, true); err != nil {
 		t.Fatal(err)
 	}
@@ -437,6 +437,13 @@ func TestTraceback(t *testing.T) {
 		if strings.Contains(we.Log, ours) {
 			t.Errorf("got %q, which names %s", we.Log, ours)
 		}
+	}
+	if got, want := client.TakeLog(), "main.py:9: UserWarning: old\n  warnings.warn('old')\n"; got != want {
+		t.Errorf("a warning: got %q, want %q", got, want)
+	}
+	if err := build(t, client, "x = 8 8\n", true); !errors.As(err, &we) ||
+		!strings.HasPrefix(we.Log, "  File \"main.py\", line 1\n    x = 8 8\n") {
+		t.Errorf("a syntax error: got %v, %q, want the place without importlib's frames", err, we.Log)
 	}
 }
 

@@ -18,6 +18,7 @@ import importlib.metadata
 import importlib.util
 import inspect
 import json
+import linecache
 import mmap
 import os
 import re
@@ -32,6 +33,7 @@ import threading
 import time
 import traceback
 import typing
+import warnings
 
 MAX_TEXT = 4 << 10
 MAX_LOG = 1 << 20
@@ -148,7 +150,7 @@ def stack(e):
 
 def own(frames):
     """Returns frames without fisub's and importlib's, starting at the first one in a source, if there is one."""
-    ours = (__file__, os.path.join(os.path.dirname(os.path.abspath(__file__)), "vgpu.py"))
+    ours = (__file__, os.path.join(os.path.dirname(os.path.abspath(__file__)), "vgpu.py"), importlib.__file__)
     frames = [f for f in frames if f.filename not in ours and not f.filename.startswith("<frozen importlib")]
     first = next((i for i, f in enumerate(frames) if SOURCE.search(f.filename)), 0)
     for f in frames[first:]:
@@ -156,6 +158,16 @@ def own(frames):
             _ = f.line  # reads it from the file before the path changes
             f.filename = source[1]
     return frames[first:]
+
+
+format_warning = warnings.formatwarning
+
+
+def warning(message, category, filename, lineno, line=None):
+    """formatwarning with the path of a source in the solution."""
+    if source := SOURCE.search(filename):
+        line, filename = linecache.getline(filename, lineno) if line is None else line, source[1]
+    return format_warning(message, category, filename, lineno, line)
 
 
 def frame(e):
@@ -1561,6 +1573,7 @@ def main():
     # A sibling of this file must not be importable. Byte code of a solution's sources is useless to other processes.
     del sys.path[0]
     sys.dont_write_bytecode = True
+    warnings.formatwarning = warning
     server = Server(pipes.write)
     try:
         while (message := pipes.read()) is not None:

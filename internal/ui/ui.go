@@ -546,14 +546,17 @@ func (v *runView) tests(uuid string) []string {
 	return []string{v.dim(v.run.Set + ": " + v.run.Workloads[i].Tests)}
 }
 
-// below returns the lines below a row that did not pass, or nil if they repeat the lines of the previous row.
+// below returns the lines below a row that did not pass. A traceback precedes other output.
 func (v *runView) below(uuid, detail, log string) (lines []string) {
 	if said := detail + "\x00" + log; said == v.said {
-		return nil
+		return []string{v.dim("(as above)")}
 	} else {
 		v.said = said
 	}
 	rest := strings.Split(strings.TrimRight(log, "\n"), "\n")
+	if i := slices.Index(rest, "Traceback (most recent call last):"); i > 0 {
+		rest = slices.Concat(rest[i:], rest[:i])
+	}
 	const most, widest = 12, 2000 // lines, and bytes of one
 	more := ""
 	if len(rest) > most && !v.t.Verbose {

@@ -203,6 +203,22 @@ func TestFailures(t *testing.T) {
 	}
 }
 
+// A traceback precedes a library's warnings. Rows with the same reason refer to the first one.
+func TestTracebackFirst(t *testing.T) {
+	failed := eventtest.Verdict{Status: "RUNTIME_ERROR", Detail: "ValueError: x", Axes: map[string]int{"n": 7, "batch_size": 4},
+		Log: "jit.py:7: UserWarning: old\nTraceback (most recent call last):\n  File \"main.py\", line 3, in run\nValueError: x\n"}
+	out, _ := show(t, &Terminal{}, gpuRun("u1", "u2"),
+		event.Event{Type: event.TypeEvaluated, Workload: "u1", Evaluated: failed.Evaluated()},
+		event.Event{Type: event.TypeEvaluated, Workload: "u2", Evaluated: failed.Evaluated()},
+		event.Event{Type: event.TypeDone, Done: &event.Done{Failed: 2}})
+	for _, want := range []string{"          ValueError: x\n          Traceback (most recent call last):\n            File \"main.py\", " +
+		"line 3, in run\n          jit.py:7: UserWarning: old\nu2", "  -         -\n          (as above)\n"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("got\n%s\nwant in it %q", out, want)
+		}
+	}
+}
+
 // The tested property of a failed edge workload is shown below its row.
 func TestTests(t *testing.T) {
 	var out bytes.Buffer

@@ -244,9 +244,9 @@ func (l *Library) callError(rc C.int, raised *C.fisub_error) error {
 		Log: own.ReplaceAllString(text(raised.backtrace), "")}
 }
 
-// own matches fisub's and Go's frames in a backtrace.
+// own matches fisub's, TVM-FFI's and Go's frames in a backtrace.
 var own = regexp.MustCompile(
-	`(?m)^ *File "[^"]*", line \d+, in (?:_cgo_|fisub_|crosscall|runtime\.|main\.)\S*\n?`)
+	`(?m)^ *File "[^"]*", line \d+, in (?:_cgo_|fisub_|__tvm_ffi_|crosscall|runtime\.|main\.)\S*\n?`)
 
 func text(b C.fisub_bytes) string {
 	const limit = 1 << 20
