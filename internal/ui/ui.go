@@ -682,7 +682,8 @@ func (v *runView) done(d *event.Done) {
 	}
 	text += fmt.Sprintf(" in %.1f s", d.Seconds)
 	lines := []string{text}
-	if tol := v.run.Tolerance; tol.Atol > 0 || tol.Rtol > 0 {
+	judged := d.Passed+d.Failed > 0
+	if tol := v.run.Tolerance; judged && (tol.Atol > 0 || tol.Rtol > 0) {
 		lines = append(lines, Tolerance(tol))
 	}
 	if v.timer != "" {
@@ -701,7 +702,7 @@ func (v *runView) done(d *event.Done) {
 			plain.Line(sentence)))
 	}
 	fmt.Fprintln(t.Out, t.Fit(strings.Join(lines, "\n"), 2))
-	if l := v.run.Looked; l != nil {
+	if l := v.run.Looked; l != nil && judged {
 		t.Note("%s", t.Fit(plain.Line(l.String()), 2))
 	}
 }

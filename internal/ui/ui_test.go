@@ -203,6 +203,17 @@ func TestFailures(t *testing.T) {
 	}
 }
 
+// A run that was interrupted before its first row has no explanations of figures.
+func TestNoRows(t *testing.T) {
+	run := gpuRun("u1", "u2")
+	run.Run.Tolerance = event.Tolerance{Atol: 0.01, Rtol: 0.01}
+	run.Run.Looked = &event.Looked{}
+	out, errs := show(t, &Terminal{}, run, event.Event{Type: event.TypeDone, Done: &event.Done{Missing: 2}})
+	if !strings.Contains(out, "0 of 2 PASSED, 2 without a verdict on") || strings.Contains(out, "correct:") || strings.Contains(errs, "checked for") {
+		t.Errorf("got\n%s%s\nwant the totals only", out, errs)
+	}
+}
+
 // A traceback precedes a library's warnings. Rows with the same reason refer to the first one.
 func TestTracebackFirst(t *testing.T) {
 	failed := eventtest.Verdict{Status: "RUNTIME_ERROR", Detail: "ValueError: x", Axes: map[string]int{"n": 7, "batch_size": 4},
