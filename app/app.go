@@ -396,6 +396,11 @@ func (a *app) load(packed string) (*project.Submission, error) {
 	s, err := a.Load(packed)
 	if err == nil {
 		a.warn(s.Warnings)
+		if s.Config != nil {
+			for _, f := range s.Config.Warnings {
+				a.term.Warn(usage.Explain(f))
+			}
+		}
 		a.term.Places = s.Places
 	}
 	return s, err

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -20,6 +21,7 @@ import (
 	"fisub/internal/usage"
 	"fisub/pack"
 	"fisub/preflight"
+	"fisub/project"
 	"fisub/remote/providers"
 )
 
@@ -113,6 +115,23 @@ type emitted struct {
 	Kernels   []preflight.CompiledKernel `json:"kernels"` // of all files
 }
 
+// sourceName converts the path of a source, as in the findings of check, to its name in the solution. It returns other
+// names unchanged.
+func (a *app) sourceName(s *project.Submission, name string) string {
+	if s.Config == nil {
+		return name
+	}
+	dir, err := filepath.Abs(s.Config.SourceDir())
+	for _, path := range []string{name, a.Path(name)} {
+		if path, failed := filepath.Abs(path); err == nil && failed == nil {
+			if rel, err := filepath.Rel(dir, path); err == nil && filepath.IsLocal(rel) {
+				return rel
+			}
+		}
+	}
+	return name
+}
+
 // emit lists the code compiled from the sources o.files, or from all sources.
 func (a *app) emit(ctx context.Context, o checkOptions) error {
 	if a.final != nil {
@@ -150,6 +169,9 @@ func (a *app) emit(ctx context.Context, o checkOptions) error {
 	e := &emitted{Emit: o.emit, Arch: arch, Toolchain: obj.Toolchain, Files: []nvcc.Listing{},
 		Kernels: []preflight.CompiledKernel{}}
 	var known []string
+	for i, name := range o.files {
+		o.files[i] = a.sourceName(s, name)
+	}
 	for _, l := range all {
 		known = append(known, l.File)
 		if len(o.files) == 0 || slices.Contains(o.files, l.File) {

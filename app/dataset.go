@@ -173,7 +173,7 @@ func axisRanges(ws []*trace.Workload) map[string]axisRange {
 // datasetShow prints the definition of that name, or the project's if name is "".
 func (a *app) datasetShow(name string) error {
 	if name == "" {
-		s, err := a.load("")
+		s, err := a.Load("")
 		if err != nil {
 			return err
 		}

@@ -210,7 +210,7 @@ func (a *app) watch(ctx context.Context, o localOptions) error {
 	if o.resume != "" {
 		return usage.Errorf("omit one of them", "--watch cannot be combined with --resume")
 	}
-	s, err := a.load(o.solution)
+	s, err := a.Load(o.solution) // each run shows the warnings
 	if err != nil {
 		return err
 	}

@@ -18,6 +18,7 @@ import (
 
 	"fisub/internal/cache"
 	"fisub/internal/config"
+	"fisub/internal/hint"
 	"fisub/internal/plain"
 	"fisub/internal/trace"
 )
@@ -58,7 +59,7 @@ type Entry struct {
 func Sources(dir string) ([]Entry, error) {
 	st, err := os.Stat(dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%s: no such folder", dir)
+		return nil, hint.Wrap(fmt.Errorf("%s: no such folder", dir), others(filepath.Dir(dir)))
 	}
 	if err != nil {
 		return nil, err
@@ -67,6 +68,22 @@ func Sources(dir string) ([]Entry, error) {
 		return nil, fmt.Errorf("%s: not a folder", dir)
 	}
 	return sources(os.DirFS(dir), dir, func(string) bool { return true })
+}
+
+// others returns a hint that names the source folders in the folder solution, or "".
+func others(solution string) string {
+	children, _ := os.ReadDir(solution)
+	var folders []string
+	for _, c := range children {
+		if c.IsDir() && c.Name() != "baselines" {
+			folders = append(folders, fmt.Sprintf("%q", c.Name()))
+		}
+	}
+	if len(folders) == 0 || filepath.Base(solution) != "solution" {
+		return ""
+	}
+	return fmt.Sprintf("in [build], set source_dir = %s to use that folder of %s", strings.Join(folders, " or "),
+		plain.Relative(solution))
 }
 
 // sources is like Sources, for the children accepted by want in the root of fsys. dir is its name in errors.

@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"fisub/internal/config"
+	"fisub/internal/hint"
 	"fisub/internal/trace"
 )
 
@@ -141,6 +142,15 @@ func TestSourcesErrors(t *testing.T) {
 		})
 	}
 	dir := write(t, map[string]string{"f": "x"})
+	for _, name := range []string{"solution/cutedsl", "solution/baselines"} {
+		if err := os.MkdirAll(filepath.Join(dir, name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, err := Sources(filepath.Join(dir, "solution", "cuda"))
+	if got, want := hint.Of(err), `in [build], set source_dir = "cutedsl" to use that folder of `; !strings.HasPrefix(got, want) {
+		t.Errorf("got hint %q, want %q", got, want)
+	}
 	for name, want := range map[string]string{"none": ": no such folder", "f": ": not a folder"} {
 		if _, err := Sources(filepath.Join(dir, name)); err == nil || err.Error() != filepath.Join(dir, name)+want {
 			t.Errorf("got %v, want %v", err, filepath.Join(dir, name)+want)

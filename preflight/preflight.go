@@ -18,6 +18,7 @@ import (
 
 	"fisub/internal/config"
 	"fisub/internal/git"
+	"fisub/internal/hint"
 	"fisub/internal/plain"
 	"fisub/internal/trace"
 	"fisub/pack"
@@ -228,9 +229,9 @@ func (c *checker) folder(ctx context.Context, cfg *config.Config) {
 	entries, err := pack.Sources(dir)
 	c.Entries = entries
 	if entries == nil {
-		hint := "the contest packs solution/" + cfg.Build.SourceDir + "; " +
-			"set [build] source_dir to use another folder below solution/"
-		c.add(Error, "no-sources", dir, hint, "%s", strings.TrimPrefix(err.Error(), dir+": "))
+		advice := cmp.Or(hint.Of(err), "set [build] source_dir to use another folder below solution/")
+		c.add(Error, "no-sources", dir, "the contest packs solution/"+cfg.Build.SourceDir+"; "+advice, "%s",
+			strings.TrimPrefix(err.Error(), dir+": "))
 		return
 	}
 	c.entries(dir)

@@ -61,10 +61,18 @@ func Choose(ctx context.Context, name string, sol *trace.Solution, opts *device.
 		return "", ctx.Err()
 	}
 	if err != nil {
-		term.Note("no GPU:    %v", err)
+		term.NoteOnce("no GPU     %s", lacking(err))
 		return "emu", nil
 	}
 	return "cuda", nil
+}
+
+// lacking returns the reason why there is no GPU. Without a driver that is all: most machines for development have none.
+func lacking(err error) string {
+	if text := "no NVIDIA driver"; strings.Contains(err.Error(), text) {
+		return text
+	}
+	return err.Error()
 }
 
 // Compiler finds the toolchain for sol on a device of that kind. For the virtual GPU it fetches a missing one, and

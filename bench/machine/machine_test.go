@@ -34,3 +34,14 @@ func TestChoose(t *testing.T) {
 		}
 	}
 }
+
+func TestLacking(t *testing.T) {
+	for text, want := range map[string]string{
+		"cuda: device unavailable: no NVIDIA driver: libcuda.so.1: cannot open shared object file": "no NVIDIA driver",
+		"cuda: driver too old": "cuda: driver too old",
+	} {
+		if got := lacking(errors.New(text)); got != want {
+			t.Errorf("%s: got %q, want %q", text, got, want)
+		}
+	}
+}

@@ -31,6 +31,8 @@ type Terminal struct {
 
 	// Places, if not nil, replaces source paths in a message with paths that the user knows.
 	Places func(text string) string
+
+	noted map[string]bool // by NoteOnce
 }
 
 // UseColor reports whether to use colours in mode "auto", "always" or "never". "auto" means on terminals, unless
@@ -83,6 +85,18 @@ func (t *Terminal) paint(code, s string) string {
 func (t *Terminal) Note(format string, args ...any) {
 	if !t.Quiet {
 		fmt.Fprintln(t.Err, plain.Text(fmt.Sprintf(format, args...)))
+	}
+}
+
+// NoteOnce is Note, unless it has printed the same note before.
+func (t *Terminal) NoteOnce(format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	if !t.noted[text] {
+		t.Note("%s", text)
+		if t.noted == nil {
+			t.noted = map[string]bool{}
+		}
+		t.noted[text] = true
 	}
 }
 

@@ -446,3 +446,14 @@ func TestLongLine(t *testing.T) {
 		t.Errorf("got %d bytes: %.300s", len(out), out)
 	}
 }
+
+func TestNoteOnce(t *testing.T) {
+	var errs bytes.Buffer
+	term := &Terminal{Out: io.Discard, Err: &errs}
+	for _, text := range []string{"a", "a", "b"} {
+		term.NoteOnce("note %s", text)
+	}
+	if got, want := errs.String(), "note a\nnote b\n"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
