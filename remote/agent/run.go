@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"fisub/internal/cache"
+	"fisub/internal/plain"
 	"fisub/internal/sandbox"
 	"fisub/remote"
 )
@@ -348,7 +349,7 @@ func (a *Agent) program(
 	if err != nil {
 		return remote.Exit{}, err
 	}
-	log.say("running %s, limit %v", strings.Join(job.Args, " "), job.Limit)
+	log.say("running %s, limit %v", abridged(job.Args), job.Limit)
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
 	events.take()
@@ -451,4 +452,24 @@ func start(command func() *exec.Cmd) (cmd *exec.Cmd, err error) {
 		time.Sleep(20 * time.Millisecond)
 	}
 	return cmd, err
+}
+
+// abridged joins the arguments of a job, and leaves out all but the first three of its workloads.
+func abridged(args []string) string {
+	var shown []string
+	named := 0
+	for i := 0; i < len(args); i++ {
+		if args[i] == "--workload" && i+1 < len(args) {
+			if named++; named > 3 {
+				i++
+				continue
+			}
+		}
+		shown = append(shown, args[i])
+	}
+	text := strings.Join(shown, " ")
+	if named > 3 {
+		text += fmt.Sprintf(" (and %s)", plain.Count(named-3, "more workload"))
+	}
+	return text
 }
