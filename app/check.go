@@ -315,7 +315,11 @@ func (a *app) showReport(r *preflight.Report, strict bool) {
 	taken := r.Repository.Taken()
 	for _, s := range taken {
 		if len(taken) > 1 || r.Config == nil || s.File != r.Config.Path {
-			line("collected", "%s: %s of %s", plain.Relative(s.File), s.Name, s.Definition)
+			text := plain.Relative(s.File)
+			if s.Name != "" || s.Definition != "" {
+				text += fmt.Sprintf(": %s of %s", cmp.Or(s.Name, "no name,"), cmp.Or(s.Definition, "no definition"))
+			}
+			line("collected", "%s", text)
 		}
 	}
 	if r.Definition != nil {

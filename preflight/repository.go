@@ -102,8 +102,8 @@ func (s *scan) several() {
 		return
 	}
 	if first := s.Configs[0]; first.Path == config.Name {
-		s.add(Warning, "stray-config", first.File, "delete it, or move it and its sources into a folder of their own",
-			"is collected as a separate submission, next to %d in subfolders", len(s.Configs)-1)
+		s.add(Note, "stray-config", first.File, "if it is no submission, delete it",
+			"%d submissions are collected: this one, and %d in subfolders", len(s.Configs), len(s.Configs)-1)
 	}
 	definitions, names := map[string]string{"": ""}, map[string]string{"": ""}
 	for _, c := range s.Configs {
