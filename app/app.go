@@ -254,6 +254,7 @@ func (a *app) cli() *cli.App {
 		Writer:          a.stdout,
 		ErrWriter:       a.stderr,
 		HideHelpCommand: true,
+		Before:          a.helpOfHelp,
 		OnUsageError: func(_ *cli.Context, err error, _ bool) error {
 			return flags.Error(a.globalFlags(), "fisub", err)
 		},

@@ -2,13 +2,16 @@ package app
 
 import (
 	"bytes"
+	"cmp"
 	_ "embed"
+	"errors"
 	"fmt"
 	"io"
 	"regexp"
 	"slices"
 	"strings"
 	"sync"
+	"unicode/utf8"
 
 	"github.com/urfave/cli/v2"
 
@@ -85,7 +88,13 @@ func init() {
 		printHelp(&text, templ, data)
 		_, _ = io.WriteString(w, wrapHelp(text.String(), ui.Width(w)-1))
 	}
+	stringer := cli.FlagStringer
+	cli.FlagStringer = func(f cli.Flag) string { return repeatedFlag.ReplaceAllString(stringer(f), "") }
 }
+
+// repeatedFlag matches the second name of a flag that may be repeated, which would widen the column of all flags. Their
+// usage says so instead.
+var repeatedFlag = regexp.MustCompile(` \[ --[^\]]* \]`)
 
 var columnGap = regexp.MustCompile(`\S\s{2,}`)
 
@@ -93,7 +102,7 @@ var columnGap = regexp.MustCompile(`\S\s{2,}`)
 const fullLine = 100
 
 // wrapHelp wraps help between words at width columns. It joins the lines of a paragraph first. Continuation lines begin
-// below the last column of their line.
+// below the last column of their line. If that column is too far right, its text moves to a line of its own.
 func wrapHelp(text string, width int) string {
 	var joined []string
 	full := false // whether the last line continues
@@ -108,10 +117,21 @@ func wrapHelp(text string, width int) string {
 	}
 	for i, line := range joined {
 		indent := indentOf(line)
-		if gaps := columnGap.FindAllStringIndex(line, -1); len(gaps) > 0 && gaps[len(gaps)-1][1] < width/2 {
+		gaps := columnGap.FindAllStringIndex(line, -1)
+		switch {
+		case len(gaps) == 0 || utf8.RuneCountInString(line) <= width:
+		case gaps[len(gaps)-1][1] <= width/2:
 			indent = gaps[len(gaps)-1][1]
+		default:
+			last := gaps[len(gaps)-1]
+			indent += 4
+			line = line[:last[0]+1] + "\n" + strings.Repeat(" ", indent) + line[last[1]:]
 		}
-		joined[i] = ui.Wrap(line, indent, width)
+		var parts []string
+		for part := range strings.SplitSeq(line, "\n") {
+			parts = append(parts, ui.Wrap(part, indent, width))
+		}
+		joined[i] = strings.Join(parts, "\n")
 	}
 	return strings.Join(joined, "\n")
 }
@@ -132,6 +152,21 @@ func (a *app) helpCommand() *cli.Command {
 			return a.help(c.App.Commands, c.Args().Slice())
 		},
 	}
+}
+
+// helpOfHelp runs before the program's commands. For the command help, the package prints the program's help if --help
+// is set. helpOfHelp prints that of the command and returns shown(exitOK).
+func (a *app) helpOfHelp(c *cli.Context) error {
+	words := c.Args().Slice()
+	flag := func(word string) bool { return word == "--help" || word == "-h" }
+	if len(words) == 0 || words[0] != "help" || !slices.ContainsFunc(words, flag) {
+		return nil
+	}
+	if words = slices.DeleteFunc(words[1:], flag); len(words) > 0 {
+		return cmp.Or(a.help(c.App.Commands, words), error(shown(exitOK)))
+	}
+	cli.HelpPrinter(a.stdout, cli.CommandHelpTemplate, findCommand(c.App.Commands, "help"))
+	return shown(exitOK)
 }
 
 func (a *app) help(commands []*cli.Command, words []string) error {
@@ -164,7 +199,11 @@ func (a *app) help(commands []*cli.Command, words []string) error {
 // helpOf writes the help of the command named by words.
 func helpOf(w io.Writer, words []string) error {
 	program := (&app{stdout: w, stderr: io.Discard}).cli()
-	return program.Run(append(append([]string{program.Name}, words...), "--help"))
+	err := program.Run(append(append([]string{program.Name}, words...), "--help"))
+	if errors.Is(err, shown(exitOK)) {
+		return nil
+	}
+	return err
 }
 
 // Reference returns the help of all commands as a Markdown page.

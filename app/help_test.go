@@ -1,6 +1,7 @@
 package app
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -365,5 +366,36 @@ func TestWrapHelp(t *testing.T) {
 		"               of the contest"
 	if got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+	// A description that begins too far right moves to a line of its own.
+	got = wrapHelp("   fisub local --set contest --sample 6  six sizes, from the smallest\n   fisub local", 40)
+	want = "   fisub local --set contest --sample 6\n       six sizes, from the smallest\n   fisub local"
+	if got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
+// At 80 columns, all descriptions of a command's flags begin in one column, at most in the middle.
+func TestFlagColumns(t *testing.T) {
+	for _, words := range [][]string{{"local"}, {"remote"}, {"compare"}, {"sanitize"}} {
+		var text bytes.Buffer
+		if err := helpOf(&text, words); err != nil {
+			t.Fatal(err)
+		}
+		_, list, _ := strings.Cut(wrapHelp(text.String(), 79), "\nOPTIONS:\n")
+		list, _, _ = strings.Cut(list, "\n\n")
+		column := 0
+		for line := range strings.Lines(list) {
+			at := indentOf(line)
+			if gaps := columnGap.FindAllStringIndex(line, -1); at == 3 && len(gaps) > 0 {
+				at = gaps[0][1]
+			}
+			if column == 0 {
+				column = at
+			}
+			if at != column || at > 40 {
+				t.Errorf("%s: column %d, want %d: %s", words, at, column, line)
+			}
+		}
 	}
 }

@@ -36,13 +36,13 @@ type remoteOptions struct {
 	yes, dryRun, detach bool
 }
 
-func onFlag(to *string) cli.Flag {
-	return stringFlag(to, "on", "run on the hosts of `TABLE[,TABLE...]` of the config", "the only one")
+func onFlag(to *string, what, absent string) cli.Flag {
+	return stringFlag(to, "on", what+" the hosts of `TABLE[,TABLE...]` of the config", absent)
 }
 
 // hostFlag adds the tables of SSH hosts to the list of tables on.
 func hostFlag(on *string) cli.Flag {
-	return &cli.StringSliceFlag{Name: "host", Usage: "run on `HOST`, such as me@gpu01, over SSH; needs no table",
+	return &cli.StringSliceFlag{Name: "host", Usage: "run on `HOST`, such as me@gpu01, over SSH; needs no table; may be repeated",
 		Action: func(_ *cli.Context, hosts []string) error {
 			for _, h := range hosts {
 				*on = strings.TrimPrefix(*on+","+providers.HostPrefix+h, ",")
@@ -60,7 +60,7 @@ func (a *app) remoteCommand() *cli.Command {
 		Usage: "run the submission's workloads on hosts with GPUs",
 		Flags: append([]cli.Flag{
 			stringFlag(&o.jobs.GPU, "gpu", "`GPU` of the hosts, such as b200; none is the virtual GPU", "the table's"),
-			onFlag(&o.on), hostFlag(&o.on),
+			onFlag(&o.on, "run on", "the only one"), hostFlag(&o.on),
 			countFlag(&o.jobs.Shards, "shards", "split the workloads over at most `N` places", "all places of the tables"),
 			yesFlag(&o.yes),
 			boolFlag(&o.dryRun, "dry-run", "print the plan and exit"),

@@ -38,10 +38,10 @@ func (a *app) remoteCommands() []*cli.Command {
 		{Name: "cancel", Usage: "end the jobs of a run", ArgsUsage: "RUN",
 			Action: func(c *cli.Context) error { return a.remoteCancel(c.Context, c.Args().First()) }},
 		{Name: "gc", Usage: "end jobs that no run of this folder needs",
-			Flags: []cli.Flag{onFlag(&of), yesFlag(&yes),
+			Flags: []cli.Flag{onFlag(&of, "ask", "all tables"), yesFlag(&yes),
 				boolFlag(&all, "all", "also end jobs with unfetched results, and jobs started elsewhere")},
 			Action: func(c *cli.Context) error { return a.remoteGC(c.Context, of, yes, all) }},
-		{Name: "hosts", Usage: "check whether the hosts can run a job now", Flags: []cli.Flag{onFlag(&on)},
+		{Name: "hosts", Usage: "check whether the hosts can run a job now", Flags: []cli.Flag{onFlag(&on, "ask", "all tables")},
 			Action: func(c *cli.Context) error { return a.remoteHosts(c.Context, on) }},
 	}
 }
