@@ -88,6 +88,9 @@ var (
 
 const maxErrors = 10 // of one build
 
+// emptyKernel matches the symbol of a kernel that cub, and thus torch's headers, adds to every source.
+var emptyKernel = regexp.MustCompile(`^_ZN3cub\w*11EmptyKernelI`)
+
 // broken adds the findings of a failed build, each error at its place.
 func (c *checker) broken(arch string, b *device.BuildError) {
 	c.Log += b.Log
@@ -236,7 +239,9 @@ func (c *checker) built(arch string, obj *nvcc.Object, b *Build) {
 		}
 	}
 	for _, k := range obj.Kernels {
-		b.Kernels = append(b.Kernels, CompiledKernel{arch, k})
+		if !emptyKernel.MatchString(k.Symbol) {
+			b.Kernels = append(b.Kernels, CompiledKernel{arch, k})
+		}
 	}
 	if c.Report.Solution.Spec.Binding == "torch" {
 		return // torch's own libraries define the rest

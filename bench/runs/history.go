@@ -17,7 +17,7 @@ import (
 type Brief struct {
 	ID          string     `json:"id"`
 	Started     *time.Time `json:"started,omitempty"`
-	State       string     `json:"state"` // of Run.State or, for a remote run, of dispatch.Listing; "broken" if unreadable
+	State       string     `json:"state"` // of Run.State or dispatch.Listing, "broken" if unreadable, or "profile"
 	Solution    string     `json:"solution,omitempty"`
 	ContentHash string     `json:"content_hash,omitempty"`
 	Commit      string     `json:"commit,omitempty"` // ends with -dirty if the sources had been changed
@@ -106,6 +106,10 @@ func ReadHistory(root string, skip func(folder string) bool, warn func(error)) (
 	for _, id := range slices.Backward(ids) {
 		folder := filepath.Join(root, Dir, id)
 		if skip(folder) {
+			continue
+		}
+		if isProfile(folder) {
+			h.Runs = append(h.Runs, &Brief{ID: id, State: "profile"})
 			continue
 		}
 		r, err := Read(folder)

@@ -1,7 +1,10 @@
 package runs
 
 import (
+	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -54,6 +57,20 @@ func kept(t *testing.T, root, id, hash string, base float64, latencies ...float6
 
 // The best run has the largest mean speed-up over the family's common baseline, not the smallest mean latency. Runs
 // that failed or used other workloads are excluded.
+// A folder of fisub profile is listed as one.
+func TestProfileFolder(t *testing.T) {
+	root := t.TempDir()
+	kept(t, root, "20260101-000000-000001", "aaa", 0, 2)
+	folder := filepath.Join(root, Dir, "20260101-000000-000002")
+	if err := errors.Join(os.Mkdir(folder, 0o755), os.WriteFile(filepath.Join(folder, FiguresName), nil, 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	h, err := ReadHistory(root, func(string) bool { return false }, func(err error) { t.Error(err) })
+	if err != nil || len(h.Runs) != 2 || h.Runs[0].State != "profile" {
+		t.Errorf("got %+v, %v, want a profile and a run", h, err)
+	}
+}
+
 func TestHistory(t *testing.T) {
 	root := t.TempDir()
 	kept(t, root, "20260101-1", "aaa", 0, 10, 10, 100, 100)

@@ -248,6 +248,19 @@ func Find(root, prefix string) (string, error) {
 	return ids[0], nil
 }
 
+// The files of fisub profile: the report of Nsight Compute, and its figures. Their folder is not a run.
+const (
+	ProfileName = "profile.ncu-rep"
+	FiguresName = "profile.json"
+)
+
+func isProfile(folder string) bool {
+	return slices.ContainsFunc([]string{ProfileName, FiguresName}, func(name string) bool {
+		_, err := os.Stat(filepath.Join(folder, name))
+		return err == nil
+	})
+}
+
 // IDs lists the runs below root, oldest first. Folders without a run's name, such as backup copies, sort before all
 // others, so none is ever the last run.
 func IDs(root string) ([]string, error) {

@@ -15,13 +15,14 @@ import (
 	"strconv"
 	"strings"
 
+	"fisub/bench/runs"
 	"fisub/internal/plain"
 )
 
 // The files of a profile, in its run folder.
 const (
-	ReportName  = "profile.ncu-rep" // ncu's own, for ncu-ui
-	FiguresName = "profile.json"    // its figures, a Profiled
+	ReportName  = runs.ProfileName // ncu's own, for ncu-ui
+	FiguresName = runs.FiguresName // its figures, a Profiled
 )
 
 // A ProfiledKernel is a launch profiled by ncu.
