@@ -254,7 +254,7 @@ func (a *app) cli() *cli.App {
 		Writer:          a.stdout,
 		ErrWriter:       a.stderr,
 		HideHelpCommand: true,
-		Before:          a.helpOfHelp,
+		Before:          func(c *cli.Context) error { return a.helpOfHelp(c.App.Commands, c.Args().Slice()) },
 		OnUsageError: func(_ *cli.Context, err error, _ bool) error {
 			return flags.Error(a.globalFlags(), "fisub", err)
 		},

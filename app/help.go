@@ -156,16 +156,15 @@ func (a *app) helpCommand() *cli.Command {
 
 // helpOfHelp runs before the program's commands. For the command help, the package prints the program's help if --help
 // is set. helpOfHelp prints that of the command and returns shown(exitOK).
-func (a *app) helpOfHelp(c *cli.Context) error {
-	words := c.Args().Slice()
+func (a *app) helpOfHelp(commands []*cli.Command, words []string) error {
 	flag := func(word string) bool { return word == "--help" || word == "-h" }
 	if len(words) == 0 || words[0] != "help" || !slices.ContainsFunc(words, flag) {
 		return nil
 	}
 	if words = slices.DeleteFunc(words[1:], flag); len(words) > 0 {
-		return cmp.Or(a.help(c.App.Commands, words), error(shown(exitOK)))
+		return cmp.Or(a.help(commands, words), error(shown(exitOK)))
 	}
-	cli.HelpPrinter(a.stdout, cli.CommandHelpTemplate, findCommand(c.App.Commands, "help"))
+	cli.HelpPrinter(a.stdout, cli.CommandHelpTemplate, findCommand(commands, "help"))
 	return shown(exitOK)
 }
 

@@ -42,7 +42,8 @@ func onFlag(to *string, what, absent string) cli.Flag {
 
 // hostFlag adds the tables of SSH hosts to the list of tables on.
 func hostFlag(on *string) cli.Flag {
-	return &cli.StringSliceFlag{Name: "host", Usage: "run on `HOST`, such as me@gpu01, over SSH; needs no table; may be repeated",
+	return &cli.StringSliceFlag{Name: "host",
+		Usage: "run on `HOST`, such as me@gpu01, over SSH; needs no table; may be repeated",
 		Action: func(_ *cli.Context, hosts []string) error {
 			for _, h := range hosts {
 				*on = strings.TrimPrefix(*on+","+providers.HostPrefix+h, ",")

@@ -41,7 +41,8 @@ func (a *app) remoteCommands() []*cli.Command {
 			Flags: []cli.Flag{onFlag(&of, "ask", "all tables"), yesFlag(&yes),
 				boolFlag(&all, "all", "also end jobs with unfetched results, and jobs started elsewhere")},
 			Action: func(c *cli.Context) error { return a.remoteGC(c.Context, of, yes, all) }},
-		{Name: "hosts", Usage: "check whether the hosts can run a job now", Flags: []cli.Flag{onFlag(&on, "ask", "all tables")},
+		{Name: "hosts", Usage: "check whether the hosts can run a job now",
+			Flags:  []cli.Flag{onFlag(&on, "ask", "all tables")},
 			Action: func(c *cli.Context) error { return a.remoteHosts(c.Context, on) }},
 	}
 }

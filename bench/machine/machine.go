@@ -67,7 +67,8 @@ func Choose(ctx context.Context, name string, sol *trace.Solution, opts *device.
 	return "cuda", nil
 }
 
-// lacking returns the reason why there is no GPU. Without a driver that is all: most machines for development have none.
+// lacking returns the reason why there is no GPU, without details if there is no driver, as on most machines for
+// development.
 func lacking(err error) string {
 	if text := "no NVIDIA driver"; strings.Contains(err.Error(), text) {
 		return text
