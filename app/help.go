@@ -154,8 +154,8 @@ func (a *app) helpCommand() *cli.Command {
 	}
 }
 
-// helpOfHelp runs before the program's commands. For the command help, the package prints the program's help if --help
-// is set. helpOfHelp prints that of the command and returns shown(exitOK).
+// helpOfHelp runs before the program's commands. For `fisub help --help` the flag library would print the program's
+// help; helpOfHelp prints the help of the command instead, and returns shown(exitOK).
 func (a *app) helpOfHelp(commands []*cli.Command, words []string) error {
 	flag := func(word string) bool { return word == "--help" || word == "-h" }
 	if len(words) == 0 || words[0] != "help" || !slices.ContainsFunc(words, flag) {

@@ -102,7 +102,7 @@ func (s *scan) several() {
 		return
 	}
 	if first := s.Configs[0]; first.Path == config.Name {
-		s.add(Note, "stray-config", first.File, "if it is no submission, delete it",
+		s.add(Note, "stray-config", first.File, "delete it unless it is a submission",
 			"%d submissions are collected: this one, and %d in subfolders", len(s.Configs), len(s.Configs)-1)
 	}
 	definitions, names := map[string]string{"": ""}, map[string]string{"": ""}

@@ -67,8 +67,8 @@ func Choose(ctx context.Context, name string, sol *trace.Solution, opts *device.
 	return "cuda", nil
 }
 
-// lacking returns the reason why there is no GPU, without details if there is no driver, as on most machines for
-// development.
+// lacking returns the reason for a missing GPU. Without a driver, as on most machines for development, it omits the
+// details.
 func lacking(err error) string {
 	if text := "no NVIDIA driver"; strings.Contains(err.Error(), text) {
 		return text

@@ -51,7 +51,7 @@ func Of(err error) string {
 	return ""
 }
 
-// denied reports whether err says that a file or folder cannot be written.
+// denied reports whether the cause of err is a file or folder that cannot be written.
 func denied(err *fs.PathError) bool {
 	return errors.Is(err, syscall.EROFS) ||
 		errors.Is(err, fs.ErrPermission) && (err.Op == "write" || strings.HasPrefix(err.Op, "mkdir"))
