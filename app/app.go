@@ -310,8 +310,8 @@ func (a *app) finish(commands []*cli.Command, before string) {
 }
 
 // withFinal lists the commands that support --json=final.
-var withFinal = []string{"check", "local", "remote", "remote attach", "compare", "runs show", "sanitize", "pack",
-	"submit"}
+var withFinal = []string{"check", "local", "remote", "remote attach", "compare", "runs show", "sanitize", "profile",
+	"pack", "submit"}
 
 // checkFinal rejects --json=final for other commands. Their --json already prints a single object or list.
 func (a *app) checkFinal(words string) error {

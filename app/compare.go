@@ -52,7 +52,7 @@ func (a *app) compareCommand() *cli.Command {
 	prebuilt.Hidden, send.Hidden = true, true
 	running := append(runFlags(&o.Options), toolPlaceFlags(&o.on, &o.jobs)...)
 	running = append(running, prebuilt, send,
-		timeFlag(&o.jobs.Limit, "limit-time", "with --on: end the job on its host after `TIME`",
+		timeFlag(&o.jobs.Limit, "limit-time", "with --on or --host: end the job after `TIME`",
 			"limit of the table, else 30m"))
 	return &cli.Command{
 		Name:      "compare",

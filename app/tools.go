@@ -58,8 +58,8 @@ func (o *toolOptions) flags(set, which, timeout string) []cli.Flag {
 func toolPlaceFlags(on *string, o *hostOptions) []cli.Flag {
 	return []cli.Flag{
 		stringFlag(on, "on", "run on the hosts of `TABLE` of the config", "this machine"), hostFlag(on),
-		stringFlag(&o.GPU, "gpu", "with --on: `GPU` of the hosts, or none for the virtual GPU", "the table's"),
-		boolFlag(&o.Busy, "busy", "with --on: also use a GPU that is in use by another process"),
+		stringFlag(&o.GPU, "gpu", "with --on or --host: `GPU` of the hosts, or none for the virtual GPU", "the table's"),
+		boolFlag(&o.Busy, "busy", "with --on or --host: also use a GPU that another process uses"),
 	}
 }
 
@@ -103,6 +103,10 @@ func (a *app) newTool(ctx context.Context, s *project.Submission, o toolOptions)
 
 // show prints a record of a tool. Its texts may come from another host.
 func (a *app) show(l tools.Record) error {
+	if a.final != nil && l.Kernels != nil {
+		a.final.Profile(a.Root(), l)
+		return nil
+	}
 	if a.json {
 		return l.Write(a.stdout)
 	}

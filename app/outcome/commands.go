@@ -66,6 +66,11 @@ func (o *Outcome) Sanitize(s Sanitized) {
 	}
 }
 
+// Profile records the kernels of a profile and its report. root is the project's folder.
+func (o *Outcome) Profile(root string, r tools.Record) {
+	o.Status, o.Kernels, o.File, o.Next = "profiled", r.Kernels, inProject(root, r.Report), "fisub compare HEAD ."
+}
+
 // Pack records that s was packed into file, which is relative to the project, with the findings in its sources.
 func (o *Outcome) Pack(root, file string, s *trace.Solution, findings []preflight.Finding) {
 	o.Status, o.Submission, o.File, o.Next = "packed", nameOf(s), inProject(root, file), "fisub submit --dry-run"

@@ -15,6 +15,7 @@ import (
 
 	"fisub/bench/compare"
 	"fisub/bench/runs"
+	"fisub/bench/tools"
 	"fisub/internal/event"
 	"fisub/internal/plain"
 	"fisub/internal/trace"
@@ -27,9 +28,9 @@ const Schema = "fisub.final/1"
 
 // An Outcome is the result of one command. Its status depends on the command: check gives "sound" or "not sound"; a
 // run gives "passed", "not passed", "no verdict" or "findings"; remote --dry-run gives "planned" and remote --detach
-// "running"; compare gives the verdict on B; sanitize gives "clean" or "faults"; pack gives "packed"; submit gives
-// "tagged", "pushed" or "not submitted", and with --dry-run "would submit" or "not submitted". A command that failed
-// gives "error", an interrupted one "interrupted". Paths are relative to the project's folder.
+// "running"; compare gives the verdict on B; sanitize gives "clean" or "faults"; profile gives "profiled"; pack gives
+// "packed"; submit gives "tagged", "pushed" or "not submitted", and with --dry-run "would submit" or "not submitted". A
+// command that failed gives "error", an interrupted one "interrupted". Paths are relative to the project's folder.
 type Outcome struct {
 	Schema  string `json:"schema"`
 	Command string `json:"command"`     // words after fisub, such as "runs show"
@@ -43,7 +44,7 @@ type Outcome struct {
 	Worst      *Group          `json:"worst_group,omitempty"`  // worst group of workloads that share a value of an axis
 	Fault      *Fault          `json:"first_fault,omitempty"`  // what to fix first
 	Faults     int             `json:"faults,omitempty"`       // errors of check and submit, failed workloads or tools
-	File       string          `json:"file,omitempty"`         // of pack: the written file
+	File       string          `json:"file,omitempty"`         // written by pack; of profile: ncu's report
 	Tag        string          `json:"tag,omitempty"`          // of submit: the git tag, also if not created yet
 	Plan       *Plan           `json:"plan,omitempty"`         // of remote --dry-run
 	Compared   []Compared      `json:"compared,omitempty"`     // of compare: each further run compared with A
@@ -51,6 +52,8 @@ type Outcome struct {
 	Warnings   []string        `json:"warnings,omitempty"`     // caveats of the result
 	Errors     []Message       `json:"errors,omitempty"`       // why the command failed
 	Next       string          `json:"next_command,omitempty"` // the most useful next command
+
+	Kernels []tools.ProfiledKernel `json:"kernels,omitempty"` // of profile, in the order of launch
 }
 
 // A SubmissionName identifies the judged submission.

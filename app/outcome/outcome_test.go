@@ -215,3 +215,11 @@ func TestSubmit(t *testing.T) {
 		}
 	}
 }
+
+func TestProfile(t *testing.T) {
+	o := new(Outcome)
+	o.Profile("/p", tools.Record{Report: "/p/.fisub/runs/1/profile.ncu-rep", Kernels: []tools.ProfiledKernel{{Name: "f()"}}})
+	if o.Status != "profiled" || o.File != ".fisub/runs/1/profile.ncu-rep" || len(o.Kernels) != 1 {
+		t.Errorf("got %+v", o)
+	}
+}
