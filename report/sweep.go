@@ -108,17 +108,17 @@ func SweepText(s *compare.Sweep) string {
 		return fmt.Sprintf("%d of %d variants passed all workloads; nothing was timed", passed, len(s.Variants))
 	}
 	text := "fastest overall: " + plain.Line(s.Variants[ranks[0].Variant].Name)
-	var close []string // variants that are not clearly slower
+	var near []string // variants that are not clearly slower
 	for _, r := range ranks[1:] {
 		if r.Verdict != compare.Slower {
-			close = append(close, plain.Line(s.Variants[r.Variant].Name))
+			near = append(near, plain.Line(s.Variants[r.Variant].Name))
 		}
 	}
 	switch {
-	case len(close) == 1:
-		text += "; " + close[0] + " is not clearly slower"
-	case len(close) > 1:
-		text += fmt.Sprintf("; %d others are not clearly slower", len(close))
+	case len(near) == 1:
+		text += "; " + near[0] + " is not clearly slower"
+	case len(near) > 1:
+		text += fmt.Sprintf("; %d others are not clearly slower", len(near))
 	}
 	return text
 }
