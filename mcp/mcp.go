@@ -72,7 +72,7 @@ func Serve(ctx context.Context, root, version string, call Call, in io.Reader, o
 		return list("doctor", "--json").yes("no-remote", !in.Remote)
 	})
 	add(s, "profile", "profile the kernels of one workload with Nsight Compute, on a GPU", func(in profileInput) words {
-		return list("profile", "--json").flag("set", in.Set).flag("workload", in.Workload)
+		return list("profile", "--json=final").flag("set", in.Set).flag("workload", in.Workload)
 	})
 	add(s, "report", "write runs as Markdown, or as an HTML page in the run's folder", func(in reportInput) words {
 		w := append(list("report"), in.Runs...)

@@ -246,7 +246,7 @@ func hazard(line string) bool { return strings.HasPrefix(line, "warning: ") }
 // sanitizable reports whether sanitize accepts the solution of a run.
 func sanitizable(r *event.Run) bool {
 	language := trace.Language(r.Language)
-	return r.DPS && (language == trace.CUDA || language == trace.CPP)
+	return r.DPS && r.Binding != "torch" && (language == trace.CUDA || language == trace.CPP)
 }
 
 // verdict returns the status of a run and the most useful next command.

@@ -67,6 +67,9 @@ func TestVerdict(t *testing.T) {
 		Run: &event.Run{Set: "contest", Language: "python", Device: event.Device{Emulated: true}}}}
 	inPython := new(Outcome)
 	inPython.Of(python, contest)
+	python.Run.Language, python.Run.DPS, python.Run.Binding = "cuda", true, "torch"
+	inTorch := new(Outcome)
+	inTorch.Of(python, contest)
 	found := row("a", 1, "PASSED", 0)
 	found.Findings = []event.Finding{{Check: "late-write", Place: "kernel.cu:7:3", Text: "wrote late"}}
 	lost := runs.Row{UUID: "b", Failed: &event.Message{Text: "no memory"}}
@@ -93,6 +96,8 @@ func TestVerdict(t *testing.T) {
 		{"wrong outputs", of(emu, row("96825aea-cf78", 1, "INCORRECT_NUMERICAL", 0)), "not passed",
 			"fisub local --device emu --set contest --workload 96825aea --dump dump"},
 		{"a fault in Python, which sanitize refuses", inPython, "not passed",
+			"fisub local --device emu --set contest --workload 96825aea --dump dump"},
+		{"a fault in a torch binding, which sanitize refuses", inTorch, "not passed",
 			"fisub local --device emu --set contest --workload 96825aea --dump dump"},
 		{"lost", of(emu, found, lost), "no verdict", "fisub local --resume one"},
 	} {

@@ -231,7 +231,7 @@ func (u *Setup) Describe(ctx context.Context, s *project.Submission) *event.Run 
 			TimeoutS: p.Timeout.Seconds(), Target: p.Target, MaxTimeS: p.MaxTime.Seconds()},
 		Timer: u.Timer, Floors: u.Kind != "emu",
 		Tolerance: event.Tolerance{Atol: p.Tolerance.Atol, Rtol: p.Tolerance.Rtol, MatchedRatio: p.Tolerance.MatchedRatio},
-		Host:      u.host, DPS: sol.Spec.DestinationPassingStyle,
+		Host:      u.host, DPS: sol.Spec.DestinationPassingStyle, Binding: sol.Spec.Binding,
 	}
 	if s.Config != nil {
 		run.Folder, run.Sources = path.Join("solution", s.Config.Build.SourceDir), s.SourcePaths()

@@ -80,6 +80,7 @@ type Run struct {
 	Folder      string        `json:"folder,omitempty"`  // source folder, relative to the project; "" if packed
 	Sources     []string      `json:"sources,omitempty"` // in Folder
 	Language    string        `json:"language"`
+	Binding     string        `json:"binding,omitempty"`                   // "tvm-ffi", "torch"
 	ContentHash string        `json:"content_hash"`                        // as the contest computes it
 	DPS         bool          `json:"destination_passing_style,omitempty"` // not part of the content hash
 	Definition  string        `json:"definition"`
