@@ -754,7 +754,7 @@ func (v *runView) legend() string {
 func figures(s *event.Samples, baseline bool) string {
 	rate := fmt.Sprintf("%.0f GB/s", s.Bandwidth)
 	if s.PeakShare > 0 {
-		rate += fmt.Sprintf(" (%s of the memory's)", Percent(s.PeakShare))
+		rate += fmt.Sprintf(" (%s of the memory's peak)", Percent(s.PeakShare))
 	}
 	list := []string{rate}
 	if baseline {

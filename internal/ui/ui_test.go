@@ -318,7 +318,7 @@ func TestWidth(t *testing.T) {
 		}
 		out, errs := show(t, &Terminal{Wide: tc.all}, run,
 			event.Event{Type: event.TypeSamples, Workload: "u1", Samples: &event.Samples{Timer: "cupti", MinNS: 1234560,
-				Bandwidth: 4321.4, CopyNS: 1024675, CopyShare: 0.83,
+				Bandwidth: 4321.4, PeakShare: 0.9, CopyNS: 1024675, CopyShare: 0.83,
 				Warm:     &event.Timings{MedianNS: 1230000, Interval: event.Interval{Width: 0.002}},
 				Baseline: &event.Timings{MedianNS: 1524138418},
 				Interval: event.Interval{Width: 0.5}, Warnings: []string{"few \x1btimings"}}},
@@ -334,7 +334,8 @@ func TestWidth(t *testing.T) {
 			strings.HasSuffix(lines[0], "  SPEEDUP   COPY") != tc.all || !strings.HasSuffix(lines[1], tc.row) {
 			t.Errorf("stdout: got\n%s\nwant it to begin with %q, and a row to end with %q", out, tc.head, tc.row)
 		}
-		if want := "          4321 GB/s, min 1234.56 µs, warm L2 1230.00 µs ± 0.1 %, baseline 1524138.42 µs ± 0.0 %, copy " +
+		if want := "          4321 GB/s (90 % of the memory's peak), min 1234.56 µs, warm L2 1230.00 µs ± 0.1 %, " +
+			"baseline 1524138.42 µs ± 0.0 %, copy " +
 			"1024.67 µs\n"; strings.Contains(out, want) != tc.all {
 			t.Errorf("stdout: got\n%s\nwant %q: %v", out, want, tc.all)
 		}
