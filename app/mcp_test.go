@@ -113,6 +113,10 @@ func TestMCP(t *testing.T) {
 	if failed || len(o.Compared) != 1 {
 		t.Errorf("compare: got %v, %s", failed, text)
 	}
+	if _, failed, text = call(t.Context(), "compare", "", map[string]any{"a": ".", "define": []string{"TILE=1,2"}}); !failed ||
+		!strings.Contains(text, "no source of") {
+		t.Errorf("compare with define: got %v, %s", failed, text)
+	}
 	_, _, text = call(t.Context(), "runs", "", nil)
 	var all []struct{ State string }
 	if err := json.Unmarshal([]byte(text), &all); err != nil || len(all) != 4 || all[2].State == "done" ||

@@ -41,7 +41,13 @@ func Serve(ctx context.Context, root, version string, call Call, in io.Reader, o
 				flag("budget", in.Budget).yes("fail-fast", in.FailFast).yes("strict", in.Strict)
 		})
 	add(s, "compare", "compare B with A, two runs or two solutions (which are run now): faster, slower or the same",
-		func(in compareInput) words { return in.flags(list("compare", in.A, in.B, "--json=final")) })
+		func(in compareInput) words {
+			w := list("compare", in.A)
+			if in.B != "" {
+				w = append(w, in.B)
+			}
+			return in.flags(append(w, "--json=final").flag("define", in.Define...))
+		})
 	add(s, "sanitize", "look for invalid accesses, races, uninitialised reads and bad barriers, on each shape of inputs",
 		func(in sanitizeInput) words {
 			return list("sanitize", "--json=final").flag("device", in.Device).flag("set", in.Set).
@@ -148,7 +154,9 @@ type localInput struct {
 
 type compareInput struct {
 	A string `json:"a" jsonschema:"a run (id, last, last~1), a git revision such as HEAD, or a folder with a config.toml"`
-	B string `json:"b"`
+	B string `json:"b,omitempty" jsonschema:"like a; leave it out with define"`
+
+	Define []string `json:"define,omitempty" jsonschema:"constants of a to sweep, NAME=VALUE,VALUE: which is the fastest?"`
 	selection
 }
 
