@@ -662,6 +662,72 @@ func TestBrowserAxe(t *testing.T) {
 	}
 }
 
+// Marks of workloads with the same value of the axis overlap by less than half.
+func TestBrowserCrowd(t *testing.T) {
+	b := startBrowser(t)
+	file := filepath.Join(t.TempDir(), "hundred.html")
+	writePage(t, pages["hundred"](t), file)
+	b.open(file, 1280, "light")
+	var got []float64 // share of the marks' width between neighbours of one group, in each chart
+	b.eval(`[...document.querySelectorAll('svg.chart')].map(chart => {
+  const box = m => m.lastElementChild.getBoundingClientRect(), marks = [...chart.querySelectorAll('.mark.solution')].map(box).sort((a, b) => a.left - b.left)
+  const steps = marks.slice(1).map((m, i) => m.left - marks[i].left).sort((a, b) => a - b)
+  return steps[Math.floor(steps.length / 2)] / marks[0].width
+})`, &got)
+	for _, share := range got {
+		if share < 0.7 {
+			t.Errorf("got a step of %.2f marks, want 0.7 or more", share)
+		}
+	}
+	if len(got) != 2 {
+		t.Errorf("got %d charts, want 2", len(got))
+	}
+}
+
+// The name of a chart's vertical axis starts below the title.
+func TestBrowserAxisName(t *testing.T) {
+	b := startBrowser(t)
+	file := filepath.Join(t.TempDir(), "decode.html")
+	writePage(t, pages["decode"](t), file)
+	b.open(file, 1280, "light")
+	var off []float64
+	b.eval(`[...document.querySelectorAll('svg.chart')].map(c => c.querySelector('text.name:not(.mid)').getBoundingClientRect().left - c.parentElement.querySelector('figcaption').getBoundingClientRect().left)`, &off)
+	for _, x := range off {
+		if math.Abs(x) > 1 {
+			t.Errorf("got the name of an axis %.1f px beside the title", x)
+		}
+	}
+}
+
+// Histograms use the width of the page, and their text has about the size of other notes.
+func TestBrowserHistograms(t *testing.T) {
+	b := startBrowser(t)
+	file := filepath.Join(t.TempDir(), "decode.html")
+	writePage(t, pages["decode"](t), file)
+	for width, most := range map[int]float64{1280: 13, 1920: 13} {
+		b.open(file, width, "light")
+		var got struct {
+			Size   float64
+			Labels []string
+			Tops   int // distinct positions of the plots, which are in rows
+			Rows   int
+		}
+		b.eval(`(() => {
+  document.querySelectorAll('details').forEach(d => d.open = true)
+  const texts = [...document.querySelectorAll('.hist text.mid')]
+  const tops = new Set([...document.querySelectorAll('.hist svg')].map(s => Math.round(s.getBoundingClientRect().top)))
+  const columns = getComputedStyle(document.querySelector('.grid')).gridTemplateColumns.split(' ').length
+  return {size: 12 * texts[0].getScreenCTM().a, labels: [...new Set(texts.map(t => t.textContent))], tops: tops.size, rows: Math.ceil(10 / columns)}
+})()`, &got)
+		if got.Tops != got.Rows {
+			t.Errorf("%d px: got plots at %d heights, want %d rows", width, got.Tops, got.Rows)
+		}
+		if got.Size > most || !slices.Contains(got.Labels, "0 %") {
+			t.Errorf("%d px: got %+v, want text of at most %.0f px, and 0 %%", width, got, most)
+		}
+	}
+}
+
 // BenchmarkFirstPaint opens a page of five runs with 100 workloads each.
 func BenchmarkFirstPaint(b *testing.B) {
 	page := startBrowser(b)

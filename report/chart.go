@@ -48,6 +48,7 @@ type mark struct {
 	X, Y     float64
 	Title    string
 	Workload string
+	Small    bool // about half as large
 	Interval bool // draw an error bar from Lo to Hi
 	Lo, Hi   float64
 }
@@ -360,7 +361,11 @@ func (c *chart) draw(axis string, all []series, label func(float64) string, unit
 	values := scaleTicks(lo, hi)
 	lo, hi = values[0], values[len(values)-1]
 
-	const inset = 40.0 // distance of the outermost points from the edges
+	crowd := crowded(axis, all)
+	inset, part := 40.0, 0.6 // distance of the outermost points from the edges; share of the axis for groups of points
+	if crowd {
+		inset, part = 50, 0.8
+	}
 	c.H, c.Top, c.Bottom = 360, 26, 318
 	y := func(v float64) float64 {
 		if !(v > 0) {
@@ -369,7 +374,7 @@ func (c *chart) draw(axis string, all []series, label func(float64) string, unit
 		share := math.Log(v/lo) / math.Log(hi/lo)
 		return c.Bottom - math.Max(-0.02, math.Min(1.02, share))*(c.Bottom-c.Top)
 	}
-	const inner = plotWidth - 2*inset
+	inner := plotWidth - 2*inset
 	x := func(v, i int) float64 {
 		switch {
 		case axis == "" && most < 2, axis != "" && len(at) < 2:
@@ -389,7 +394,7 @@ func (c *chart) draw(axis string, all []series, label func(float64) string, unit
 	}
 	room := 2*inset - 20 // for workloads of one value, next to each other
 	for i := 1; i < len(at); i++ {
-		room = min(room, 0.6*(x(at[i], 0)-x(at[i-1], 0)))
+		room = min(room, part*(x(at[i], 0)-x(at[i-1], 0)))
 	}
 	if axis != "" {
 		for _, v := range at {
@@ -420,7 +425,7 @@ func (c *chart) draw(axis string, all []series, label func(float64) string, unit
 				seen[v]++
 			}
 			c.Marks = append(c.Marks, mark{Class: s.classes(), Path: s.shape, X: px, Y: y(pt.value), Title: pt.title,
-				Workload: pt.workload,
+				Workload: pt.workload, Small: crowd,
 				Interval: pt.lo > 0 && pt.hi > pt.lo, Lo: y(pt.lo), Hi: y(pt.hi)})
 		}
 	}
@@ -435,6 +440,20 @@ func (c *chart) draw(axis string, all []series, label func(float64) string, unit
 	if unit > 0 && len(all) == 1 && len(limits) == 0 {
 		c.Legend = append(c.Legend, legend{"line unit", stroke, "as fast as the baseline"})
 	}
+}
+
+// crowded reports whether a series has more than four points of one value of the axis.
+func crowded(axis string, all []series) bool {
+	for _, s := range all {
+		group := map[int]int{}
+		for _, p := range s.points {
+			group[p.axes[axis]]++
+			if axis != "" && s.shape != "" && group[p.axes[axis]] > 4 {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // labelTicks labels the ticks that have room in charts of three widths. style.css hides the labels that only wider

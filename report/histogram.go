@@ -136,7 +136,7 @@ func histogramOf(w *runs.Row, id string, from, to float64) *histogram {
 	h.H = h.Bottom + 20
 	h.Official, h.Interval = x(s.MedianNS), [2]float64{x(s.Interval.LoNS), x(s.Interval.HiNS)}
 	for _, v := range linearTicks(100*(from-1), 100*(to-1), 4) {
-		h.Ticks = append(h.Ticks, tick{At: x((1 + v/100) * s.MedianNS), Label: fmt.Sprintf("%+g %%", math.Round(10*v)/10)})
+		h.Ticks = append(h.Ticks, tick{At: x((1 + v/100) * s.MedianNS), Label: signed(math.Round(10*v)/10) + " %"})
 	}
 	var notes []string
 	if below > 0 {
@@ -147,6 +147,14 @@ func histogramOf(w *runs.Row, id string, from, to float64) *histogram {
 	}
 	h.Note = strings.Join(notes, ", ")
 	return h
+}
+
+// signed formats v with a sign, and 0 without one.
+func signed(v float64) string {
+	if v == 0 {
+		return "0"
+	}
+	return fmt.Sprintf("%+g", v)
 }
 
 // Band returns the width of the interval's band.
