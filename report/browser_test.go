@@ -728,6 +728,37 @@ func TestBrowserHistograms(t *testing.T) {
 	}
 }
 
+// The footer defines the columns of the page's tables, each once, on evenly spaced lines.
+func TestBrowserDefinitions(t *testing.T) {
+	b := startBrowser(t)
+	for name, want := range map[string]string{
+		"two":      "[Verdict Max abs, max rel Median, latency ± Copy GB/s Warm L2 Faster, slower Same, unclear]",
+		"emulated": "[Verdict Max abs, max rel Matched]",
+		"decode":   "[Verdict Max abs, max rel Median, latency ± Copy GB/s Warm L2 Speed-up, contest score]",
+		"hundred":  "[Verdict Max abs, max rel Median, latency ± Copy GB/s Peak Warm L2 Speed-up, contest score]",
+	} {
+		file := filepath.Join(t.TempDir(), name+".html")
+		writePage(t, pages[name](t), file)
+		b.open(file, 1280, "light")
+		var got struct {
+			Terms []string
+			Lower []string // definitions that start with a lower-case letter
+			Off   float64  // largest distance of a definition's first line from its term's
+		}
+		b.eval(`(() => {
+  const dts = [...document.querySelectorAll('.defs dt')], top = e => { const r = document.createRange(); r.selectNodeContents(e); return r.getClientRects()[0].top }
+  return {terms: dts.map(d => d.textContent), lower: dts.map(d => d.nextElementSibling.textContent).filter(d => /^[a-z]/.test(d)),
+    off: Math.max(...dts.map(d => Math.abs(top(d) - top(d.nextElementSibling))))}
+})()`, &got)
+		if fmt.Sprint(got.Terms) != want {
+			t.Errorf("%s: got %v, want %s", name, got.Terms, want)
+		}
+		if len(got.Lower) > 0 || got.Off > 1 {
+			t.Errorf("%s: got %q in lower case, and terms %.1f px off", name, got.Lower, got.Off)
+		}
+	}
+}
+
 // BenchmarkFirstPaint opens a page of five runs with 100 workloads each.
 func BenchmarkFirstPaint(b *testing.B) {
 	page := startBrowser(b)

@@ -93,9 +93,11 @@ func (r *Report) HTML(w io.Writer) error {
 		Charts      []*chart // over all runs
 		Sections    []section
 		Differences []difference
-		Timed       bool // a run has latencies
-		Brief       bool // sections omit details that the page of a single run shows
-	}{Title: r.Runs[0].Name(), Report: r}
+		Timed       bool            // a run has latencies
+		Columns     map[string]bool // headings of the tables of workloads
+		Latencies   []string        // definitions of the runs' latencies
+		Brief       bool            // sections omit details that the page of a single run shows
+	}{Title: r.Runs[0].Name(), Report: r, Columns: map[string]bool{}}
 	if len(r.Runs) > 1 {
 		all := 0
 		for _, run := range r.Runs {
@@ -132,8 +134,12 @@ func (r *Report) HTML(w io.Writer) error {
 			}
 		}
 		view.Timed = view.Timed || run.Timed
+		for _, c := range s.Tables[0].Head {
+			view.Columns[c.Text] = true
+		}
 		view.Sections = append(view.Sections, s)
 	}
+	view.Latencies = latencyTexts(view.Sections)
 	for i, c := range r.Comparisons {
 		view.Differences = append(view.Differences, c.section(i+1, r.name(c.B)+" against "+r.name(c.A), view.Brief))
 	}
@@ -147,6 +153,25 @@ func (r *Report) HTML(w io.Writer) error {
 		view.Sections[0].Link, view.Sections[1].Link = "A: "+links[0], "B: "+links[1]
 	}
 	return page.Execute(w, view)
+}
+
+// latencyTexts returns the definition of the latencies if all sections share it, else one for each section.
+func latencyTexts(sections []section) (list []string) {
+	for _, s := range sections {
+		if text := s.Run.Latency(); text != "" {
+			list = append(list, "The "+text)
+		}
+	}
+	if len(slices.Compact(slices.Clone(list))) < 2 {
+		return slices.Compact(list)
+	}
+	list = nil
+	for _, s := range sections {
+		if text := s.Run.Latency(); text != "" {
+			list = append(list, "For "+s.Heading+", the "+text)
+		}
+	}
+	return list
 }
 
 // links returns a short, distinct name of each run: its solution, content hash or id.
@@ -276,9 +301,6 @@ func (s section) Empty() string {
 
 // Count returns the number of workloads with a histogram, as text.
 func (s section) Count() string { return plain.Count(len(s.Hist), "workload") }
-
-// Latency describes the section's latencies, or returns "" if nothing was timed.
-func (s section) Latency() string { return s.Run.Latency() }
 
 // failure describes a workload that did not pass.
 func (r *Subject) failure(w *runs.Row) failure {
