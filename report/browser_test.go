@@ -662,6 +662,45 @@ func TestBrowserAxe(t *testing.T) {
 	}
 }
 
+// The first column of the kernels is as wide as the names, and covers no other column.
+func TestBrowserKernels(t *testing.T) {
+	b := startBrowser(t)
+	for name, most := range map[string]float64{"two": 160, "decode": 240, "hundred": 240} {
+		file := filepath.Join(t.TempDir(), name+".html")
+		writePage(t, pages[name](t), file)
+		b.open(file, 400, "light")
+		var got struct {
+			Width  float64
+			Mixed  bool // some cells of the first column stay when the table is scrolled
+			Sticky int
+		}
+		b.eval(`(() => {
+  const first = [...document.querySelectorAll('#r1-kernels tr')].map(r => r.cells[0]), sticky = first.filter(c => getComputedStyle(c).position == 'sticky').length
+  return {width: first[0].getBoundingClientRect().width, mixed: sticky > 0 && sticky < first.length, sticky}
+})()`, &got)
+		if got.Width > most || got.Mixed {
+			t.Errorf("%s: got %+v, want at most %.0f px and one kind of cells", name, got, most)
+		}
+		wide := 1280
+		if name == "hundred" {
+			wide = 1920 // its kernels have workloads of several axes
+		}
+		b.open(file, wide, "light")
+		var beyond int
+		b.eval(`(() => { const s = document.getElementById('r1-kernels').parentElement; return s.scrollWidth - s.clientWidth })()`,
+			&beyond)
+		var insets []string // the left padding of the cells of the last column
+		b.eval(`[...new Set([...document.querySelectorAll('#r1-kernels tr > :last-child')].map(c => getComputedStyle(c).paddingLeft))]`,
+			&insets)
+		if len(insets) != 1 {
+			t.Errorf("%s: got a last column that starts at %v, want one edge", name, insets)
+		}
+		if beyond > 0 {
+			t.Errorf("%s: got a table of kernels %d px wider than a screen of %d px", name, beyond, wide)
+		}
+	}
+}
+
 // Marks of workloads with the same value of the axis overlap by less than half.
 func TestBrowserCrowd(t *testing.T) {
 	b := startBrowser(t)

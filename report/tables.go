@@ -33,7 +33,7 @@ type column struct {
 type cell struct {
 	Text  string
 	Title string // the value with all its digits
-	Class string // "good", "bad", "doubt", "code" or ""
+	Class string // "good", "bad", "doubt", "code", "code long", "names" or ""
 	Right bool
 
 	Workload string // the row's workload
@@ -518,7 +518,7 @@ func (r *Subject) kernels(id string) table {
 		event.Activity
 		at, of int
 	}
-	users := map[launch]map[string]bool{}
+	users := map[launch][]string{} // axes of the workloads, in the order of the run
 	counts := map[launch]int{}
 	times := map[launch][]float64{}
 	var order []launch
@@ -532,15 +532,16 @@ func (r *Subject) kernels(id string) table {
 			l := launch{k, i + 1, len(w.Samples.Kernels)}
 			times[l] = append(times[l], ns)
 			if users[l] == nil {
-				users[l] = map[string]bool{}
 				order = append(order, l)
 			}
-			users[l][axesText(w.Axes)] = true
+			if axes := axesText(w.Axes); !slices.Contains(users[l], axes) {
+				users[l] = append(users[l], axes)
+			}
 			counts[l]++
 		}
 	}
 	for _, l := range order {
-		of := slices.Sorted(maps.Keys(users[l]))
+		of := users[l]
 		text := fmt.Sprintf("%d: ", counts[l]) + strings.Join(of[:min(3, len(of))], "; ")
 		if len(of) > 3 {
 			text += "; ..."
@@ -553,7 +554,11 @@ func (r *Subject) kernels(id string) table {
 		} else {
 			row = append(row, make([]cell, 6)...)
 		}
-		t.add(append(row, between(slices.Min(times[l])/1e3, slices.Max(times[l])/1e3, 2, ""), cell{Text: text})...)
+		who := cell{Text: text}
+		if len(text) > 30 {
+			who.Class = "names"
+		}
+		t.add(append(row, between(slices.Min(times[l])/1e3, slices.Max(times[l])/1e3, 2, ""), who)...)
 	}
 	t.drop("Time, µs")
 	return t
@@ -582,7 +587,11 @@ func kernelCell(a event.Activity) cell {
 			break
 		}
 	}
-	return cell{Text: plain.Cut(strings.TrimPrefix(short, "void "), 160), Title: name, Class: "code long"}
+	c := cell{Text: plain.Cut(strings.TrimPrefix(short, "void "), 160), Title: name, Class: "code"}
+	if len(c.Text) > 30 {
+		c.Class = "code long"
+	}
+	return c
 }
 
 func sizeCell(s [3]int) cell { return cell{Text: fmt.Sprintf("%d × %d × %d", s[0], s[1], s[2])} }
