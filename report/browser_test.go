@@ -662,6 +662,40 @@ func TestBrowserAxe(t *testing.T) {
 	}
 }
 
+// The headings of a long table stay in view.
+func TestBrowserTall(t *testing.T) {
+	b := startBrowser(t)
+	file := filepath.Join(t.TempDir(), "hundred.html")
+	writePage(t, pages["hundred"](t), file)
+	for _, width := range []int{400, 1280} {
+		b.open(file, width, "light")
+		var got struct {
+			Head, Row string // what is at the top left of the table, and in its middle
+			Height    float64
+		}
+		b.eval(`(() => {
+  const table = document.getElementById('r1-workloads'), scroll = table.parentElement
+  document.documentElement.style.scrollBehavior = 'auto'
+  scroll.scrollIntoView()
+  scroll.scrollTop = 1000
+  scroll.scrollLeft = 200
+  const box = scroll.getBoundingClientRect(), at = (x, y) => document.elementFromPoint(box.left + x, box.top + y).closest('th, td').textContent
+  return {head: at(5, 15), row: at(5, 300), height: box.height}
+})()`, &got)
+		if got.Head != "Workload" || !strings.HasPrefix(got.Row, "000000") || got.Height > 800 {
+			t.Errorf("%d px: got %+v, want a heading above workloads", width, got)
+		}
+	}
+	file = filepath.Join(t.TempDir(), "decode.html")
+	writePage(t, pages["decode"](t), file)
+	b.open(file, 1280, "light")
+	var hidden int
+	b.eval(`[...document.querySelectorAll('.scroll')].filter(s => s.scrollHeight > s.clientHeight + 1).length`, &hidden)
+	if hidden > 0 {
+		t.Errorf("got %d short tables that scroll vertically", hidden)
+	}
+}
+
 // The first column of the kernels is as wide as the names, and covers no other column.
 func TestBrowserKernels(t *testing.T) {
 	b := startBrowser(t)

@@ -29,7 +29,7 @@ const tables = () => {
     input.type = 'search'
     input.dataset.of = table.id
     count.setAttribute('role', 'status')
-    label.append('Rows with ', input, ' ', count)
+    label.append('Show rows with ', input, ' ', count)
     table.closest('.scroll').before(label)
     input.addEventListener('input', () => {
       const words = input.value.toLowerCase().split(/\s+/).filter(Boolean)

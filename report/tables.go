@@ -24,6 +24,9 @@ type table struct {
 	Rows        [][]cell // the first cell of a row names it
 }
 
+// Tall reports whether the table scrolls below its headings.
+func (t table) Tall() bool { return len(t.Rows) > 30 }
+
 type column struct {
 	Text  string
 	Title string // explains the column
