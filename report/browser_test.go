@@ -387,7 +387,7 @@ func TestBrowserErrors(t *testing.T) {
 	var got [][]string // cells of the first rows within the screen
 	b.eval(`[...document.querySelectorAll('#r1-workloads tr')].slice(0, 2).map(r => [...r.cells].filter(c => c.getBoundingClientRect().right <= innerWidth).map(c => c.textContent))`,
 		&got)
-	if want := "[[Workload Verdict Max abs Max rel] [00000000 PASSED 1.50e-07 3.00e-04]]"; fmt.Sprint(got) != want {
+	if want := "[[Workload Verdict Max abs Max rel num_seqs] [00000000 PASSED 1.50e-07 3.00e-04 1]]"; fmt.Sprint(got) != want {
 		t.Errorf("got %v, want %s", got, want)
 	}
 	var text string
@@ -658,6 +658,66 @@ func TestBrowserAxe(t *testing.T) {
 			if found.Passes < 15 {
 				t.Errorf("%s: %d rules had something to look at, want 15 or more", name, found.Passes)
 			}
+		}
+	}
+}
+
+// A phone shows the main figures of a table without scrolling, and its verdicts on as many lines as they need.
+func TestBrowserFirstColumns(t *testing.T) {
+	b := startBrowser(t)
+	for _, test := range []struct {
+		page, table string
+		want        string // headings of the columns within the screen
+	}{
+		{"decode", "r1-workloads", "[Workload Verdict Median ± batch_size]"},
+		{"hundred", "r1-workloads", "[Workload Verdict Median ±]"},
+		{"two", "d1-workloads", "[Workload Verdict on B B/A batch_size]"},
+		{"two", "overview", "[Run Solution Passed Mean latency]"},
+		{"two", "configurations", "[Fact 20261121-113455-189e32 20261121-113501-145b98]"},
+	} {
+		file := filepath.Join(t.TempDir(), test.page+".html")
+		writePage(t, pages[test.page](t), file)
+		b.open(file, 400, "light")
+		var got []string
+		b.eval(fmt.Sprintf(`(() => { const table = document.getElementById('%s'), right = table.parentElement.getBoundingClientRect().right
+  return [...table.tHead.rows[0].cells].filter(c => c.getBoundingClientRect().right <= right + 0.5).map(c => c.textContent) })()`,
+			test.table), &got)
+		if fmt.Sprint(got) != test.want {
+			t.Errorf("%s of %s: got %v, want %s", test.table, test.page, got, test.want)
+		}
+	}
+}
+
+// The key figures of a run are in columns on a phone.
+func TestBrowserKey(t *testing.T) {
+	b := startBrowser(t)
+	for _, name := range []string{"decode", "emulated", "hundred", "two"} {
+		file := filepath.Join(t.TempDir(), name+".html")
+		writePage(t, pages[name](t), file)
+		b.open(file, 400, "light")
+		var lefts []float64
+		b.eval(`[...new Set([...document.querySelectorAll('.key dd')].map(d => d.getBoundingClientRect().left))]`, &lefts)
+		if len(lefts) != 2 {
+			t.Errorf("%s: got key figures from %v px, want two columns", name, lefts)
+		}
+	}
+}
+
+// The lines below a heading break between facts. The device and the time of a run stay in one piece.
+func TestBrowserLines(t *testing.T) {
+	b := startBrowser(t)
+	for _, name := range []string{"emulated", "decode"} {
+		file := filepath.Join(t.TempDir(), name+".html")
+		writePage(t, pages[name](t), file)
+		b.open(file, 400, "light")
+		var broken []string
+		b.eval(`[...document.querySelectorAll('.lines > span:not(.dot)')].filter(s => {
+  const r = document.createRange()
+  r.selectNodeContents(s)
+  return new Set([...r.getClientRects()].map(r => r.top)).size > 1
+}).map(s => s.textContent)`, &broken)
+		if len(broken) > 0 {
+			t.Errorf("%s: got %q on several lines", name, broken)
 		}
 	}
 }

@@ -31,7 +31,11 @@ var (
 		// share formats a position in a plot.
 		"share": func(x float64) string { return fmt.Sprintf("%.2f%%", 100*x/plotWidth) },
 		// key identifies the rows and marks of one workload.
-		"key":   func(workload string) string { return fmt.Sprintf("%.4x", sha256.Sum256([]byte(workload))) },
+		"key": func(workload string) string { return fmt.Sprintf("%.4x", sha256.Sum256([]byte(workload))) },
+		// breakable allows line breaks after the underscores of a verdict.
+		"breakable": func(verdict string) template.HTML {
+			return template.HTML(strings.ReplaceAll(template.HTMLEscapeString(verdict), "_", "_<wbr>"))
+		},
 		"style": func() template.CSS { return template.CSS(styleText) },
 		// The page's content security policy allows only this script, by its hash.
 		"script": func() template.JS { return template.JS(scriptText) },
@@ -211,7 +215,7 @@ func (r *Subject) section(n int, brief bool) section {
 	f := r.Run.Run
 	s := section{ID: id, Run: r, Summary: r.Summary(), Facts: r.facts(id + "facts")}
 	s.Lines = append(s.Lines, clean(f.Definition, 120), r.where(),
-		"run "+clean(r.ID, 60)+", "+f.Started.UTC().Format("2006-01-02 15:04 UTC"))
+		"run "+clean(r.ID, 60), f.Started.UTC().Format("2006-01-02 15:04 UTC"))
 	s.Figures = append(s.Figures, figure{"passed", r.PassedText(""), ""})
 	if d := r.Done; d != nil && d.Score != nil && f.Baseline != nil {
 		s.Figures = append(s.Figures, figure{f.Baseline.Score() + " over " + clean(f.Baseline.Name, 40),
@@ -239,6 +243,10 @@ func (r *Subject) section(n int, brief bool) section {
 	if r.Emulated {
 		workloads.front("Max rel")
 		workloads.front("Max abs")
+	}
+	if r.Timed {
+		workloads.front("±")
+		workloads.front("Median")
 	}
 	workloads.front("Verdict")
 	if brief {
@@ -334,6 +342,7 @@ func (c *Comparison) section(n int, heading string, brief bool) difference {
 		d.Charts = append(d.Charts, pic)
 	}
 	t := c.table(id + "workloads")
+	t.front("B/A")
 	t.front("Verdict on B")
 	if brief {
 		t.brief()

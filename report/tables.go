@@ -613,12 +613,11 @@ func (r *Subject) facts(id string) table {
 // overview has one row for each run.
 func (r *Report) overview() table {
 	t := table{ID: "overview", Caption: "Solutions and devices", Head: []column{{Text: "Run"}, {Text: "Solution"},
-		{Text: "Device"},
 		{Text: "Passed", Right: true},
 		{Text: "Mean latency", Title: "mean over the passed workloads; empty for several places", Right: true},
 		{Text: "Baseline"},
 		{Text: "Mean speed-up", Title: "over the baseline; the contest's score if that is the reference", Right: true},
-		{Text: "Findings", Right: true}}}
+		{Text: "Findings", Right: true}, {Text: "Device"}}}
 	for _, run := range r.Runs {
 		baseline, score := cell{}, cell{}
 		if b := run.Run.Run.Baseline; b != nil {
@@ -627,9 +626,8 @@ func (r *Report) overview() table {
 		if d := run.Done; d != nil && d.Score != nil {
 			score = cell{Text: fmt.Sprintf("%.3f", *d.Score), Title: exact(*d.Score)}
 		}
-		t.add(cell{Text: clean(run.ID, 60), Class: "code"}, cell{Text: run.Name()}, cell{Text: run.where()},
-			cell{Text: run.PassedText("")},
-			nanos(run.Mean()), baseline, score, cell{Text: fmt.Sprint(run.Totals().Findings)})
+		t.add(cell{Text: clean(run.ID, 60), Class: "code"}, cell{Text: run.Name()}, cell{Text: run.PassedText("")},
+			nanos(run.Mean()), baseline, score, cell{Text: fmt.Sprint(run.Totals().Findings)}, cell{Text: run.where()})
 	}
 	t.drop("Mean latency", "Baseline", "Mean speed-up")
 	return t
