@@ -16,6 +16,7 @@ import (
 	"fisub/bench/pyworker"
 	"fisub/bench/runs"
 	"fisub/device/nvcc"
+	"fisub/internal/hint"
 	"fisub/internal/plain"
 	"fisub/internal/sandbox"
 	"fisub/remote/bundle"
@@ -57,7 +58,11 @@ func (x *examination) toolchain(ctx context.Context) []Probe {
 	if t, err := nvcc.Find(x.Cache); err != nil {
 		lines[0] = failed("nvcc", err, "")
 		missing, ok := errors.AsType[*nvcc.MissingError](err)
-		lines[0].fetchable = ok && !missing.NoCXX() && nvcc.CanInstall(ctx) == nil
+		noPip := nvcc.CanInstall(ctx)
+		lines[0].fetchable = ok && !missing.NoCXX() && noPip == nil
+		if ok && noPip != nil {
+			lines[0].Hint += "; to download it, " + hint.Of(noPip)
+		}
 	} else {
 		lines[0] = ok("nvcc", "%s, for CUDA %s (%s), tvm-ffi %s", t.Version, t.CUDAVersion, t.NVCC, t.TVMFFIVersion)
 	}

@@ -52,7 +52,7 @@ func (c *checker) build(ctx context.Context) error {
 		var missing *nvcc.MissingError
 		switch {
 		case errors.As(err, &missing) && !c.MustCompile:
-			hint := "fisub toolchain install fetches what is missing"
+			hint := missing.Advice()
 			if torch {
 				hint = "install torch, or set FISUB_PYTHON to a Python with torch; " + hint
 			}

@@ -216,7 +216,7 @@ func (e *UnknownError) Error() string {
 
 // Advice returns the hint of the error.
 func (e *UnknownError) Advice() string {
-	return "a run id, its beginning, last or last~1; fisub runs ls lists them"
+	return "a run id, its beginning, last or last~1; fisub runs ls lists them; -C DIR is for a project in another folder"
 }
 
 // Find returns the id of the run below root that begins with prefix. "last" is the newest run, "last~1" the one

@@ -45,8 +45,11 @@ func (e *MissingError) Error() string { return "toolchain: missing " + strings.J
 
 // Advice returns the hint of the error.
 func (e *MissingError) Advice() string {
-	if e.NoCXX() && len(e.Missing) == 1 {
+	switch {
+	case e.NoCXX() && len(e.Missing) == 1:
 		return "apt-get install g++, or set CXX to a C++ compiler"
+	case e.NoCXX():
+		return "apt-get install g++ python3-pip; then a run, or fisub toolchain install, downloads the rest"
 	}
 	return "fisub toolchain install fetches what is missing"
 }

@@ -618,3 +618,18 @@ func TestBuildKey(t *testing.T) {
 		}
 	}
 }
+
+// The hint names everything that is not fetched, also if nvcc is missing too.
+func TestMissingAdvice(t *testing.T) {
+	for _, tc := range []struct {
+		missing []string
+		want    string
+	}{
+		{[]string{"nvcc"}, "fisub toolchain install fetches"}, {[]string{noCXX}, "apt-get install g++, or set CXX"},
+		{[]string{"nvcc", noCXX + " (c++)"}, "apt-get install g++ python3-pip; then"},
+	} {
+		if got := (&MissingError{tc.missing}).Advice(); !strings.HasPrefix(got, tc.want) {
+			t.Errorf("%q: got %q, want %q", tc.missing, got, tc.want)
+		}
+	}
+}
