@@ -112,6 +112,9 @@ func (a *app) compare(ctx context.Context, o compareOptions) error {
 		return usage.Errorf("--fail-on slower", "--fail-on: unknown verdict %q", o.failOn)
 	}
 	if profiles := a.profiles(o.args); len(profiles) == 2 {
+		if a.final != nil {
+			return usage.Errorf("use --json", "compare: two profiles do not support --json=final")
+		}
 		if a.json {
 			return a.writeJSON(profiles)
 		}

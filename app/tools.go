@@ -103,8 +103,10 @@ func (a *app) newTool(ctx context.Context, s *project.Submission, o toolOptions)
 
 // show prints a record of a tool. Its texts may come from another host.
 func (a *app) show(l tools.Record) error {
-	if a.final != nil && l.Kernels != nil {
-		a.final.Profile(a.Root(), l)
+	if a.final != nil {
+		if l.Kernels != nil {
+			a.final.Profile(a.Root(), l)
+		}
 		return nil
 	}
 	if a.json {
@@ -145,9 +147,6 @@ func (v *verdictList) add(l tools.Record) error {
 		v.found = append(v.found, names...)
 	} else if !v.a.json && !v.a.term.Verbose {
 		v.clean = append(v.clean, names...)
-		return nil
-	}
-	if v.a.final != nil {
 		return nil
 	}
 	return v.a.show(l)
