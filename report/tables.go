@@ -254,14 +254,10 @@ func (r *Subject) groups(id string) table {
 			column{Text: "Copy", Title: "mean share of the bandwidth of the roofline copy, a plain copy of as many bytes",
 				Right: true})
 	}
-	members := map[string][]runs.Row{}
 	if r.Emulated {
 		t.Note = "Largest errors of the workloads."
 		t.Head = append(t.Head, column{Text: "Max abs", Title: "largest absolute error", Right: true},
 			column{Text: "Max rel", Title: "largest relative error", Right: true})
-		for _, w := range r.Workloads {
-			members[fmt.Sprint(w.Axes)] = append(members[fmt.Sprint(w.Axes)], w)
-		}
 	}
 	for _, g := range groups {
 		passed := cell{Text: fmt.Sprintf("%d of %d", g.Passed, g.Workloads), Class: "good"}
@@ -283,7 +279,7 @@ func (r *Subject) groups(id string) table {
 			cells = append(cells, nanos(g.Mean), spread, speedup, share)
 		}
 		if r.Emulated {
-			abs, rel := largest(members[fmt.Sprint(g.Axes)])
+			abs, rel := largest(g.Rows)
 			cells = append(cells, errorCell(abs), errorCell(rel))
 		}
 		t.add(cells...)

@@ -3,7 +3,6 @@ package compare
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"math"
 	"slices"
 
@@ -72,28 +71,18 @@ func NewSweep(all []*runs.Run, threshold float64) (*Sweep, error) {
 	if s.All, err = s.rank(rows, all[0].Rows); err != nil {
 		return nil, err
 	}
-	for _, rowsOf := range byAxes(all[0].Rows) {
-		g, err := s.rank(rows, rowsOf)
+	for _, group := range runs.Groups(all[0].Rows) {
+		g, err := s.rank(rows, group.Rows)
 		if err != nil {
 			return nil, err
 		}
-		g.Axes = rowsOf[0].Axes
+		g.Axes = group.Axes
 		s.Groups = append(s.Groups, g)
 		if len(g.Ranks) > 0 {
 			s.Variants[g.Ranks[0].Variant].Fastest++
 		}
 	}
 	return s, nil
-}
-
-// byAxes splits rows into groups with equal axes, in ascending order of the axes.
-func byAxes(rows []runs.Row) (groups [][]runs.Row) {
-	for _, g := range runs.Groups(rows) {
-		groups = append(groups, slices.DeleteFunc(slices.Clone(rows), func(r runs.Row) bool {
-			return !maps.Equal(r.Axes, g.Axes)
-		}))
-	}
-	return groups
 }
 
 // rank ranks the variants on the workloads of group. rows has the rows of each variant by uuid.

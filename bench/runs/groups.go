@@ -12,6 +12,7 @@ import (
 // are nanoseconds, and missing figures are 0 or nil.
 type Group struct {
 	Axes            map[string]int
+	Rows            []Row
 	Workloads       int
 	Passed, Timed   int
 	Mean, Low, High float64  // official latency
@@ -33,7 +34,7 @@ func Groups(rows []Row) (list []Group) {
 }
 
 func groupOf(rows []Row) Group {
-	g := Group{Axes: rows[0].Axes, Workloads: len(rows), Passed: (&Summary{Rows: rows}).Totals().Passed}
+	g := Group{Axes: rows[0].Axes, Rows: rows, Workloads: len(rows), Passed: (&Summary{Rows: rows}).Totals().Passed}
 	var latencies, speedups, shares []float64
 	for _, row := range rows {
 		if !row.Passed() {
