@@ -227,11 +227,14 @@ func (a *app) watch(ctx context.Context, o localOptions) error {
 		}
 		err := a.local(run, o, show)
 		if run.Err() != nil {
+			if ctx.Err() == nil {
+				a.term.Note("changed    the run was stopped and starts again")
+			}
 			return
 		}
 		a.exit(err)
 		a.term.Note("watching   %s; Ctrl-C ends", plain.Relative(roots[len(roots)-1]))
-		if turn != nil && turn.Ended() {
+		if turn != nil && turn.Ended {
 			last, a.term.Quiet = turn, true
 		}
 	})

@@ -164,15 +164,15 @@ func (b *Bar) Finish() {
 
 // Run returns a sink that shows a run on Out: one table row per verdict, then the totals.
 func (t *Terminal) Run() event.Sink {
-	v := &runView{t: t, places: map[string]bool{}, warned: map[string]bool{}}
-	return v.event
+	show, _ := t.Turn(nil)
+	return show
 }
 
 // A Turn is the result of one of several runs of a submission that changes in between.
 type Turn struct {
 	shown   map[string]string  // status and reason by workload
 	latency map[string]float64 // official, in ms, of passed workloads
-	ended   bool
+	Ended   bool               // all workloads of the run had their turn
 }
 
 // Turn returns a sink that shows a run, and its result. After a previous turn it shows only workloads with another
@@ -183,14 +183,8 @@ func (t *Terminal) Turn(last *Turn) (event.Sink, *Turn) {
 	return v.event, turn
 }
 
-// Ended reports whether all workloads of the run had their turn.
-func (t *Turn) Ended() bool { return t.ended }
-
 // repeats records what is shown for a workload, and reports whether the last turn showed the same.
 func (v *runView) repeats(uuid, shown string) bool {
-	if v.turn == nil {
-		return false
-	}
 	v.turn.shown[uuid] += shown
 	return v.last != nil && strings.HasPrefix(v.last.shown[uuid], v.turn.shown[uuid])
 }
@@ -269,8 +263,8 @@ type runView struct {
 	warned  map[string]bool // warnings already shown
 	said    string          // detail and log below the previous row
 	told    event.Told
-	turn    *Turn // result of this run, and of the one before; nil unless it is one of several turns
-	last    *Turn
+	turn    *Turn // result of this run
+	last    *Turn // of the run before; nil for the first
 }
 
 func (v *runView) event(e event.Event) error {
@@ -301,8 +295,8 @@ func (v *runView) event(e event.Event) error {
 			v.emptyNS = e.Samples.EmptyNS
 		}
 	case e.Evaluated != nil:
-		if v.turn != nil && e.Evaluated.Latency() != nil {
-			v.turn.latency[e.Workload] = *e.Evaluated.Latency()
+		if ms := e.Evaluated.Latency(); ms != nil {
+			v.turn.latency[e.Workload] = *ms
 		}
 		if v.repeats(e.Workload, string(e.Evaluated.Status())+e.Evaluated.Detail) {
 			return nil
@@ -336,9 +330,7 @@ func (v *runView) event(e event.Event) error {
 		t.Warn(e.Message.Text, e.Message.Hint)
 	case e.Done != nil:
 		v.bar.Finish()
-		if v.turn != nil {
-			v.turn.ended = true
-		}
+		v.turn.Ended = true
 		if v.last == nil {
 			v.done(e.Done)
 		} else {
