@@ -116,22 +116,16 @@ func wrapHelp(text string, width int) string {
 		full = len(line) >= fullLine && !columnGap.MatchString(plain)
 	}
 	for i, line := range joined {
-		indent := indentOf(line)
-		gaps := columnGap.FindAllStringIndex(line, -1)
-		switch {
-		case len(gaps) == 0 || utf8.RuneCountInString(line) <= width:
-		case gaps[len(gaps)-1][1] <= width/2:
-			indent = gaps[len(gaps)-1][1]
-		default:
-			last := gaps[len(gaps)-1]
-			indent += 4
-			line = line[:last[0]+1] + "\n" + strings.Repeat(" ", indent) + line[last[1]:]
+		head, indent := "", indentOf(line)
+		if gaps := columnGap.FindAllStringIndex(line, -1); len(gaps) > 0 && utf8.RuneCountInString(line) > width {
+			if last := gaps[len(gaps)-1]; last[1] <= width/2 {
+				indent = last[1]
+			} else {
+				indent += 4
+				head, line = ui.Wrap(line[:last[0]+1], indent, width)+"\n", strings.Repeat(" ", indent)+line[last[1]:]
+			}
 		}
-		var parts []string
-		for part := range strings.SplitSeq(line, "\n") {
-			parts = append(parts, ui.Wrap(part, indent, width))
-		}
-		joined[i] = strings.Join(parts, "\n")
+		joined[i] = head + ui.Wrap(line, indent, width)
 	}
 	return strings.Join(joined, "\n")
 }
