@@ -202,32 +202,40 @@ func (k *ProfiledKernel) value(name string) float64 {
 
 // metrics returns the metrics that decide, without the stalls. Missing ones are left out.
 func (k *ProfiledKernel) metrics() (list []metric) {
-	add := func(name string, value float64, format string, more ...any) {
-		if math.IsNaN(value) {
-			return
+	add := func(name string, value float64, format, detail string) {
+		if !math.IsNaN(value) {
+			list = append(list, metric{name, fmt.Sprintf(format, value) + detail, value})
 		}
-		text := fmt.Sprintf(format, append([]any{value}, more...)...)
-		if strings.Contains(text, "NaN") { // a missing detail
-			text = strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == 'o' })[0]
+	}
+	detail := func(format string, names ...string) string { // "" if a figure is missing
+		var values []any
+		for _, name := range names {
+			if math.IsNaN(k.value(name)) {
+				return ""
+			}
+			values = append(values, k.value(name))
 		}
-		list = append(list, metric{name, strings.TrimSpace(text), value})
+		return fmt.Sprintf(format, values...)
 	}
 	ns := k.value("duration")
-	add("duration", ns/1e3, "%.2f us")
-	add("bandwidth", (k.value("dram_read")+k.value("dram_written"))/ns, "%.0f GB/s, %.0f %% of the memory's peak",
-		k.value("dram_throughput"))
-	add("memory busy", k.value("memory_busy"), "%.0f %%")
-	add("SM busy", k.value("sm_throughput"), "%.0f %%")
-	add("tensor cores busy", k.value("tensor_busy"), "%.0f %%")
-	add("L2 hits", k.value("l2_hit_rate"), "%.0f %%")
-	limit := ""
+	add("duration", ns/1e3, "%.2f us", "")
+	add("bandwidth", (k.value("dram_read")+k.value("dram_written"))/ns, "%.0f GB/s",
+		detail(", %.0f %% of the memory's peak", "dram_throughput"))
+	add("memory busy", k.value("memory_busy"), "%.0f %%", "")
+	add("SM busy", k.value("sm_throughput"), "%.0f %%", "")
+	add("tensor cores busy", k.value("tensor_busy"), "%.0f %%", "")
+	add("L2 hits", k.value("l2_hit_rate"), "%.0f %%", "")
+	possible := detail(" of possible %.0f %%", "warps_possible")
 	if k.Limiter != "" {
-		limit = ", limited by " + k.Limiter
+		possible += ", limited by " + k.Limiter
 	}
-	add("occupancy", k.value("warps_active"), "%.0f %% of possible %.0f %%%s", k.value("warps_possible"), limit)
-	add("blocks", k.value("grid"), "%.0f of %.0f threads, %.2f waves", k.value("block"), k.value("waves"))
-	add("registers", k.value("registers"), "%.0f a thread, %.0f bytes of shared memory a block",
-		k.value("shared_static")+k.value("shared_dynamic"))
+	add("occupancy", k.value("warps_active"), "%.0f %%", possible)
+	add("blocks", k.value("grid"), "%.0f", detail(" of %.0f threads", "block")+detail(", %.2f waves", "waves"))
+	shared := ""
+	if bytes := k.value("shared_static") + k.value("shared_dynamic"); !math.IsNaN(bytes) {
+		shared = fmt.Sprintf(", %.0f bytes of shared memory a block", bytes)
+	}
+	add("registers", k.value("registers"), "%.0f a thread", shared)
 	return list
 }
 
