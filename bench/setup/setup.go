@@ -7,7 +7,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -234,7 +233,7 @@ func (u *Setup) Describe(ctx context.Context, s *project.Submission) *event.Run 
 		Host:      u.host, DPS: sol.Spec.DestinationPassingStyle, Binding: sol.Spec.Binding,
 	}
 	if s.Config != nil {
-		run.Folder, run.Sources = path.Join("solution", s.Config.Build.SourceDir), s.SourcePaths()
+		run.Folder, run.Sources = s.SourceFolder(), s.SourcePaths()
 	}
 	if b := u.Baseline; b != nil {
 		run.Baseline = &event.Baseline{Name: b.Name, Solution: b.Solution.Name, ContentHash: b.Solution.Hash()}

@@ -265,7 +265,7 @@ extern "C" int __tvm_ffi_kernel(void*, const void*, int, void*) {
 extern "C" int __tvm_ffi_other(void*, const void*, int, void*) { return 0; }
 `
 
-// A check uses the object of a run on this machine, and a run that of a check. Its kernels are the same.
+// Checks and runs on this machine share one object, whichever comes first; its kernels are those of the real arch.
 func TestBuildShared(t *testing.T) {
 	tools, root := toolchain(t)
 	ctx := context.Background()
