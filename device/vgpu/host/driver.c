@@ -43,8 +43,8 @@ CUresult cuGetErrorName(CUresult e, const char **s) { *s = cudaGetErrorName((cud
 
 CUresult cuMemAlloc(CUdeviceptr *p, size_t n) { return R(cudaMalloc((void **)p, n)); }
 CUresult cuMemFree(CUdeviceptr p) { return R(cudaFree((void *)p)); }
-CUresult cuMemAllocAsync(CUdeviceptr *p, size_t n, CUstream s) { (void)s; return cuMemAlloc(p, n); }
-CUresult cuMemFreeAsync(CUdeviceptr p, CUstream s) { (void)s; return cuMemFree(p); }
+CUresult cuMemAllocAsync(CUdeviceptr *p, size_t n, CUstream s) { return R(cudaMallocAsync((void **)p, n, s)); }
+CUresult cuMemFreeAsync(CUdeviceptr p, CUstream s) { return R(cudaFreeAsync((void *)p, s)); }
 CUresult cuMemcpyHtoD(CUdeviceptr d, const void *s, size_t n) { return R(cudaMemcpy((void *)d, s, n, cudaMemcpyDefault)); }
 CUresult cuMemcpyDtoH(void *d, CUdeviceptr s, size_t n) { return R(cudaMemcpy(d, (void *)s, n, cudaMemcpyDefault)); }
 CUresult cuMemcpyDtoD(CUdeviceptr d, CUdeviceptr s, size_t n) { return R(cudaMemcpy((void *)d, (void *)s, n, cudaMemcpyDefault)); }

@@ -582,24 +582,35 @@ cudaError_t cudaGetFuncBySymbol(cudaFunction_t *f, const void *host) { *f = (cud
 
 /* Memory */
 
+static cudaError_t obtain(void **p, size_t n, int host) {
+  *p = n && hooks.alloc ? hooks.alloc(n, host) : NULL;
+  return *p ? status() : n ? fail(cudaErrorMemoryAllocation) : cudaSuccess;
+}
 static cudaError_t allocate(void **p, size_t n, int host) {
-  *p = NULL;
-  if (n == 0) return cudaSuccess;
-  cudaError_t e = unsafe();
-  if (e) return e;
-  *p = hooks.alloc ? hooks.alloc(n, host) : NULL;
-  return *p ? status() : fail(cudaErrorMemoryAllocation);
+  cudaError_t e = n ? unsafe() : cudaSuccess;
+  return e ? e : obtain(p, n, host);
+}
+static cudaError_t release(void *p) {
+  if (p != NULL && hooks.release && !hooks.release(p)) return fail(cudaErrorInvalidValue);
+  return status();
 }
 cudaError_t cudaMalloc(void **p, size_t n) { return allocate(p, n, 0); }
 cudaError_t cudaFree(void *p) {
   cudaError_t e = unsafe();
   if (e) return e;
   all_awaited();
-  if (p != NULL && hooks.release && !hooks.release(p)) return fail(cudaErrorInvalidValue);
-  return status();
+  return release(p);
 }
-cudaError_t cudaMallocAsync(void **p, size_t n, cudaStream_t s) { (void)s; return cudaMalloc(p, n); }
-cudaError_t cudaFreeAsync(void *p, cudaStream_t s) { (void)s; return cudaFree(p); }
+cudaError_t cudaMallocAsync(void **p, size_t n, cudaStream_t s) {
+  if (captured(s)) return lacks("cudaMallocAsync into a stream that is captured");
+  cudaError_t e = legacy(s);
+  return e ? e : obtain(p, n, 0);
+}
+cudaError_t cudaFreeAsync(void *p, cudaStream_t s) {
+  if (captured(s)) return fail(cudaErrorInvalidValue); // p is not from the captured graph
+  cudaError_t e = legacy(s);
+  return e ? e : release(p);
+}
 cudaError_t cudaMallocManaged(void **p, size_t n, unsigned f) { (void)f; return allocate(p, n, 1); }
 cudaError_t cudaMallocPitch(void **p, size_t *pitch, size_t w, size_t h) { *pitch = (w + 511) / 512 * 512; return cudaMalloc(p, *pitch * h); }
 cudaError_t cudaMallocHost(void **p, size_t n) { return allocate(p, n, 1); }
@@ -616,54 +627,57 @@ static cudaError_t set(const char *function, void *d, int v, size_t n) {
   cudaError_t e = status();
   return e || n == 0 ? e : fail((cudaError_t)hooks.set(function, d, (unsigned char)v, 1, n));
 }
+// copy_rows copies h rows of w bytes on the stream st, or records that. The errors are as on an H100.
+static cudaError_t copy_rows(const char *function, void *d, size_t dp, const void *s, size_t sp, size_t w, size_t h, cudaStream_t st) {
+  if (w == 0 || h == 0) return status();
+  if (dp < w || sp < w) return fail(cudaErrorInvalidPitchValue);
+  graph *g = captured(st);
+  if (g) {
+    node *c = record(g, NODE_COPY);
+    c->to = d, c->to_pitch = dp, c->from = s, c->from_pitch = sp, c->size = w, c->rows = h, c->slices = 1;
+    return cudaSuccess;
+  }
+  cudaError_t e = legacy(st);
+  worked(st, NULL);
+  for (size_t i = 0; i < h && e == cudaSuccess; i++) e = copy(function, (char *)d + i * dp, (const char *)s + i * sp, w);
+  return e;
+}
+static cudaError_t set_rows(const char *function, void *d, size_t p, int v, size_t w, size_t h, cudaStream_t st) {
+  if (w == 0 || h == 0) return status();
+  if (p < w) return fail(cudaErrorInvalidValue);
+  graph *g = captured(st);
+  if (g) {
+    node *c = record(g, NODE_SET);
+    c->to = d, c->to_pitch = p, c->value = (unsigned char)v, c->width = 1, c->size = w, c->rows = h, c->slices = 1;
+    return cudaSuccess;
+  }
+  cudaError_t e = legacy(st);
+  worked(st, NULL);
+  for (size_t i = 0; i < h && e == cudaSuccess; i++) e = set(function, (char *)d + i * p, v, w);
+  return e;
+}
 cudaError_t cudaMemcpy(void *d, const void *s, size_t n, enum cudaMemcpyKind k) {
-  cudaError_t e = legacy(NULL);
   (void)k;
-  return e ? e : copy("cudaMemcpy", d, s, n);
+  return copy_rows("cudaMemcpy", d, n, s, n, n, 1, NULL);
 }
 cudaError_t cudaMemcpyAsync(void *d, const void *s, size_t n, enum cudaMemcpyKind k, cudaStream_t st) {
-  graph *g = captured(st);
   (void)k;
-  if (g == NULL) {
-    cudaError_t e = legacy(st);
-    worked(st, NULL);
-    return e ? e : copy("cudaMemcpyAsync", d, s, n);
-  }
-  node *c = record(g, NODE_COPY);
-  c->to = d, c->from = s, c->size = n, c->rows = c->slices = 1;
-  return cudaSuccess;
+  return copy_rows("cudaMemcpyAsync", d, n, s, n, n, 1, st);
 }
 cudaError_t cudaMemcpy2D(void *d, size_t dp, const void *s, size_t sp, size_t w, size_t h, enum cudaMemcpyKind k) {
-  cudaError_t e = cudaSuccess;
-  for (size_t i = 0; i < h && e == cudaSuccess; i++) e = copy("cudaMemcpy2D", (char *)d + i * dp, (const char *)s + i * sp, w);
   (void)k;
-  return e;
+  return copy_rows("cudaMemcpy2D", d, dp, s, sp, w, h, NULL);
 }
 cudaError_t cudaMemcpy2DAsync(void *d, size_t dp, const void *s, size_t sp, size_t w, size_t h, enum cudaMemcpyKind k, cudaStream_t st) {
-  (void)st;
-  return cudaMemcpy2D(d, dp, s, sp, w, h, k);
+  (void)k;
+  return copy_rows("cudaMemcpy2DAsync", d, dp, s, sp, w, h, st);
 }
-cudaError_t cudaMemset(void *d, int v, size_t n) {
-  cudaError_t e = legacy(NULL);
-  return e ? e : set("cudaMemset", d, v, n);
+cudaError_t cudaMemset(void *d, int v, size_t n) { return set_rows("cudaMemset", d, n, v, n, 1, NULL); }
+cudaError_t cudaMemsetAsync(void *d, int v, size_t n, cudaStream_t s) { return set_rows("cudaMemsetAsync", d, n, v, n, 1, s); }
+cudaError_t cudaMemset2D(void *d, size_t p, int v, size_t w, size_t h) { return set_rows("cudaMemset2D", d, p, v, w, h, NULL); }
+cudaError_t cudaMemset2DAsync(void *d, size_t p, int v, size_t w, size_t h, cudaStream_t s) {
+  return set_rows("cudaMemset2DAsync", d, p, v, w, h, s);
 }
-cudaError_t cudaMemsetAsync(void *d, int v, size_t n, cudaStream_t s) {
-  graph *g = captured(s);
-  if (g == NULL) {
-    cudaError_t e = legacy(s);
-    worked(s, NULL);
-    return e ? e : set("cudaMemsetAsync", d, v, n);
-  }
-  node *c = record(g, NODE_SET);
-  c->to = d, c->value = (unsigned char)v, c->width = 1, c->size = n, c->rows = c->slices = 1;
-  return cudaSuccess;
-}
-cudaError_t cudaMemset2D(void *d, size_t p, int v, size_t w, size_t h) {
-  cudaError_t e = cudaSuccess;
-  for (size_t i = 0; i < h && e == cudaSuccess; i++) e = set("cudaMemset2D", (char *)d + i * p, v, w);
-  return e;
-}
-cudaError_t cudaMemset2DAsync(void *d, size_t p, int v, size_t w, size_t h, cudaStream_t s) { (void)s; return cudaMemset2D(d, p, v, w, h); }
 cudaError_t cudaMemPrefetchAsync(const void *p, size_t n, struct cudaMemLocation l, unsigned f, cudaStream_t s) {
   (void)p, (void)n, (void)l, (void)f, (void)s;
   return cudaSuccess;
@@ -687,25 +701,31 @@ cudaError_t cudaGetSymbolSize(size_t *n, const void *host) {
   *n = v->size;
   return cudaSuccess;
 }
-cudaError_t cudaMemcpyToSymbol(const void *host, const void *s, size_t n, size_t at, enum cudaMemcpyKind k) {
+static cudaError_t to_symbol(const char *function, const void *host, const void *s, size_t n, size_t at, cudaStream_t st) {
   void *p;
   cudaError_t e = cudaGetSymbolAddress(&p, host);
+  return e ? e : copy_rows(function, (char *)p + at, n, s, n, n, 1, st);
+}
+static cudaError_t from_symbol(const char *function, void *d, const void *host, size_t n, size_t at, cudaStream_t st) {
+  void *p;
+  cudaError_t e = cudaGetSymbolAddress(&p, host);
+  return e ? e : copy_rows(function, d, n, (char *)p + at, n, n, 1, st);
+}
+cudaError_t cudaMemcpyToSymbol(const void *host, const void *s, size_t n, size_t at, enum cudaMemcpyKind k) {
   (void)k;
-  return e ? e : copy("cudaMemcpyToSymbol", (char *)p + at, s, n);
+  return to_symbol("cudaMemcpyToSymbol", host, s, n, at, NULL);
 }
 cudaError_t cudaMemcpyToSymbolAsync(const void *host, const void *s, size_t n, size_t at, enum cudaMemcpyKind k, cudaStream_t st) {
-  (void)st;
-  return cudaMemcpyToSymbol(host, s, n, at, k);
+  (void)k;
+  return to_symbol("cudaMemcpyToSymbolAsync", host, s, n, at, st);
 }
 cudaError_t cudaMemcpyFromSymbol(void *d, const void *host, size_t n, size_t at, enum cudaMemcpyKind k) {
-  void *p;
-  cudaError_t e = cudaGetSymbolAddress(&p, host);
   (void)k;
-  return e ? e : copy("cudaMemcpyFromSymbol", d, (char *)p + at, n);
+  return from_symbol("cudaMemcpyFromSymbol", d, host, n, at, NULL);
 }
 cudaError_t cudaMemcpyFromSymbolAsync(void *d, const void *host, size_t n, size_t at, enum cudaMemcpyKind k, cudaStream_t st) {
-  (void)st;
-  return cudaMemcpyFromSymbol(d, host, n, at, k);
+  (void)k;
+  return from_symbol("cudaMemcpyFromSymbolAsync", d, host, n, at, st);
 }
 cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *a, const void *p) {
   memset(a, 0, sizeof *a);
@@ -770,10 +790,11 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t s, cudaHostFn_t f, void *p) {
   if (g) {
     node *c = record(g, NODE_CALL);
     c->call = f, c->to = p;
-  } else {
-    f(p);
+    return cudaSuccess;
   }
-  return cudaSuccess;
+  cudaError_t e = legacy(s);
+  if (e == cudaSuccess) f(p);
+  return e;
 }
 cudaError_t cudaStreamBeginCapture(cudaStream_t s, enum cudaStreamCaptureMode m) {
   stream *st = stream_of(s);
@@ -907,7 +928,7 @@ cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *exec, cudaGraph_t g, 
 cudaError_t cudaGraphUpload(cudaGraphExec_t exec, cudaStream_t s) { (void)exec, (void)s; return cudaSuccess; }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t s) {
   if (exec == NULL) return fail(cudaErrorInvalidValue);
-  if (captured(s)) return lacks("cudaGraphLaunch into a stream that is captured");
+  if (captured(s)) return fail(invalidate(captured(s), cudaErrorStreamCaptureUnsupported));
   cudaError_t e = legacy(s);
   if (e == cudaSuccess) e = status();
   worked(s, NULL);
