@@ -361,9 +361,11 @@ func (l *line) runs() (found []candidate) {
 		return nil
 	}
 	slices.Reverse(ids)
-	found = []candidate{{"last", "the newest run"}}
-	if len(ids) > 1 {
-		found = append(found, candidate{"last~1", "the run before it"})
+	for _, c := range []candidate{{"last", "the newest run"}, {"last~1", "the run before it"},
+		{"profile", "the newest profile"}, {"profile~1", "the profile before it"}} {
+		if _, err := runs.Find(l.Root(), c.word); err == nil {
+			found = append(found, c)
+		}
 	}
 	for i, id := range ids {
 		what := ""

@@ -35,6 +35,7 @@ var needs = map[string]string{
 	"fisub profile":                                              "a GPU",
 	"fisub profile --set contest --workload 2f4e --ncu-set full": "a GPU",
 	"fisub compare last~1 last":                                  "runs on a GPU",
+	"fisub compare profile~1 profile":                            "profiles",
 	"fisub compare HEAD .":                                       "a GPU",
 	"fisub compare --define TILE=16,32,64 --define STAGES=2,3":   "constants of these names",
 	"fisub compare . solution/baselines/warp-per-row solution/baselines/warp-8-rows": "a GPU",

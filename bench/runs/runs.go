@@ -216,11 +216,15 @@ func (e *UnknownError) Error() string {
 
 // Advice returns the hint of the error.
 func (e *UnknownError) Advice() string {
-	return "a run id, its beginning, last or last~1; fisub runs ls lists them; -C DIR is for a project in another folder"
+	return "a run id, its beginning, last, last~1 or profile; fisub runs ls lists them; -C DIR is for a project in " +
+		"another folder"
 }
 
+// recent matches a run by its age.
+var recent = regexp.MustCompile(`^(last|profile)(?:~(\d{1,6}))?$`)
+
 // Find returns the id of the run below root that begins with prefix. "last" is the newest run, "last~1" the one
-// before it.
+// before it; "profile" and "profile~1" are those of fisub profile.
 func Find(root, prefix string) (string, error) {
 	ids, err := IDs(root)
 	if err != nil {
@@ -229,17 +233,18 @@ func Find(root, prefix string) (string, error) {
 	if slices.Contains(ids, prefix) {
 		return prefix, nil
 	}
-	if back, ok := strings.CutPrefix(prefix, "last"); ok {
-		n := 0
-		if back != "" {
-			if n, err = strconv.Atoi(strings.TrimPrefix(back, "~")); err != nil || back[0] != '~' {
-				n = -1
+	if m := recent.FindStringSubmatch(prefix); m != nil {
+		n, _ := strconv.Atoi(m[2])
+		for _, id := range slices.Backward(ids) {
+			if isProfile(filepath.Join(root, Dir, id)) != (m[1] == "profile") {
+				continue
 			}
+			if n == 0 {
+				return id, nil
+			}
+			n--
 		}
-		if n < 0 || n >= len(ids) {
-			return "", &UnknownError{ID: prefix}
-		}
-		return ids[len(ids)-1-n], nil
+		return "", &UnknownError{ID: prefix}
 	}
 	ids = slices.DeleteFunc(ids, func(id string) bool { return !strings.HasPrefix(id, prefix) })
 	if len(ids) != 1 || prefix == "" {

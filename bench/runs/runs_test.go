@@ -373,18 +373,26 @@ func TestFind(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	for _, id := range []string{"20260102-000000-caaaaa", "20260103-000000-dddddd"} {
+		folder := filepath.Join(root, Dir, id)
+		err := errors.Join(os.Mkdir(folder, 0o755), os.WriteFile(filepath.Join(folder, FiguresName), nil, 0o644))
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
 	for prefix, want := range map[string]string{"20260101": "20260101-000000-aaaaaa", "last": "20260102-000000-cccccc",
 		"last~0": "20260102-000000-cccccc", "last~2": "20260101-000000-aaaaaa", "last~3": "old", "best": "best",
-		"20260102-000000-b": "20260102-000000-bbbbbb"} {
+		"20260102-000000-b": "20260102-000000-bbbbbb", "profile": "20260103-000000-dddddd",
+		"profile~1": "20260102-000000-caaaaa"} {
 		if got, err := Find(root, prefix); got != want || err != nil {
 			t.Errorf("Find(%q): got %q and %v, want %q", prefix, got, err, want)
 		}
 	}
 	var unknown *UnknownError
-	if _, err := Find(root, "20260102"); !errors.As(err, &unknown) || len(unknown.Matches) != 2 {
-		t.Errorf("ambiguous: got %v, want two matches", err)
+	if _, err := Find(root, "20260102"); !errors.As(err, &unknown) || len(unknown.Matches) != 3 {
+		t.Errorf("ambiguous: got %v, want three matches", err)
 	}
-	for _, word := range []string{"last~5", "last~-1", "last~", "last~x", "last1", "lastly"} {
+	for _, word := range []string{"last~5", "last~-1", "last~", "last~x", "last1", "lastly", "profile~2", "profiles"} {
 		if got, err := Find(root, word); !errors.As(err, &unknown) {
 			t.Errorf("Find(%q): got %q and %v, want no match", word, got, err)
 		}
