@@ -110,6 +110,7 @@ func TestScripts(t *testing.T) {
 			"newest":  newest,
 			"isjson":  isJSON,
 			"sub":     sub,
+			"entry":   entry,
 			"timed":   timed,
 			"scored":  scored,
 			"forged":  forged,
@@ -128,9 +129,9 @@ func newCache(t testing.TB) string {
 	return dir
 }
 
-// forged runs one variant of the submission forge.cu here and through loopback. No run may pass, now or when it is
-// read again, and none may reach the judge. With Landlock each gets its proper verdict. Without Landlock (the argument
-// "bare") it may get no verdict, and may reach files.
+// forged runs the submission forge.cu with the entry point WAY here and through loopback. No run may pass, now or when
+// it is read again, and none may reach the judge. With Landlock each gets its proper verdict. Without Landlock (the
+// argument "bare") it may get no verdict, and may reach files.
 func forged(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) == 0 {
 		ts.Fatalf("usage: forged WAY [bare]")
@@ -140,8 +141,7 @@ func forged(ts *testscript.TestScript, neg bool, args []string) {
 	if !sound && !without {
 		return
 	}
-	kernel := "#define FORGE " + args[0] + "\n" + ts.ReadFile("forge.cu")
-	ts.Check(os.WriteFile(ts.MkAbs("solution/cuda/kernel.cu"), []byte(kernel), 0o666))
+	entry(ts, false, args[:1])
 	for _, command := range [][]string{
 		{"local", "--device", "emu"}, {"remote", "--on", "loopback", "--gpu", "none"},
 	} {
@@ -206,6 +206,15 @@ func sub(ts *testscript.TestScript, neg bool, args []string) {
 	kernel, err := os.ReadFile(filepath.Join(ts.Getenv("KERNELS"), args[0]+".cu"))
 	ts.Check(err)
 	ts.Check(os.WriteFile(ts.MkAbs("solution/cuda/kernel.cu"), kernel, 0o644))
+}
+
+// entry NAME sets the entry point of the submission to the function NAME of kernel.cu.
+func entry(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: entry NAME")
+	}
+	config := regexp.MustCompile(`kernel\.cu::\w+`).ReplaceAllString(ts.ReadFile("config.toml"), "kernel.cu::"+args[0])
+	ts.Check(os.WriteFile(ts.MkAbs("config.toml"), []byte(config), 0o644))
 }
 
 func copySubmission(repo, dir string) error {

@@ -1,5 +1,5 @@
-// A submission that computes nothing and tries to write its own verdict in the way that FORGE, defined in front of this
-// file, says. It prints "forge: reached ..." for whatever of the judge it could open, change or trace.
+// Entry points that compute nothing and try to write their own verdict in the first call, or with FORGE_LOAD in a static
+// constructor. They print "forge: reached ..." for whatever of the judge they could open, change or trace.
 #include <dirent.h>
 #include <fcntl.h>
 #include <glob.h>
@@ -17,16 +17,6 @@
 #include <string>
 #include <thread>
 #include <vector>
-
-#define FORGE_EVENTS 1   // a static constructor appends a verdict to the run's events
-#define FORGE_ATEXIT 2   // the same when the process ends
-#define FORGE_THREAD 3   // the same from a thread that outlives the call
-#define FORGE_DAEMON 4   // the same from a process that outlives the run's worker
-#define FORGE_EXIT 5     // says how the job ended
-#define FORGE_MEMORY 6   // opens the memory of its ancestors
-#define FORGE_PTRACE 7   // traces its ancestors
-#define FORGE_PIPES 8    // writes replies of a worker to whatever pipe it has, and opens those of its ancestors
-#define FORGE_REPLACE 9  // puts files of its own in the place of the run's and of cached inputs
 
 namespace {
 
@@ -70,7 +60,7 @@ std::string slurp(const std::string& path) {
 }
 
 // Whose process it is: " of fisub".
-[[maybe_unused]] std::string name(int pid) {
+std::string name(int pid) {
   std::string text = slurp("/proc/" + std::to_string(pid) + "/comm");
   return " of " + text.substr(0, text.find('\n'));
 }
@@ -83,7 +73,7 @@ std::vector<std::string> streams() {
 }
 
 // Appends a verdict for the workload that is in flight.
-[[maybe_unused]] void forge_events() {
+void forge_events() {
   for (const auto& path : streams()) {
     const std::string text = slurp(path), key = "\"type\":\"started\",\"workload\":\"";
     const size_t at = text.rfind(key);
@@ -106,7 +96,7 @@ std::vector<std::string> streams() {
   }
 }
 
-[[maybe_unused]] void replace(const std::string& path, const char* content) {
+void replace(const std::string& path, const char* content) {
   const std::string mine = path + ".forged";
   const int fd = open(mine.c_str(), O_WRONLY | O_CREAT, 0600);
   if (fd >= 0) {
@@ -118,83 +108,115 @@ std::vector<std::string> streams() {
   if (unlink(path.c_str()) == 0) say("by unlink", path);
 }
 
-struct Forge {
-  Forge() {
-#if FORGE == FORGE_EVENTS
-    forge_events();
-#elif FORGE == FORGE_ATEXIT
-    std::atexit(forge_events);
-#elif FORGE == FORGE_THREAD
-    std::thread([] {
-      for (;;) {
-        forge_events();
-        usleep(1000);
-      }
-    }).detach();
-#elif FORGE == FORGE_DAEMON
+// The same when the process ends.
+void forge_at_exit() {
+  std::atexit(forge_events);
+}
+
+// The same in a thread that outlives the call.
+void forge_thread() {
+  std::thread([] {
+    for (;;) {
+      forge_events();
+      usleep(1000);
+    }
+  }).detach();
+}
+
+// The same in a process that outlives the worker of the run.
+void forge_daemon() {
+  if (fork() == 0) {
+    setsid();
     if (fork() == 0) {
-      setsid();
-      if (fork() == 0) {
-        signal(SIGTERM, SIG_IGN);
-        for (int fd = 0; fd < 64; ++fd) close(fd);
-        for (int i = 0; i < 200; ++i) {
-          forge_events();
-          usleep(10000);
-        }
-      }
-      _exit(0);
-    }
-    usleep(300000);
-#elif FORGE == FORGE_EXIT
-    if (!match("../job.json").empty()) {
-      const int fd = open("../exit.json", O_WRONLY | O_CREAT, 0600);
-      if (fd >= 0) {
-        say("exit.json", "");
+      signal(SIGTERM, SIG_IGN);
+      for (int fd = 0; fd < 64; ++fd) close(fd);
+      for (int i = 0; i < 200; ++i) {
         forge_events();
-        if (write(fd, "{\"end\":\"exited\",\"code\":0}\n", 26) < 0) std::perror("forge");
-        close(fd);
-        usleep(300000);
+        usleep(10000);
       }
     }
-#elif FORGE == FORGE_MEMORY
-    for (int pid : ancestors()) {
-      const std::string path = "/proc/" + std::to_string(pid) + "/mem";
-      const int fd = open(path.c_str(), O_RDWR);
-      if (fd >= 0) say("memory", path + name(pid));
-    }
-#elif FORGE == FORGE_PTRACE
-    for (int pid : ancestors()) {
-      if (ptrace(PTRACE_SEIZE, pid, nullptr, nullptr) == 0) say("ptrace", std::to_string(pid) + name(pid));
-    }
-#elif FORGE == FORGE_PIPES
-    const char reply[] = "{}\n";
-    for (int fd = 4; fd < 64; ++fd) {
-      struct stat st;
-      if (fstat(fd, &st) == 0 && S_ISFIFO(st.st_mode) && write(fd, reply, 3) < 0) std::perror("forge");
-    }
-    for (int pid : ancestors()) {
-      for (int fd = 0; fd < 64; ++fd) {
-        const std::string path = "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(fd);
-        if (open(path.c_str(), O_WRONLY | O_NONBLOCK) >= 0) say("descriptor", path + name(pid));
-      }
-    }
-#elif FORGE == FORGE_REPLACE
-    for (const auto& path : streams()) replace(path, "");
-    for (const auto& path : match(".fisub/runs/*/traces.jsonl")) replace(path, "");
-    if (const char* cache = std::getenv("FISUB_CACHE")) {
-      for (const auto& path : match((std::string(cache) + "/*/*").c_str())) {
-        if (path.find("/build/") == std::string::npos) replace(path, "");
-      }
-    }
-#endif
+    _exit(0);
   }
-} forge;
+  usleep(300000);
+}
+
+// Writes how the job ended.
+void forge_ending() {
+  if (!match("../job.json").empty()) {
+    const int fd = open("../exit.json", O_WRONLY | O_CREAT, 0600);
+    if (fd >= 0) {
+      say("exit.json", "");
+      forge_events();
+      if (write(fd, "{\"end\":\"exited\",\"code\":0}\n", 26) < 0) std::perror("forge");
+      close(fd);
+      usleep(300000);
+    }
+  }
+}
+
+// Opens the memory of its ancestors.
+void forge_memory() {
+  for (int pid : ancestors()) {
+    const std::string path = "/proc/" + std::to_string(pid) + "/mem";
+    const int fd = open(path.c_str(), O_RDWR);
+    if (fd >= 0) say("memory", path + name(pid));
+  }
+}
+
+// Traces its ancestors.
+void forge_trace() {
+  for (int pid : ancestors()) {
+    if (ptrace(PTRACE_SEIZE, pid, nullptr, nullptr) == 0) say("ptrace", std::to_string(pid) + name(pid));
+  }
+}
+
+// Writes replies of a worker to every pipe that it has, and opens those of its ancestors.
+void forge_pipes() {
+  const char reply[] = "{}\n";
+  for (int fd = 4; fd < 64; ++fd) {
+    struct stat st;
+    if (fstat(fd, &st) == 0 && S_ISFIFO(st.st_mode) && write(fd, reply, 3) < 0) std::perror("forge");
+  }
+  for (int pid : ancestors()) {
+    for (int fd = 0; fd < 64; ++fd) {
+      const std::string path = "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(fd);
+      if (open(path.c_str(), O_WRONLY | O_NONBLOCK) >= 0) say("descriptor", path + name(pid));
+    }
+  }
+}
+
+// Replaces files of the run and cached inputs.
+void forge_files() {
+  for (const auto& path : streams()) replace(path, "");
+  for (const auto& path : match(".fisub/runs/*/traces.jsonl")) replace(path, "");
+  if (const char* cache = std::getenv("FISUB_CACHE")) {
+    for (const auto& path : match((std::string(cache) + "/*/*").c_str())) {
+      if (path.find("/build/") == std::string::npos) replace(path, "");
+    }
+  }
+}
+
+#ifdef FORGE_LOAD
+const bool loaded = (forge_events(), true);
+#endif
 
 }  // namespace
 
 using tvm::ffi::TensorView;
 
+template <void (*forge)()>
 void decode(TensorView, TensorView, TensorView, TensorView, TensorView, TensorView, TensorView, TensorView, double,
-            TensorView, TensorView) {}
+            TensorView, TensorView) {
+  static const bool once = (forge(), true);
+  static_cast<void>(once);
+}
 
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(kernel, decode);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(events, decode<forge_events>);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(at_exit, decode<forge_at_exit>);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(thread, decode<forge_thread>);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(daemon, decode<forge_daemon>);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(ending, decode<forge_ending>);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(memory, decode<forge_memory>);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(trace, decode<forge_trace>);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(pipes, decode<forge_pipes>);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(files, decode<forge_files>);
