@@ -149,6 +149,9 @@ func TestRemoteCancelUpload(t *testing.T) {
 	if got := client.ProcessState.ExitCode(); got != exitInterrupted {
 		t.Errorf("the client: exit status %d\n%s", got, &said)
 	}
+	if pipe, err := os.OpenFile(part, os.O_RDWR, 0); err == nil { // the host's dd, which still opens it, ends
+		_ = pipe.Close()
+	}
 	nothingIn(t, work)
 }
 
