@@ -63,7 +63,7 @@ func (m *model) Build(_ context.Context, def *trace.Definition, sol *trace.Solut
 	case "no machine":
 		return nil, errors.New("no compiler")
 	case "lacks at build":
-		return nil, fmt.Errorf("%w: the model lacks mma.h (k.cu:1)", device.ErrLacking)
+		return nil, fmt.Errorf("%w: the model lacks mma.h (k.cu:1)", device.ErrUnsupported)
 	}
 	m.kernel = &modelKernel{def: def, odd: sol.Name}
 	return m.kernel, nil
@@ -183,7 +183,7 @@ func (k *modelKernel) Call(_ context.Context, args []device.Arg) error {
 		return nil
 	case k.odd == "lacks" && k.calls == 2:
 		fmt.Println("before it")
-		return fmt.Errorf("%w: the model lacks tcgen05.ld (k.cu:212)", device.ErrLacking)
+		return fmt.Errorf("%w: the model lacks tcgen05.ld (k.cu:212)", device.ErrUnsupported)
 	}
 	return k.compute(args)
 }

@@ -67,7 +67,7 @@ func (r *runner) open(run, ctx context.Context) error {
 	if err := r.process.start(run, ctx); err != nil {
 		return r.process.machineError(err)
 	}
-	r.entry.Run.Device, r.entry.Run.Looked = r.process.info, looked(r.process)
+	r.entry.Run.Device, r.entry.Run.Checked = r.process.info, checked(r.process)
 	if r.entry.Admit != nil {
 		if err := r.entry.Admit(r.entry.Run.Device); err != nil {
 			return err

@@ -182,13 +182,13 @@ var (
 	// ErrFault is wrapped by errors after which this process can no longer use the device.
 	ErrFault = errors.New("device fault")
 
-	// ErrLacking is wrapped by errors of Build and Call if the device does not support something the solution uses. It
+	// ErrUnsupported is wrapped by errors of Build and Call if the device does not support something the solution uses. It
 	// says nothing about the solution.
-	ErrLacking = errors.New("no verdict")
+	ErrUnsupported = errors.New("no verdict")
 )
 
-// A Looker is a Device that detects hazards.
-type Looker interface {
+// A Detector is a Device that detects hazards.
+type Detector interface {
 	// Look begins a workload: its first call is checked most closely.
 	Look()
 

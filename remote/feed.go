@@ -77,11 +77,11 @@ func (p *Progress) End() {
 	p.Tell = nil
 }
 
-// A Worded error replaces the text of Err, which may be long or contain a secret.
-type Worded struct {
+// A ShortError replaces the text of Err, which may be long or contain a secret.
+type ShortError struct {
 	Text string
 	Err  error
 }
 
-func (w *Worded) Error() string { return w.Text }
-func (w *Worded) Unwrap() error { return w.Err }
+func (w *ShortError) Error() string { return w.Text }
+func (w *ShortError) Unwrap() error { return w.Err }

@@ -63,7 +63,7 @@ type section struct {
 	Findings []finding
 	Failed   []failure
 	Warnings []string
-	Looked   []string // mistakes that the run looked for
+	Checked  []string // mistakes that the run looked for
 	Steady   string   // the state of the GPU for most workloads
 	Trust    []table  // workloads for which it differed
 	Kernels  []table
@@ -254,20 +254,20 @@ func (r *Subject) section(n int, brief bool) section {
 	}
 	s.Tables = []table{workloads}
 	from, to := scale(r.Workloads)
-	told := event.Told{}
+	shown := event.Shown{}
 	for i := range r.Workloads {
 		w := &r.Workloads[i]
 		if h := histogramOf(w, fmt.Sprintf("%sh%d", id, i), from, to); h != nil && !brief {
 			s.Hist = append(s.Hist, h)
 		}
 		for _, f := range w.Findings {
-			s.Findings = append(s.Findings, finding{clean(w.UUID, 80), clean(f.Check, 60), clean(told.Text(&f, w.UUID), 1000)})
+			s.Findings = append(s.Findings, finding{clean(w.UUID, 80), clean(f.Check, 60), clean(shown.Text(&f, w.UUID), 1000)})
 		}
 		if !w.Passed() && (w.Evaluated != nil || w.Failed != nil) {
 			s.Failed = append(s.Failed, r.failure(w))
 		}
 	}
-	s.Looked = r.Looked()
+	s.Checked = r.Checked()
 	for _, w := range r.Warnings {
 		text := clean(w.Text, 1000)
 		if w.Hint != "" {

@@ -47,7 +47,7 @@ func (r *Report) Markdown(w io.Writer) error {
 		} else {
 			markdownTable(b, &t, nil)
 		}
-		noted, told := false, event.Told{}
+		noted, shown := false, event.Shown{}
 		note := func(format string, args ...any) {
 			fmt.Fprintf(b, "- "+format+"\n", args...)
 			noted = true
@@ -55,7 +55,7 @@ func (r *Report) Markdown(w io.Writer) error {
 		for _, w := range run.Workloads {
 			for _, f := range w.Findings {
 				note("finding %s on %s: %s", md(clean(f.Check, 60)), md(clean(w.UUID, 80)),
-					md(clean(told.Text(&f, w.UUID), 400)))
+					md(clean(shown.Text(&f, w.UUID), 400)))
 			}
 			if !w.Passed() && (w.Evaluated != nil || w.Failed != nil) {
 				f := run.failure(&w)

@@ -296,10 +296,10 @@ func (r *Subject) empty() (ns float64) {
 	return ns
 }
 
-// Looked lists the mistakes that the run looked for and how many results it judged, or returns nil if the run did not
+// Checked lists the mistakes that the run looked for and how many results it judged, or returns nil if the run did not
 // record this.
-func (r *Subject) Looked() []string {
-	l := r.Run.Run.Looked
+func (r *Subject) Checked() []string {
+	l := r.Run.Run.Checked
 	if l == nil {
 		return nil
 	}

@@ -572,7 +572,7 @@ func TestContents(t *testing.T) {
 func TestLooked(t *testing.T) {
 	run := gpuRun("20260102-looked", 3)
 	run.Device = event.Device{Kind: "emu", Name: "CPU", Emulated: true}
-	run.Looked = &event.Looked{For: []string{"in all calls: faults", "in first calls: races"}, Not: []string{"time", "<b>"}}
+	run.Checked = &event.Checked{For: []string{"in all calls: faults", "in first calls: races"}, Not: []string{"time", "<b>"}}
 	var list []event.Event
 	for i, w := range run.Workloads[:2] {
 		list = append(list, passed(w, nil)...)
@@ -582,7 +582,7 @@ func TestLooked(t *testing.T) {
 	r := newReport(t, folder(t, run, list...))
 	want := []string{"Results of 2 of 3 workloads, by the contest's rule and tolerance.", "In all calls: faults.",
 		"In first calls: races.", "Not checked for: time, <b>."}
-	if got := r.Runs[0].Looked(); !slices.Equal(got, want) {
+	if got := r.Runs[0].Checked(); !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 	for name, write := range map[string]func(io.Writer) error{"html": r.HTML, "markdown": r.Markdown} {
@@ -596,7 +596,7 @@ func TestLooked(t *testing.T) {
 			t.Errorf("%s: got %s, want the race in full on the first workload only", name, text)
 		}
 	}
-	if got := pages["decode"](t).Runs[0].Looked(); got != nil {
+	if got := pages["decode"](t).Runs[0].Checked(); got != nil {
 		t.Errorf("a run whose record does not tell: got %q", got)
 	}
 }

@@ -77,7 +77,7 @@ type RunTotals struct {
 	Left      int    `json:"not_run,omitempty"` // workloads skipped because the budget was spent; not counted as missing
 	Findings  int    `json:"findings"`          // problems other than wrong outputs
 
-	Looked *event.Looked `json:"looked,omitempty"` // mistakes looked for, besides wrong outputs
+	Checked *event.Checked `json:"looked,omitempty"` // mistakes looked for, besides wrong outputs
 }
 
 // A Plan is a remote run that was not started.
@@ -206,7 +206,7 @@ func (o *Outcome) Of(r *runs.Run, contest func(definition string) bool) {
 	d := r.Run.Device
 	o.Submission = ranName(r.Run)
 	o.Run = &RunTotals{ID: r.ID, Set: r.Run.Set, Device: d.Name, Emulated: d.Emulated, Workloads: len(r.Run.Workloads),
-		Whole: r.Run.Whole, Looked: r.Run.Looked}
+		Whole: r.Run.Whole, Checked: r.Run.Checked}
 	counts := r.Totals()
 	o.Run.Passed, o.Run.Failed, o.Run.Findings = counts.Passed, counts.Failed, counts.Findings
 	known := func(text string) string { return plain.Places(text, r.Run.Folder, r.Run.Sources) }

@@ -277,8 +277,8 @@ func AsError(err error, def Kind) *Error {
 	var build *device.BuildError
 	var call *device.CallError
 	switch {
-	case errors.Is(err, device.ErrLacking):
-		e.Kind, e.Text = Lacking, strings.TrimPrefix(e.Text, device.ErrLacking.Error()+": ")
+	case errors.Is(err, device.ErrUnsupported):
+		e.Kind, e.Text = Lacking, strings.TrimPrefix(e.Text, device.ErrUnsupported.Error()+": ")
 	case errors.As(err, &build):
 		e.Kind, e.Log = Build, build.Log
 	case errors.As(err, &call):

@@ -99,9 +99,9 @@ func (s *server) answer(req *request) reply {
 	if err != nil {
 		r = reply{Error: AsError(err, Machine)}
 	}
-	if looker, ok := s.dev.(device.Looker); ok {
-		r.Hazards = looker.Hazards()
-		r.Idle = (req.Run != nil || req.Check != nil && req.Check.Out != nil) && !looker.Worked()
+	if detector, ok := s.dev.(device.Detector); ok {
+		r.Hazards = detector.Hazards()
+		r.Idle = (req.Run != nil || req.Check != nil && req.Check.Out != nil) && !detector.Worked()
 	}
 	return r
 }
@@ -168,8 +168,8 @@ func (s *server) load(w *Tensors) error {
 		return err
 	}
 	s.home.args, s.home.bands = s.args, s.bands
-	if looker, ok := s.dev.(device.Looker); ok {
-		looker.Look()
+	if detector, ok := s.dev.(device.Detector); ok {
+		detector.Look()
 	}
 	return nil
 }

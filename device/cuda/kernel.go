@@ -48,7 +48,7 @@ type argument struct {
 func (d *gpu) Build(ctx context.Context, _ *trace.Definition, sol *trace.Solution) (device.Kernel, error) {
 	if !sol.Spec.DestinationPassingStyle {
 		return nil, fmt.Errorf("%w: fisub cannot call CUDA submissions that return their outputs "+
-			"(destination_passing_style = false)", device.ErrLacking)
+			"(destination_passing_style = false)", device.ErrUnsupported)
 	}
 	arch := d.opts.Arch
 	if arch == "" {

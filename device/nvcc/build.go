@@ -683,11 +683,11 @@ var (
 func OfImage(header string) bool { return ofImage.MatchString(header) }
 
 // Judged converts an error of Build for a run. If a header is missing for which OfImage is true, the run cannot judge
-// the solution, and the error wraps device.ErrLacking.
+// the solution, and the error wraps device.ErrUnsupported.
 func Judged(err error) error {
 	if broken, ok := errors.AsType[*device.BuildError](err); ok {
 		if m := noHeader.FindStringSubmatch(broken.Log); m != nil && OfImage(m[1]) {
-			return fmt.Errorf("%w: missing header %s, which the contest's image may have", device.ErrLacking,
+			return fmt.Errorf("%w: missing header %s, which the contest's image may have", device.ErrUnsupported,
 				m[1])
 		}
 	}

@@ -115,7 +115,7 @@ func TestDriver(t *testing.T) {
 			Spec:    trace.BuildSpec{Language: trace.CUDA, EntryPoint: "kernel.cu::kernel", DestinationPassingStyle: true},
 			Sources: []trace.SourceFile{{Path: "kernel.cu", Content: text}},
 		})
-		if lacks := errors.Is(err, device.ErrLacking); err == nil || lacks != (header != "") || !strings.Contains(err.Error(), header) {
+		if lacks := errors.Is(err, device.ErrUnsupported); err == nil || lacks != (header != "") || !strings.Contains(err.Error(), header) {
 			t.Errorf("%s: got %v", text, err)
 		}
 	}

@@ -163,7 +163,7 @@ TVM_FFI_DLL_EXPORT_TYPED_FUNC(run, run);
 		defer cancel()
 		fault = k.Call(ctx, []device.Arg{{Tensor: &device.TensorArg{Buffer: b, DType: tensor.Float32, Shape: []int{63}}},
 			{Scalar: &trace.Scalar{Kind: trace.IntScalar, Int: which}}})
-		for _, h := range d.(device.Looker).Hazards() {
+		for _, h := range d.(device.Detector).Hazards() {
 			fmt.Fprintf(log, "%s at %s: %s\n", h.Kind, h.Place, h.Text)
 		}
 		return log.String(), fault

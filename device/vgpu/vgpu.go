@@ -324,7 +324,7 @@ func install(library string) error {
 func (g *gpu) Build(ctx context.Context, def *trace.Definition, sol *trace.Solution) (device.Kernel, error) {
 	if !sol.Spec.DestinationPassingStyle {
 		return nil, fmt.Errorf("%w: the virtual GPU does not support CUDA submissions that return their outputs",
-			device.ErrLacking)
+			device.ErrUnsupported)
 	}
 	object, library, err := g.object(ctx, sol)
 	if err != nil {
@@ -365,7 +365,7 @@ func (g *gpu) Build(ctx context.Context, def *trace.Definition, sol *trace.Solut
 		var be *device.BuildError
 		if errors.As(err, &be) {
 			if m := foreign.FindStringSubmatch(be.Text); m != nil {
-				return fmt.Errorf("%w: the virtual GPU does not support %s", device.ErrLacking, m[1])
+				return fmt.Errorf("%w: the virtual GPU does not support %s", device.ErrUnsupported, m[1])
 			}
 		}
 		return err
@@ -530,7 +530,7 @@ func verdict() error {
 	defer host.Unlock()
 	switch {
 	case host.lack != "":
-		return fmt.Errorf("%w: %s", device.ErrLacking, host.lack)
+		return fmt.Errorf("%w: %s", device.ErrUnsupported, host.lack)
 	case host.fault != nil:
 		return &fault{device.CallError{Kind: "DeviceFault", Text: host.fault.Error(), Log: host.fault.Error() + "\n"}}
 	}

@@ -95,7 +95,7 @@ type Run struct {
 	Floors      bool          `json:"floors,omitempty"`   // also time an empty kernel and a copy of the same bytes
 	Tolerance   Tolerance     `json:"tolerance"`
 	Device      Device        `json:"device"`
-	Looked      *Looked       `json:"looked,omitempty"` // mistakes looked for, besides wrong outputs
+	Checked     *Checked      `json:"looked,omitempty"` // mistakes looked for, besides wrong outputs
 	Host        Host          `json:"host"`
 	Git         *Git          `json:"git,omitempty"`
 }
@@ -156,14 +156,14 @@ type Profile struct {
 	MaxTimeS   float64 `json:"max_time_s,omitempty"` // limit for timing one workload; 0: none
 }
 
-// Looked lists the mistakes that a run looks for.
-type Looked struct {
+// Checked lists the mistakes that a run looks for.
+type Checked struct {
 	For []string `json:"for"`           // each with the calls that are examined
 	Not []string `json:"not,omitempty"` // mistakes that this device or language cannot show
 }
 
 // String returns one sentence.
-func (l *Looked) String() string {
+func (l *Checked) String() string {
 	text := "checked for: " + strings.Join(l.For, "; ")
 	if len(l.Not) > 0 {
 		text += "; not checked for: " + strings.Join(l.Not, ", ")
@@ -348,11 +348,11 @@ type Finding struct {
 	Text  string `json:"text"`
 }
 
-// Told records the findings already shown, each with the workload it was shown for.
-type Told map[[2]string]string
+// Shown records the findings already shown, each with the workload it was shown for.
+type Shown map[[2]string]string
 
 // Text returns the text to show for f on a workload. It is short if the finding was shown before.
-func (t Told) Text(f *Finding, workload string) string {
+func (t Shown) Text(f *Finding, workload string) string {
 	key := [2]string{f.Check, cmp.Or(f.Place, f.Text)}
 	first, again := t[key]
 	switch {

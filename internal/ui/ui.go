@@ -217,7 +217,7 @@ func (v *runView) endTurn(d *event.Done) {
 // label. Something else must show the result.
 func (t *Terminal) Progress(label string, bar bool) event.Sink {
 	var b *Bar
-	told := event.Told{}
+	shown := event.Shown{}
 	return func(e event.Event) error {
 		line := func(code, what, text string) {
 			b.Clear()
@@ -236,7 +236,7 @@ func (t *Terminal) Progress(label string, bar bool) event.Sink {
 		case e.Type == event.TypeFailed:
 			line(red, "fisub:", of+": no verdict: "+e.Message.Text)
 		case e.Finding != nil:
-			line(yellow, "finding:", of+": "+e.Finding.Check+": "+told.Text(e.Finding, e.Workload))
+			line(yellow, "finding:", of+": "+e.Finding.Check+": "+shown.Text(e.Finding, e.Workload))
 		case e.Type == event.TypeWarning:
 			b.Clear()
 			t.Warn(label+": "+plain.Line(t.placed(e.Message.Text)), e.Message.Hint)
@@ -262,7 +262,7 @@ type runView struct {
 	places  map[string]bool // of a remote run; true once started. Empty for a local run
 	warned  map[string]bool // warnings already shown
 	said    string          // detail and log below the previous row
-	told    event.Told
+	shown   event.Shown
 	turn    *Turn // result of this run
 	last    *Turn // of the run before; nil for the first
 }
@@ -315,7 +315,7 @@ func (v *runView) event(e event.Event) error {
 		}
 		v.bar.Clear()
 		fmt.Fprintf(t.Out, "          %s %s: %s\n", t.paint(yellow, "finding:"), plain.Line(e.Finding.Check),
-			plain.Line(v.placed(v.told.Text(e.Finding, e.Workload))))
+			plain.Line(v.placed(v.shown.Text(e.Finding, e.Workload))))
 	case e.Type == event.TypeWarning:
 		if v.repeats("", e.Message.Text) {
 			return nil
@@ -343,7 +343,7 @@ func (v *runView) event(e event.Event) error {
 func (v *runView) start(r *event.Run) {
 	*v = runView{t: v.t, places: v.places, warned: v.warned, turn: v.turn, last: v.last, run: r,
 		samples: map[string]*event.Samples{},
-		doubts:  map[string][]string{}, told: event.Told{}}
+		doubts:  map[string][]string{}, shown: event.Shown{}}
 	t := v.t
 	t.Note("solution   %s", plain.Line(fmt.Sprintf("%s by %s, %s, %s", r.Solution, r.Author, r.Language,
 		plain.Short(r.ContentHash))))
@@ -708,7 +708,7 @@ func (v *runView) done(d *event.Done) {
 			plain.Line(sentence)))
 	}
 	fmt.Fprintln(t.Out, t.Fit(strings.Join(lines, "\n"), 2))
-	if l := v.run.Looked; l != nil && judged {
+	if l := v.run.Checked; l != nil && judged {
 		t.Note("%s", t.Fit(plain.Line(l.String()), 2))
 	}
 }

@@ -73,7 +73,7 @@ func (p *Provider) denied(ctx context.Context, host string, err error) error {
 			d.Code, d.Hint = "no-such", "check bucket, queue, job_definition and their region"
 			return d
 		}
-		return &remote.Worded{Text: d.Error(), Err: err}
+		return &remote.ShortError{Text: d.Error(), Err: err}
 	}
 	var dial *net.OpError
 	var name *net.DNSError

@@ -278,8 +278,8 @@ func (m *merger) host(r *reader, is *event.Run, fresh bool) {
 		if fresh {
 			run := m.run
 			run.Device, run.Host = is.Device, is.Host
-			if l := is.Looked; l != nil {
-				run.Looked = &event.Looked{For: briefly(l.For), Not: briefly(l.Not)}
+			if l := is.Checked; l != nil {
+				run.Checked = &event.Checked{For: briefly(l.For), Not: briefly(l.Not)}
 			}
 			m.emit(event.Event{Type: event.TypeRun, Run: &run})
 		}

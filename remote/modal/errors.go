@@ -74,7 +74,7 @@ func (p *Provider) fail(ctx context.Context, doing string, err error) error {
 	case c == codes.Unavailable, c == codes.DeadlineExceeded:
 		return deny("unreachable", "check the network, and status.modal.com")
 	}
-	return &remote.Worded{Text: fmt.Sprintf("%s: %s: %s", p.name, doing, text), Err: err} // without the token
+	return &remote.ShortError{Text: fmt.Sprintf("%s: %s: %s", p.name, doing, text), Err: err} // without the token
 }
 
 // lasting reports whether a retry cannot help.

@@ -99,7 +99,7 @@ func fisub_verdict(text **C.char) C.int {
 		*text = C.CString(call.Text)
 		return faulted
 	}
-	*text = C.CString(strings.TrimPrefix(err.Error(), device.ErrLacking.Error()+": "))
+	*text = C.CString(strings.TrimPrefix(err.Error(), device.ErrUnsupported.Error()+": "))
 	return lacks
 }
 

@@ -6,19 +6,19 @@ import (
 	"fisub/internal/event"
 )
 
-// looked returns the mistakes that a run on p's device looks for.
-func looked(p *process) *event.Looked {
+// checked returns the mistakes that a run on p's device looks for.
+func checked(p *process) *event.Checked {
 	honesty := "outputs that depend on earlier calls, modified inputs, "
 	switch {
 	case !p.info.Emulated:
-		return &event.Looked{
+		return &event.Checked{
 			For: []string{"in calls after the timing: " + honesty + "writes within 4096 bytes of a tensor, work that " +
 				"outlives the call's stream"},
 			Not: []string{"other invalid accesses", "races", "reads of unwritten memory (see fisub sanitize)"}}
 	case p.kind != "emu":
 		return nil
 	}
-	l := &event.Looked{Not: []string{"missing synchronisation with the host"}}
+	l := &event.Checked{Not: []string{"missing synchronisation with the host"}}
 	first := "races (in its first instructions), unwritten local and global memory"
 	if p.python {
 		first = "races in CUDA (in its first instructions), unwritten local memory"
