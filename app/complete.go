@@ -361,12 +361,16 @@ func (l *line) runs() (found []candidate) {
 		return nil
 	}
 	slices.Reverse(ids)
-	for _, c := range []candidate{{"last", "the newest run"}, {"last~1", "the run before it"},
-		{"profile", "the newest profile"}, {"profile~1", "the profile before it"}} {
-		if _, err := runs.Find(l.Root(), c.word); err == nil {
-			found = append(found, c)
+	profiles := 0
+	for _, id := range ids {
+		if runs.IsProfile(filepath.Join(l.Root(), runs.Dir, id)) {
+			profiles++
 		}
 	}
+	recent := []candidate{{"last", "the newest run"}, {"last~1", "the run before it"}}
+	found = append(found, recent[:min(2, len(ids)-profiles)]...)
+	recent = []candidate{{"profile", "the newest profile"}, {"profile~1", "the profile before it"}}
+	found = append(found, recent[:min(2, profiles)]...)
 	for i, id := range ids {
 		what := ""
 		if i < 50 { // each needs a file to be read

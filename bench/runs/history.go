@@ -108,7 +108,7 @@ func ReadHistory(root string, skip func(folder string) bool, warn func(error)) (
 		if skip(folder) {
 			continue
 		}
-		if isProfile(folder) {
+		if IsProfile(folder) {
 			h.Runs = append(h.Runs, &Brief{ID: id, State: "profile"})
 			continue
 		}

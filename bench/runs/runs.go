@@ -220,11 +220,11 @@ func (e *UnknownError) Advice() string {
 		"another folder"
 }
 
-// recent matches a run by its age.
+// recent matches the names of the newest runs and profiles.
 var recent = regexp.MustCompile(`^(last|profile)(?:~(\d{1,6}))?$`)
 
 // Find returns the id of the run below root that begins with prefix. "last" is the newest run, "last~1" the one
-// before it; "profile" and "profile~1" are those of fisub profile.
+// before it; "profile" and "profile~1" are the newest folders of fisub profile.
 func Find(root, prefix string) (string, error) {
 	ids, err := IDs(root)
 	if err != nil {
@@ -236,7 +236,7 @@ func Find(root, prefix string) (string, error) {
 	if m := recent.FindStringSubmatch(prefix); m != nil {
 		n, _ := strconv.Atoi(m[2])
 		for _, id := range slices.Backward(ids) {
-			if isProfile(filepath.Join(root, Dir, id)) != (m[1] == "profile") {
+			if IsProfile(filepath.Join(root, Dir, id)) != (m[1] == "profile") {
 				continue
 			}
 			if n == 0 {
@@ -259,7 +259,8 @@ const (
 	FiguresName = "profile.json"
 )
 
-func isProfile(folder string) bool {
+// IsProfile reports whether folder is one of fisub profile.
+func IsProfile(folder string) bool {
 	return slices.ContainsFunc([]string{ProfileName, FiguresName}, func(name string) bool {
 		_, err := os.Stat(filepath.Join(folder, name))
 		return err == nil
