@@ -928,7 +928,8 @@ cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *exec, cudaGraph_t g, 
 cudaError_t cudaGraphUpload(cudaGraphExec_t exec, cudaStream_t s) { (void)exec, (void)s; return cudaSuccess; }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t s) {
   if (exec == NULL) return fail(cudaErrorInvalidValue);
-  if (captured(s)) return fail(invalidate(captured(s), cudaErrorStreamCaptureUnsupported));
+  graph *g = captured(s);
+  if (g) return fail(invalidate(g, cudaErrorStreamCaptureUnsupported));
   cudaError_t e = legacy(s);
   if (e == cudaSuccess) e = status();
   worked(s, NULL);
