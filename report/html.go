@@ -161,19 +161,15 @@ func (r *Report) HTML(w io.Writer) error {
 
 // latencyTexts returns the definition of the latencies if all sections share it, else one for each section.
 func latencyTexts(sections []section) (list []string) {
+	var shared []string
 	for _, s := range sections {
 		if text := s.Run.Latency(); text != "" {
-			list = append(list, "The "+text)
-		}
-	}
-	if len(slices.Compact(slices.Clone(list))) < 2 {
-		return slices.Compact(list)
-	}
-	list = nil
-	for _, s := range sections {
-		if text := s.Run.Latency(); text != "" {
+			shared = append(shared, "The "+text)
 			list = append(list, "For "+s.Heading+", the "+text)
 		}
+	}
+	if shared = slices.Compact(shared); len(shared) < 2 {
+		return shared
 	}
 	return list
 }

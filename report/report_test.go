@@ -569,7 +569,7 @@ func TestContents(t *testing.T) {
 }
 
 // A run lists the mistakes that it looked for, if they were recorded, and shows a repeated finding in full only once.
-func TestLooked(t *testing.T) {
+func TestChecked(t *testing.T) {
 	run := gpuRun("20260102-looked", 3)
 	run.Device = event.Device{Kind: "emu", Name: "CPU", Emulated: true}
 	run.Checked = &event.Checked{For: []string{"in all calls: faults", "in first calls: races"}, Not: []string{"time", "<b>"}}
