@@ -149,7 +149,7 @@ func TestRemoteCancelUpload(t *testing.T) {
 	if got := client.ProcessState.ExitCode(); got != exitInterrupted {
 		t.Errorf("the client: exit status %d\n%s", got, &said)
 	}
-	if pipe, err := os.OpenFile(part, os.O_RDWR, 0); err == nil { // the host's dd, which still opens it, ends
+	if pipe, err := os.OpenFile(part, os.O_RDWR, 0); err == nil { // lets the host's dd, which waits to open it, end
 		_ = pipe.Close()
 	}
 	nothingIn(t, work)

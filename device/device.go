@@ -182,8 +182,8 @@ var (
 	// ErrFault is wrapped by errors after which this process can no longer use the device.
 	ErrFault = errors.New("device fault")
 
-	// ErrUnsupported is wrapped by errors of Build and Call if the device does not support something the solution uses. It
-	// says nothing about the solution.
+	// ErrUnsupported is wrapped by errors of Build and Call if the device does not support something the solution uses.
+	// It says nothing about the solution.
 	ErrUnsupported = errors.New("no verdict")
 )
 

@@ -59,7 +59,7 @@ __device__ float warp_sum(float x) {
   return x;
 }
 
-// passed_on is not inline: its load may not be moved out of a branch.
+// passed_on is not inlined, so that the compiler cannot move its load out of the branch.
 __device__ __noinline__ float passed_on(float scale) {
   __shared__ float passed;
   if (threadIdx.x == 0) passed = scale;
