@@ -121,22 +121,17 @@ func (p *process) within(temp, own string, more ...string) worker.Command {
 	return c
 }
 
-// compile builds the solution in another worker, which runs no submitted code.
-func (p *process) compile(run, ctx context.Context) error {
-	temp, remove, err := cache.TempDir("fisub-worker")
+// compiler starts a worker that compiles into the folder dir and runs no submitted code.
+func (p *process) compiler(run, ctx context.Context, temp, dir string) (*worker.Client, error) {
+	client, err := worker.Start(run, p.within(temp, temp, dir))
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer remove()
-	client, err := worker.Start(run, p.within(temp, temp, filepath.Join(p.opts.CacheDir, pyworker.Builds)))
-	if err != nil {
-		return err
-	}
-	defer client.Close()
 	if _, err := client.Open(ctx, p.kind, p.opts); err != nil {
-		return err
+		client.Close()
+		return nil, err
 	}
-	return client.Prepare(ctx, p.def, p.sol)
+	return client, nil
 }
 
 func (p *process) running() bool { return p.client != nil && p.client.Alive() }
@@ -150,6 +145,9 @@ var errSlowBuild = &worker.Error{Kind: worker.Build, Text: fmt.Sprintf("build ti
 // solution, including a build longer than buildTimeout, is a *worker.Error of kind Build or a *worker.Died. Errors of
 // kind Build and Lacking are kept.
 func (p *process) ready(run, ctx context.Context) error {
+	if err := p.sol.CheckNames(); err != nil && p.buildErr == nil {
+		p.buildErr = worker.AsError(err, worker.Lacking)
+	}
 	if p.buildErr != nil {
 		return p.buildErr
 	}
@@ -177,19 +175,22 @@ func (p *process) ready(run, ctx context.Context) error {
 
 // make builds the solution and loads it into the worker.
 func (p *process) make(run, ctx context.Context) (err error) {
-	own := p.build != nil && !p.python
-	if own {
+	if p.python {
+		temp, remove, err := cache.TempDir("fisub-worker")
+		if err != nil {
+			return err
+		}
+		defer remove()
+		return pyworker.Build(ctx, p.client, p.opts.CacheDir, p.def, p.sol,
+			func(dir string) (*worker.Client, error) { return p.compiler(run, ctx, temp, dir) })
+	}
+	if p.build != nil {
 		if p.cached, err = p.build(ctx, p.sol, p.info); err != nil {
 			return err
 		}
 	}
 	err = p.client.Build(ctx, p.def, p.sol)
-	if we, ok := errors.AsType[*worker.Error](err); ok && we.Code == worker.Unbuilt {
-		if err = p.compile(run, ctx); err == nil {
-			err = p.client.Build(ctx, p.def, p.sol)
-		}
-	}
-	if !own {
+	if p.build == nil {
 		p.cached = p.client.Cached()
 	}
 	return err

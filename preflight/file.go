@@ -40,6 +40,9 @@ func File(ctx context.Context, file string) (what string, warnings []trace.Warni
 			if err != nil {
 				return "", warnings, err
 			}
+			if err := sol.CheckNames(); err != nil {
+				return "", warnings, fmt.Errorf("%s: %w", file, err)
+			}
 			var faults []error
 			for _, f := range source.Includes(sol, nil) {
 				faults = append(faults, fmt.Errorf("%s: %v", file, f))

@@ -104,7 +104,7 @@ func Submission(ctx context.Context, o Options) (*Report, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	if c.Report.Solution != nil {
+	if c.Report.Solution != nil && c.Report.Solution.CheckNames() == nil {
 		if err := c.build(ctx); err != nil {
 			return nil, err
 		}
@@ -324,9 +324,8 @@ func (c *checker) sources(ctx context.Context) {
 			c.add(Warning, "upper-case-suffix", c.sourcePath(s.Path), "rename it to end in "+strings.ToLower(ext),
 				"packed, but not compiled: builders match suffixes case-sensitively")
 		}
-		if sol.Spec.Compiled() && compiled[filepath.Ext(s.Path)] && strings.ContainsAny(s.Path, " $&;()'\"*?[]#~<>|") {
-			c.add(Error, "file-name", c.sourcePath(s.Path), "rename it with letters, digits, - and _",
-				"the builder's command line cannot contain this name")
+		if (&trace.Solution{Sources: []trace.SourceFile{s}}).CheckNames() != nil {
+			c.add(Error, "file-name", c.sourcePath(s.Path), trace.NameHint, "the name has characters that builders do not quote")
 		}
 	}
 }

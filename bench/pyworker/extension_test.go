@@ -79,7 +79,7 @@ void run(torch::Tensor x, int64_t c, torch::Tensor y, torch::Tensor total) {
 }
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("run", &run); }
 `}}}
-	if err := client.Build(t.Context(), def, bound); err != nil {
+	if err := compilers[client](def, bound); err != nil {
 		t.Fatal(err)
 	}
 	out := load(t, client)
@@ -90,7 +90,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("run", &run); }
 		t.Errorf("got %v, want 5 -10 150", got)
 	}
 	bound.Sources[0].Content = "#error not today\n"
-	err = client.Build(t.Context(), def, bound)
+	err = compilers[client](def, bound)
 	var we *worker.Error
 	if !errors.As(err, &we) || we.Kind != worker.Build || !strings.Contains(we.Log, "kernel.cu") {
 		t.Errorf("got %v, want the error in kernel.cu", err)

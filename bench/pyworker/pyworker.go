@@ -8,6 +8,7 @@ import (
 	"compress/gzip"
 	"context"
 	"embed"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -175,8 +176,43 @@ var compiles = regexp.MustCompile(`cpp_extension|tvm_ffi|ctypes|nvcc`)
 
 var importsTriton = regexp.MustCompile(`(?m)\b(import|from)[ \t]+triton\b|['"]triton\b`)
 
-// Builds is the cache folder in which a worker without submitted code builds files that other workers only read.
-const Builds = "python-build"
+// builds is the cache folder for compiled files. Workers only read it.
+const builds = "python-build"
+
+// shared matches the names of builds that contain nothing of a solution.
+var shared = regexp.MustCompile(`^torch-cuda-[0-9a-f]{32}$`)
+
+// Build builds and loads sol in client. Each file that is missing in the cache below root is first compiled by a worker
+// of its own from start, which may write only to the folder dir. The cache gets the files once that worker and all its
+// processes have ended, under a name with the key of sol: whatever a compiler can be made to do, it does not reach
+// another solution.
+func Build(ctx context.Context, client *worker.Client, root string, def *trace.Definition, sol *trace.Solution,
+	start func(dir string) (*worker.Client, error)) error {
+	own := regexp.MustCompile("^(torch|tvm-ffi)-" + worker.BuildKey(sol) + "-[0-9a-f]{32}$")
+	var made []string
+	for {
+		err := client.Build(ctx, def, sol)
+		we, ok := errors.AsType[*worker.Error](err)
+		if !ok || we.Code != worker.Unbuilt {
+			return err
+		}
+		name := we.Missing
+		if !own.MatchString(name) && !shared.MatchString(name) || slices.Contains(made, name) {
+			return err
+		}
+		made = append(made, name)
+		if _, _, err := cache.Folder(ctx, root, builds, name, func(dir string) error {
+			compiler, err := start(dir)
+			if err != nil {
+				return err
+			}
+			defer compiler.Close()
+			return compiler.Prepare(ctx, def, sol, name, dir)
+		}); err != nil {
+			return err
+		}
+	}
+}
 
 // Confined names the variable that is set for a Command's worker with restricted write access.
 const Confined = "FISUB_CONFINED"

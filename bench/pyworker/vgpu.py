@@ -878,8 +878,7 @@ class Extensions:
 
 
 def extend(machine):
-    """Makes torch.utils.cpp_extension build for the virtual GPU. If this process may not write the shared parts of
-    builds later, it builds them now."""
+    """Makes torch.utils.cpp_extension build for the virtual GPU. It raises a Failure if the shared parts are missing."""
     from torch.utils import cpp_extension
     if hasattr(cpp_extension, "_fisub"):
         return
@@ -978,9 +977,8 @@ def extend(machine):
 
         return run
 
-    if os.environ.get("FISUB_CONFINED"):
-        with contextlib.suppress(Lacking):  # the build reports the error
-            shared()
+    with contextlib.suppress(Lacking):  # the build reports the error
+        shared()
     cpp_extension._fisub = True
     machine.extension = extension
     cpp_extension._prepare_ldflags = ldflags

@@ -108,12 +108,24 @@ HINTS = {  # by the code of a Failure
 class Failure(Exception):
     """The error of a reply. kind is one of machine, build, call, fault, timing, lacking."""
 
-    def __init__(self, kind, text, log="", code=""):
+    def __init__(self, kind, text, log="", code="", missing=""):
         super().__init__(text)
         self.kind, self.text, self.log, self.code = kind, clip(text, MAX_TEXT), clip(log, MAX_LOG), code
+        self.missing = missing  # with code unbuilt: the name of the missing build
 
     def reply(self):
-        return {"error": {"kind": self.kind, "text": self.text, "log": self.log, "code": self.code, "hint": HINTS.get(self.code, "")}}
+        return {"error": {"kind": self.kind, "text": self.text, "log": self.log, "code": self.code, "missing": self.missing,
+                          "hint": HINTS.get(self.code, "")}}
+
+
+class Made(Failure):
+    """Ends a build request once the build that it asked for is complete."""
+
+    def __init__(self):
+        super().__init__("machine", "made")
+
+    def reply(self):
+        return {}
 
 
 def clip(text, most):
@@ -860,11 +872,11 @@ def write(fd, t, offset):
 
 
 class Solution:
-    """A built solution and its loaded arguments. If only is set, it builds the parts that need compilers, for another
-    process, and loads nothing."""
+    """A built solution and its loaded arguments. key identifies the solution. If only is not empty, this is a build for
+    another process, which loads nothing: only["name"] is the name of the build, and only["folder"] takes its files."""
 
-    def __init__(self, device, cache, definition, solution, only=False):
-        self.device, self.only, self.cache = device, only, os.path.realpath(cache)
+    def __init__(self, device, cache, definition, solution, key, only):
+        self.device, self.key, self.only, self.cache = device, key, only, os.path.realpath(cache)
         device.cache = self.cache
         key = hashlib.sha256(json.dumps(solution).encode()).hexdigest()[:32]
         # No other process has written to the folder of the sources. The other folder holds the solution's own
@@ -896,40 +908,34 @@ class Solution:
             module = module_name(package, file)
             write_sources(os.path.join(self.fresh_folder, package), solution["sources"])
             self.pretend([source["content"] for source in solution["sources"]])
-            if only:
-                return
+            self.complete()
             sys.path.insert(0, self.fresh_folder)
             importlib.invalidate_caches()
             self.entry = guard(device, "build", lambda: device.does(
                 lambda: import_entry(module, symbol, spec.get("dependencies") or (), device.vgpu and device.vgpu.stub)))
-        if only:
-            return
         guard(device, "build", lambda: check_signature(self.entry, len(definition["inputs"]), len(own), self.destination_passing))
 
     def pretend(self, texts):
         guard(self.device, "build", lambda: self.device.pretend(texts, self.cache, self.own_folder, self.prebuilt))
 
+    def complete(self):
+        """Raises a Failure in a process that builds for another one: the build does not belong to this solution."""
+        if self.only:
+            raise Failure("machine", f"python: {self.only['name']} is not a build of this solution")
+
     def prebuilt(self, name, parts, make):
-        """Returns the folder that was built from parts. If it is missing, make(folder) builds it. A process that may
-        run submitted code only reads it."""
+        """Returns the folder of the build called name from parts. If it is missing, this raises a Failure: a process
+        that may run submitted code cannot write to the cache. Another process then builds it with make(folder)."""
         machine = [sys.version, str(self.device.torch.__version__), self.device.info()["arch"]]
         chosen = [os.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH", "TORCH_CUDA_ARCH_LIST", "TVM_FFI_CUDA_ARCH_LIST", "CXX")]
         key = hashlib.sha256(json.dumps([machine, chosen, parts]).encode()).hexdigest()[:32]
-        folder = os.path.join(self.cache, BUILDS, f"{name}-{key}")
-        if os.path.isdir(folder):
-            return folder
-        if os.environ.get("FISUB_CONFINED") and not self.only:
-            raise Failure("machine", f"python: {folder} is not built", code="unbuilt")
-        os.makedirs(os.path.dirname(folder), exist_ok=True)
-        temporary = tempfile.mkdtemp(prefix=".", dir=os.path.dirname(folder))
-        try:
-            make(temporary)
-            os.rename(temporary, folder)
-        except OSError:
-            if not os.path.isdir(folder):  # another process was faster
-                raise
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
+        name = f"{name}-{key}"
+        folder = os.path.join(self.cache, BUILDS, name)
+        if self.only.get("name") == name:
+            make(self.only["folder"])
+            raise Made()
+        if not os.path.isdir(folder):
+            raise Failure("machine", f"python: {folder} is not built", code="unbuilt", missing=name)
         return folder
 
     def extension(self, solution, file, symbol):
@@ -965,9 +971,8 @@ class Solution:
             return load(name.removesuffix(".so"), folder, True)
 
         try:
-            folder = self.prebuilt("torch", [solution, self.device.machine.home if virtual else ""], make)
-            if self.only:
-                return None
+            folder = self.prebuilt(f"torch-{self.key}", [solution, self.device.machine.home if virtual else ""], make)
+            self.complete()
             module = self.device.machine.extension(lambda: loaded(folder)) if virtual else loaded(folder)
         except Failure:
             raise
@@ -1003,12 +1008,11 @@ class Solution:
 
         def build():
             home = self.device.machine.home if self.device.emulated else ""
-            folder = self.prebuilt("tvm-ffi", [solution, tvm_ffi.__version__, home], make)
-            return None if self.only else tvm_ffi.load_module(os.path.join(folder, f"{name}.so"))
+            folder = self.prebuilt(f"tvm-ffi-{self.key}", [solution, tvm_ffi.__version__, home], make)
+            self.complete()
+            return tvm_ffi.load_module(os.path.join(folder, f"{name}.so"))
 
         found = guard(self.device, "build", build)
-        if self.only:
-            return None
         try:
             function = getattr(found, symbol)
         except AttributeError:
@@ -1471,8 +1475,8 @@ class Server:
             self.device.restore()
             if "build" in request:
                 r = request["build"]
-                solution = Solution(self.device, self.cache, r["definition"], r["solution"], r.get("only"))
-                self.solution = None if solution.only else solution
+                self.solution = None
+                self.solution = Solution(self.device, self.cache, r["definition"], r["solution"], r["key"], r.get("only") or {})
                 return {"info": self.device.info()}
             if self.solution is None:
                 raise Failure("machine", "python: request out of order")

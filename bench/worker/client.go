@@ -18,6 +18,7 @@ import (
 
 	"fisub/device"
 	"fisub/device/activity"
+	"fisub/internal/cache"
 	"fisub/internal/plain"
 	"fisub/internal/sandbox"
 	"fisub/internal/trace"
@@ -203,20 +204,29 @@ func (c *Client) Open(ctx context.Context, kind string, opts device.Options) (de
 
 // Build builds sol on the opened device. If the solution does not build, the error is an *Error of kind Build.
 func (c *Client) Build(ctx context.Context, def *trace.Definition, sol *trace.Solution) error {
-	r, err := c.do(ctx, &request{Build: &buildRequest{def.JSON(trace.Compact), sol.JSON(trace.Compact), false}})
+	r, err := c.do(ctx, &request{Build: newBuild(def, sol)})
 	c.cached = err == nil && r.Cached
 	return err
 }
 
-// Unbuilt is the code of Build's error if a Python worker cannot write its build to the cache. Prepare then builds it
-// in another worker, which can.
+// Unbuilt is the code of Build's error if files are missing that a Python worker needs, which may not write them to the
+// cache itself. Prepare makes them in another worker.
 const Unbuilt = "unbuilt"
 
-// Prepare builds the files that Build needs, without loading or running the solution. Only a Python worker supports
-// it.
-func (c *Client) Prepare(ctx context.Context, def *trace.Definition, sol *trace.Solution) error {
-	_, err := c.do(ctx, &request{Build: &buildRequest{def.JSON(trace.Compact), sol.JSON(trace.Compact), true}})
+// Prepare builds what Build's error called missing in the empty folder dir, without loading or running the solution.
+// Only a Python worker supports it.
+func (c *Client) Prepare(ctx context.Context, def *trace.Definition, sol *trace.Solution, missing, dir string) error {
+	b := newBuild(def, sol)
+	b.Only = &onlyBuild{missing, dir}
+	_, err := c.do(ctx, &request{Build: b})
 	return err
+}
+
+// BuildKey returns the part of a build's name that stands for sol.
+func BuildKey(sol *trace.Solution) string { return cache.Key(string(sol.JSON(trace.Compact))) }
+
+func newBuild(def *trace.Definition, sol *trace.Solution) *buildRequest {
+	return &buildRequest{Definition: def.JSON(trace.Compact), Solution: sol.JSON(trace.Compact), Key: BuildKey(sol)}
 }
 
 // Cached reports whether the last Build compiled nothing.

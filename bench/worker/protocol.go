@@ -89,7 +89,13 @@ type openRequest struct {
 type buildRequest struct {
 	Definition json.RawMessage `json:"definition"`
 	Solution   json.RawMessage `json:"solution"`
-	Only       bool            `json:"only,omitempty"` // see Client.Prepare
+	Key        string          `json:"key"`            // BuildKey of the solution
+	Only       *onlyBuild      `json:"only,omitempty"` // see Client.Prepare; nil to load the solution
+}
+
+type onlyBuild struct {
+	Name   string `json:"name"`
+	Folder string `json:"folder"`
 }
 
 type runRequest struct {
@@ -245,6 +251,8 @@ type Error struct {
 	Log  string `json:"log,omitempty"`
 	Hint string `json:"hint,omitempty"`
 	Code string `json:"code,omitempty"` // of some errors of Kind Machine: NoTimer, NotBuilt, Unbuilt, one of Python's
+	// Missing is the name of the build that an error with code Unbuilt asks for. It is unverified.
+	Missing string `json:"missing,omitempty"`
 }
 
 // Codes of errors.

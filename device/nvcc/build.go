@@ -169,11 +169,7 @@ type sources struct {
 	emit    bool   // keep PTX and machine code, with line information
 }
 
-var (
-	archName = regexp.MustCompile(`^(?:sm|compute)_([1-9][0-9]{1,2}[af]?)$`)
-	// nvcc passes file names through a shell, so accept only names that need no quoting.
-	plainName = regexp.MustCompile(`^[A-Za-z0-9_+@][A-Za-z0-9_+@.,=/-]*$`)
-)
+var archName = regexp.MustCompile(`^(?:sm|compute)_([1-9][0-9]{1,2}[af]?)$`)
 
 func newSources(sol *trace.Solution, arch string) (*sources, error) {
 	if !archName.MatchString(arch) {
@@ -196,7 +192,7 @@ func newSources(sol *trace.Solution, arch string) (*sources, error) {
 	seen := map[string]string{}
 	for _, f := range sol.Sources {
 		name := filepath.Clean(f.Path)
-		if !filepath.IsLocal(f.Path) || name == "." || strings.ContainsRune(name, 0) {
+		if !filepath.IsLocal(f.Path) || name == "." {
 			return nil, &device.BuildError{Text: fmt.Sprintf("source path %q is not a file below the build folder", f.Path)}
 		}
 		if other, ok := seen[name]; ok {
@@ -205,6 +201,9 @@ func newSources(sol *trace.Solution, arch string) (*sources, error) {
 		seen[name] = f.Path
 		s.files = append(s.files, trace.SourceFile{Path: name, Content: f.Content})
 	}
+	if err := sol.CheckNames(); err != nil {
+		return nil, err
+	}
 	slices.SortFunc(s.files, func(a, b trace.SourceFile) int { return strings.Compare(a.Path, b.Path) })
 	for _, f := range s.files {
 		switch filepath.Ext(f.Path) {
@@ -212,12 +211,6 @@ func newSources(sol *trace.Solution, arch string) (*sources, error) {
 			s.cuda = append(s.cuda, f.Path)
 		case ".cpp", ".cc", ".cxx", ".c":
 			s.host = append(s.host, f.Path)
-		default:
-			continue
-		}
-		if !plainName.MatchString(f.Path) {
-			text := fmt.Sprintf("source path %q has characters that are invalid in a compiler's command line", f.Path)
-			return nil, &device.BuildError{Text: text}
 		}
 	}
 	if len(s.cuda)+len(s.host) == 0 {

@@ -545,10 +545,6 @@ func TestSources(t *testing.T) {
 		{"above", solution("../k.cu", "x"), "not a file below"},
 		{"absolute", solution("/k.cu", "x"), "not a file below"},
 		{"folder", solution(".", "x"), "not a file below"},
-		{"NUL", solution("k\x00.cu", "x"), "not a file below"},
-		{"option", solution("-o.cu", "x"), "command line"},
-		{"shell", solution("$(id).cu", "x"), "command line"},
-		{"space", solution("a b.cu", "x"), "command line"},
 		{"same file", solution("k.cu", "x", "./k.cu", "y"), "the same file"},
 		{"nothing to compile", solution("k.cuh", "x"), "no source file"},
 		{"upper case", solution("K.CU", "x"), "no source file"},
@@ -561,6 +557,12 @@ func TestSources(t *testing.T) {
 				t.Errorf("got %v, want a *device.BuildError with %q", err, tt.want)
 			}
 		})
+	}
+	var build *device.BuildError
+	for _, name := range []string{"k\x00.cu", "-o.cu", "$(id).cu", "a b.cu", "@arguments.cuh", "a\nb.h"} { // no verdict
+		if _, err := newSources(solution("k.cu", "x", name, "y"), "sm_90"); err == nil || errors.As(err, &build) {
+			t.Errorf("%q: got %v, want an error that is no *device.BuildError", name, err)
+		}
 	}
 	sol := solution("k.cu", "x")
 	sol.Spec.Language = trace.Triton
