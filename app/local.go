@@ -34,6 +34,7 @@ type localOptions struct {
 	dump          string // folder for the tensors of the first workload that fails
 	failFast      bool
 	keepGoing     bool
+	secret        string        // of the run whose honesty checks to repeat; ""
 	budget        time.Duration // how long after the first workload others may still start; 0: no limit
 	strict, watch bool
 }
@@ -54,6 +55,7 @@ func (a *app) localCommand() *cli.Command {
 			boolFlag(&o.watch, "watch", "run again whenever the config or a source is saved, until Ctrl-C"),
 			boolFlag(&o.keepGoing, "keep-going", "do not stop after two consecutive TIMEOUTs or a failed build"),
 			boolFlag(&o.Sanitize, "sanitize", "virtual GPU: apply the checks of fisub sanitize to each workload"),
+			stringFlag(&o.secret, "secret", "repeat the honesty checks of a run, with the `SECRET` in its run.json", ""),
 			stringFlag(&o.resume, "resume", "continue `RUN`: run its workloads without a verdict, with its settings", "")),
 		Action: func(c *cli.Context) error {
 			if o.watch {
@@ -85,6 +87,10 @@ func (a *app) runLocal(ctx context.Context, s *project.Submission, o localOption
 	}
 	if folder != nil {
 		defer folder.Close()
+	}
+	if o.secret != "" && o.strict {
+		return total, usage.Errorf("omit one of them", "--secret and --strict: a submission may know the secret, so a run "+
+			"without findings proves nothing")
 	}
 	if o.dump != "" {
 		o.dump = a.Path(o.dump)
@@ -131,7 +137,7 @@ func (a *app) runLocal(ctx context.Context, s *project.Submission, o localOption
 		return nil
 	})
 	shared := u.Shared(s)
-	shared.FailFast, shared.EndEarly, shared.Budget = o.failFast, !o.keepGoing, o.budget
+	shared.FailFast, shared.EndEarly, shared.Budget, shared.Secret = o.failFast, !o.keepGoing, o.budget, o.secret
 	result, err := bench.Run(ctx, shared, bench.Entry{Solution: s.Solution, Events: stream, Run: run,
 		Admit: admit, Before: before, Dump: o.dump})
 	total = event.Done{Failed: result.Failed, Findings: result.Findings, Missing: result.Missing - result.Left}

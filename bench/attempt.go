@@ -32,6 +32,7 @@ type attempt struct {
 	samples  *device.Samples // nil if it was not timed
 	warm     *device.Samples // nil without a warm-L2 measurement
 	measured int             // number of measurements
+	draws    int             // for measurements, so far
 	err      error           // the error that ended its measurement
 	unknown  error           // the reason if it gets no verdict after all
 	printed  string          // output before the warm calls

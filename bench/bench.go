@@ -5,6 +5,7 @@ package bench
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"time"
@@ -50,6 +51,8 @@ type Shared struct {
 	EndEarly bool // stop after two TIMEOUTs in a row, or if the solution does not build
 
 	Budget time.Duration // start no workload except the first later than this; 0: no limit
+
+	Secret string // of a run to repeat, see event.Run; "" draws one
 }
 
 // An Entry is one solution of a run.
@@ -115,6 +118,10 @@ func Run(ctx context.Context, shared Shared, entry Entry) (Result, error) {
 // the first entry's Before are skipped for all.
 func Together(ctx context.Context, shared Shared, entries []Entry) ([]Result, error) {
 	results := make([]Result, len(entries))
+	known := shared.Secret != ""
+	if !known {
+		shared.Secret = rand.Text()
+	}
 	g, err := newGroup(ctx, &shared, entries)
 	if g != nil {
 		defer g.stop()
@@ -122,7 +129,11 @@ func Together(ctx context.Context, shared Shared, entries []Entry) ([]Result, er
 	if err != nil {
 		return results, err
 	}
+	for _, r := range g.runners {
+		r.entry.Run.KnownSecret = known
+	}
 	err = g.run(ctx)
+	g.stop() // no submitted code runs any more when the secret is published
 	for i, r := range g.runners {
 		results[i] = r.end()
 	}

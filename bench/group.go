@@ -41,8 +41,9 @@ func newGroup(ctx context.Context, shared *Shared, entries []Entry) (*group, err
 			return nil, err
 		}
 	}
-	for _, entry := range entries {
+	for i, entry := range entries {
 		r, err := newRunner(ctx, shared, entry, evaluator, g.reference, &g.stamper)
+		r.number = i
 		g.runners = append(g.runners, r)
 		if err != nil {
 			return g, r.process.machineError(err)
@@ -51,6 +52,7 @@ func newGroup(ctx context.Context, shared *Shared, entries []Entry) (*group, err
 	if b := shared.Baseline; b != nil {
 		entry := Entry{Solution: b.Solution, Events: event.NewStream(), Run: &event.Run{}}
 		g.baseline, g.unable = newRunner(ctx, shared, entry, evaluator, g.reference, &g.stamper)
+		g.baseline.number = -1
 		if isReference(b.Solution, shared.Definition) {
 			g.baseline.process.def = returning(shared.Definition)
 		}

@@ -7,6 +7,7 @@ import (
 	"math"
 	"os"
 	"slices"
+	"strconv"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -58,12 +59,13 @@ type honesty struct {
 	changed []int               // inputs that get new contents, largest first
 	written []worker.FileTensor // the outputs of the last call
 	stopped bool                // the last call launched, copied and set nothing, unlike the judged call
+	calling bool                // the last request asked for a call
 }
 
 // checkHonesty runs the checks. An error ends the run.
 func (a *attempt) checkHonesty(ctx context.Context) error {
 	v := a.verdict
-	if v.status != trace.Passed && v.status != trace.IncorrectNumerical || !a.process.running() {
+	if v.status != trace.Passed && (v.status != trace.IncorrectNumerical || !a.process.running()) {
 		return nil
 	}
 	a.limit = limit{left: a.shared.Profile.Timeout}
@@ -133,7 +135,7 @@ func (h *honesty) blame(err error) {
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
 		err = fmt.Errorf("no reply within %g seconds", h.shared.Profile.Timeout.Seconds())
-	case errors.As(err, &died):
+	case errors.As(err, &died) && h.calling:
 	case errors.As(err, &we) && (we.Kind == worker.Call || we.Kind == worker.Fault):
 		if we.Kind == worker.Fault {
 			h.process.client.Close() // the process is unusable
@@ -195,7 +197,10 @@ func (h *honesty) run(ctx context.Context) error {
 		what = "call 2 on the same inputs"
 	}
 	o, err := h.call(ctx, what, worker.Check{}, h.in.want)
-	if err == nil && emulated && (o != right || h.stopped) {
+	switch {
+	case emulated && crashed(err):
+		return h.fail(what, err)
+	case err == nil && emulated && (o != right || h.stopped):
 		return h.reject(what, o)
 	}
 	if err != nil || o != right || h.has(changedInput) {
@@ -203,7 +208,7 @@ func (h *honesty) run(ctx context.Context) error {
 	}
 	cached := ""
 	for _, change := range h.changes() {
-		o, err := h.call(ctx, change.what, h.replace(s, change.inputs, change.f), nil)
+		o, err := h.call(ctx, change.what, h.replace(s, change), nil)
 		switch {
 		case err != nil:
 			return err
@@ -240,7 +245,9 @@ func (h *honesty) again(ctx context.Context, s *scratch) error {
 	h.seen = append(h.seen, h.in.want)
 	if changes := h.changes(); len(changes) > 0 {
 		change := changes[len(changes)-1]
-		switch o, err := h.call(ctx, change.what, h.replace(s, change.inputs, change.f), nil); {
+		switch o, err := h.call(ctx, change.what, h.replace(s, change), nil); {
+		case crashed(err):
+			return h.repeat(ctx, err)
 		case err != nil || o == right && !h.stopped:
 			return err
 		case o == stale && !h.stopped:
@@ -250,10 +257,53 @@ func (h *honesty) again(ctx context.Context, s *scratch) error {
 	}
 	const what = "with the first inputs again"
 	o, err := h.call(ctx, what, worker.Check{Inputs: h.original()}, h.in.want)
-	if err != nil || o == right && !h.stopped {
+	switch {
+	case crashed(err):
+		return h.fail(what, err)
+	case err != nil || o == right && !h.stopped:
 		return err
 	}
 	return h.reject(what, o)
+}
+
+// crashed reports whether err means that the solution failed, or that its process ended by itself.
+func crashed(err error) bool {
+	var we *worker.Error
+	var died *worker.Died
+	return errors.As(err, &died) && !errors.Is(err, context.DeadlineExceeded) ||
+		errors.As(err, &we) && (we.Kind == worker.Call || we.Kind == worker.Fault)
+}
+
+// fail sets the verdict of an emulated workload whose worker ended, or whose call on the first call's inputs failed,
+// with err: on a GPU the contest makes many such calls. what describes the call.
+func (h *honesty) fail(what string, err error) error {
+	v, err := h.attempt.blame(err)
+	if err == nil {
+		v.detail = what + ": " + v.detail
+		h.verdict = v
+	}
+	return err
+}
+
+// repeat decides about a call on other inputs that failed with cause. In a new worker it makes two calls on the first
+// inputs, as the contest does. If one of them fails, that is the verdict; otherwise it returns cause.
+func (h *honesty) repeat(ctx context.Context, cause error) error {
+	h.process.client.Close()
+	err := h.build(ctx)
+	defer func() { h.process.client.Close() }() // the next workload gets a new one
+	for i := 0; i < 2 && err == nil; i++ {
+		err = h.within(ctx, func(ctx context.Context) error {
+			_, err := h.attempt.call(ctx, h.in, i == 0)
+			return err
+		})
+	}
+	switch {
+	case crashed(err):
+		return h.fail("in another worker, call 2 on the same inputs", err)
+	case err != nil:
+		return err
+	}
+	return cause
 }
 
 // reject sets the verdict from the last call, which used the first call's inputs; what describes it. The contest
@@ -347,11 +397,16 @@ func (h *honesty) call(ctx context.Context, what string, check worker.Check, wan
 
 // look sends a check and records its findings. The time limit does not cover the computation of expected outputs.
 func (h *honesty) look(ctx context.Context, check worker.Check) error {
+	h.calling = check.Out != nil
 	var found *worker.Checked
 	err := h.within(ctx, func(ctx context.Context) (err error) {
 		found, err = h.process.client.Check(ctx, check)
 		return err
 	})
+	var died *worker.Died
+	if errors.As(err, &died) && !h.calling && h.process.info.Emulated && h.verdict.status == trace.Passed {
+		return h.fail("after the call", err)
+	}
 	if err != nil {
 		return err
 	}
@@ -561,8 +616,8 @@ type change struct {
 }
 
 // changes returns the changes to make, in order. The first ones are small, to detect solutions that look up a result
-// by some elements of the inputs; their position depends on the workload. The last one rotates the rows of every
-// tensor, which keeps its values plausible.
+// by some elements of the inputs; their position is drawn. The last one rotates the rows of every tensor, which keeps
+// its values plausible.
 func (h *honesty) changes() []change {
 	if len(h.changed) == 0 {
 		return nil
@@ -578,16 +633,28 @@ func (h *honesty) changes() []change {
 	}
 }
 
-// replace applies f to the contents of inputs.
-func (h *honesty) replace(s *scratch, inputs []int, f func(*tensor.Tensor, random.Stream)) worker.Check {
+// draw returns the numbers for one purpose in the checks of this attempt. They follow from the run's secret, which a
+// submission cannot know while it runs.
+func (a *attempt) draw(purpose ...string) random.Stream {
+	return random.New(append([]string{"fisub.honesty/2", a.shared.Secret, a.workload.UUID}, purpose...)...)
+}
+
+// next is draw for the measurements, each time with other numbers. Those of different solutions differ too.
+func (a *attempt) next(purpose string) random.Stream {
+	a.draws++
+	return a.draw(purpose, strconv.Itoa(a.number), strconv.Itoa(a.draws))
+}
+
+// replace applies the change to the contents of its inputs.
+func (h *honesty) replace(s *scratch, c change) worker.Check {
 	check := worker.Check{Inputs: make([]*worker.FileTensor, len(h.values))}
-	for _, i := range inputs {
+	for _, i := range c.inputs {
 		v := &h.values[i]
 		at := s.offsets[i]
 		t := &tensor.Tensor{DType: v.Tensor.DType, Shape: v.Tensor.Shape,
 			Data: s.data[at : at+len(v.Tensor.Data) : at+len(v.Tensor.Data)]}
 		copy(t.Data, v.Tensor.Data)
-		f(t, random.New("fisub.honesty/1", h.workload.UUID, v.Name))
+		c.f(t, h.draw(c.what, v.Name))
 		v.Tensor, v.File, v.Offset = t, s.f, int64(at)
 		check.Inputs[i] = fileTensor(*v)
 	}

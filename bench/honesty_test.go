@@ -141,6 +141,8 @@ func TestFindings(t *testing.T) {
 		{"raises", trace.Passed, []string{failedCall, "with all inputs changed: ValueError: never seen"}},
 		{"faults", trace.Passed, []string{failedCall, "with all inputs changed: device fault: illegal address"}},
 		{"crashes", trace.Passed, []string{failedCall, "with all inputs changed: worker process ended: exit status 9"}},
+		{"leaves after the timing", trace.Passed, []string{endedChecks,
+			"the honesty checks could not be completed: worker process ended: exit status 0"}},
 		{"takes all descriptors after the timing", trace.Passed, []string{endedChecks,
 			"the honesty checks could not be completed: after the timing: input 0: open "}},
 		{"too fast", trace.Passed, []string{tooFast, "30.00 µs for 0.1 MB, but with a cold L2 memory of 1 GB/s needs 32."}},
@@ -190,6 +192,12 @@ func TestEmulatedFindings(t *testing.T) {
 			[]string{skippedWork, skippedWork, skippedWork}, ""},
 		"pointer": {[]string{"PASSED", "PASSED", "PASSED"}, []string{cachedByPointer, cachedByPointer, cachedByPointer}, ""},
 		"idle":    {[]string{"PASSED", "PASSED", "PASSED"}, nil, ""},
+		"crashes": {[]string{"PASSED", "PASSED", "PASSED"}, []string{failedCall, failedCall, failedCall}, ""},
+		"crashes at call 2": {[]string{"RUNTIME_ERROR", "RUNTIME_ERROR", "RUNTIME_ERROR"}, nil,
+			"call 2 on the same inputs: Worker process failed unexpectedly: exit status 9"},
+		"raises at call 2": {[]string{"RUNTIME_ERROR", "PASSED", "PASSED"}, nil, ""},
+		"leaves after its reply": {[]string{"RUNTIME_ERROR", "RUNTIME_ERROR", "RUNTIME_ERROR"}, nil,
+			"Worker process failed unexpectedly: exit status 0"},
 		"idle later": {[]string{"RUNTIME_ERROR", "RUNTIME_ERROR", "RUNTIME_ERROR"}, nil, "nothing was launched, copied " +
 			"or set, unlike in the previous call: the contest's timing raises \"No kernel activities recorded\""},
 	} {

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -136,6 +137,29 @@ func (d *emulated) Hazards() []device.Hazard {
 	return noticed
 }
 
+// leave ends this process as soon as its nth reply from now has been passed on.
+func leave(n int) {
+	real, err := unix.Dup(4)
+	var ends [2]int
+	if err == nil {
+		err = unix.Pipe(ends[:])
+	}
+	if err == nil {
+		err = unix.Dup2(ends[1], 4)
+	}
+	if err != nil {
+		panic(err)
+	}
+	go func() {
+		replies := bufio.NewReader(os.NewFile(uintptr(ends[0]), "replies"))
+		for range n {
+			line, _ := replies.ReadBytes('\n')
+			_, _ = unix.Write(real, line)
+		}
+		os.Exit(0)
+	}()
+}
+
 type hostBuffer []byte
 
 func (b *hostBuffer) Len() int                      { return len(*b) }
@@ -267,6 +291,20 @@ func (k *hostKernel) Call(_ context.Context, args []device.Arg) error {
 			return &device.CallError{Kind: "ValueError", Text: "never seen"}
 		}
 		k.cache[start] = [][]byte{}
+	case "leaves after its reply":
+		leave(1)
+	case "leaves after the timing":
+		if k.calls == 7 {
+			leave(1)
+		}
+	case "crashes at call 2":
+		if k.calls == 2 {
+			os.Exit(9)
+		}
+	case "raises at call 2":
+		if k.calls == 2 {
+			return &device.CallError{Kind: "ValueError", Text: "once is enough"}
+		}
 	case "crashes":
 		if k.cache[start] == nil && k.calls > 1 {
 			os.Exit(9)

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -14,6 +13,7 @@ import (
 	"fisub/device"
 	"fisub/internal/event"
 	"fisub/internal/trace"
+	"fisub/workloads/random"
 )
 
 // remeasure is the maximum number of repeated measurements of a workload with doubtful timings.
@@ -89,9 +89,9 @@ const page, maxGap = 2 << 20, 64 << 20
 // gap draws the number of bytes to skip before the next copy of the tensors; 0 on a device with little memory.
 // Without gaps, since a process always gets the same memory in the same order, one of two equal solutions could have
 // the slower addresses for all workloads.
-func gap(memory int64) int64 {
+func (a *attempt) gap(memory int64) int64 {
 	if pages := min(maxGap, memory/1024) / page; pages > 0 {
-		return page * (1 + rand.Int64N(pages))
+		return page * int64(1+a.next("gap").Intn(0, int(pages)))
 	}
 	return 0
 }
@@ -101,7 +101,7 @@ func gap(memory int64) int64 {
 func (a *attempt) move(ctx context.Context) error {
 	return a.within(ctx, func(ctx context.Context) error {
 		memory := a.process.info.MemoryBytes
-		check := worker.Check{Gap: gap(memory)}
+		check := worker.Check{Gap: a.gap(memory)}
 		check.Move = a.copies < maxCopies && (memory == 0 || a.held+check.Gap+a.bytes <= memory/8)
 		found, err := a.process.client.Check(ctx, check)
 		if err != nil {
@@ -196,8 +196,7 @@ func (a *attempt) measureOnce(ctx context.Context, once device.Plan) (samples *d
 	in := a.loaded
 	plan := worker.JudgedPlan{Plan: once, Stride: (in.size + 255) &^ 255}
 	n := min(once.Iterations, max(1, min(mostJudged, int(someJudged/max(1, plan.Stride)))))
-	plan.Judged = rand.Perm(once.Iterations)[:n]
-	slices.Sort(plan.Judged)
+	plan.Judged = choose(a.next("judged"), once.Iterations, n)
 	if err := a.process.out.room(int64(n) * plan.Stride); err != nil {
 		return nil, err
 	}
@@ -211,6 +210,20 @@ func (a *attempt) measureOnce(ctx context.Context, once device.Plan) (samples *d
 		return nil, err
 	}
 	return samples, a.judgeTimed(plan, samples, judged)
+}
+
+// choose returns k of the numbers 0 to n-1, in order.
+func choose(r random.Stream, n, k int) []int {
+	all := make([]int, n)
+	for i := range all {
+		all[i] = i
+	}
+	for i := range k { // Fisher-Yates
+		j := i + r.Intn(i, n-i)
+		all[i], all[j] = all[j], all[i]
+	}
+	slices.Sort(all[:k])
+	return all[:k]
 }
 
 // judgeTimed makes a finding if a timed call left wrong outputs or the worker did not return them.

@@ -249,10 +249,12 @@ func (p *process) end() {
 	}
 }
 
+// stop ends the process and removes its files. It may be called again.
 func (p *process) stop() {
 	p.end()
 	p.out.close()
 	if p.temp != "" {
 		p.untemp()
+		p.temp = ""
 	}
 }

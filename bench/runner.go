@@ -29,6 +29,7 @@ type runner struct {
 	timeouts  int    // consecutive, up to the last workload
 	failed    bool   // a workload did not pass
 	examined  bool   // a workload has had the honesty checks that make calls
+	number    int    // among the solutions of the run; -1: the baseline
 	result    Result
 }
 
@@ -54,7 +55,7 @@ func (r *runner) say(e event.Event) {
 func (r *runner) end() Result {
 	d := r.summary.Totals()
 	d.Seconds += time.Since(r.begun).Seconds()
-	d.Left = r.result.Left
+	d.Left, d.Secret = r.result.Left, r.shared.Secret
 	r.result.Passed, r.result.Failed, r.result.Missing, r.result.Findings = d.Passed, d.Failed, d.Missing, d.Findings
 	if r.announced {
 		r.say(event.Event{Type: event.TypeDone, Done: &d})
@@ -74,6 +75,10 @@ func (r *runner) open(run, ctx context.Context) error {
 		}
 	}
 	r.say(event.Event{Type: event.TypeRun, Run: r.entry.Run})
+	if r.entry.Run.KnownSecret {
+		r.say(event.Event{Type: event.TypeWarning, Message: &event.Message{Text: "the honesty checks repeat the draws of a " +
+			"known secret: a run without findings proves nothing"}})
+	}
 	if err := r.entry.Events.Err(); err != nil {
 		return err // before anything runs that could not be recorded
 	}

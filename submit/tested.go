@@ -188,6 +188,8 @@ func lacking(r *runs.Run, sol *trace.Solution, name string, set []*trace.Workloa
 		return fmt.Sprintf("passed %d of its %d workloads", passed, total)
 	case r.State() != "done":
 		return "is " + r.State()
+	case r.Run.KnownSecret:
+		return "repeated the draws of a known secret"
 	case missing > 0 || total == 0:
 		return fmt.Sprintf("left out %d of the %d workloads of set %s", missing, len(set), name)
 	}

@@ -370,7 +370,12 @@ func (f *Folder) Order() error {
 
 // repair rewrites the other files from the events.
 func (f *Folder) repair(r *Run) error {
-	if err := f.writeRun(r.Run); err != nil {
+	f.run = r.Run
+	run := *r.Run
+	if r.Done != nil {
+		run.Secret = r.Done.Secret
+	}
+	if err := f.writeRun(&run); err != nil {
 		return err
 	}
 	var traces, samples []byte

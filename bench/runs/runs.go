@@ -53,6 +53,7 @@ type Folder struct {
 	traces  *os.File
 	samples *os.File
 	pending map[string][]byte // lines of samples.jsonl for the workloads in flight
+	run     *event.Run        // of the last run event; nil before it
 }
 
 // New returns the folder of a new run below root. The first event creates it, so a run that cannot start leaves
@@ -135,7 +136,12 @@ func (f *Folder) Record(e event.Event) error {
 	}
 	switch {
 	case e.Run != nil:
+		f.run = e.Run
 		return f.writeRun(e.Run)
+	case e.Done != nil && e.Done.Secret != "" && f.run != nil:
+		ended := *f.run
+		ended.Secret = e.Done.Secret
+		return f.writeRun(&ended)
 	case e.Started != nil:
 		delete(f.pending, e.Workload)
 	case e.Samples != nil:

@@ -49,6 +49,32 @@ func write(t *testing.T, f *Folder, name, text string) {
 	}
 }
 
+// run.json has the secret of the honesty checks once the run has ended.
+func TestSecret(t *testing.T) {
+	f := New(t.TempDir(), "r")
+	s := event.NewStream(f.Record)
+	s.Emit(event.Event{Type: event.TypeRun, Run: &event.Run{Schema: event.Schema, ID: "r"}})
+	if got := read(t, f, runFile); strings.Contains(got, "secret") {
+		t.Errorf("got %s while the run is running", got)
+	}
+	s.Emit(event.Event{Type: event.TypeDone, Done: &event.Done{Secret: "abc"}})
+	if err := errors.Join(s.Err(), f.Close()); err != nil {
+		t.Fatal(err)
+	}
+	got, err := Header(f.Path())
+	if err != nil || got.Secret != "abc" {
+		t.Errorf("got %+v, %v, want the secret", got, err)
+	}
+	g, _, err := Attach(filepath.Dir(filepath.Dir(filepath.Dir(f.Path()))), "r")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Close()
+	if got, err = Header(f.Path()); err != nil || got.Secret != "abc" {
+		t.Errorf("attached: got %+v, %v, want the secret", got, err)
+	}
+}
+
 // The places of a remote run finish workloads in any order. Rows, traces and timings follow the order of the run.
 func TestOrder(t *testing.T) {
 	f := New(t.TempDir(), "r")

@@ -39,6 +39,7 @@ type Summary struct {
 	samples map[string]*event.Samples // of workloads without a verdict
 	seconds float64
 	left    int
+	secret  string
 }
 
 // An Origin is the place of a part of a remote run.
@@ -122,7 +123,7 @@ func (s *Summary) Timer() string {
 // Totals counts verdicts. The score covers the workloads that the baseline passes; it is nil until all have a
 // verdict.
 func (s *Summary) Totals() event.Done {
-	d := event.Done{Seconds: s.seconds, Left: s.left}
+	d := event.Done{Seconds: s.seconds, Left: s.left, Secret: s.secret}
 	var score stats.Score
 	for i := range s.Rows {
 		row := &s.Rows[i]
@@ -156,7 +157,7 @@ func (s *Summary) Add(e *event.Event) {
 	}
 	switch {
 	case e.Run != nil:
-		s.Run, s.Done, s.Ending, s.left = e.Run, nil, "", 0
+		s.Run, s.Done, s.Ending, s.left, s.secret = e.Run, nil, "", 0, ""
 	case e.JobState != nil && e.JobState.Device != nil && e.JobState.Host != nil:
 		place := Origin{e.Place, *e.JobState.Device, *e.JobState.Host}
 		if !slices.ContainsFunc(s.Places, func(p Origin) bool { return p.Name == place.Name }) {
@@ -184,7 +185,7 @@ func (s *Summary) Add(e *event.Event) {
 			s.contradict(fmt.Sprintf("%d passed and %d failed, but its totals are %d and %d", d.Passed, d.Failed,
 				e.Done.Passed, e.Done.Failed))
 		}
-		s.Done, s.seconds, s.left = e.Done, e.Done.Seconds, e.Done.Left
+		s.Done, s.seconds, s.left, s.secret = e.Done, e.Done.Seconds, e.Done.Left, e.Done.Secret
 	}
 	if s.Against != "" {
 		s.retract()

@@ -98,6 +98,11 @@ type Run struct {
 	Checked     *Checked      `json:"looked,omitempty"` // mistakes looked for, besides wrong outputs
 	Host        Host          `json:"host"`
 	Git         *Git          `json:"git,omitempty"`
+
+	// Secret determines what the honesty checks draw: changed elements and rows, judged calls, addresses. Submitted
+	// code must not know it while it runs. KnownSecret means that it may: findings count, their absence proves nothing.
+	Secret      string `json:"secret,omitempty"`       // of the honesty checks; in run.json once the run has ended
+	KnownSecret bool   `json:"known_secret,omitempty"` // the secret was given with --secret
 }
 
 // Selection describes the workloads: "20 workloads of set default", "5 of the 54 workloads of set contest".
@@ -376,6 +381,8 @@ type Done struct {
 	Findings int      `json:"findings,omitempty"`
 	Score    *float64 `json:"score,omitempty"`  // mean speed-up; 0 if a workload fails, absent without a baseline
 	Scored   int      `json:"scored,omitempty"` // workloads in the mean: those that the baseline passes
+
+	Secret string `json:"secret,omitempty"` // from which the honesty checks drew
 }
 
 // A Sink receives events in order. It must not keep pointers from an event.
