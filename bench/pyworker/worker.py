@@ -12,6 +12,7 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import functools
 import hashlib
 import importlib
 import importlib.metadata
@@ -371,10 +372,11 @@ def annotated_results(entry, signature):
 
 
 def results(value, count, any_count):
-    """Returns the values of a value-returning call as a list. any_count leaves checking their number to the parent."""
-    if isinstance(value, tuple) and len(value) < 2:
+    """Returns the values of a value-returning call, in types of Solution.plain, as a list. any_count leaves checking
+    their number to the parent."""
+    if type(value) is tuple and len(value) < 2:
         value = value[0] if value else None
-    if isinstance(value, (tuple, list)):
+    if type(value) is tuple or type(value) is list:
         if len(value) != count and not any_count:
             raise ValueError(f"Tuple/list has {len(value)} elements but {count} outputs expected")
         return list(value)
@@ -668,6 +670,8 @@ class Device:
         except (ImportError, OSError) as e:
             raise Failure("machine", f"python: {sys.executable}: importing torch: {e}", code="no-torch") from None
         self.torch, self.ordinal = torch, ordinal
+        # Called unbound: objects of the solution may have attributes of the same names.
+        self.tensor_type, self.parameter_type, self.detach = torch.Tensor, torch.nn.Parameter, torch.Tensor.detach
         if self.emulated:
             if ordinal != 0:
                 raise Failure("machine", f"python: there is no CPU {ordinal}", code="no-ordinal")
@@ -753,6 +757,28 @@ class Device:
         if isinstance(self.tracer, Unavailable):
             raise self.tracer
         return self.tracer
+
+    def exact(self, v):
+        """Returns whether v is a tensor whose use runs no code of the solution, apart from its attributes."""
+        kind = type(v)
+        return kind is self.tensor_type or kind is self.parameter_type
+
+    def alias(self, v, name):
+        """Returns a new tensor object on the memory of v, without attributes of the solution's."""
+        if not self.exact(v):
+            raise Failure("lacking", f"output '{name}' is of type {type(v).__name__}, a subclass of torch.Tensor: fisub reads only "
+                          "torch.Tensor, because a subclass could compute its contents when it is read")
+        return self.detach(v)
+
+    @contextlib.contextmanager
+    def quiet(self):
+        """Suspends modes of torch that a call has left active: they are code of the solution."""
+        c = self.torch._C
+        if not c._len_torch_function_stack() and not c._len_torch_dispatch_stack():
+            yield
+            return
+        with c.DisableTorchFunction(), self.torch.utils._python_dispatch._disable_current_modes():
+            yield
 
     def stall(self):
         """Keeps the stream busy."""
@@ -869,6 +895,16 @@ def write(fd, t, offset):
     data = memoryview((ctypes.c_ubyte * size).from_address(t.data_ptr())).cast("B")
     while done < size:
         done += os.pwrite(fd, data[done:done + (1 << 30)], offset + done)
+
+
+def quiet(f):
+    """Runs a method of Solution in Device.quiet."""
+    @functools.wraps(f)
+    def run(self, *args):
+        with self.device.quiet():
+            return f(self, *args)
+
+    return run
 
 
 class Solution:
@@ -1026,6 +1062,7 @@ class Solution:
 
         return call
 
+    @quiet
     def load(self, request):
         self.args, self.results, self.places, self.before, self.gaps = None, [], [], [], []
         self.loaded = request
@@ -1034,6 +1071,7 @@ class Solution:
         if self.device.vgpu:
             self.device.machine.first = True
 
+    @quiet
     def place(self):
         """Allocates the tensors of the request."""
         guard = self.loaded.get("guard", 0)
@@ -1060,6 +1098,7 @@ class Solution:
             args.append(self.device.view(tensor, data))
         self.args = args
 
+    @quiet
     def fresh(self):
         """Replaces each argument by an unmodified tensor object, as the official harness does in each trial: a call can
         rebind one to other memory or change its shape."""
@@ -1071,6 +1110,7 @@ class Solution:
         """Returns whether output i is an input."""
         return self.at[i] is not None and self.at[i] < len(self.inputs())
 
+    @quiet
     def renew(self):
         """Restores the last contents of inputs that are changed in place."""
         for i, (_, _, data) in enumerate(self.results):
@@ -1080,6 +1120,7 @@ class Solution:
                 except OSError as e:
                     raise Failure("machine", f"input {self.at[i]}: {describe(e)}") from None
 
+    @quiet
     def whole(self, value):
         """Returns all outputs, or None if they were all passed: the values returned by the call, and the memory of the
         inputs that it changes."""
@@ -1087,17 +1128,46 @@ class Solution:
             return None
         changed = [i for i in range(len(self.at)) if self.in_place(i)]
         own = results(value, len(self.at) - len(changed), self.any_count)
+        names = [name for i, (name, _, _) in enumerate(self.results) if i not in changed]
+        own = [v if v is None else self.device.alias(v, names[i] if i < len(names) else str(i)) for i, v in enumerate(own)]
         for i in changed:
             own.insert(i, self.memory(i))
         return own
+
+    def plain(self, value):
+        """Returns the value of a call as a torch.Tensor, None, or a list or tuple of these. Whatever code of the solution
+        turns other values into tensors runs here, within the timed window."""
+        sys.setprofile(None)
+        sys.settrace(None)
+        d, kind = self.device, type(value)
+        if self.destination_passing:
+            return None
+        if value is None or d.exact(value):
+            return value
+        if issubclass(kind, (tuple, list)):
+            base = tuple if issubclass(kind, tuple) else list  # its own iterator could run code of the solution
+            return base(self.number(v, i) for i, v in enumerate(base.__iter__(value)))
+        return self.number(value, 0)
+
+    def number(self, v, i):
+        """Returns v as a tensor, as the official harness does with numbers, arrays and lists of output i."""
+        d = self.device
+        if v is None or d.exact(v) or issubclass(type(v), d.tensor_type):
+            return v
+        name, spec, _ = self.results[i] if i < len(self.results) else (str(i), {"dtype": "float32"}, None)
+        try:
+            return d.torch.tensor(v, dtype=d.dtype(spec["dtype"]), device="cpu")
+        except (TypeError, ValueError, RuntimeError):
+            raise TypeError(f"output '{name}' is of type {type(v).__name__}, not a tensor or numbers") from None
 
     def memory(self, i):
         """Returns a new tensor object on the memory of output i."""
         return self.device.view(*self.results[i][1:])
 
     def passed(self):
-        """Returns the tensor objects passed for the outputs. For an input changed in place this is its memory."""
-        return [self.memory(i) if self.in_place(i) else self.args[at] for i, at in enumerate(self.at)]
+        """Returns aliases of the tensor objects passed for the outputs, in their present state. For an input changed in
+        place this is its memory."""
+        return [self.memory(i) if self.in_place(i) else self.device.alias(self.args[at], self.results[i][0]) for i, at in enumerate(self.at)]
 
     def inputs(self):
         return self.loaded.get("inputs") or []
@@ -1123,13 +1193,14 @@ class Solution:
             self.device.machine.arguments, self.device.machine.tuned = self.bounds(), 0.0
             self.device.machine.look()
         with self.device.torch.no_grad():
-            return self.device.does(lambda: self.entry(*self.args))
+            return self.device.does(lambda: self.plain(self.entry(*self.args)))
 
     def bounds(self):
         """Returns the memory of the arguments that kernels may use, for Machine.arguments."""
         return {place[0].data_ptr(): (place[0].numel(), f"argument {i} ({self.names[i]})", i < len(self.inputs()) and i not in self.at)
                 for i, place in enumerate(self.places) if place}
 
+    @quiet
     def poison(self):
         for i, (name, spec, data) in enumerate(self.results):
             if self.in_place(i):
@@ -1147,6 +1218,7 @@ class Solution:
         guard(self.device, "call", self.device.synchronize)
         return self.store(out, guard(self.device, "call", lambda: self.whole(value)), 0)
 
+    @quiet
     def store(self, fd, values, base):
         """Writes the outputs to a file, starting at base: values if they were returned, or the passed objects if values
         is None. It returns a description of the outputs if they differ from the request's."""
@@ -1182,16 +1254,11 @@ class Solution:
         outputs = []
         for i, v in enumerate(values):
             name, spec, _ = self.results[i] if i < len(self.results) else (str(i), {"dtype": "float32"}, None)
-            torch = self.device.torch
-            if not isinstance(v, torch.Tensor):
-                dtype = self.device.dtype(spec["dtype"])
-                try:
-                    v = torch.tensor(v, dtype=dtype, device="cpu")  # arrays and lists too, as the official harness does
-                except (TypeError, ValueError, RuntimeError):
-                    raise TypeError(f"output '{name}' is of type {type(v).__name__}, not a tensor or numbers") from None
+            if v is None:
+                raise TypeError(f"output '{name}' is of type NoneType, not a tensor or numbers")
             if self.destination_passing and v.device != self.device.device:
                 raise RuntimeError(f"output '{name}' is on {v.device}, and was passed on {self.device.device}")
-            t = v.detach().resolve_conj().resolve_neg().to("cpu").contiguous()
+            t = v.resolve_conj().resolve_neg().to("cpu").contiguous()
             dtype, shape = self.device.shape(t)
             size = t.numel() * t.element_size()
             write(fd, t, end)
@@ -1210,7 +1277,8 @@ class Solution:
         if request.get("move"):
             self.before.append((self.args, self.places, self.results))
             if request.get("gap"):
-                self.gaps.append(self.device.gap(request["gap"]))
+                with self.device.quiet():
+                    self.gaps.append(self.device.gap(request["gap"]))
             self.place()
         if request.get("back") and self.before:
             self.before.append((self.args, self.places, self.results))
@@ -1223,12 +1291,14 @@ class Solution:
             self.strays(strays)
         return found | strays
 
+    @quiet
     def strays(self, found):
         """Adds forbidden writes to found."""
         found["changed"] += [{"arg": i, "offset": at} for i, v in enumerate(self.inputs())
                              if v.get("tensor") and i not in self.at and (at := self.changed(i)) >= 0]
         found["outside"] += [{"arg": i, "offset": at} for i, place in enumerate(self.places) if place for at in self.outside(*place)]
 
+    @quiet
     def change(self, inputs):
         """Replaces the contents of inputs at their present addresses."""
         if len(inputs) > len(self.inputs()):
@@ -1252,17 +1322,19 @@ class Solution:
         self.fresh()
         self.renew()
         # Allocating memory after the call could wait for it.
-        rooms = [data if data is None else d.torch.empty_like(data) for _, _, data in self.results]
+        with d.quiet():
+            rooms = [data if data is None else d.torch.empty_like(data) for _, _, data in self.results]
 
         def call():
             d.stall()
             self.poison()
             value = self.judged()
-            values = self.passed() if self.destination_passing else self.whole(value)
-            mine = [v if isinstance(v, d.torch.Tensor) and v.device == d.device else None for v in values]
-            early = d.copies(mine, rooms[:len(mine)] + [None] * (len(mine) - len(rooms)))
-            d.synchronize()
-            return values, [-1 if now is None else first_difference(was, d.octets(now)) for was, now in zip(early, mine, strict=True)]
+            with d.quiet():
+                values = self.passed() if self.destination_passing else self.whole(value)
+                mine = [v if v is not None and v.device == d.device else None for v in values]
+                early = d.copies(mine, rooms[:len(mine)] + [None] * (len(mine) - len(rooms)))
+                d.synchronize()
+                return values, [-1 if now is None else first_difference(was, d.octets(now)) for was, now in zip(early, mine, strict=True)]
 
         values, differences = guard(d, "call", call)
         late, number = [], len(self.inputs())  # of the next output that is not an input
@@ -1304,7 +1376,7 @@ class Solution:
         def by_cupti():
             d.synchronize()
             begin = cupti.now()
-            value = self.entry(*self.args)
+            value = self.plain(self.entry(*self.args))
             end = cupti.now()
             d.synchronize()
             return (begin, end), value
@@ -1316,7 +1388,7 @@ class Solution:
 
             def by_events():
                 start.record()
-                value = self.entry(*self.args)
+                value = self.plain(self.entry(*self.args))
                 end.record()
                 end.synchronize()
                 return round(start.elapsed_time(end) * 1e6), value
@@ -1347,10 +1419,11 @@ class Solution:
         call, inputs changed in place are restored and other outputs poisoned."""
         d, begun = self.device, time.monotonic()
         self.renew()
-        kept = [(data, data.clone()) for i, (_, _, data) in enumerate(self.results) if self.in_place(i)]
         limit = plan.get("max_time", 0) / 1e9
         size = 2 * d.l2_bytes() >> 20 << 20 if plan["cold_l2"] else 0
-        l2 = d.torch.empty(size, dtype=d.torch.uint8, device=d.device)
+        with d.quiet():
+            kept = [(data, data.clone()) for i, (_, _, data) in enumerate(self.results) if self.in_place(i)]
+            l2 = d.torch.empty(size, dtype=d.torch.uint8, device=d.device)
 
         def renew():
             for data, was in kept:
@@ -1358,9 +1431,10 @@ class Solution:
             self.poison()
 
         def flush():
-            renew()
-            if size:
-                l2.zero_()
+            with d.quiet():
+                renew()
+                if size:
+                    l2.zero_()
 
         def late():
             return limit > 0 and time.monotonic() - begun > limit
@@ -1375,7 +1449,8 @@ class Solution:
 
         trials, judged, wanted, calls = [], [], plan.get("judged") or [], 0
         for i in range(plan["trials"]):
-            renew()
+            with d.quiet():
+                renew()
             self.entry(*self.args)
             d.synchronize()
             repeat(ESTIMATES)
