@@ -187,6 +187,12 @@ var (
 	ErrUnsupported = errors.New("no verdict")
 )
 
+// A HostBuffer is a Buffer in the memory of this process.
+type HostBuffer interface {
+	Buffer
+	Address() uintptr // of the first byte; 0 if the buffer is empty
+}
+
 // A Detector is a Device that detects hazards.
 type Detector interface {
 	// Look begins a workload: its first call is checked most closely.

@@ -1269,11 +1269,8 @@ class Solution:
         return outputs
 
     def check(self, request):
-        """Checks calls for forbidden side effects."""
-        strays = {"changed": [], "outside": []}
-        before = request.get("move") or request.get("back")
-        if before:
-            self.strays(strays)
+        """Prepares a check of calls for forbidden side effects, and makes the call that it asks for. fisub itself
+        compares the memory."""
         if request.get("move"):
             self.before.append((self.args, self.places, self.results))
             if request.get("gap"):
@@ -1284,19 +1281,20 @@ class Solution:
             self.before.append((self.args, self.places, self.results))
             self.args, self.places, self.results = self.before[0]
         self.change(request.get("inputs") or [])
-        found = {}
-        if request.get("out"):
-            found = self.probe(request["out"])
-        if request.get("out") or not before:
-            self.strays(strays)
-        return found | strays
+        return self.probe(request["out"]) if request.get("out") else {}
+
+    def addresses(self):
+        """Returns the places of the arguments' tensors in this process's memory, or None if they are on a GPU."""
+        guard = self.loaded.get("guard", 0)
+        return [place[1].data_ptr() + guard if place else 0 for place in self.places] if self.device.emulated else None
 
     @quiet
-    def strays(self, found):
-        """Adds forbidden writes to found."""
-        found["changed"] += [{"arg": i, "offset": at} for i, v in enumerate(self.inputs())
-                             if v.get("tensor") and i not in self.at and (at := self.changed(i)) >= 0]
-        found["outside"] += [{"arg": i, "offset": at} for i, place in enumerate(self.places) if place for at in self.outside(*place)]
+    def look(self, request):
+        """Copies memory of arguments to a file."""
+        guard = self.loaded.get("guard", 0)
+        for part in request["parts"]:
+            band, begin = self.places[part["arg"]][1], guard + part["offset"]
+            write(request["out"], band[begin:begin + part["bytes"]].cpu(), part["at"])
 
     @quiet
     def change(self, inputs):
@@ -1344,20 +1342,6 @@ class Solution:
             number += not in_place
         found = {"late": late}
         return found | self.store(out, None if self.destination_passing else values, 0)
-
-    def changed(self, i):
-        """Returns the first byte of input i that differs from the given contents, or -1."""
-        data = self.places[i][0]
-        given = self.device.torch.empty_like(data)
-        self.device.fill(given, self.inputs()[i]["tensor"])
-        return first_difference(data, given)
-
-    def outside(self, data, band):
-        """Returns the offsets of writes outside a tensor: at most one before it, the nearest, and one after it."""
-        guard, size = self.loaded.get("guard", 0), data.numel()
-        whole = self.device.torch.full((guard,), CANARY, dtype=data.dtype, device=data.device)
-        before, behind = first_difference(band[:guard].flip(0), whole), first_difference(band[guard + size:], whole)
-        return [-1 - before] * (before >= 0) + [size + behind] * (behind >= 0)
 
     def measure(self, plan, tell):
         """Times calls with CUPTI's records, from which fisub computes the times, or with CUDA events. tell is called
@@ -1533,7 +1517,7 @@ class Server:
         for spec in [v.get("tensor") for v in load.get("inputs") or []] + (check.get("inputs") or []):
             if spec and spec.get("file"):
                 spec["fd"] = files[spec["file"] - 1]
-        for holder in (request.get("run", {}), request.get("measure", {}), check):
+        for holder in (request.get("run", {}), request.get("measure", {}), request.get("look", {}), check):
             if holder.get("out"):
                 holder["out"] = files[holder["out"] - 1]
 
@@ -1557,7 +1541,7 @@ class Server:
                 raise Failure("machine", "python: request out of order")
             if "load" in request:
                 self.solution.load(request["load"])
-                return {}
+                return {"addresses": self.solution.addresses()}
             if self.solution.args is None:
                 raise Failure("machine", "python: request out of order")
             if "run" in request:
@@ -1565,7 +1549,10 @@ class Server:
             if "measure" in request:
                 return self.solution.measure(request["measure"], lambda on: self.tell({"timing": on}))
             if "check" in request:
-                return {"checked": self.solution.check(request["check"])}
+                return {"checked": self.solution.check(request["check"]), "addresses": self.solution.addresses()}
+            if "look" in request:
+                self.solution.look(request["look"])
+                return {}
             raise Failure("machine", "python: unknown request")
         except Failure as e:
             return e.reply()

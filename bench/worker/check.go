@@ -15,12 +15,6 @@ const canary = 0xa5
 
 func (s *server) check(req *Check) (r reply, err error) {
 	found := &Checked{}
-	before := req.Move || req.Back
-	if before {
-		if err := s.findWrites(found); err != nil {
-			return r, err
-		}
-	}
 	if req.Move {
 		if req.Gap > 0 {
 			gap, err := s.dev.Alloc(int(req.Gap))
@@ -44,36 +38,42 @@ func (s *server) check(req *Check) (r reply, err error) {
 			return r, err
 		}
 	}
-	if req.Out != nil || !before {
-		err = s.findWrites(found)
-	}
-	return reply{Checked: found}, err
+	return reply{Checked: found, Addresses: s.addresses()}, nil
 }
 
-// findWrites adds writes to inputs and outside of tensors to found.
-func (s *server) findWrites(found *Checked) error {
-	for i, v := range s.loaded.Inputs {
-		inPlace := func(o output) bool { return o.inPlace && o.arg == i }
-		if v.Tensor == nil || slices.ContainsFunc(s.outputs, inPlace) {
+// addresses returns the places of the arguments' tensors in this process's memory, or nil if they are elsewhere.
+func (s *server) addresses() []uint64 {
+	all := make([]uint64, len(s.args))
+	for i, a := range s.args {
+		if a.Tensor == nil {
 			continue
 		}
-		at, err := s.firstChange(s.args[i].Tensor.Buffer, v.Tensor)
-		if err != nil {
-			return fmt.Errorf("input %d: %w", i, err)
+		b, ok := a.Tensor.Buffer.(device.HostBuffer)
+		if !ok {
+			return nil
 		}
-		if at >= 0 {
-			found.Changed = append(found.Changed, Change{i, at})
-		}
+		all[i] = uint64(b.Address())
 	}
-	for i, band := range s.bands {
-		if band == nil {
-			continue
+	return all
+}
+
+// look copies memory of arguments to a file.
+func (s *server) look(req *lookRequest) error {
+	for _, p := range req.Parts {
+		if p.Arg < 0 || p.Arg >= len(s.args) || s.args[p.Arg].Tensor == nil {
+			return errOrder
 		}
-		outside, err := s.outside(i, band)
-		if err != nil {
-			return err
+		memory, from := s.args[p.Arg].Tensor.Buffer, p.Offset
+		if band := s.bands[p.Arg]; band != nil {
+			memory, from = band, from+s.loaded.Guard
 		}
-		found.Outside = append(found.Outside, outside...)
+		if from < 0 || from%256 != 0 || p.Bytes < 0 || p.Bytes > memory.Len()-from {
+			return errOrder
+		}
+		t := FileTensor{File: req.Out, Offset: p.At, Bytes: p.Bytes}
+		if err := t.mapped(os.O_RDWR, memory.Slice(from, p.Bytes).Read); err != nil {
+			return AsError(err, Fault)
+		}
 	}
 	return nil
 }
@@ -137,51 +137,6 @@ func (s *server) probe(out *os.File) (late []Change, err error) {
 		}
 	}
 	return late, nil
-}
-
-// firstChange returns the first byte of b that differs from t's contents, or -1.
-func (s *server) firstChange(b device.Buffer, t *FileTensor) (first int, err error) {
-	first = -1
-	err = t.mapped(os.O_RDONLY, func(want []byte) error {
-		got := make([]byte, min(t.Bytes, 1<<20)) // a multiple of 256, as slices of buffers require
-		for from := 0; from < t.Bytes && first < 0; from += len(got) {
-			part := got[:min(len(got), t.Bytes-from)]
-			if err := b.Slice(from, len(part)).Read(part); err != nil {
-				return err
-			}
-			if at := firstDifference(part, want[from:from+len(part)]); at >= 0 {
-				first = from + at
-			}
-		}
-		return nil
-	})
-	return first, err
-}
-
-// outside checks the guards of argument i. It returns at most one change on each side, the one nearest the tensor.
-func (s *server) outside(i int, band device.Buffer) (found []Change, err error) {
-	guard := make([]byte, s.loaded.Guard)
-	if err := band.Slice(0, len(guard)).Read(guard); err != nil {
-		return nil, err
-	}
-	untouched := bytes.Repeat([]byte{canary}, len(guard))
-	for at := len(guard) - 1; at >= 0; at-- {
-		if guard[at] != canary {
-			found = append(found, Change{i, at - len(guard)})
-			break
-		}
-	}
-	// The end of the tensor may be unaligned, so the slice starts before it.
-	size := s.args[i].Tensor.Buffer.Len()
-	tail := (len(guard) + size) &^ 255
-	end := make([]byte, band.Len()-tail)
-	if err := band.Slice(tail, len(end)).Read(end); err != nil {
-		return nil, err
-	}
-	if at := firstDifference(end[len(end)-len(guard):], untouched); at >= 0 {
-		found = append(found, Change{i, size + at})
-	}
-	return found, nil
 }
 
 // firstDifference returns the index of the first differing byte of a and b, which have equal lengths, or -1.

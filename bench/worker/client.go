@@ -43,8 +43,9 @@ type Client struct {
 	cached   bool
 	emulated bool // whether the open device is emulated
 	hazards  []device.Hazard
-	idle     bool // whether the call of the last request was idle
+	idle     bool // whether the last call was idle
 	called   bool // whether the solution was called
+	memory   memory
 
 	mu     sync.Mutex
 	reason string // why the parent killed the process; "" if it did not
@@ -155,6 +156,7 @@ func (c *Client) Close() {
 	}
 	sandbox.EndLeft(c.cmd.Process.Pid)
 	c.log.close()
+	c.memory.close()
 }
 
 // Finish closes the worker's input and waits for the process to exit. A non-zero exit status is an *exec.ExitError.
@@ -205,7 +207,7 @@ func (c *Client) Open(ctx context.Context, kind string, opts device.Options) (de
 // Build builds sol on the opened device. If the solution does not build, the error is an *Error of kind Build.
 func (c *Client) Build(ctx context.Context, def *trace.Definition, sol *trace.Solution) error {
 	r, err := c.do(ctx, &request{Build: newBuild(def, sol)})
-	c.cached = err == nil && r.Cached
+	c.cached, c.memory.passing = err == nil && r.Cached, sol.Spec.DestinationPassingStyle
 	return err
 }
 
@@ -234,7 +236,10 @@ func (c *Client) Cached() bool { return c.cached }
 
 // Load replaces the worker's inputs and outputs.
 func (c *Client) Load(ctx context.Context, w *Tensors) error {
-	_, err := c.do(ctx, &request{Load: w})
+	r, err := c.do(ctx, &request{Load: w})
+	if err == nil {
+		c.memory.load(w, r.Addresses)
+	}
 	return err
 }
 
@@ -363,6 +368,13 @@ func clip(s string) string { return s[:min(len(s), 4<<10)] }
 
 // Check performs req on the loaded tensors. Its errors are like Run's.
 func (c *Client) Check(ctx context.Context, req Check) (*Checked, error) {
+	found := &Checked{}
+	before := req.Move || req.Back
+	if before {
+		if err := c.findWrites(ctx, found); err != nil {
+			return nil, err
+		}
+	}
 	r, err := c.do(ctx, &request{Check: &req})
 	if err != nil {
 		return nil, err
@@ -370,7 +382,12 @@ func (c *Client) Check(ctx context.Context, req Check) (*Checked, error) {
 	if r.Checked == nil {
 		return nil, c.nonsense()
 	}
-	return r.Checked, nil
+	found.Late, found.Outputs = r.Checked.Late, r.Checked.Outputs
+	c.memory.change(req, r.Addresses)
+	if req.Out != nil || !before {
+		err = c.findWrites(ctx, found)
+	}
+	return found, err
 }
 
 type buildsKey struct{}
@@ -425,7 +442,9 @@ func (c *Client) exchange(ctx context.Context, req *request, timing func(bool)) 
 				for _, h := range r.Hazards[:min(len(r.Hazards), maxHazards)] {
 					c.hazards = append(c.hazards, device.Hazard{Kind: clip(h.Kind), Place: clip(h.Place), Text: clip(h.Text)})
 				}
-				c.idle = r.Idle
+				if req.calls() {
+					c.idle = r.Idle
+				}
 				got <- answer{reply: r}
 			case timing == nil || r.Timing == nil || told == maxTold:
 				got <- answer{}

@@ -23,6 +23,7 @@ type request struct {
 	Run     *runRequest   `json:"run,omitempty"`
 	Measure *JudgedPlan   `json:"measure,omitempty"`
 	Check   *Check        `json:"check,omitempty"`
+	Look    *lookRequest  `json:"look,omitempty"`
 }
 
 // calls reports whether the request makes the worker call the solution.
@@ -45,6 +46,8 @@ func (r *request) files(f func(file **os.File, number *int)) {
 	case r.Check != nil:
 		contents = r.Check.Inputs
 		f(&r.Check.Out, &r.Check.Number)
+	case r.Look != nil:
+		f(&r.Look.Out, &r.Look.Number)
 	}
 	for _, t := range contents {
 		if t != nil {
@@ -73,7 +76,7 @@ func (r *request) detach(all []*os.File) (err error) {
 	r.files(func(file **os.File, number *int) {
 		switch {
 		case *number < 0 || *number > len(all):
-			err = errors.New("worker: request without its files")
+			err = errors.New("worker: a request arrived without its files: too many open files")
 		case *number > 0:
 			*file = all[*number-1]
 		}
@@ -127,8 +130,24 @@ type Tensors struct {
 	Guard int `json:"guard,omitempty"`
 }
 
+// A lookRequest asks for copies of the memory of arguments, which the Client compares with what it should be.
+type lookRequest struct {
+	Parts  []part   `json:"parts"`
+	Out    *os.File `json:"-"`
+	Number int      `json:"out"`
+}
+
+// A part is a part of an argument's memory, including its guards, and its place in a file.
+type part struct {
+	Arg    int   `json:"arg"`    // index among the arguments, as in Change
+	Offset int   `json:"offset"` // in bytes from the tensor's start, a multiple of 256; negative before it
+	Bytes  int   `json:"bytes"`
+	At     int64 `json:"at"`
+}
+
 // A Check looks for forbidden side effects of calls: before the tensors move and after the call it asks for or,
-// without either, immediately. The steps run in the order of the fields.
+// without either, immediately. The steps run in the order of the fields. The Client compares the memory itself: on an
+// emulated device it reads that of the worker's process, from a GPU the worker copies it.
 type Check struct {
 	// Move puts all tensors at new addresses. The old memory keeps its contents and stays allocated until the next
 	// Load.
@@ -148,11 +167,12 @@ type Check struct {
 	Number int      `json:"out,omitempty"`
 }
 
-// Checked is the result of a Check. All lists are empty if the solution keeps the rules.
+// Checked is the result of a Check. All lists are empty if the solution keeps the rules. The worker reports only Late
+// and Outputs.
 type Checked struct {
-	Changed []Change `json:"changed,omitempty"` // inputs whose contents changed and should not have
-	Outside []Change `json:"outside,omitempty"` // arguments with a write outside their tensor
-	Late    []Change `json:"late,omitempty"`    // outputs that changed after the call's end in stream order
+	Changed []Change `json:"-"`              // inputs whose contents changed and should not have
+	Outside []Change `json:"-"`              // arguments with a write outside their tensor: before it the nearest, and after it
+	Late    []Change `json:"late,omitempty"` // outputs that changed after the call's end in stream order
 
 	// Outputs describes the outputs in Out if the solution returned them. Like Run's, it is unverified.
 	Outputs []FileTensor `json:"outputs,omitempty"`
@@ -206,6 +226,10 @@ type reply struct {
 	Idle bool `json:"idle,omitempty"`
 
 	Cached bool `json:"cached,omitempty"` // of build: nothing was compiled
+
+	// Addresses holds, after a load or check on an emulated device, the place of each argument's tensor in the
+	// worker's memory; 0 for other arguments. It is unverified.
+	Addresses []uint64 `json:"addresses,omitempty"`
 
 	// Timing is sent before the reply, on a separate line, when Timing of a measure request is to be called.
 	Timing *bool `json:"timing,omitempty"`

@@ -115,7 +115,8 @@ func (s *server) do(req *request) (reply, error) {
 	case req.Build != nil:
 		return s.build(req.Build)
 	case req.Load != nil:
-		return reply{}, s.load(req.Load)
+		err := s.load(req.Load)
+		return reply{Addresses: s.addresses()}, err
 	case s.kernel == nil || s.args == nil:
 		return reply{}, errOrder
 	case req.Run != nil:
@@ -124,6 +125,8 @@ func (s *server) do(req *request) (reply, error) {
 		return s.measure(req.Measure)
 	case req.Check != nil:
 		return s.check(req.Check)
+	case req.Look != nil:
+		return reply{}, s.look(req.Look)
 	}
 	return reply{}, errOrder
 }
@@ -176,7 +179,7 @@ func (s *server) load(w *Tensors) error {
 
 // allocate allocates the tensors of w and fills the inputs and the guards.
 func (s *server) allocate(w *Tensors) error {
-	if w.Guard < 0 || w.Guard%256 != 0 {
+	if w.Guard < 0 || w.Guard%256 != 0 || w.Guard > mostGuard-256 {
 		return fmt.Errorf("guard of %d bytes", w.Guard)
 	}
 	s.args, s.outputs, s.bands = nil, nil, nil
@@ -425,11 +428,21 @@ func (t *FileTensor) mapped(flag int, do func(data []byte) error) error {
 	if t.Bytes == 0 {
 		return nil
 	}
-	f, done, err := t.open()
+	data, done, err := t.view(flag)
 	if err != nil {
 		return err
 	}
 	defer done()
+	return do(data)
+}
+
+// view maps the bytes of a tensor that is not empty, like mapped. The caller must call done if err is nil.
+func (t *FileTensor) view(flag int) (data []byte, done func(), err error) {
+	f, closed, err := t.open()
+	if err != nil {
+		return nil, nil, err
+	}
+	defer closed()
 	prot := unix.PROT_READ
 	if flag == os.O_RDWR {
 		prot |= unix.PROT_WRITE
@@ -437,8 +450,7 @@ func (t *FileTensor) mapped(flag int, do func(data []byte) error) error {
 	skip := int(t.Offset % int64(os.Getpagesize())) // a mapping must start at a page
 	m, err := unix.Mmap(int(f.Fd()), t.Offset-int64(skip), t.Bytes+skip, prot, unix.MAP_SHARED)
 	if err != nil {
-		return fmt.Errorf("mapping %s: %w", f.Name(), err)
+		return nil, nil, fmt.Errorf("mapping %s: %w", f.Name(), err)
 	}
-	defer unix.Munmap(m) //nolint:errcheck // of a mapping that was made above
-	return do(m[skip:])
+	return m[skip:], func() { _ = unix.Munmap(m) }, nil
 }

@@ -89,6 +89,7 @@ func (hostDevice) Measure(_ context.Context, call func() error, plan device.Plan
 type hostBuffer []byte
 
 func (b *hostBuffer) Len() int                      { return len(*b) }
+func (b *hostBuffer) Address() uintptr              { return uintptr(unsafe.Pointer(unsafe.SliceData(*b))) }
 func (b *hostBuffer) Write(p []byte) error          { copy(*b, p); return nil }
 func (b *hostBuffer) Read(p []byte) error           { copy(p, *b); return nil }
 func (b *hostBuffer) Close() error                  { return nil }
@@ -217,7 +218,7 @@ func start(t *testing.T, name string, limit int64) (*Client, error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sol := &trace.Solution{Name: name, Definition: "d", Author: "a", Spec: trace.BuildSpec{Language: trace.CUDA,
+	sol := &trace.Solution{Name: name, Definition: "d", Author: "a", Spec: trace.BuildSpec{Language: trace.CUDA, DestinationPassingStyle: true,
 		TargetHardware: []string{"cuda"},
 		EntryPoint:     "kernel.cu::kernel"}, Sources: []trace.SourceFile{{Path: "kernel.cu", Content: "x"}}}
 	return c, c.Build(t.Context(), def, sol)
@@ -320,7 +321,7 @@ func TestCheck(t *testing.T) {
 		{"behind", Checked{Outside: []Change{{0, 12}, {2, 12 + 255}}}},
 		{"late", Checked{Late: []Change{{2, 5}}}},
 	} {
-		t.Run(tc.name, func(t *testing.T) {
+		for _, how := range []string{"the judge reads", "the worker copies"} {
 			c, err := start(t, tc.name, 0)
 			if err != nil {
 				t.Fatal(err)
@@ -330,18 +331,24 @@ func TestCheck(t *testing.T) {
 			if err := c.Load(t.Context(), w); err != nil {
 				t.Fatal(err)
 			}
+			if c.memory.places == nil {
+				t.Fatal("the worker named no addresses")
+			}
+			if how == "the worker copies" {
+				c.memory.places = nil
+			}
 			quiet, err := c.Check(t.Context(), Check{})
 			if err != nil || !reflect.DeepEqual(*quiet, Checked{}) {
-				t.Errorf("before the first call: got %+v, %v, want nothing", quiet, err)
+				t.Errorf("%s: %s: before the first call: got %+v, %v, want nothing", tc.name, how, quiet, err)
 			}
 			got, err := c.Check(t.Context(), Check{Out: out})
 			if err != nil {
 				t.Fatal(err)
 			}
 			if !reflect.DeepEqual(*got, tc.want) {
-				t.Errorf("got %+v, want %+v", *got, tc.want)
+				t.Errorf("%s: %s: got %+v, want %+v", tc.name, how, *got, tc.want)
 			}
-		})
+		}
 	}
 }
 

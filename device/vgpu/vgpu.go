@@ -398,6 +398,8 @@ func (g *gpu) Alloc(n int) (device.Buffer, error) {
 
 func (b *buffer) Len() int { return b.n }
 
+func (b *buffer) Address() uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b.memory))) }
+
 func (b *buffer) Slice(offset, n int) device.Buffer {
 	if offset < 0 || offset%256 != 0 || n < 0 || n > b.n-offset {
 		panic(fmt.Sprintf("emu: %d bytes at %d of a buffer of %d", n, offset, b.n))
