@@ -11,8 +11,8 @@ import (
 
 // A Summary is the content of a run's events so far. It is the only place that counts verdicts.
 //
-// Numbered events also show whether only the judge wrote them: numbers out of order, a second verdict for a workload,
-// or totals that differ from the verdicts retract all verdicts.
+// The events also show whether only the judge wrote them: a verdict before the run has begun, and in numbered events
+// numbers out of order, a second verdict for a workload, or totals that differ from the verdicts retract all verdicts.
 type Summary struct {
 	Run      *event.Run      `json:"run,omitempty"` // the latest, if resumed; nil before the run has begun
 	Rows     []Row           `json:"workloads"`     // judged or impossible to judge, in the order they ran
@@ -149,6 +149,9 @@ func (s *Summary) Totals() event.Done {
 // Add adds the next event.
 func (s *Summary) Add(e *event.Event) {
 	s.number(e.Seq)
+	if s.Run == nil && e.NeedsRun() && s.Against == "" {
+		s.Against = fmt.Sprintf("event %s before the run event", e.Type)
+	}
 	if s.begun == nil {
 		s.begun, s.samples, s.Origins = map[string]bool{}, map[string]*event.Samples{}, map[string]int64{}
 	}

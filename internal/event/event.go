@@ -59,6 +59,15 @@ type Event struct {
 	Origin   int64      `json:"origin,omitempty"` // line number in that job's stream, from 1
 }
 
+// NeedsRun reports whether e makes sense only after a run event. Readers ignore such an event before the first one.
+func (e *Event) NeedsRun() bool {
+	switch e.Type {
+	case TypeBuilding, TypeBuilt, TypeStarted, TypeSamples, TypeEvaluated, TypeFailed, TypeFloor, TypeDone:
+		return true
+	}
+	return e.Finding != nil
+}
+
 // A JobChange is the new state of a remote job: a phase of package remote, "sending" or "ended".
 type JobChange struct {
 	Phase  string  `json:"phase"`
@@ -341,9 +350,9 @@ type Message struct {
 	Log  string `json:"log,omitempty"` // of failed events: output of the solution or of the program that runs it
 }
 
-// Contradiction is the Check of a finding about an impossible stream: two verdicts on a workload, numbers out of order,
-// totals or an exit status that disagree with the verdicts, or missing or unsigned lines of a job. The workload then
-// has no verdict.
+// Contradiction is the Check of a finding about an impossible stream: two verdicts on a workload, an event before the
+// run event, numbers out of order, totals or an exit status that disagree with the verdicts, missing or unsigned lines
+// of a job, or claims that disagree with what the client knows. The workload then has no verdict.
 const Contradiction = "contradiction"
 
 // A Finding reports something that no honest solution does. The contest's verdict stays the same.
@@ -353,7 +362,7 @@ type Finding struct {
 	Text  string `json:"text"`
 }
 
-// Shown records the findings already shown, each with the workload it was shown for.
+// Shown records the findings already shown, each with the workload it was shown for. A nil Shown records nothing.
 type Shown map[[2]string]string
 
 // Text returns the text to show for f on a workload. It is short if the finding was shown before.
@@ -361,6 +370,8 @@ func (t Shown) Text(f *Finding, workload string) string {
 	key := [2]string{f.Check, cmp.Or(f.Place, f.Text)}
 	first, again := t[key]
 	switch {
+	case t == nil:
+		return f.Text
 	case !again:
 		t[key] = plain.Short(workload)
 		return f.Text

@@ -32,6 +32,16 @@ func TestStreamNumbersAndDropsFailingSink(t *testing.T) {
 	}
 }
 
+// Without a map nothing is remembered, and nothing fails.
+func TestShownNil(t *testing.T) {
+	f := &Finding{Check: "race", Text: "it races"}
+	for range 2 {
+		if got := Shown(nil).Text(f, "w"); got != "it races" {
+			t.Errorf("got %q", got)
+		}
+	}
+}
+
 func TestEventRoundTrip(t *testing.T) {
 	for _, v := range []float64{0, 1.5e-7, math.NaN(), math.Inf(1)} {
 		solution := "s"

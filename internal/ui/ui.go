@@ -270,6 +270,7 @@ type runView struct {
 func (v *runView) event(e event.Event) error {
 	t := v.t
 	switch {
+	case v.run == nil && e.NeedsRun():
 	case e.JobState != nil:
 		v.bar.Clear()
 		v.job(e.Place, e.JobState)

@@ -345,6 +345,30 @@ func TestWidth(t *testing.T) {
 	}
 }
 
+// Events that need a run are not shown before its run event.
+func TestBeforeRun(t *testing.T) {
+	verdict := event.Event{Type: event.TypeEvaluated, Workload: "w", Evaluated: eventtest.Verdict{Status: "PASSED"}.Evaluated()}
+	events := []event.Event{
+		{Type: event.TypeBuilding},
+		{Type: event.TypeBuilt, Built: &event.Built{OK: true, Seconds: 1}},
+		{Type: event.TypeStarted, Workload: "w", Started: &event.Started{Index: 1, Total: 1}},
+		{Type: event.TypeSamples, Workload: "w", Samples: &event.Samples{Timer: "cupti", MedianNS: 1}},
+		verdict,
+		{Type: event.TypeFailed, Workload: "w", Message: &event.Message{Text: "no room"}},
+		{Type: event.TypeWarning, Workload: "w", Finding: &event.Finding{Check: "race", Text: "it races"}},
+		{Type: event.TypeFloor, Floor: &event.Floor{Kind: "empty"}},
+		{Type: event.TypeDone, Done: &event.Done{Passed: 1}},
+	}
+	for _, e := range events {
+		if out, _ := show(t, &Terminal{}, e); out != "" {
+			t.Errorf("%s: got %q", e.Type, out)
+		}
+	}
+	if out, _ := show(t, &Terminal{}, append(events, gpuRun("w"), verdict)...); strings.Count(out, "PASSED") != 1 {
+		t.Errorf("got %q", out)
+	}
+}
+
 func TestProgress(t *testing.T) {
 	var out, err bytes.Buffer
 	sink := (&Terminal{Out: &out, Err: &err}).Progress("A", true)
