@@ -358,6 +358,7 @@ func (f *Folder) Order() error {
 	if f.events == nil {
 		return nil
 	}
+	f.stale = false
 	if _, err := f.events.Seek(0, io.SeekStart); err != nil {
 		return err
 	}

@@ -54,6 +54,7 @@ type Folder struct {
 	samples *os.File
 	pending map[string][]byte // lines of samples.jsonl for the workloads in flight
 	run     *event.Run        // of the last run event; nil before it
+	stale   bool              // traces and samples have verdicts that the last events have retracted
 }
 
 // New returns the folder of a new run below root. The first event creates it, so a run that cannot start leaves
@@ -111,6 +112,9 @@ func (f *Folder) Path() string { return f.path }
 // Close closes the files.
 func (f *Folder) Close() error {
 	var errs []error
+	if f.stale {
+		errs = append(errs, f.Order())
+	}
 	for _, file := range []*os.File{f.events, f.traces, f.samples} {
 		if file != nil {
 			errs = append(errs, file.Close())
@@ -120,7 +124,8 @@ func (f *Folder) Close() error {
 }
 
 // Record writes one event and its part of the other files. It writes events.jsonl first, because Resume can rebuild
-// the other files from it. The timings of a workload are written with its verdict.
+// the other files from it. The timings of a workload are written with its verdict. Retracted verdicts are removed from
+// traces and timings before the next event of another kind, or by Close.
 func (f *Folder) Record(e event.Event) error {
 	line, err := event.Marshal(e)
 	if err != nil {
@@ -131,10 +136,18 @@ func (f *Folder) Record(e event.Event) error {
 			return err
 		}
 	}
+	retracts := e.Finding != nil && e.Finding.Check == event.Contradiction
+	if f.stale && !retracts {
+		if err := f.Order(); err != nil {
+			return err
+		}
+	}
 	if _, err := f.events.Write(line); err != nil {
 		return err
 	}
 	switch {
+	case retracts:
+		f.stale = true
 	case e.Run != nil:
 		f.run = e.Run
 		return f.writeRun(e.Run)

@@ -113,6 +113,44 @@ func TestOrder(t *testing.T) {
 	}
 }
 
+// A retracted verdict leaves traces.jsonl and samples.jsonl with the next event, or when the folder is closed.
+func TestRetracted(t *testing.T) {
+	for _, next := range []bool{true, false} {
+		f := New(t.TempDir(), "r")
+		s := event.NewStream(f.Record)
+		s.Emit(event.Event{Type: event.TypeRun, Run: &event.Run{Schema: event.Schema,
+			Workloads: []event.WorkloadRef{{UUID: "u1"}, {UUID: "u2"}, {UUID: "u3"}}}})
+		for _, u := range []string{"u1", "u2", "u3"} {
+			s.Emit(event.Event{Type: event.TypeSamples, Workload: u, Samples: &event.Samples{Timer: "t"}})
+			s.Emit(event.Event{Type: event.TypeEvaluated, Workload: u,
+				Evaluated: eventtest.Verdict{UUID: u, Status: "PASSED"}.Evaluated()})
+		}
+		for _, u := range []string{"u1", "u3"} {
+			s.Emit(event.Event{Type: event.TypeWarning, Workload: u,
+				Finding: &event.Finding{Check: event.Contradiction, Text: "x"}})
+		}
+		if next {
+			s.Emit(event.Event{Type: event.TypeJob, JobState: &event.JobChange{Phase: "ended"}})
+		} else if err := f.Close(); err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range []string{tracesFile, samplesFile} {
+			if got := read(t, f, name); strings.Count(got, "\n") != 1 || !strings.Contains(got, `"u2"`) {
+				t.Errorf("%s, next event %v: got %s", name, next, got)
+			}
+		}
+		if next {
+			s.Emit(event.Event{Type: event.TypeDone, Done: &event.Done{Passed: 1}})
+			if err := errors.Join(s.Err(), f.Close()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if r, err := Read(f.Path()); err != nil || r.Totals().Passed != 1 || r.Totals().Findings != 2 {
+			t.Errorf("got %+v, %v", r, err)
+		}
+	}
+}
+
 // A workload without a verdict keeps its reason and log and gets no trace, even if the run is resumed.
 func TestNoVerdict(t *testing.T) {
 	root := t.TempDir()
@@ -503,6 +541,8 @@ func TestContradiction(t *testing.T) {
 			strings.Replace(done, ":1}", `:1,"failed":1}`, 1), ""},
 		{"a first event that is not the first", run[:7] + "2" + run[8:] + told(3, "1") + other, "event 3 follows event 3"},
 		{"not numbered", strings.Replace(run+told(2, "1"), `"seq":1,`, "", 1), ""},
+		{"before the run", told(1, "1") + run[:7] + "2" + run[8:] + done, "event evaluated before the run event"},
+		{"before the run, not numbered", told(0, "1") + run[:7] + "0" + run[8:], "event evaluated before the run event"},
 	} {
 		dir := t.TempDir()
 		if err := os.WriteFile(filepath.Join(dir, "events.jsonl"), []byte(tc.events), 0o666); err != nil {
