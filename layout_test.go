@@ -25,7 +25,7 @@ var layers = [][]string{
 	{"internal/event"},
 	{"internal/event/eventtest", "internal/config", "internal/safetensors", "device", "preflight/source", "internal/usage"},
 	{"workloads", "remote"},
-	{"device/activity", "internal/ui"},
+	{"device/activity", "internal/ui", "bench/bound"},
 	{"pack", "device/nvcc", "device/cuda/tvmffi", "device/cuda/cupti", "device/cuda/stamp", "bench/runs",
 		"device/devicetest", "remote/agent", "remote/ssh/sshdtest", "remote/slurm/slurmtest",
 		"remote/kubernetes/kubernetestest"},

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
+	"fisub/bench/bound"
 	"fisub/bench/reference"
 	"fisub/bench/stats"
 	"fisub/bench/worker"
@@ -35,7 +36,7 @@ const (
 	outsideWrite    = "outside-write"     // memory next to a tensor is written to
 	reboundOutput   = "rebound-output"    // an output is bound to memory other than the passed one
 	lateWrite       = "late-write"        // outputs are incomplete when the call's stream is done
-	tooFast         = "too-fast"          // the GPU's memory cannot deliver the inputs in that time
+	tooFast         = bound.TooFast       // the GPU's memory cannot deliver the inputs in that time
 	unsteadyResult  = "unsteady-result"   // right at first, then wrong on the same inputs
 	wrongResult     = "wrong-result"      // wrong on other inputs of the same shapes
 	failedCall      = "failed-call"       // a crash, a fault, an error or a hang on other inputs
@@ -70,8 +71,7 @@ func (a *attempt) checkHonesty(ctx context.Context) error {
 	}
 	a.limit = limit{left: a.shared.Profile.Timeout}
 	h := &honesty{attempt: a, in: a.loaded}
-	// Solutions of other definitions may need only part of the inputs.
-	if a.samples != nil && a.samples.ColdL2 && a.shared.Definition.OpType == "gdn" {
+	if a.samples != nil && a.samples.ColdL2 && bound.Applies(a.shared.Definition) {
 		h.time(stats.Latency(a.samples.Trials))
 	}
 	h.tellBound()
@@ -160,21 +160,11 @@ func (a *attempt) has(check string) bool {
 
 // time makes a finding if a latency in nanoseconds is too short for the GPU's memory.
 func (h *honesty) time(ns float64) {
-	in, out := h.in.moved()
-	if floor := fastest(in, out, h.process.info.L2Bytes, h.process.info.Bandwidth); ns < floor {
-		h.find(tooFast, "%.2f µs for %.1f MB, but with a cold L2 memory of %.0f GB/s needs %.2f µs", ns/1e3,
-			float64(in+out)/1e6, float64(h.process.info.Bandwidth)/1e9, floor/1e3)
+	read, written := h.in.moved()
+	memory := bound.Memory{L2: h.process.info.L2Bytes, Bandwidth: h.process.info.Bandwidth}
+	if f := bound.Check(ns, bound.Traffic{Read: read, Written: written}, memory); f != nil {
+		h.find(f.Check, "%s", f.Text)
 	}
-}
-
-// fastest returns the shortest possible time in nanoseconds of a call that reads in bytes and writes out bytes with a
-// cold L2. Outputs that fit into the L2 need not reach memory. The clock may run 5 % above the driver's figure. The
-// result is 0 if the bandwidth, in bytes per second, is unknown.
-func fastest(in, out, l2, bandwidth int64) float64 {
-	if bandwidth <= 0 {
-		return 0
-	}
-	return float64(in+max(0, out-l2)) / (1.05 * float64(bandwidth)) * 1e9
 }
 
 func (h *honesty) run(ctx context.Context) error {

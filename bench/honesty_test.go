@@ -245,24 +245,6 @@ func TestFindingsOfEachWorkload(t *testing.T) {
 	}
 }
 
-func TestFastest(t *testing.T) {
-	for _, tc := range []struct {
-		in, out, l2, bandwidth int64
-		want                   float64
-	}{
-		{1050, 500, 500, 1e9, 1000},  // outputs stay in the L2
-		{1050, 1025, 500, 1e9, 1500}, // except 525 bytes
-		{1050, 0, 0, 2e9, 500},
-		{1 << 30, 1 << 30, 0, 0, 0}, // unknown bandwidth
-		{0, 0, 0, 1e9, 0},
-		{33816576, 33685504, 62914560, 4916736000000, 6550.3}, // a batch of 64 on an H200
-	} {
-		if got := fastest(tc.in, tc.out, tc.l2, tc.bandwidth); math.Abs(got-tc.want) > 0.1 {
-			t.Errorf("%+v: got %v", tc, got)
-		}
-	}
-}
-
 func TestOtherContents(t *testing.T) {
 	values := func(x *tensor.Tensor) []float64 {
 		v := make([]float64, x.Len())
