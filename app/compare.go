@@ -432,7 +432,7 @@ func (a *app) newComparison(plan *dispatch.Plan, threshold float64, failOn strin
 		a.term.Note("%s          %s %s, run %s", letter, plain.Line(run.Name()), plain.Short(run.ContentHash), run.ID)
 		view := a.also(a.term.Progress(letter, i == len(plan.Sides)-1))
 		c.folders = append(c.folders, folder)
-		c.sides = append(c.sides, dispatch.NewSide(run, old, event.NewStream(folder.Record, view)))
+		c.sides = append(c.sides, dispatch.NewSide(plan, i, old, event.NewStream(folder.Record, view)))
 	}
 	return c, nil
 }

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"fisub/bench"
+	"fisub/bench/bound"
 	"fisub/bench/machine"
 	"fisub/bench/setup"
 	"fisub/device"
@@ -154,6 +155,12 @@ func (a *app) newOrder(ctx context.Context, e sendRequest, u *setup.Setup, terms
 		return nil, err
 	}
 	plan.Run = *u.Describe(ctx, s)
+	plan.Least = map[string]bound.Traffic{}
+	for _, w := range u.Workloads {
+		if least := bound.Least(s.Definition, w); least != (bound.Traffic{}) {
+			plan.Least[w.UUID] = least
+		}
+	}
 	if plan.Places = placesOf(o, len(u.Workloads), h); len(plan.Places) == 0 {
 		return nil, usage.Errorf("", "the tables contain no place to run on")
 	}

@@ -335,10 +335,7 @@ func (a *attempt) emit(base *device.Samples) {
 	}
 
 	e := &trace.Evaluation{Status: v.status, Timestamp: time.Now().Format("2006-01-02T15:04:05.000000"), Log: log,
-		Environment: trace.Environment{Hardware: a.process.info.Name}}
-	if a.process.info.Emulated {
-		e.Environment.Hardware = "emulator on " + a.process.info.Name
-	}
+		Environment: trace.Environment{Hardware: a.process.info.Hardware()}}
 	for _, lib := range []string{"torch", "triton", "tilelang", "cuda"} { // the contest's order
 		if v := a.process.info.Libs[lib]; v != "" {
 			e.Environment.Libs.Set(lib, v)

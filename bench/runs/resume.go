@@ -2,6 +2,7 @@ package runs
 
 import (
 	"fmt"
+	"strings"
 
 	"fisub/internal/event"
 	"fisub/internal/ui"
@@ -39,18 +40,36 @@ func (f *Folder) End(old *Run) error {
 	return stream.Err()
 }
 
+func tolerance(t event.Tolerance) string { return strings.TrimPrefix(ui.Tolerance(t), "correct: ") }
+
+// facts compares what two descriptions of the same run have in common on all machines.
+func facts(a, b *event.Run) []fact {
+	return []fact{
+		{"content hash", a.ContentHash, b.ContentHash},
+		{"solution", a.Solution, b.Solution},
+		{"destination-passing style", fmt.Sprint(a.DPS), fmt.Sprint(b.DPS)},
+		{"definition", a.Definition, b.Definition},
+		{"seed", fmt.Sprint(a.Seed), fmt.Sprint(b.Seed)},
+		{"profile", ui.Profile(a.Profile), ui.Profile(b.Profile)},
+		{"tolerance", tolerance(a.Tolerance), tolerance(b.Tolerance)},
+		{"timer", a.Timer, b.Timer},
+	}
+}
+
+// Differ returns the first fact in which the descriptions of a run by two machines differ, with its values, or "". The
+// machine that runs a job knows neither the set of its workloads nor the name of the baseline.
+func Differ(a, b *event.Run) (what, inA, inB string) {
+	for _, f := range facts(a, b) {
+		if f.old != f.new {
+			return f.what, f.old, f.new
+		}
+	}
+	return "", "", ""
+}
+
 func (r *Run) sameRun(run *event.Run) error {
-	return r.same([]fact{
-		{"content hash", r.Run.ContentHash, run.ContentHash},
-		{"solution", r.Run.Solution, run.Solution},
-		{"destination-passing style", fmt.Sprint(r.Run.DPS), fmt.Sprint(run.DPS)},
-		{"definition", r.Run.Definition, run.Definition},
-		{"set", r.Run.Set, run.Set},
-		{"seed", fmt.Sprint(r.Run.Seed), fmt.Sprint(run.Seed)},
-		{"profile", ui.Profile(r.Run.Profile), ui.Profile(run.Profile)},
-		{"timer", r.Run.Timer, run.Timer},
-		{"baseline", r.Run.Baseline.Text(), run.Baseline.Text()},
-	})
+	return r.same(append(facts(r.Run, run), fact{"set", r.Run.Set, run.Set},
+		fact{"baseline", r.Run.Baseline.Text(), run.Baseline.Text()}))
 }
 
 // SameDevice refuses to continue r on another device or with another driver.

@@ -19,6 +19,14 @@ type Device struct {
 	Libs map[string]string `json:"libs,omitempty"` // versions of a solution's libraries: torch, triton, tilelang, cuda
 }
 
+// Hardware returns the device's name in official traces.
+func (d *Device) Hardware() string {
+	if d.Emulated {
+		return "emulator on " + d.Name
+	}
+	return d.Name
+}
+
 // An Activity is one kernel, copy or memset on the GPU. Sizes are in bytes.
 type Activity struct {
 	Kind               string `json:"kind"`           // "kernel", "memcpy", "memset"

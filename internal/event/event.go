@@ -61,11 +61,8 @@ type Event struct {
 
 // NeedsRun reports whether e makes sense only after a run event. Readers ignore such an event before the first one.
 func (e *Event) NeedsRun() bool {
-	switch e.Type {
-	case TypeBuilding, TypeBuilt, TypeStarted, TypeSamples, TypeEvaluated, TypeFailed, TypeFloor, TypeDone:
-		return true
-	}
-	return e.Finding != nil
+	return e.Type == TypeBuilding || e.Type == TypeFailed || e.Built != nil || e.Started != nil || e.Samples != nil ||
+		e.Evaluated != nil || e.Finding != nil || e.Floor != nil || e.Done != nil
 }
 
 // A JobChange is the new state of a remote job: a phase of package remote, "sending" or "ended".

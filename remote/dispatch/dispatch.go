@@ -66,6 +66,7 @@ func (d *Dispatcher) Run(ctx context.Context) (event.Done, error) {
 	if err := s.stays(); err != nil {
 		return event.Done{}, err
 	}
+	s.runs.release()
 	res := s.runs.summary.Totals()
 	if s.runs.unclean {
 		res.Failed++
@@ -92,6 +93,7 @@ func (d *Dispatcher) prepare() error {
 	}
 	d.state = newState(d.Plan, d.Old, r)
 	d.state.runs.begun = time.Now()
+	d.state.runs.now = d.state.runs.begun
 	return d.Plan.Claim(d.Folder)
 }
 
@@ -122,6 +124,7 @@ func (d *Dispatcher) Cancel(ctx context.Context) error {
 	}
 	s.end()
 	x.loop(nil, nil, nil)
+	s.runs.release()
 	if s.runs.first != "" && d.Plan.Tool == "" {
 		s.runs.done(time.Now())
 	}

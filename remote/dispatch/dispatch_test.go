@@ -54,8 +54,8 @@ func newFixture(t testing.TB, workloads int, tables map[string]map[string]any) *
 		extra: map[string]string{}}
 	id := fmt.Sprintf("20260102-030405-%03dabc", time.Now().UnixMilli()%1000)
 	f.dir = filepath.Join(t.TempDir(), runs.Dir, id)
-	f.plan = &dispatch.Plan{Version: 1, Terms: dispatch.Terms{Limit: time.Minute}, Run: event.Run{Schema: event.Schema, ID: id, Definition: "d",
-		ContentHash: "abc", Set: "default"}}
+	f.plan = &dispatch.Plan{Version: 1, Terms: dispatch.Terms{Limit: time.Minute}, Run: event.Run{Schema: event.Schema, ID: id,
+		Definition: "d", Solution: "s", ContentHash: "abc", Set: "default"}}
 	for i := range workloads {
 		f.plan.Run.Workloads = append(f.plan.Run.Workloads, event.WorkloadRef{UUID: fmt.Sprintf("w%02d", i),
 			Axes: map[string]int{"b": 1}})
@@ -81,15 +81,28 @@ func newFixture(t testing.TB, workloads int, tables map[string]map[string]any) *
 	return f
 }
 
+// hostRun returns the run event of an honest host, with the event number seq unless that is "".
+func hostRun(seq string, workloads []string) string {
+	run := event.Run{Schema: event.Schema, Definition: "d", Solution: "s", ContentHash: "abc",
+		Device: event.Device{Kind: "emu", Name: "cpu", Emulated: true}, Host: event.Host{Name: "h"}}
+	for _, uuid := range workloads {
+		run.Workloads = append(run.Workloads, event.WorkloadRef{UUID: uuid})
+	}
+	data, _ := json.Marshal(run)
+	if seq != "" {
+		seq = `"seq":` + seq + ","
+	}
+	return fmt.Sprintf(`{%s"type":"run","run":%s}`+"\n", seq, data)
+}
+
 func (f *fixture) files(_ context.Context, workloads []string) ([]remote.File, []string, error) {
-	extra := map[string]string{
-		"run.json": `{"type":"run","run":{"schema":"fisub.event/1","content_hash":"abc","device":{"kind":"emu","name":"cpu","emulated":true},"host":{"name":"h"}}}` + "\n"}
+	extra := map[string]string{"run.json": hostRun("", workloads)}
 	for name, content := range f.extra {
 		extra[name] = content
 	}
 	for _, u := range workloads {
 		trace := fmt.Sprintf(
-			`{"definition":"d","workload":{"axes":{"b":1},"inputs":{},"uuid":%q},"solution":"s","evaluation":{"status":"PASSED","environment":{"hardware":"h","libs":{}},"timestamp":"t","log":"","correctness":{"max_relative_error":0.0,"max_absolute_error":0.0,"extra":null},"performance":{"latency_ms":0.0,"reference_latency_ms":0.0,"speedup_factor":0.0}}}`, u)
+			`{"definition":"d","workload":{"axes":{"b":1},"inputs":{},"uuid":%q},"solution":"s","evaluation":{"status":"PASSED","environment":{"hardware":"emulator on cpu","libs":{}},"timestamp":"t","log":"","correctness":{"max_relative_error":0.0,"max_absolute_error":0.0,"extra":null},"performance":{"latency_ms":0.0,"reference_latency_ms":0.0,"speedup_factor":0.0}}}`, u)
 		extra[u+".json"] = fmt.Sprintf(
 			`{"type":"evaluated","workload":%q,"evaluated":{"index":7,"trace":%s}}`, u, trace) + "\n"
 	}
@@ -575,8 +588,7 @@ func TestForgedOnHost(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			f := newFixture(t, 1, map[string]map[string]any{"a": {}})
-			f.extra["run.json"] = `{"seq":1,"type":"run","run":{"schema":"fisub.event/1","content_hash":"abc",` +
-				`"device":{"kind":"cuda","name":"gpu"},"host":{"name":"h"}}}` + "\n"
+			f.extra["run.json"] = hostRun("1", []string{"w00"})
 			f.script = `
 verdict() { sed 's/^{/{"seq":'$1',/' w00.json; }
 end() { echo '{"seq":'$1',"type":"done","done":{"passed":1,"failed":0}}'; }
@@ -618,5 +630,38 @@ cat run.json
 				t.Errorf("got warnings %q, want %q", f.warnings(), tc.warn)
 			}
 		})
+	}
+}
+
+// A job whose verdicts precede the run event gives findings, also to a process that attaches later, and no trace.
+func TestRunEventMissing(t *testing.T) {
+	for _, tc := range []struct{ name, script string }{
+		{"none", strings.Replace(program, "cat run.json", "", 1)},
+		{"at the end", strings.Replace(strings.Replace(program, "cat run.json", "", 1), "exit 3", "cat run.json; exit 3", 1)},
+	} {
+		for _, detach := range []bool{false, true} {
+			t.Run(fmt.Sprint(tc.name, ", detached ", detach), func(t *testing.T) {
+				t.Parallel()
+				f := newFixture(t, 2, map[string]map[string]any{"a": {}})
+				f.script, f.follow.Detach = tc.script, detach
+				if detach {
+					if _, err := f.run(t.Context()); !errors.Is(err, dispatch.ErrDetached) {
+						t.Fatal(err)
+					}
+				}
+				f.follow.Detach = false
+				if got, err := f.run(t.Context()); err != nil || got.Missing != 2 || got.Findings != 2 {
+					t.Errorf("got %+v, %v", got, err)
+				}
+				if text := fmt.Sprint(f.warnings()); !strings.Contains(text, "untrusted verdicts: event started before") {
+					t.Errorf("got warnings %s", text)
+				}
+				for _, row := range f.check(0).Rows {
+					if len(row.Findings) != 1 || row.Findings[0].Check != event.Contradiction || row.Failed == nil {
+						t.Errorf("got %+v", row)
+					}
+				}
+			})
+		}
 	}
 }

@@ -24,7 +24,7 @@ func FuzzFeed(f *testing.F) {
 		verdicts := map[[2]string]int{} // by event type and workload
 		job := &JobRecord{ID: "job", Workloads: []string{"u", "v"}}
 		run := event.Run{Workloads: []event.WorkloadRef{{UUID: "u"}, {UUID: "v"}, {UUID: "other"}}}
-		m := newMerger(run, func(e event.Event) {
+		m := newMerger(&Plan{}, run, func(e event.Event) {
 			if e.Evaluated != nil || e.Type == event.TypeFailed {
 				verdicts[[2]string{string(e.Type), e.Workload}]++
 			}

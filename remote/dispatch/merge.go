@@ -2,11 +2,13 @@ package dispatch
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
 	"time"
 
+	"fisub/bench/bound"
 	"fisub/bench/runs"
 	"fisub/internal/event"
 	"fisub/internal/plain"
@@ -36,7 +38,9 @@ func before(place string) string { return "before: " + place }
 
 // A merger merges the streams of a run's jobs. Its only side effect is emit.
 type merger struct {
-	run     event.Run // as known to the client
+	run     event.Run                // as known to the client
+	gpu     string                   // kind that the run is for; "" is the virtual GPU
+	least   map[string]bound.Traffic // of the workloads, as known to the client
 	work    map[string]*workload
 	summary runs.Summary // of the merged events
 	unclean bool         // a tool has found something
@@ -44,13 +48,22 @@ type merger struct {
 	first   string       // job whose stream opened the run
 	device  event.Device
 	begun   time.Time // start of this process
+	now     time.Time // of the last bytes of a stream
 	emit    func(event.Event)
+
+	held    []event.Event // about untrusted verdicts, until the run's stream is opened
+	claimed *event.Run    // run event of the first untrusted job; may be nil
 }
 
-func newMerger(run event.Run, emit func(event.Event)) *merger {
-	m := &merger{run: run, work: map[string]*workload{}}
+// newMerger returns the merger of a run of the plan.
+func newMerger(p *Plan, run event.Run, emit func(event.Event)) *merger {
+	m := &merger{run: run, gpu: p.GPU, least: p.Least, work: map[string]*workload{}}
 	m.summary.Run = &m.run
 	m.emit = func(e event.Event) {
+		if m.first == "" && e.Workload != "" {
+			m.held = append(m.held, e)
+			return
+		}
 		m.summary.Add(&e)
 		emit(e)
 	}
@@ -89,6 +102,34 @@ func (m *merger) settle(w *workload, by string) {
 		m.settled++
 	}
 	w.by = by
+}
+
+// release opens the run's stream if only untrusted jobs have delivered anything.
+func (m *merger) release() {
+	if m.first != "" || len(m.held) == 0 {
+		return
+	}
+	is := m.claimed
+	if is == nil {
+		is = &event.Run{Device: event.Device{Name: "unknown device", Emulated: m.gpu == ""}}
+	}
+	m.open(m.held[0].Job, is)
+}
+
+// open opens the run's stream with the device and the machine of a job, and emits the held events.
+func (m *merger) open(job string, is *event.Run) {
+	m.first, m.device = job, is.Device
+	run := m.run
+	run.Device, run.Host = is.Device, is.Host
+	if l := is.Checked; l != nil {
+		run.Checked = &event.Checked{For: briefly(l.For), Not: briefly(l.Not)}
+	}
+	m.emit(event.Event{Type: event.TypeRun, Run: &run})
+	held := m.held
+	m.held = nil
+	for _, e := range held {
+		m.emit(e)
+	}
 }
 
 func (m *merger) done(now time.Time) {
@@ -159,7 +200,9 @@ func (m *merger) event(r *reader, line []byte) bool {
 	if err := json.Unmarshal(line, &e); err != nil {
 		return false
 	}
+	begun := r.said.Run != nil
 	r.said.Add(&e)
+	text := cmp.Or(r.said.Against, m.against(r, &e, begun))
 	e.Seq, e.Time, e.JobState = 0, time.Time{}, nil
 	e.Place, e.Job, e.Origin = r.job.Place.String(), r.job.ID, r.line
 	payloads := 0
@@ -182,43 +225,59 @@ func (m *merger) event(r *reader, line []byte) bool {
 		return false
 	}
 	fresh, open := r.line > r.seen, ours && w.by == ""
-	if r.said.Against != "" && r.against == "" {
-		m.contradict(r, r.said.Against, fresh)
+	if text != "" && r.against == "" {
+		m.contradict(r, text, fresh)
 	}
-	emit := fresh
+	trusted := r.against == ""
+	emit := fresh && trusted
 	switch {
 	case e.Type == event.TypeRun && e.Run != nil:
 		m.host(r, e.Run, fresh)
 		emit = false
 	case e.Type == event.TypeBuilding && payloads == 0, e.Type == event.TypeBuilt && e.Built != nil:
-		emit = fresh && (m.first == r.job.ID || e.Built != nil && !e.Built.OK)
+		emit = emit && (m.first == r.job.ID || e.Built != nil && !e.Built.OK)
 	case e.Type == event.TypeStarted && e.Started != nil && ours:
 		e.Started = &event.Started{Index: m.settled + 1, Total: len(m.run.Workloads), Axes: e.Started.Axes}
 		r.current = e.Workload
-		emit = fresh && open
+		emit = emit && open
 	case e.Type == event.TypeSamples && e.Samples != nil && ours:
 		if !measurable(e.Samples) {
 			return false
 		}
-		emit = fresh && open
+		emit = emit && open
 	case e.Type == event.TypeEvaluated && e.Evaluated != nil && ours:
 		emulated := r.said.Run != nil && r.said.Run.Device.Emulated
-		if e.Evaluated.Trace.Workload.UUID != e.Workload || !possible(e.Evaluated, emulated) {
+		if trusted && (e.Evaluated.Trace.Workload.UUID != e.Workload || !possible(e.Evaluated, emulated)) {
 			return false
 		}
 		if open || !fresh && w.by == before(e.Place) {
 			m.settle(w, r.job.ID) // an earlier process may not have seen its findings
 		}
-		if emit = fresh && open; emit {
-			e.Evaluated.Index = w.index
-			defer m.retract(r) // after the verdict has been emitted
+		if !trusted {
+			if open {
+				m.reject(r, w, e)
+			}
+			m.retract(r) // a verdict that an earlier process accepted
+			return true
 		}
+		if fresh && open {
+			e.Evaluated.Index = w.index
+			m.emit(e)
+		}
+		if f := m.tooFast(e.Workload); f != nil && w.by == r.job.ID {
+			m.emit(event.Event{Type: event.TypeWarning, Workload: e.Workload, Place: e.Place, Job: e.Job, Origin: e.Origin,
+				Finding: f})
+		}
+		emit = false
 	case e.Type == event.TypeFailed && e.Message != nil && ours:
 		emit = fresh && open && !w.failedOn[r.job.Place.host()]
 		w.failedOn[r.job.Place.host()] = w.failedOn[r.job.Place.host()] || open // another host may be able to judge it
 	case e.Type == event.TypeWarning && e.Finding != nil && ours:
-		emit = fresh && w.by == r.job.ID
-	case e.Type == event.TypeWarning && e.Message != nil, e.Type == event.TypeFloor && e.Floor != nil:
+		row := m.summary.Row(e.Workload)
+		emit = emit && w.by == r.job.ID && (e.Finding.Check != bound.TooFast || row == nil || !isTooFast(row))
+	case e.Type == event.TypeWarning && e.Message != nil:
+		emit = fresh
+	case e.Type == event.TypeFloor && e.Floor != nil:
 	case e.Type == event.TypeDone && e.Done != nil:
 		emit = false
 	default:
@@ -238,19 +297,24 @@ func (m *merger) exited(r *reader, exit remote.Exit) {
 	if text == "" && exit.End == remote.Exited && exit.Text == "" {
 		r.said.Exited(exit.Code)
 		text = r.said.Against
+		if judged := exit.Code == 0 || exit.Code == 3; text == "" && judged && r.said.Done == nil {
+			text = fmt.Sprintf("exit status %d, but no done event", exit.Code)
+		}
 	}
 	if text != "" {
 		m.contradict(r, text, true)
 	}
 }
 
+// untrusted is the hint for verdicts that the client does not accept.
+const untrusted = "the host, or another program on it, has written to the output: fisub help trust"
+
 // contradict retracts the verdicts of a job whose stream contradicts itself or the signatures. If fresh is set, the run
 // folder does not have the contradiction yet.
 func (m *merger) contradict(r *reader, text string, fresh bool) {
 	if r.against == "" && fresh {
 		m.emit(event.Event{Type: event.TypeWarning, Place: r.job.Place.String(), Job: r.job.ID,
-			Message: &event.Message{Text: fmt.Sprintf("%s: untrusted verdicts: %s", r.job.Place, text),
-				Hint: "another program has written to it: fisub help trust"}})
+			Message: &event.Message{Text: fmt.Sprintf("%s: untrusted verdicts: %s", r.job.Place, text), Hint: untrusted}})
 	}
 	r.against = text
 	m.retract(r)
@@ -270,20 +334,29 @@ func (m *merger) retract(r *reader) {
 	}
 }
 
-// host handles the first event of a job, which names its device. The first of all jobs opens the run's stream.
+// reject records that a verdict on an open workload is not trusted. The verdict itself is not recorded.
+func (m *merger) reject(r *reader, w *workload, e event.Event) {
+	e.Type, e.Evaluated = event.TypeFailed, nil
+	if failed := w.failedOn; !failed[r.job.Place.host()] {
+		failed[r.job.Place.host()] = true
+		e.Message = &event.Message{Text: "untrusted verdict: " + r.against, Hint: untrusted}
+		m.emit(e)
+	}
+	e.Type, e.Message = event.TypeWarning, nil
+	e.Finding = &event.Finding{Check: event.Contradiction, Text: r.against}
+	m.emit(e)
+}
+
+// host handles the first event of a job, which names its device. The first of all trusted jobs opens the run's stream.
 func (m *merger) host(r *reader, is *event.Run, fresh bool) {
-	if m.first == "" {
-		m.first = r.job.ID
-		m.device = is.Device
-		if fresh {
-			run := m.run
-			run.Device, run.Host = is.Device, is.Host
-			if l := is.Checked; l != nil {
-				run.Checked = &event.Checked{For: briefly(l.For), Not: briefly(l.Not)}
-			}
-			m.emit(event.Event{Type: event.TypeRun, Run: &run})
+	switch {
+	case r.against != "":
+		if m.claimed == nil {
+			m.claimed = is
 		}
-	} else if fresh && (m.device.Name != is.Device.Name || m.device.Emulated != is.Device.Emulated) {
+	case m.first == "":
+		m.open(r.job.ID, is)
+	case fresh && (m.device.Name != is.Device.Name || m.device.Emulated != is.Device.Emulated):
 		text := fmt.Sprintf("places differ: %s is %s, the first is %s", r.job.Place, is.Device.Name, m.device.Name)
 		m.emit(event.Event{Type: event.TypeWarning,
 			Message: &event.Message{Text: text, Hint: "do not compare figures of different places"}})

@@ -2,11 +2,15 @@ package dispatch
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"fisub/bench/bound"
 	"fisub/bench/runs"
 	"fisub/internal/event"
 	"fisub/remote"
@@ -20,12 +24,24 @@ type merging struct {
 
 func newMerging(workloads ...string) *merging {
 	g := &merging{}
-	run := event.Run{ID: "r", Started: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), Baseline: &event.Baseline{Name: "b"}}
+	run := event.Run{ID: "r", Started: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), Definition: "d", Solution: "s",
+		Baseline: &event.Baseline{Name: "b", Solution: "base"}}
 	for _, uuid := range workloads {
 		run.Workloads = append(run.Workloads, event.WorkloadRef{UUID: uuid})
 	}
-	g.merger = newMerger(run, func(e event.Event) { g.events = append(g.events, e) })
+	g.merger = newMerger(&Plan{Terms: Terms{GPU: "h"}}, run, func(e event.Event) { g.events = append(g.events, e) })
+	g.now = run.Started.Add(time.Hour)
 	return g
+}
+
+// hostRun returns the type and the payload of the run event of an honest host with GPU "h".
+func hostRun(workloads ...string) string {
+	var list []string
+	for _, uuid := range workloads {
+		list = append(list, fmt.Sprintf(`{"uuid":%q}`, uuid))
+	}
+	return `"type":"run","run":{"definition":"d","solution":"s","baseline":{"name":"base.json","solution":"base"},` +
+		`"workloads":[` + strings.Join(list, ",") + `],"device":{"kind":"cuda","name":"h"}}`
 }
 
 func (g *merging) texts() (findings, warnings []string) {
@@ -49,7 +65,7 @@ func numbered(script string) string {
 		fmt.Fprintf(&b, `{"seq":%s,`, seq)
 		switch kind {
 		case "run":
-			b.WriteString(`"type":"run","run":{"device":{"kind":"cuda","name":"gpu"}}}`)
+			b.WriteString(hostRun("w0") + "}")
 		case "verdict":
 			text := fmt.Sprintf(passedTrace, "w0")
 			if strings.HasPrefix(rest, `"latency_ms"`) {
@@ -161,15 +177,15 @@ func TestHostileLines(t *testing.T) {
 	r := newReader(had(1, "a", "w0"), 0)
 	g.read(&r, []byte(`{"type":"warning","message":{"text":"one\nerror: two\u202e\u001b[2J","hint":"`+
 		strings.Repeat("x", 3_000_000)+`"}}
-{"type":"run","run":{"device":{"kind":"emu","name":"cpu","emulated":true}}}
+{`+hostRun("w0")+`}
 {"type":"new-in-2030"}
 not json
 {"type":"evaluated"}
 `+"\x00\x01"+`
-{"type":"run","run":{},"done":{}}
 {"type":"started","workload":"w1","started":{}}
 {"type":"evaluated","workload":"w0","evaluated":{"trace":`+fmt.Sprintf(passedTrace, "other")+`}}
 {"type":"job","place":"elsewhere","job_state":{"phase":"x"}}
+{"type":"run","run":{},"done":{}}
 `))
 	if r.junk != 5 || g.summary.Totals().Missing != 2 {
 		t.Errorf("got %d lines that are no events, %+v, want 5 and no verdict", r.junk, g.summary.Totals())
@@ -185,13 +201,17 @@ not json
 	}
 }
 
-// Times and numbers from a host are dropped, so a wrong clock does no harm.
+// Times and numbers from a host are dropped, so a clock that is wrong by a day does no harm.
 func TestClockSkew(t *testing.T) {
 	g := newMerging("w0")
 	r := newReader(had(1, "a", "w0"), 0)
-	g.read(&r, []byte(`{"seq":77,"time":"2099-01-01T00:00:00Z","type":"run","run":{"started":"1970-01-01T00:00:00Z"}}
-{"seq":78,"time":"2099-01-01T00:00:00Z","type":"warning","message":{"text":"x"}}
+	g.read(&r, []byte(`{"seq":77,"time":"2026-01-02T01:00:00Z",`+strings.TrimSuffix(hostRun("w0"), "}")+
+		`,"started":"2025-12-31T00:00:00Z"}}
+{"seq":78,"time":"2026-01-02T01:00:00Z","type":"warning","message":{"text":"x"}}
 `))
+	if r.against != "" || len(g.events) != 3 {
+		t.Errorf("got %d events, contradiction %q", len(g.events), r.against)
+	}
 	for _, e := range g.events {
 		if !e.Time.IsZero() || e.Seq != 0 || e.Run != nil && !e.Run.Started.Equal(g.run.Started) {
 			t.Errorf("got %+v", e)
@@ -212,10 +232,11 @@ func TestFloorsAndScore(t *testing.T) {
 	finding := `{"type":"warning","workload":"w1","finding":{"check":"late-write","text":"it does"}}` + "\n"
 	a, b := had(1, "a", "w0", "w1"), had(2, "b", "w2")
 	ra, rb := newReader(a, 0), newReader(b, 0)
-	run := `{"type":"run","run":{"device":{"name":"gpu"}}}` + "\n"
+	run := "{" + hostRun("w0", "w1") + "}\n"
+	other := strings.Replace("{"+hostRun("w2")+"}\n", `"name":"h"`, `"name":"other h"`, 1)
 	first := run + floor + speedup(2, "w0") + speedup(-1, "w1") + speedup(3, "w1")
 	g.read(&ra, []byte(first))
-	g.read(&rb, []byte(strings.Replace(run, "gpu", "other", 1)+floor))
+	g.read(&rb, []byte(other+floor))
 	places, origins := "", map[string]int64{}
 	var row runs.Row
 	for _, e := range g.events {
@@ -228,7 +249,7 @@ func TestFloorsAndScore(t *testing.T) {
 		origins[e.Job] = max(origins[e.Job], e.Origin)
 	}
 	if _, warnings := g.texts(); places != "a: h b: h " || len(warnings) != 1 ||
-		warnings[0] != "places differ: b: h is other, the first is gpu" {
+		warnings[0] != "places differ: b: h is other h, the first is h" {
 		t.Errorf("got floors of %q, warnings %q", places, warnings)
 	}
 	old := &runs.Run{Summary: runs.Summary{Run: &g.run, Origins: origins,
@@ -237,7 +258,7 @@ func TestFloorsAndScore(t *testing.T) {
 	again.restore(old)
 	ra, rb = newReader(a, origins[a.ID]), newReader(b, origins[b.ID])
 	again.read(&ra, []byte(first+finding))
-	again.read(&rb, []byte(run+floor+speedup(9, "w2")))
+	again.read(&rb, []byte(other+floor+strings.Replace(speedup(9, "w2"), `"hardware":"h"`, `"hardware":"other h"`, 1)))
 	again.done(again.begun)
 	want := []string{"warning", "started", "evaluated", "done"}
 	var got []string
@@ -345,5 +366,164 @@ free 1 -> save; ended: lost: untrusted output: line 1 of its stream is not signe
 				t.Errorf("got findings %v", got)
 			}
 		})
+	}
+}
+
+// A host's claims that differ from what the client knows retract the job's verdicts. The text names both values.
+func TestClaims(t *testing.T) {
+	line := func(text string) string { return "{" + text + "}\n" }
+	verdict := func(w string, from, to string) string {
+		text := fmt.Sprintf(`"type":"evaluated","workload":%q,"evaluated":{"trace":%s}`, w, fmt.Sprintf(passedTrace, w))
+		return line(strings.Replace(text, from, to, 1))
+	}
+	samples := func(bytes int) string {
+		return line(fmt.Sprintf(`"type":"samples","workload":"w0","samples":{"timer":"cupti","bytes":%d}`, bytes))
+	}
+	run, done := hostRun("w0", "w1"), line(`"type":"done","done":{"passed":2}`)
+	sound := verdict("w0", "", "") + verdict("w1", "", "")
+	edit := func(from, to string) string { return line(strings.Replace(run, from, to, 1)) + sound + done }
+	for _, tc := range []struct {
+		name, gpu, stream string
+		want              string // of the findings; "" if none are expected
+	}{
+		{"sound", "h", line(run) + samples(500) + sound + done, ""},
+		{"another GPU", "b200", line(run) + sound + done, "its device is h, but the run is for GPU b200"},
+		{"a part of the name", "h", edit(`"name":"h"`, `"name":"h100"`), "its device is h100, but the run is for GPU h"},
+		{"a GPU for the virtual one", "", edit(`"name":"h"`, `"name":"NVIDIA B200"`),
+			"its device is NVIDIA B200, but the run is for the virtual GPU"},
+		{"the virtual GPU for a GPU", "h", edit(`"kind":"cuda"`, `"emulated":true`),
+			"its device is the virtual GPU, but the run is for GPU h"},
+		{"another definition", "h", edit(`"definition":"d"`, `"definition":"e"`), "its definition is e, but the run's is d"},
+		{"another solution", "h", edit(`"solution":"s"`, `"solution":"x"`), "its solution is x, but the run's is s"},
+		{"another hash", "h", edit(`"solution":"s"`, `"solution":"s","content_hash":"00"`),
+			"its content hash is 00, but the run's is "},
+		{"another baseline", "h", edit(`"solution":"base"`, `"solution":"slow"`),
+			"its baseline is slow, but the run's is base"},
+		{"no baseline", "h", edit(`"baseline"`, `"basis"`), "its baseline is none, but the run's is base"},
+		{"another tolerance", "h", edit(`"definition"`, `"tolerance":{"atol":1e9},"definition"`),
+			"its tolerance is within 1e+09 absolute or 0 relative, but the run's is within 0 absolute"},
+		{"another profile", "h", edit(`"definition"`, `"profile":{"num_trials":7},"definition"`), "its profile is (7 trials"},
+		{"fewer workloads", "h", edit(`,{"uuid":"w1"}`, ``), "it has 1 workload, but the job has 2"},
+		{"another workload", "h", edit(`"uuid":"w1"`, `"uuid":"w9"`), "it has workload w9, which is not one of the job's"},
+		{"a workload twice", "h", edit(`"uuid":"w1"`, `"uuid":"w0"`), "it has workload w0, which"},
+		{"a run far ahead", "h", edit(`"definition"`, `"started":"9999-12-31T23:59:59Z","definition"`),
+			"dated 9999-12-31T23:59:59Z, but the run began at 2026-01-01T00:00:00Z and it is 2026-01-01T01:00:00Z"},
+		{"an event long ago", "h", line(`"time":"2025-12-29T23:00:00Z",`+run) + sound + done, "dated 2025-12-29T23:00:00Z"},
+		{"a trace far ahead", "h", line(run) + verdict("w0", `"timestamp":"t"`, `"timestamp":"2026-02-01T00:00:00.000001"`) +
+			verdict("w1", "", "") + done, "dated 2026-02-01T00:00:00Z"},
+		{"a trace of another definition", "h", line(run) + verdict("w0", `"definition":"d"`, `"definition":"e"`) +
+			verdict("w1", "", "") + done, "a trace with definition e, but the run's is d"},
+		{"a trace of another solution", "h", line(run) + verdict("w0", "", "") +
+			verdict("w1", `"solution":"s"`, `"solution":"x"`) + done, "a trace with solution x, but the run's is s"},
+		{"a trace of another GPU", "h", line(run) + verdict("w0", "", "") +
+			verdict("w1", `"hardware":"h"`, `"hardware":"B200"`) + done, "a trace with hardware B200, but the run's is h"},
+		{"fewer bytes", "h", line(run) + samples(499) + sound + done, "499 bytes for workload w0, which has at least 500"},
+		{"a second run", "h", line(run) + line(run) + sound + done, "a second run event"},
+		{"no done", "h", line(run) + sound, "exit status 0, but no done event"},
+		{"no run", "h", sound + done, "event evaluated before the run event"},
+		{"the run at the end", "h", sound + done + line(run), "event evaluated before the run event"},
+		{"started first", "h", line(`"type":"started","workload":"w0","started":{}`) + line(run) + sound + done,
+			"event started before the run event"},
+		{"built first", "h", line(`"type":"building"`) + line(run) + sound + done, "event building before the run event"},
+	} {
+		g := newMerging("w0", "w1")
+		g.gpu, g.least = tc.gpu, map[string]bound.Traffic{"w0": {Read: 400, Written: 100}}
+		folder := runs.New(t.TempDir(), "r")
+		stream := event.NewStream(folder.Record)
+		r := newReader(had(1, "a", "w0", "w1"), 0)
+		g.read(&r, []byte(tc.stream))
+		g.exited(&r, remote.Exit{End: remote.Exited})
+		g.release()
+		g.done(g.now)
+		for _, e := range g.events {
+			stream.Emit(e)
+		}
+		if err := errors.Join(stream.Err(), folder.Close()); err != nil {
+			t.Fatal(err)
+		}
+		stored, err := runs.Read(folder.Path())
+		if err != nil {
+			t.Errorf("%s: %v", tc.name, err)
+			continue
+		}
+		traces, err := os.ReadFile(filepath.Join(folder.Path(), "traces.jsonl"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		findings, warnings := g.texts()
+		n := 0
+		if tc.want == "" {
+			n = 2
+		}
+		if got := stored.Totals(); got.Passed != n || got.Missing != 2-n || got.Findings != 2-n ||
+			strings.Count(string(traces), "PASSED") != n {
+			t.Errorf("%s: got %+v, traces %s", tc.name, got, traces)
+		}
+		if got := strings.Join(findings, "; "); strings.Count(got, tc.want) != 2 && tc.want != "" || got != "" && tc.want == "" {
+			t.Errorf("%s: got findings %q, want %q", tc.name, got, tc.want)
+		}
+		if got := strings.Join(warnings, "; "); tc.want != "" && !strings.Contains(got, "a: h: untrusted verdicts: "+tc.want) {
+			t.Errorf("%s: got warnings %q", tc.name, got)
+		}
+	}
+}
+
+// An untrusted job does not open the run's stream while another one may.
+func TestTrustedOpens(t *testing.T) {
+	g := newMerging("w0", "w1")
+	bad, good := newReader(had(1, "a", "w0"), 0), newReader(had(2, "b", "w1"), 0)
+	verdict := `{"type":"evaluated","workload":%q,"evaluated":{"trace":` + passedTrace + "}}\n"
+	g.read(&bad, []byte("{"+strings.Replace(hostRun("w0"), `"name":"h"`, `"name":"B200"`, 1)+"}\n"+
+		fmt.Sprintf(verdict, "w0", "w0")))
+	g.read(&good, []byte("{"+hostRun("w1")+"}\n"+fmt.Sprintf(verdict, "w1", "w1")))
+	g.release()
+	opened := 0
+	for i, e := range g.events {
+		if e.Run != nil {
+			opened++
+			if e.Run.Device.Name != "h" {
+				t.Errorf("got a run on %s", e.Run.Device.Name)
+			}
+		}
+		if e.Workload != "" && opened == 0 {
+			t.Errorf("event %d about a workload precedes the run event", i)
+		}
+	}
+	if got := g.summary.Totals(); opened != 1 || got.Passed != 1 || got.Findings != 1 {
+		t.Errorf("got %d run events, %+v", opened, got)
+	}
+}
+
+// A latency that the memory of the run's GPU does not allow gives the finding too-fast, whatever bandwidth and bytes
+// the host claims.
+func TestTooFast(t *testing.T) {
+	for _, tc := range []struct {
+		name, device string // further keys of the device
+		median       int    // ns, of the samples
+		own          bool   // the host has the finding too
+		want         int
+	}{
+		{"fast enough", "", 1e6, false, 0},
+		{"a small bandwidth", `,"bandwidth":1000`, 1e6, false, 0},
+		{"too fast", "", 1, false, 1},
+		{"a huge bandwidth", `,"bandwidth":1000000000000000000`, 1, false, 1},
+		{"a huge L2", `,"l2_bytes":1000000000000000000`, 1, false, 1},
+		{"found there too", "", 1, true, 1},
+	} {
+		g := newMerging("w0")
+		g.gpu, g.least = "b200", map[string]bound.Traffic{"w0": {Read: 1 << 30}}
+		r := newReader(had(1, "a", "w0"), 0)
+		name := func(text string) string { return strings.Replace(text, `"h"`, `"NVIDIA B200"`, 1) }
+		text := "{" + strings.Replace(name(hostRun("w0")), `"NVIDIA B200"`, `"NVIDIA B200"`+tc.device, 1) + "}\n" +
+			fmt.Sprintf(`{"type":"samples","workload":"w0","samples":{"bytes":1073741824,"median_ns":%d}}`, tc.median) + "\n" +
+			`{"type":"evaluated","workload":"w0","evaluated":{"trace":` + name(fmt.Sprintf(passedTrace, "w0")) + "}}\n"
+		if tc.own {
+			text += `{"type":"warning","workload":"w0","finding":{"check":"too-fast","text":"it is"}}` + "\n"
+		}
+		g.read(&r, []byte(text))
+		g.read(&r, []byte(`{"type":"done","done":{"passed":1}}`+"\n"))
+		if got := g.summary.Totals(); got.Passed != 1 || got.Findings != tc.want {
+			t.Errorf("%s: got %+v, want %d findings; %s", tc.name, got, tc.want, r.against)
+		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"fisub/bench/bound"
 	"fisub/internal/cache"
 	"fisub/internal/event"
 	"fisub/internal/hint"
@@ -30,6 +31,9 @@ type Plan struct {
 	Run     event.Run       `json:"run"`     // as known to the client; Device and Host come from the first host
 	Places  []ProviderPlace `json:"places"`
 	Terms
+
+	// Least is the traffic of the workloads as far as their shapes determine it, by uuid.
+	Least map[string]bound.Traffic `json:"least,omitempty"`
 
 	Kind
 	Bundle json.RawMessage `json:"bundle,omitempty"` // caller's data for making the jobs' files again; see Packed

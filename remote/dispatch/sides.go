@@ -16,10 +16,10 @@ type Side struct {
 	read   map[string]*reader // by job
 }
 
-// NewSide returns a Side that continues a run; old is the content of its folder, or nil.
-func NewSide(run event.Run, old *runs.Run, events *event.Stream) *Side {
+// NewSide returns the Side that continues run number i of the plan's job; old is the content of its folder, or nil.
+func NewSide(p *Plan, i int, old *runs.Run, events *event.Stream) *Side {
 	s := &Side{events: events, read: map[string]*reader{}}
-	s.merged = newMerger(run, events.Emit)
+	s.merged = newMerger(p, p.Sides[i], events.Emit)
 	s.merged.begun = time.Now()
 	if old != nil {
 		s.merged.restore(old)
@@ -30,7 +30,7 @@ func NewSide(run event.Run, old *runs.Run, events *event.Stream) *Side {
 
 // Done ends the run if it has started.
 func (s *Side) Done() error {
-	if s.merged.first != "" {
+	if s.merged.release(); s.merged.first != "" {
 		s.merged.done(time.Now())
 	}
 	return s.events.Err()
@@ -58,6 +58,7 @@ func (sides Sides) Line(j *JobRecord, text []byte) error {
 		r = &fresh
 		s.read[j.ID] = r
 	}
+	s.merged.now = time.Now()
 	if r.line++; !s.merged.event(r, l.Event) {
 		r.junk++
 	}

@@ -174,7 +174,7 @@ func (e *noTableError) Error() string {
 // newState returns the state of a run from its plan and run folder; old may be nil.
 func newState(p *Plan, old *runs.Run, r rules) *state {
 	s := &state{plan: p, rules: r, places: map[string]*place{}}
-	s.runs = newMerger(p.Run, func(e event.Event) { s.do(tell{e}) })
+	s.runs = newMerger(p, p.Run, func(e event.Event) { s.do(tell{e}) })
 	origins := map[string]int64{}
 	if old != nil {
 		s.runs.restore(old)
@@ -494,6 +494,9 @@ func (s *state) refused(f refused) {
 // said handles the next bytes of a job's stream.
 func (s *state) said(f said) {
 	j := f.job
+	if f.at.After(s.runs.now) {
+		s.runs.now = f.at
+	}
 	if s.plan.Tool == "" {
 		s.runs.read(&j.stream, f.text)
 		return
@@ -690,7 +693,7 @@ func (s *state) judge(j *job) {
 	if len(left) == 0 || j.end.needless || !s.awaited(j) && exit.End == remote.Exited {
 		return
 	}
-	alone := s.runs.first == "" && len(s.plan.Places) == 1 // Run returns the error
+	alone := s.runs.first == "" && len(s.runs.held) == 0 && len(s.plan.Places) == 1 // Run returns the error
 	over := exit.End == remote.Limited || exit.End == remote.Cancelled
 	for _, uuid := range left {
 		s.runs.of(uuid).given = s.runs.of(uuid).given || over

@@ -20,9 +20,11 @@ import (
 //
 //	begin                      resume the jobs of the plan
 //	accept 1, refuse 1 CODE    the result of a Submit
-//	say 1 LINE                 the stream: run, started W, passed W, failed W, unable W, finding W, done
+//	say 1 LINE                 the stream: run, started W, passed W, failed W, unable W, finding W, done; the first
+//	                           line follows a run event
 //	running 1                  the host's view of the job; also starting, queued
-//	exit 1 CODE, limit 1, lost 1, cancelled 1    the result of a Wait
+//	exit 1 CODE                the result of a Wait; after a done event if the code is 0 or 3
+//	limit 1, lost 1, cancelled 1    other results of a Wait
 //	wait 1 CODE                the error of a Wait: unreachable, credentials, ..., or any other
 //	clear 1, clear 1 CODE      the result of clearing a half-submitted job
 //	log 1, log 1 WORDS         the log is there; WORDS is the last error in it
@@ -37,7 +39,7 @@ type play struct {
 
 // newPlay returns a play with n workloads on places such as "a b c/0 c/1": a table, or a GPU of the table's host.
 func newPlay(t *testing.T, n int, places string, jobs ...*JobRecord) *play {
-	p := &Plan{Version: 1, Run: event.Run{ID: "r"}, Terms: Terms{Limit: time.Hour}, Jobs: jobs}
+	p := &Plan{Version: 1, Run: event.Run{ID: "r", Definition: "d", Solution: "s"}, Terms: Terms{Limit: time.Hour, GPU: "h"}, Jobs: jobs}
 	for i := range n {
 		p.Run.Workloads = append(p.Run.Workloads, event.WorkloadRef{UUID: fmt.Sprint("w", i)})
 	}
@@ -95,11 +97,14 @@ func fault(word string) error {
 }
 
 // line returns a line of a job's stream.
-func line(kind, workload string) []byte {
+func line(j *job, kind, workload string) []byte {
 	e := event.Event{Type: event.Type(kind), Workload: workload}
 	switch kind {
 	case "run":
-		e.Run = &event.Run{Device: event.Device{Name: "gpu"}}
+		e.Run = &event.Run{Definition: "d", Solution: "s", Device: event.Device{Name: "h"}}
+		for _, uuid := range j.Workloads {
+			e.Run.Workloads = append(e.Run.Workloads, event.WorkloadRef{UUID: uuid})
+		}
 	case "started":
 		e.Started = &event.Started{}
 	case "passed", "failed":
@@ -141,11 +146,17 @@ func (c *play) fact(text string) {
 		s.apply(refused{c.job(number), fault(rest)})
 	case "say":
 		kind, workload, _ := strings.Cut(rest, " ")
-		s.apply(said{c.job(number), line(kind, workload), c.now})
+		if j := c.job(number); kind != "run" && j.stream.said.Run == nil {
+			s.apply(said{j, line(j, "run", ""), c.now})
+		}
+		s.apply(said{c.job(number), line(c.job(number), kind, workload), c.now})
 	case "running", "starting", "queued":
 		s.apply(changed{c.job(number), remote.Stage{Phase: remote.Phase(word)}, c.now})
 	case "exit":
 		code, _ := strconv.Atoi(rest)
+		if j := c.job(number); j.stream.said.Run != nil && (code == 0 || code == 3) {
+			s.apply(said{j, line(j, "done", ""), c.now})
+		}
 		s.apply(waited{job: c.job(number), exit: remote.Exit{End: remote.Exited, Code: code}, at: c.now})
 	case "limit", "lost", "cancelled":
 		s.apply(waited{job: c.job(number), exit: remote.Exit{End: remote.End(word), Hint: "look"}, at: c.now})
