@@ -32,6 +32,7 @@ import (
 	"fisub/remote/bundle"
 	"fisub/remote/dispatch"
 	"fisub/remote/providers"
+	"fisub/remote/slurm"
 	"fisub/remote/ssh"
 )
 
@@ -84,11 +85,15 @@ func unconfigured(all bool) ([]string, error) {
 			lines[0] = fmt.Sprintf("fisub remote --gpu b200 --host %s; ~/.ssh/config has %s", known[0],
 				plain.List(known, "and"))
 		}
+		lacks := "and this machine has no Modal token and no sbatch"
+		if slurm.Installed() {
+			lacks = "this machine has no Modal token, and its Slurm commands find no cluster"
+		}
 		return nil, usage.Errorf(strings.Join(append(lines,
 			"on Modal: run `modal token new` once, then fisub remote --gpu b200",
 			"on a Slurm cluster: run it on a login node, or see fisub help remote",
 			"on this machine's virtual GPU: fisub remote --gpu none --on loopback"), hintLine),
-			"no host to run on: the config has no table [remote.NAME], and this machine has no Modal token and no sbatch")
+			"no host to run on: the config has no table [remote.NAME], %s", lacks)
 	}
 	var lines []string
 	for _, name := range found {

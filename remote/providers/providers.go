@@ -70,12 +70,12 @@ func implied(name string) *config.Table {
 }
 
 // Unconfigured returns the names of the tables, of those that need no entry in the config, whose service this machine
-// is set up to use: modal with a token, and slurm with Slurm's commands.
+// is set up to use: modal with a token, and slurm if Slurm's commands find a cluster.
 func Unconfigured() (names []string) {
 	if modal.Configured() {
 		names = append(names, modal.Kind)
 	}
-	if slurm.Installed() {
+	if slurm.Configured() {
 		names = append(names, slurm.Kind)
 	}
 	return names

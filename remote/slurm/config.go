@@ -1,10 +1,14 @@
 package slurm
 
 import (
+	"context"
+	"errors"
 	"os/exec"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
+	"time"
 
 	"fisub/internal/config"
 	"fisub/internal/plain"
@@ -31,6 +35,21 @@ type Config struct {
 func Installed() bool {
 	_, err := exec.LookPath("sbatch")
 	return err == nil
+}
+
+// Configured reports whether Slurm's commands on this machine find a cluster, which may be down. It takes at most 5
+// seconds; without an answer the commands may find one.
+func Configured() bool {
+	if !Installed() {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	err := host.Local{}.Run(ctx, partitions.argv, nil, nil)
+	failed, ok := errors.AsType[*host.ExitError](err)
+	return !ok || !slices.ContainsFunc(noCluster, func(words string) bool {
+		return strings.Contains(strings.ToLower(failed.Stderr), words)
+	})
 }
 
 // Keys returns the keys of this kind.

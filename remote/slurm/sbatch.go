@@ -116,6 +116,9 @@ var (
 		`show assoc user="$(id -un)" format=account,qos`)}
 )
 
+// noCluster lists texts of Slurm's commands, in lower case, on a machine without the configuration of a cluster.
+var noCluster = []string{"configuration source", "could not resolve"}
+
 // refusals maps texts of Slurm's commands, in lower case, to kinds of refusals. The first match counts.
 var refusals = []struct {
 	words, code, hint string
@@ -142,8 +145,8 @@ var refusals = []struct {
 	{"authentication", "credentials", "log in again: munge or the token in SLURM_JWT was rejected", nil},
 	{"munge", "credentials", "check that munged runs on the login host", nil},
 	{"unable to contact slurm controller", "unreachable", "try again when the controller is up: scontrol ping", nil},
-	{"configuration source", "unreachable", "check that the login host is set up for Slurm: sinfo", nil},
-	{"could not resolve", "unreachable", "check that the login host is set up for Slurm: sinfo", nil},
+	{noCluster[0], "unreachable", "check that the login host is set up for Slurm: sinfo", nil},
+	{noCluster[1], "unreachable", "check that the login host is set up for Slurm: sinfo", nil},
 	{"option", "no-such", "remove the option from sbatch in the table: the cluster does not support it", nil},
 }
 
