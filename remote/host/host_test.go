@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"os/exec"
+	"os/user"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -201,6 +203,28 @@ func TestHangs(t *testing.T) {
 		}
 	case <-time.After(time.Minute):
 		t.Error("it goes on when its context has ended")
+	}
+}
+
+// A host may be given by its IPv6 address.
+func TestIPv6(t *testing.T) {
+	t.Parallel()
+	if l, err := net.Listen("tcp", "[::1]:0"); err != nil {
+		t.Skipf("no IPv6: %v", err)
+	} else {
+		l.Close()
+	}
+	f := sshdtest.Prepare(t, 1, func(d *sshdtest.Daemon, _ int) { d.Addr = "::1" })
+	f.Daemons[0].Start(t)
+	me, err := user.Current()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &host.SSH{Name: fmt.Sprintf("%s@[::1]:%d", me.Username, f.Daemons[0].Port), Config: f.Config}
+	defer s.Close()
+	var out bytes.Buffer
+	if err := s.Run(t.Context(), []string{"echo", "there"}, nil, &out); err != nil || out.String() != "there\n" {
+		t.Errorf("got %q, %v", out.String(), err)
 	}
 }
 

@@ -30,13 +30,10 @@ var options = []string{
 	"-o", "RemoteCommand=none", "-o", "ControlPersist=no",
 }
 
-// SSHName matches names of SSH hosts. They cannot be mistaken for options.
-var SSHName = plain.NewForm(`^[A-Za-z0-9_][A-Za-z0-9_.@:\[\]-]{0,254}$`)
-
 // SSH is a host reached through the system's OpenSSH. All sessions share one connection: the master, an ssh process
 // that lives until this process closes its stdin. It connects on first use, and again after a loss.
 type SSH struct {
-	Name   string // host argument of ssh: "gpu01", "me@gpu01", "me@gpu01:2222"
+	Name   string // an SSHName: "gpu01", "me@gpu01", "me@gpu01:2222"
 	Config string // file for ssh -F; "" for the user's own config
 
 	mu     sync.Mutex
@@ -62,10 +59,14 @@ func (s *SSH) args(socket, mode, command string) []string {
 		all = append(all, "-F", s.Config)
 	}
 	all = append(all, "-o", "ControlMaster="+mode, "-o", "ControlPath="+socket)
-	if strings.Contains(s.Name, ":") {
-		return append(all, "--", "ssh://"+s.Name, command)
+	destination, port, ok := splitName(s.Name)
+	if !ok {
+		destination = s.Name // ssh rejects it
 	}
-	return append(all, "--", s.Name, command)
+	if port != "" {
+		all = append(all, "-p", port)
+	}
+	return append(all, "--", destination, command)
 }
 
 // command prepares an ssh for remote.Start.
@@ -370,7 +371,7 @@ var refusals = []struct{ words, code, begin, hint string }{
 // knownKey returns the ssh-keygen options that remove a changed host key. They come from ssh's message, since
 // known_hosts has no aliases of the user's config.
 func knownKey(said string) string {
-	options := "-R NAME"
+	options := "-R KNOWN"
 	if name := regexp.MustCompile(`(?m)^Host key for (\S{1,255}) has changed`).FindStringSubmatch(said); name != nil {
 		options = "-R " + plain.Quote(name[1])
 	}
@@ -380,20 +381,26 @@ func knownKey(said string) string {
 	return options
 }
 
-// explain returns an error for ssh's message about a failed connection.
-func (s *SSH) explain(said string) error {
+// inLine returns the lines of a message as one of limited length.
+func inLine(said string) string {
 	var words []string
 	for line := range strings.Lines(said) {
 		if line = strings.Trim(strings.TrimSpace(line), "@ "); line != "" {
 			words = append(words, line)
 		}
 	}
-	text := plain.Brief(cmp.Or(strings.Join(words, "; "), "ssh ended without output"), 500)
+	return plain.Brief(strings.Join(words, "; "), 500)
+}
+
+// explain returns an error for ssh's message about a failed connection.
+func (s *SSH) explain(said string) error {
+	text := cmp.Or(inLine(said), "ssh ended without output")
 	for _, r := range refusals {
 		for word := range strings.SplitSeq(r.words, "|") {
 			if strings.Contains(said, word) {
 				hint := strings.ReplaceAll(r.hint, "KEY", knownKey(said))
-				return s.denied(r.code, r.begin+text, strings.ReplaceAll(hint, "NAME", s.Name))
+				hint = strings.NewReplacer("NAME", s.words(), "KNOWN", plain.Word(s.known())).Replace(hint)
+				return s.denied(r.code, r.begin+text, hint)
 			}
 		}
 	}

@@ -29,7 +29,7 @@ type Config struct {
 func (c *Config) Keys() []config.Key {
 	return []config.Key{
 		{Name: "hosts", To: &c.Hosts, Required: true, Example: `["gpu01"]`,
-			Help: `SSH hosts: "gpu01", "me@gpu01", "me@gpu01:2222"`},
+			Help: `SSH hosts: "gpu01", "me@gpu01", "me@gpu01:2222", "me@[2001:db8::1]:2222"`},
 		{Name: "gpus", To: &c.GPUs, Default: []int{0}, Help: "GPU ordinals on each host; each is a place"},
 		{Name: "workdir", To: &c.Workdir, Default: ".cache/fisub/remote",
 			Help: "folder on the host for the bundle's files and the jobs: absolute, or below the home folder"},
@@ -79,7 +79,7 @@ func (c *Config) Check(t *config.Table) {
 	}
 	for i, h := range c.Hosts {
 		if !host.SSHName.MatchString(h) {
-			t.Fault("hosts", "", "%.80q is not an SSH host", h)
+			t.Fault("hosts", `such as "gpu01", "me@gpu01:2222" or "me@[2001:db8::1]:2222"`, "%.80q is not an SSH host", h)
 		} else if slices.Contains(c.Hosts[:i], h) {
 			t.Fault("hosts", "", "duplicate %s", h)
 		}

@@ -113,7 +113,7 @@ func Prepare(t testing.TB, n int, place func(d *Daemon, i int)) *Fleet {
 		key := filepath.Join(dir, d.Name+".key")
 		output(t, keygen, "-q", "-t", "ed25519", "-N", "", "-f", key)
 		if d.Port == 0 {
-			l, err := net.Listen("tcp", d.Addr+":0")
+			l, err := net.Listen("tcp", net.JoinHostPort(d.Addr, "0"))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -122,11 +122,11 @@ func Prepare(t testing.TB, n int, place func(d *Daemon, i int)) *Fleet {
 		}
 		write(t, d.Conf,
 			fmt.Sprintf(
-				"ListenAddress %s:%d\nHostKey %s\nAuthorizedKeysFile %s\nPidFile none\nUsePAM no\nStrictModes "+
+				"ListenAddress %s\nHostKey %s\nAuthorizedKeysFile %s\nPidFile none\nUsePAM no\nStrictModes "+
 					"no\nPermitRootLogin prohibit-password\n"+
 					"PasswordAuthentication no\nKbdInteractiveAuthentication no\nMaxStartups 100\nSubsystem sftp "+
 					"internal-sftp\nSetEnv HOME=%s GORACE=%s\n",
-				d.Addr, d.Port, key, filepath.Join(dir, "id.pub"), d.Home, cmp.Or(os.Getenv("GORACE"), "halt_on_error=0")))
+				d.address(), key, filepath.Join(dir, "id.pub"), d.Home, cmp.Or(os.Getenv("GORACE"), "halt_on_error=0")))
 		public, err := os.ReadFile(key + ".pub")
 		if err != nil {
 			t.Fatal(err)
@@ -162,7 +162,7 @@ func (d *Daemon) Start(t testing.TB) {
 		t.Fatal(err)
 	}
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-		c, err := net.DialTimeout("tcp", fmt.Sprintf("%s:%d", d.Addr, d.Port), time.Second)
+		c, err := net.DialTimeout("tcp", d.address(), time.Second)
 		if err == nil {
 			c.Close()
 			return
@@ -172,6 +172,8 @@ func (d *Daemon) Start(t testing.TB) {
 		}
 	}
 }
+
+func (d *Daemon) address() string { return net.JoinHostPort(d.Addr, strconv.Itoa(d.Port)) }
 
 // Stop ends the sshd and all its connections, as when a host loses power, but leaves other processes on the host
 // running.
