@@ -228,6 +228,25 @@ func TestIPv6(t *testing.T) {
 	}
 }
 
+// The text of an account that runs another command is in the error.
+func TestForcedCommand(t *testing.T) {
+	t.Parallel()
+	const text = "This account is for file transfer only."
+	for _, script := range []string{"echo '" + text + "'", "echo '" + text + "'; exit 1", "echo '" + text + "' >&2; exit 7",
+		"echo '" + text + "'; sleep 1", "sleep 1; echo '" + text + "'; exit 1"} {
+		s, f := login(t)
+		force(t, f.Daemons[0], script)
+		for range 3 {
+			err := s.Run(t.Context(), []string{"true"}, nil, nil)
+			var denied *remote.Denied
+			if !errors.As(err, &denied) || denied.Code != "no-such" || !strings.HasSuffix(denied.Text, ": "+text) ||
+				!strings.Contains(denied.Hint, "command") {
+				t.Errorf("%s: got %v, %+v", script, err, denied)
+			}
+		}
+	}
+}
+
 // force restarts the sshd to run a script for each request, which is in SSH_ORIGINAL_COMMAND.
 func force(t *testing.T, d *sshdtest.Daemon, script string) {
 	t.Helper()

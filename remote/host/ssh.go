@@ -49,6 +49,7 @@ type master struct {
 	stdin  io.WriteCloser
 	cmd    *exec.Cmd
 	words  *plain.Buffer // its standard error
+	out    *plain.Buffer // its standard output: of another command than fisub's
 	exited chan struct{}
 }
 
@@ -94,6 +95,9 @@ func (s *SSH) connect(ctx context.Context) (socket string, err error) {
 	for !m.stands() {
 		select {
 		case <-m.exited:
+			if code := m.cmd.ProcessState.ExitCode(); code >= 0 && code != 255 {
+				return "", s.forced(m.words.String(), m.out.String())
+			}
 			return "", s.explain(m.words.String())
 		case <-ctx.Done():
 			return "", ctx.Err()
@@ -126,10 +130,10 @@ func (s *SSH) begin(ctx context.Context) (m *master, err error) {
 	}
 	s.number++
 	m = &master{socket: filepath.Join(s.dir, fmt.Sprint(s.number)), exited: make(chan struct{}),
-		words: &plain.Buffer{Limit: maxStderr}}
+		words: &plain.Buffer{Limit: maxStderr}, out: &plain.Buffer{Limit: maxStderr}}
 	m.cmd = command(context.WithoutCancel(ctx), s.args(m.socket, "yes",
 		"exec /bin/sh -c "+plain.Quote(fmt.Sprintf(listen, silence.Seconds()))))
-	m.cmd.Stderr = m.words
+	m.cmd.Stdout, m.cmd.Stderr = m.out, m.words
 	if m.stdin, err = m.cmd.StdinPipe(); err != nil {
 		return nil, err
 	}
@@ -284,6 +288,9 @@ func (s *SSH) Run(ctx context.Context, argv []string, stdin io.Reader, stdout io
 	case out.err != nil:
 		return out.err
 	case err == nil && !out.found:
+		if text+string(out.head) != "" {
+			return s.forced(text, string(out.head))
+		}
 		return &LostError{"no output from the host's shell"}
 	case err == nil:
 		return nil
@@ -291,6 +298,8 @@ func (s *SSH) Run(ctx context.Context, argv []string, stdin io.Reader, stdout io
 		return s.denied("unreachable", fmt.Sprintf("its login shell did not run a command within %v", shellTime), startup)
 	case errors.As(err, &exit) && out.found && exit.ExitCode() != 255 && exit.Exited():
 		return &ExitError{argv[0], exit.ExitCode(), text}
+	case errors.As(err, &exit) && !out.found && exit.ExitCode() != 255 && exit.Exited():
+		return s.forced(text, string(out.head))
 	case errors.As(err, &exit) && !out.found:
 		return s.explain(cmp.Or(text, "ssh: "+err.Error()))
 	case errors.As(err, &exit):
@@ -390,6 +399,19 @@ func inLine(said string) string {
 		}
 	}
 	return plain.Brief(strings.Join(words, "; "), 500)
+}
+
+// forced returns the error for an account that has run another command than fisub's, with that command's output.
+func (s *SSH) forced(stderr, stdout string) error {
+	if strings.Contains(stderr, robbed) {
+		return s.explain(stderr)
+	}
+	text := "its account does not run fisub's commands"
+	if said := inLine(stdout + "\n" + stderr); said != "" {
+		text += ": " + said
+	}
+	return s.denied("no-such", text, "ssh "+s.words()+" true must work: see the login shell, command= in authorized_keys "+
+		"and ForceCommand of its sshd")
 }
 
 // explain returns an error for ssh's message about a failed connection.
