@@ -443,7 +443,7 @@ func (c *comparison) end(_ bool, err error) error {
 	var read []*runs.Run
 	for i, side := range c.sides {
 		folder := c.folders[i]
-		if fault := errors.Join(side.Done(), folder.Order(), folder.Close()); fault != nil {
+		if fault := errors.Join(side.Done(err == nil), folder.Order(), folder.Close()); fault != nil {
 			return errors.Join(err, fault)
 		}
 		r, fault := runs.Read(folder.Path())

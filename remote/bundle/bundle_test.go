@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"fisub/bench/bound"
 	"fisub/device"
 	"fisub/device/nvcc"
 	"fisub/internal/longtest"
@@ -310,6 +311,11 @@ func TestArch(t *testing.T) {
 		"v100": ""} {
 		if got, ok := bundle.Arch(gpu); got != want || ok != (want != "") {
 			t.Errorf("%s: got %q, want %q", gpu, got, want)
+		}
+	}
+	for _, gpu := range bundle.GPUs() {
+		if m := bound.Card(gpu); m.L2 == 0 || m.Bandwidth == 0 {
+			t.Errorf("%s: got memory %+v", gpu, m)
 		}
 	}
 	if len(bundle.GPUs()) < 8 {

@@ -527,3 +527,37 @@ func TestTooFast(t *testing.T) {
 		}
 	}
 }
+
+// A run of a comparison whose job has exited regularly needs a done event.
+func TestSideDone(t *testing.T) {
+	for _, tc := range []struct {
+		name    string
+		regular bool
+		done    bool
+		passed  int
+	}{{"whole", true, true, 1}, {"no done", true, false, 0}, {"cut off", false, false, 1}} {
+		p := &Plan{Terms: Terms{GPU: "h"}, Kind: Kind{Sides: []event.Run{{ID: "r", Definition: "d", Solution: "s",
+			Baseline: &event.Baseline{Solution: "base"}, Workloads: []event.WorkloadRef{{UUID: "w0"}}}}}}
+		folder := runs.New(t.TempDir(), "r")
+		side := NewSide(p, 0, nil, event.NewStream(folder.Record))
+		lines := numbered("run 1; verdict 2; end 3 1 0")
+		if !tc.done {
+			lines = numbered("run 1; verdict 2")
+		}
+		for text := range strings.Lines(lines) {
+			if err := (Sides{side}).Line(had(1, "a", "w0"), fmt.Appendf(nil, `{"side":0,"event":%s}`, text)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := errors.Join(side.Done(tc.regular), folder.Close()); err != nil {
+			t.Fatal(err)
+		}
+		r, err := runs.Read(folder.Path())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := r.Totals(); got.Passed != tc.passed || got.Findings != 1-tc.passed {
+			t.Errorf("%s: got %+v", tc.name, got)
+		}
+	}
+}
