@@ -52,10 +52,12 @@ func splitName(name string) (destination, port string, ok bool) {
 	if n, err := strconv.ParseUint(port, 10, 16); port != "" && (err != nil || n == 0) {
 		return "", "", false
 	}
-	if address, err := netip.ParseAddr(host); six && (err != nil || !address.Is6()) || !six && !partForm.MatchString(host) {
-		return "", "", false
+	valid := partForm.MatchString(host)
+	if six {
+		address, err := netip.ParseAddr(host)
+		valid = err == nil && address.Is6()
 	}
-	return name[:at+1] + host, port, true
+	return name[:at+1] + host, port, valid
 }
 
 // words returns the arguments of an ssh that a person runs: "-p 2222 me@gpu01".
