@@ -55,7 +55,7 @@ func (m *merger) misdated(date time.Time) string {
 // otherRun compares a host's run event with the run and the job.
 func (m *merger) otherRun(r *reader, is *event.Run) string {
 	if what, ours, theirs := runs.Differ(&m.run, is); what != "" {
-		return fmt.Sprintf("its %s is %s, but the run's is %s", what, plain.Brief(theirs, 200), plain.Brief(ours, 200))
+		return fmt.Sprintf("the host's %s is %s, but the run's is %s", what, plain.Brief(theirs, 200), plain.Brief(ours, 200))
 	}
 	base := func(b *event.Baseline) string {
 		if b == nil {
@@ -64,15 +64,15 @@ func (m *merger) otherRun(r *reader, is *event.Run) string {
 		return strings.TrimSpace(b.Solution + " " + plain.Short(b.ContentHash)) // the name is a path on the host
 	}
 	if ours, theirs := base(m.run.Baseline), base(is.Baseline); ours != theirs {
-		return fmt.Sprintf("its baseline is %s, but the run's is %s", plain.Brief(theirs, 200), plain.Brief(ours, 200))
+		return fmt.Sprintf("the host's baseline is %s, but the run's is %s", plain.Brief(theirs, 200), plain.Brief(ours, 200))
 	}
 	if n, want := len(is.Workloads), len(r.job.Workloads); n != want {
-		return fmt.Sprintf("it has %s, but the job has %d", plain.Count(n, "workload"), want)
+		return fmt.Sprintf("the host lists %s, but the job has %d", plain.Count(n, "workload"), want)
 	}
 	for i, w := range is.Workloads {
 		twice := slices.ContainsFunc(is.Workloads[:i], func(v event.WorkloadRef) bool { return v.UUID == w.UUID })
 		if twice || !slices.Contains(r.job.Workloads, w.UUID) {
-			return fmt.Sprintf("it has workload %s, which is not one of the job's, or has it twice", plain.Brief(w.UUID, 100))
+			return fmt.Sprintf("the host lists workload %s, which is not one of the job's, or lists it twice", plain.Brief(w.UUID, 100))
 		}
 	}
 	if text := m.otherDevice(is.Device); text != "" {
@@ -92,7 +92,7 @@ func (m *merger) otherDevice(d event.Device) string {
 	}
 	gpu := agent.GPU{Name: d.Name}
 	if d.Emulated != (m.gpu == "") || m.gpu != "" && !gpu.Is(m.gpu) {
-		return fmt.Sprintf("its device is %s, but the run is for %s", is, want)
+		return fmt.Sprintf("the host's device is %s, but the run is for %s", is, want)
 	}
 	return ""
 }

@@ -111,7 +111,12 @@ func (m *merger) release() {
 	}
 	is := m.claimed
 	if is == nil {
-		is = &event.Run{Device: event.Device{Name: "unknown device", Emulated: m.gpu == ""}}
+		const unknown = "unknown"
+		is = &event.Run{Device: event.Device{Kind: "cuda", Name: "unknown device", Arch: unknown, Driver: unknown,
+			Toolchain: unknown}}
+		if m.gpu == "" {
+			is.Device.Kind, is.Device.Emulated = "emu", true
+		}
 	}
 	m.open(m.held[0].Job, is)
 }
