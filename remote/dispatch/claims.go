@@ -72,7 +72,8 @@ func (m *merger) otherRun(r *reader, is *event.Run) string {
 	for i, w := range is.Workloads {
 		twice := slices.ContainsFunc(is.Workloads[:i], func(v event.WorkloadRef) bool { return v.UUID == w.UUID })
 		if twice || !slices.Contains(r.job.Workloads, w.UUID) {
-			return fmt.Sprintf("the host lists workload %s, which is not one of the job's, or lists it twice", plain.Brief(w.UUID, 100))
+			return fmt.Sprintf("the host lists workload %s, which is not one of the job's, or lists it twice",
+				plain.Brief(w.UUID, 100))
 		}
 	}
 	if text := m.otherDevice(is.Device); text != "" {
