@@ -197,6 +197,7 @@ func TestEmulatedFindings(t *testing.T) {
 		"crashes at call 2": {[]string{"RUNTIME_ERROR", "RUNTIME_ERROR", "RUNTIME_ERROR"}, nil,
 			"call 2 on the same inputs: Worker process failed unexpectedly: exit status 9"},
 		"raises at call 2": {[]string{"RUNTIME_ERROR", "PASSED", "PASSED"}, nil, ""},
+		"conceals a fault": {[]string{"RUNTIME_ERROR", "RUNTIME_ERROR", "RUNTIME_ERROR"}, nil, "kernel.cu:1: a fault"},
 		"leaves after its reply": {[]string{"RUNTIME_ERROR", "RUNTIME_ERROR", "RUNTIME_ERROR"}, nil,
 			"Worker process failed unexpectedly: exit status 0"},
 		"idle later": {[]string{"RUNTIME_ERROR", "RUNTIME_ERROR", "RUNTIME_ERROR"}, nil, "nothing was launched, copied " +

@@ -111,6 +111,7 @@ func (d *host) Measure(_ context.Context, call func() error, plan device.Plan) (
 type emulated struct {
 	host
 	noticed []device.Hazard
+	record  func(device.Hazard)
 	called  bool // since Look
 }
 
@@ -130,12 +131,18 @@ func (d *emulated) Look() {
 	d.noticed = []device.Hazard{{Kind: "race", Place: "kernel.cu:1:2", Text: "kernel.cu:1:2: a race"}}
 }
 
-func (d *emulated) Hazards() []device.Hazard {
-	noticed := d.noticed
-	if d.noticed = nil; d.mode != "races" && d.mode != "races and is wrong" {
-		return nil
+func (d *emulated) Record(f func(device.Hazard)) { d.record, recordFault = f, f }
+
+var recordFault func(device.Hazard)
+
+// Forget reports the hazards, at the end of the request.
+func (d *emulated) Forget() {
+	if strings.HasPrefix(d.mode, "races") {
+		for _, h := range d.noticed {
+			d.record(h)
+		}
 	}
-	return noticed
+	d.noticed = nil
 }
 
 // leave ends this process as soon as its next reply has been passed on.
@@ -299,6 +306,15 @@ func (k *hostKernel) Call(_ context.Context, args []device.Arg) error {
 			return &device.CallError{Kind: "ValueError", Text: "never seen"}
 		}
 		k.cache[start] = [][]byte{}
+	case "conceals a fault":
+		recordFault(device.Hazard{Kind: device.Faulted, Text: "kernel.cu:1: a fault"})
+		proxy(func(line []byte, pass func([]byte)) {
+			if k.calls == 1 {
+				line = []byte("{}\n")
+			}
+			pass(line)
+		})
+		k.mode = "faulty"
 	case "leaves after its reply":
 		leave()
 	case "leaves after the timing":
@@ -356,6 +372,9 @@ func (k *hostKernel) Call(_ context.Context, args []device.Arg) error {
 	}
 	state := *args[3].Tensor.Buffer.(*hostBuffer)
 	switch k.mode {
+	case "faulty":
+		write()
+		return &device.CallError{Kind: "DeviceFault", Text: "kernel.cu:1: a fault"}
 	case "late stream":
 		k.side = append(k.side, write)
 		return nil

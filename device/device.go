@@ -198,12 +198,18 @@ type Detector interface {
 	// Look begins a workload: its first call is checked most closely.
 	Look()
 
-	// Hazards returns the hazards detected since its last call, one per kind and place.
-	Hazards() []Hazard
+	// Record sets the function to call at once with each hazard, and with each fault as one of kind Faulted.
+	Record(f func(Hazard))
+
+	// Forget makes the device record known hazards again. Otherwise it records one per kind and place.
+	Forget()
 
 	// Worked reports whether the last call launched a kernel, or copied or set memory.
 	Worked() bool
 }
+
+// Faulted is the kind of a Hazard that ends the call with an error.
+const Faulted = "fault"
 
 // A Hazard is a mistake in a call that may leave its result correct.
 type Hazard struct {

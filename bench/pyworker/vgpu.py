@@ -64,8 +64,9 @@ class Lacking(Trouble):
 class Machine:
     """The virtual GPU: the library that comes with fisub. Its file may be missing until a kernel is loaded."""
 
-    def __init__(self, library, tell):
+    def __init__(self, library, tell, ledger):
         self.library, self.installed = library, False
+        self.ledger = ledger  # shared with fisub, for hazards; None without
         self.tell, self.process = tell, os.getpid()
         self.trouble = None  # the first one
         self.arguments = {}  # of the entry: (bytes, name, whether it is an input) by address
@@ -123,7 +124,9 @@ class Machine:
     def lib(self):
         lib = ctypes.CDLL(self.library)
         lib.fisub_load.restype, lib.fisub_free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
-        lib.fisub_home.restype = lib.fisub_hazards.restype = ctypes.c_void_p
+        lib.fisub_home.restype = ctypes.c_void_p
+        if self.ledger:
+            lib.fisub_ledger(ctypes.c_void_p(ctypes.addressof(self.ledger)))
         lib.fisub_look(int(self.looks))
         return lib
 
@@ -171,9 +174,10 @@ class Machine:
             self.lib.fisub_look(int(self.first))
         self.looks, self.first = self.first, False
 
-    def hazards(self):
-        """Returns the hazards noticed since the last call, in the form of package device."""
-        return json.loads(self.text(self.lib.fisub_hazards())) or [] if "lib" in self.__dict__ else []
+    def forget(self):
+        """Makes the virtual GPU record known hazards again."""
+        if "lib" in self.__dict__:
+            self.lib.fisub_forget()
 
     def worked(self):
         """Returns whether this call launched a kernel, or copied or set memory of the device."""

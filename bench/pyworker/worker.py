@@ -658,8 +658,8 @@ class CUPTI:
 class Device:
     """A GPU through torch.cuda, or CPU memory, with Triton kernels running on the virtual GPU."""
 
-    def __init__(self, kind, ordinal, tell):
-        self.emulated, self.vgpu, self.tell = kind != "cuda", None, tell
+    def __init__(self, kind, ordinal, tell, ledger=None):
+        self.emulated, self.vgpu, self.tell, self.ledger = kind != "cuda", None, tell, ledger
         if kind not in ("cuda", "emu", "vgpu"):
             raise Failure("machine", f'python: no device of kind "{kind}"')
         if self.emulated:
@@ -699,7 +699,7 @@ class Device:
             spec = importlib.util.spec_from_file_location("fisub_vgpu", os.path.join(here, "vgpu.py"))
             vgpu = importlib.util.module_from_spec(spec)
             spec.loader.exec_module(vgpu)
-            self.machine = vgpu.Machine(os.path.join(here, "vgpu.so"), self.tell)
+            self.machine = vgpu.Machine(os.path.join(here, "vgpu.so"), self.tell, self.ledger)
             self.pretence, self.vgpu = vgpu.pretend(self.machine), vgpu
         self.vgpu.unstub()
         self.machine.sources(texts, os.path.realpath(cache), folder, prebuilt)
@@ -880,6 +880,12 @@ def opened(spec):
         yield fd
     finally:
         os.close(fd)
+
+
+def shared(fd):
+    """Returns the memory in a file, mapped."""
+    memory = mmap.mmap(fd, os.fstat(fd).st_size)
+    return (ctypes.c_ubyte * len(memory)).from_buffer(memory)
 
 
 def first_difference(a, b):
@@ -1517,6 +1523,8 @@ class Server:
         for spec in [v.get("tensor") for v in load.get("inputs") or []] + (check.get("inputs") or []):
             if spec and spec.get("file"):
                 spec["fd"] = files[spec["file"] - 1]
+        if request.get("open", {}).get("ledger"):
+            request["open"]["ledger"] = files[request["open"]["ledger"] - 1]
         for holder in (request.get("run", {}), request.get("measure", {}), request.get("look", {}), check):
             if holder.get("out"):
                 holder["out"] = files[holder["out"] - 1]
@@ -1527,7 +1535,7 @@ class Server:
             if "open" in request:
                 r = request["open"]
                 self.cache = r["cache_dir"]
-                self.device = Device(r["kind"], r["ordinal"], self.tell)
+                self.device = Device(r["kind"], r["ordinal"], self.tell, shared(r["ledger"]) if r.get("ledger") else None)
                 return {"info": self.device.info()}
             if self.device is None:
                 raise Failure("machine", "python: request out of order")
@@ -1645,8 +1653,8 @@ def main():
         while (message := pipes.read()) is not None:
             request, files = message
             reply = server.answer(request, files)
-            if server.device and server.device.vgpu and (hazards := server.device.machine.hazards()):
-                reply["hazards"] = hazards
+            if server.device and server.device.vgpu:
+                server.device.machine.forget()
             if called(request) and server.device and server.device.vgpu and not server.device.machine.worked():
                 reply["idle"] = True
             pipes.settle()

@@ -19,6 +19,7 @@ import (
 	"fisub/device"
 	"fisub/device/activity"
 	"fisub/internal/cache"
+	"fisub/internal/ledger"
 	"fisub/internal/plain"
 	"fisub/internal/sandbox"
 	"fisub/internal/trace"
@@ -43,6 +44,8 @@ type Client struct {
 	cached   bool
 	emulated bool // whether the open device is emulated
 	hazards  []device.Hazard
+	ledger   *ledger.Ledger // of the device, with the file for the worker
+	shared   *os.File
 	idle     bool // whether the last call was idle
 	called   bool // whether the solution was called
 	memory   memory
@@ -70,7 +73,16 @@ func Start(ctx context.Context, c Command) (*Client, error) {
 		}
 		return nil, err
 	}
-	cl := &Client{requests: reqW, replies: bufio.NewReaderSize(repR, 1<<16), log: printed, exited: make(chan struct{})}
+	hazards, shared, err := ledger.New()
+	if err != nil {
+		for _, f := range []io.Closer{reqR, reqW, repR, repW, out} {
+			f.Close()
+		}
+		printed.close()
+		return nil, err
+	}
+	cl := &Client{requests: reqW, replies: bufio.NewReaderSize(repR, 1<<16), log: printed, exited: make(chan struct{}),
+		ledger: hazards, shared: shared}
 	env := append(slices.Clone(c.Env), marker+"=1")
 	cmd := exec.Command(c.Args[0], c.Args[1:]...)
 	if c.Sandbox != nil {
@@ -92,6 +104,8 @@ func Start(ctx context.Context, c Command) (*Client, error) {
 		reqW.Close()
 		repR.Close()
 		printed.close()
+		shared.Close()
+		hazards.Close()
 		return nil, fmt.Errorf("starting the worker: %w", err)
 	}
 	go func() {
@@ -157,6 +171,8 @@ func (c *Client) Close() {
 	sandbox.EndLeft(c.cmd.Process.Pid)
 	c.log.close()
 	c.memory.close()
+	c.shared.Close()
+	c.ledger.Close()
 }
 
 // Finish closes the worker's input and waits for the process to exit. A non-zero exit status is an *exec.ExitError.
@@ -192,7 +208,7 @@ func (c *Client) Idle() bool { return c.idle }
 
 // Open opens a device by kind and ordinal.
 func (c *Client) Open(ctx context.Context, kind string, opts device.Options) (device.Info, error) {
-	r, err := c.do(ctx, &request{Open: &openRequest{kind, opts}})
+	r, err := c.do(ctx, &request{Open: &openRequest{Kind: kind, Options: opts, Ledger: c.shared}})
 	if err != nil {
 		return device.Info{}, err
 	}
@@ -439,9 +455,6 @@ func (c *Client) exchange(ctx context.Context, req *request, timing func(bool)) 
 				}
 				continue
 			case r.Timing == nil && r.Building == nil:
-				for _, h := range r.Hazards[:min(len(r.Hazards), maxHazards)] {
-					c.hazards = append(c.hazards, device.Hazard{Kind: clip(h.Kind), Place: clip(h.Place), Text: clip(h.Text)})
-				}
 				if req.calls() {
 					c.idle = r.Idle
 				}
@@ -465,8 +478,12 @@ func (c *Client) exchange(ctx context.Context, req *request, timing func(bool)) 
 		if a.reply == nil {
 			return nil, c.nonsense()
 		}
+		fault := c.takeLedger()
 		if a.reply.Error != nil {
 			return nil, a.reply.Error
+		}
+		if fault != nil && req.calls() { // the reply conceals it
+			return nil, fault
 		}
 		return a.reply, nil
 	case <-ctx.Done():
@@ -482,6 +499,22 @@ func (c *Client) exchange(ctx context.Context, req *request, timing func(bool)) 
 		<-got
 		return nil, ctx.Err()
 	}
+}
+
+// takeLedger adds the device's new hazards, and returns the first fault.
+func (c *Client) takeLedger() (fault *Error) {
+	lines := c.ledger.Take()
+	for _, line := range lines[:min(len(lines), maxHazards)] {
+		var h device.Hazard
+		switch {
+		case json.Unmarshal(line, &h) != nil:
+		case h.Kind != device.Faulted:
+			c.hazards = append(c.hazards, device.Hazard{Kind: clip(h.Kind), Place: clip(h.Place), Text: clip(h.Text)})
+		case fault == nil:
+			fault = &Error{Kind: Call, Text: clip(h.Text)}
+		}
+	}
+	return fault
 }
 
 // maxReply and maxParts limit a line from the worker in bytes and commas. CUPTI's records of a solution with very

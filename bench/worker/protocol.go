@@ -35,6 +35,8 @@ func (r *request) calls() bool {
 func (r *request) files(f func(file **os.File, number *int)) {
 	var contents []*FileTensor
 	switch {
+	case r.Open != nil:
+		f(&r.Open.Ledger, &r.Open.Number)
 	case r.Load != nil:
 		for _, v := range r.Load.Inputs {
 			contents = append(contents, v.Tensor)
@@ -87,6 +89,8 @@ func (r *request) detach(all []*os.File) (err error) {
 type openRequest struct {
 	Kind string `json:"kind"`
 	device.Options
+	Ledger *os.File `json:"-"` // takes the device's hazards as lines of JSON
+	Number int      `json:"ledger"`
 }
 
 type buildRequest struct {
@@ -171,7 +175,7 @@ type Check struct {
 // and Outputs.
 type Checked struct {
 	Changed []Change `json:"-"`              // inputs whose contents changed and should not have
-	Outside []Change `json:"-"`              // arguments with a write outside their tensor: before it the nearest, and after it
+	Outside []Change `json:"-"`              // writes outside of arguments: the nearest before a tensor, and after it
 	Late    []Change `json:"late,omitempty"` // outputs that changed after the call's end in stream order
 
 	// Outputs describes the outputs in Out if the solution returned them. Like Run's, it is unverified.
@@ -220,7 +224,6 @@ type reply struct {
 	Outputs []FileTensor    `json:"outputs,omitempty"` // of run, if the solution returned them; otherwise as loaded
 	Judged  []Judged        `json:"judged,omitempty"`  // of measure
 	Checked *Checked        `json:"checked,omitempty"`
-	Hazards []device.Hazard `json:"hazards,omitempty"` // from the request's calls, even if the reply is an error
 
 	// Idle reports that the call of a run or check launched, copied and set nothing, if the device can tell.
 	Idle bool `json:"idle,omitempty"`

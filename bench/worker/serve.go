@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"fisub/device"
+	"fisub/internal/ledger"
 	"fisub/internal/tensor"
 	"fisub/internal/trace"
 )
@@ -100,7 +101,7 @@ func (s *server) answer(req *request) reply {
 		r = reply{Error: AsError(err, Machine)}
 	}
 	if detector, ok := s.dev.(device.Detector); ok {
-		r.Hazards = detector.Hazards()
+		detector.Forget()
 		r.Idle = (req.Run != nil || req.Check != nil && req.Check.Out != nil) && !detector.Worked()
 	}
 	return r
@@ -141,6 +142,17 @@ func (s *server) open(req *openRequest) (r reply, err error) {
 		return r, err
 	}
 	s.dev = dev
+	if detector, ok := dev.(device.Detector); ok && req.Ledger != nil {
+		shared, err := ledger.Open(req.Ledger) // never unmapped: the device may add lines at any time
+		if err != nil {
+			return r, err
+		}
+		detector.Record(func(h device.Hazard) {
+			if line, err := json.Marshal(h); err == nil {
+				shared.Add(line)
+			}
+		})
+	}
 	info := dev.Info()
 	return reply{Info: &info}, nil
 }

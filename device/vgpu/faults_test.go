@@ -161,10 +161,21 @@ TVM_FFI_DLL_EXPORT_TYPED_FUNC(run, run);
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), limit)
 		defer cancel()
+		recorded := ""
+		d.(device.Detector).Forget()
+		d.(device.Detector).Record(func(h device.Hazard) {
+			if h.Kind == device.Faulted {
+				recorded += h.Text
+				return
+			}
+			fmt.Fprintf(log, "%s at %s: %s\n", h.Kind, h.Place, h.Text)
+		})
 		fault = k.Call(ctx, []device.Arg{{Tensor: &device.TensorArg{Buffer: b, DType: tensor.Float32, Shape: []int{63}}},
 			{Scalar: &trace.Scalar{Kind: trace.IntScalar, Int: which}}})
-		for _, h := range d.(device.Detector).Hazards() {
-			fmt.Fprintf(log, "%s at %s: %s\n", h.Kind, h.Place, h.Text)
+		var failed *device.CallError
+		if errors.As(fault, &failed) && failed.Kind == "DeviceFault" && !strings.Contains(failed.Text, recorded) ||
+			recorded == "" != (failed == nil) && ctx.Err() == nil {
+			t.Errorf("recorded %q, want the fault %v", recorded, fault)
 		}
 		return log.String(), fault
 	}

@@ -22,6 +22,7 @@ import (
 	"sync"
 	"unsafe"
 
+	"fisub/device"
 	"fisub/device/nvcc"
 )
 
@@ -312,6 +313,9 @@ func keepFault(f *Fault) {
 	if host.fault == nil {
 		host.fault = f
 		tell(Faulted, f.Text)
+		if hear := host.machine.Heard; hear != nil && attached.hear == nil {
+			hear(device.Hazard{Kind: device.Faulted, Text: f.Error()})
+		}
 	}
 }
 

@@ -143,7 +143,9 @@ func (g *gpu) Look() {
 	}
 }
 
-func (g *gpu) Hazards() []device.Hazard { return host.machine.TakeHazards() }
+func (g *gpu) Record(f func(device.Hazard)) { host.machine.Heard = f }
+
+func (g *gpu) Forget() { host.machine.TakeHazards() }
 
 func (g *gpu) Worked() bool { return host.machine.Worked() }
 

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"fisub/bench/bound"
@@ -53,6 +54,7 @@ type merger struct {
 
 	held    []event.Event // about untrusted verdicts, until the run's stream is opened
 	claimed *event.Run    // run event of the first untrusted job; may be nil
+	secrets []string      // of the jobs that have ended
 }
 
 // newMerger returns the merger of a run of the plan.
@@ -140,6 +142,7 @@ func (m *merger) open(job string, is *event.Run) {
 func (m *merger) done(now time.Time) {
 	done := m.summary.Totals()
 	done.Seconds += now.Sub(m.begun).Seconds()
+	done.Secret = strings.Join(m.secrets, " ")
 	m.emit(event.Event{Type: event.TypeDone, Done: &done})
 }
 
@@ -285,6 +288,9 @@ func (m *merger) event(r *reader, line []byte) bool {
 	case e.Type == event.TypeFloor && e.Floor != nil:
 	case e.Type == event.TypeDone && e.Done != nil:
 		emit = false
+		if s := plain.Line(e.Done.Secret); s != "" && len(s) < 100 && !slices.Contains(m.secrets, s) {
+			m.secrets = append(m.secrets, s)
+		}
 	default:
 		// An event type of a newer fisub.
 		return e.Type != "" && payloads == 0

@@ -25,6 +25,7 @@ import (
 
 	"fisub/device"
 	"fisub/device/vgpu"
+	"fisub/internal/ledger"
 )
 
 var (
@@ -147,6 +148,9 @@ func fisub_launch(kernel C.int, grid *C.int, threads, shared C.int, values *C.ui
 	if errors.As(err, &f) && f.Missing {
 		return lacks
 	}
+	if machine.Heard != nil {
+		machine.Heard(device.Hazard{Kind: device.Faulted, Text: err.Error()})
+	}
 	return faulted
 }
 
@@ -162,16 +166,22 @@ func fisub_look(closely C.int) {
 	}
 }
 
-// fisub_hazards returns the hazards since the last call as a JSON list of device.Hazard.
+// fisub_ledger records hazards and faults in the memory of a package ledger at p, as lines of device.Hazard in JSON.
 //
-//export fisub_hazards
-func fisub_hazards() *C.char {
-	list, err := json.Marshal(machine.TakeHazards())
-	if err != nil {
-		panic(err) // all values can be encoded
+//export fisub_ledger
+func fisub_ledger(p unsafe.Pointer) {
+	l := ledger.At(p)
+	machine.Heard = func(h device.Hazard) {
+		if line, err := json.Marshal(h); err == nil {
+			l.Add(line)
+		}
 	}
-	return C.CString(string(list))
 }
+
+// fisub_forget makes the machine record known hazards again.
+//
+//export fisub_forget
+func fisub_forget() { machine.TakeHazards() }
 
 // fisub_worked returns 1 if Machine.Worked does, else 0.
 //
