@@ -178,7 +178,7 @@ func (a *app) unpack(file, dir string) error {
 func (a *app) readPacked(file string) ([]byte, error) {
 	in, name := a.term.In, "stdin"
 	if file != "-" {
-		f, err := os.Open(a.Path(file))
+		f, err := plain.Open(a.Path(file))
 		if err != nil {
 			return nil, err
 		}

@@ -341,7 +341,7 @@ func (t *toolAnswer) end(failed bool, err error) error {
 	}
 	logs, _ := filepath.Glob(filepath.Join(t.folder, "log", "*", agent.LogName))
 	if t.last == nil && len(logs) > 0 {
-		if log, err := os.ReadFile(logs[len(logs)-1]); err == nil {
+		if log, err := plain.ReadFile(logs[len(logs)-1], 16<<20); err == nil {
 			fmt.Fprint(t.a.stderr, plain.Lines(string(log)))
 		}
 	}

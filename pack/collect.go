@@ -120,8 +120,8 @@ func readPacked(file string) (*trace.Solution, []trace.Warning, error) {
 			return nil, nil, fmt.Errorf("%s: broken link", file)
 		}
 		return nil, nil, err
-	} else if !st.Mode().IsRegular() || st.Size() > MaxPacked {
-		return nil, nil, fmt.Errorf("%s: not a regular file of at most %d bytes", file, MaxPacked)
+	} else if st.Size() > MaxPacked {
+		return nil, nil, fmt.Errorf("%s: larger than the limit of %d bytes", file, MaxPacked)
 	}
 	return trace.ReadSolution(file)
 }

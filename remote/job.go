@@ -7,11 +7,12 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
 	"path"
 	"regexp"
 	"slices"
 	"strings"
+
+	"fisub/internal/plain"
 )
 
 // Limits for a job: the host does not trust the client.
@@ -48,7 +49,7 @@ func (j *Job) Program() (File, error) {
 
 // FileAt describes a local file. The result has no Name.
 func FileAt(path string) (File, error) {
-	r, err := os.Open(path)
+	r, err := plain.Open(path)
 	if err != nil {
 		return File{}, err
 	}

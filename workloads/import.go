@@ -546,7 +546,7 @@ func (im *importer) blob(file, path string) error {
 func (im *importer) write(dst string) error {
 	var faults []error
 	for _, place := range slices.Sorted(maps.Keys(im.files)) {
-		there, err := os.ReadFile(filepath.Join(dst, place))
+		there, err := plain.ReadFile(filepath.Join(dst, place), trace.MaxBytes)
 		if err == nil && !bytes.Equal(there, im.files[place]) {
 			faults = append(faults, fmt.Errorf("%s: exists with other content", filepath.Join(dst, place)))
 		}
@@ -579,7 +579,7 @@ func copyFile(from, to string) error {
 	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
 		return err
 	}
-	in, err := os.Open(from)
+	in, err := plain.Open(from)
 	if err != nil {
 		return err
 	}

@@ -366,9 +366,6 @@ func list(fsys fs.FS, exts ...string) ([]string, error) {
 		}
 		if err == nil && !entry.IsDir() && slices.Contains(exts, filepath.Ext(name)) {
 			files = append(files, name)
-			if st, err := fs.Stat(fsys, name); err == nil && !st.Mode().IsRegular() {
-				return &fs.PathError{Op: "open", Path: name, Err: errors.New("not a regular file")}
-			}
 		}
 		return err
 	})

@@ -101,8 +101,8 @@ func TestOpenPipe(t *testing.T) {
 	if err := syscall.Mkfifo(filepath.Join(root, "definitions", "d.json"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Open(root, t.TempDir()); err == nil || !strings.HasSuffix(err.Error(), "d.json: not a regular file") {
-		t.Errorf("got %v, want not a regular file", err)
+	if _, err := Open(root, t.TempDir()); err == nil || !strings.HasSuffix(err.Error(), "d.json: is a FIFO, not a regular file") {
+		t.Errorf("got %v, want a FIFO", err)
 	}
 }
 

@@ -121,10 +121,7 @@ var (
 // complete event, the error wraps ErrEmpty and the Run has only its ID and Running.
 func Read(path string) (*Run, error) {
 	events := filepath.Join(path, eventsFile)
-	if st, err := os.Stat(events); err == nil && !st.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s: not a regular file", events)
-	}
-	f, err := os.Open(events)
+	f, err := plain.Open(events)
 	if errors.Is(err, fs.ErrNotExist) {
 		return readSamples(path)
 	}
@@ -173,18 +170,14 @@ const maxHeader = 16 << 20
 
 // Header reads only the run.json of the run folder at path, which describes the run but not its outcome.
 func Header(path string) (*event.Run, error) {
-	f, err := os.Open(filepath.Join(path, runFile))
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxHeader))
+	file := filepath.Join(path, runFile)
+	data, err := plain.ReadFile(file, maxHeader)
 	if err != nil {
 		return nil, err
 	}
 	r := &event.Run{}
 	if err := json.Unmarshal(data, r); err != nil {
-		return nil, damaged(fmt.Errorf("%s: %w", f.Name(), err))
+		return nil, damaged(fmt.Errorf("%s: %w", file, err))
 	}
 	return r, nil
 }
@@ -255,7 +248,7 @@ func eachLine(f *os.File, do func(line []byte) error) (whole int64, err error) {
 
 // readSamples reads a folder without events.
 func readSamples(path string) (*Run, error) {
-	f, err := os.Open(filepath.Join(path, samplesFile))
+	f, err := plain.Open(filepath.Join(path, samplesFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		if _, err := os.Stat(filepath.Join(path, runFile)); err == nil {
 			return &Run{ID: name(path)}, fmt.Errorf("run %s: %w", name(path), ErrEmpty)

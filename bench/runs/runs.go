@@ -23,6 +23,7 @@ import (
 	"fisub/internal/cache"
 	"fisub/internal/event"
 	"fisub/internal/hint"
+	"fisub/internal/plain"
 	"fisub/internal/trace"
 )
 
@@ -76,7 +77,7 @@ func (f *Folder) openFiles() (err error) {
 		return err
 	}
 	open := func(name string) (*os.File, error) {
-		return os.OpenFile(filepath.Join(f.path, name), os.O_CREATE|os.O_APPEND|os.O_RDWR, 0o644)
+		return plain.OpenFile(filepath.Join(f.path, name), os.O_CREATE|os.O_APPEND|os.O_RDWR, 0o644)
 	}
 	if f.events, err = open(eventsFile); err != nil {
 		return err
@@ -203,7 +204,7 @@ func (f *Folder) writeLog(uuid, log string) error {
 	if log == "" {
 		return nil
 	}
-	return os.WriteFile(filepath.Join(f.path, "log", FileName(uuid)+".log"), []byte(log), 0o644)
+	return plain.WriteFile(filepath.Join(f.path, "log", FileName(uuid)+".log"), []byte(log), 0o644)
 }
 
 // FileName returns a file name for a uuid, which may be any text.
@@ -312,7 +313,7 @@ func IDs(root string) ([]string, error) {
 // process is writing the run.
 func Remove(path string) error {
 	id := filepath.Base(path)
-	if f, err := os.Open(filepath.Join(path, eventsFile)); err == nil {
+	if f, err := plain.Open(filepath.Join(path, eventsFile)); err == nil {
 		defer f.Close()
 		if !lock(f, syscall.LOCK_EX) {
 			return fmt.Errorf("run %s: %w", id, ErrRunning)

@@ -122,7 +122,10 @@ func BaselineNames(root, definition string) []string {
 	for _, fsys := range []fs.FS{os.DirFS(filepath.Join(root, "solution", "baselines")), baselines.FS} {
 		found, _ := fs.Glob(fsys, "*/"+config.Name)
 		for _, name := range found {
-			text, _ := fs.ReadFile(fsys, name)
+			var text []byte
+			if st, err := fs.Stat(fsys, name); err == nil && st.Mode().IsRegular() {
+				text, _ = fs.ReadFile(fsys, name)
+			}
 			cfg, err := config.Parse(name, text)
 			if definition == "" || err == nil && cfg.Solution.Definition == definition {
 				names = append(names, filepath.Dir(name))

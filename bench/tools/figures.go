@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -151,7 +150,7 @@ func WriteFigures(folder, workload string, kernels []ProfiledKernel) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(folder, FiguresName), append(data, '\n'), 0o644)
+	return plain.WriteFile(filepath.Join(folder, FiguresName), append(data, '\n'), 0o644)
 }
 
 // Table writes the metrics that decide, one per line; with all set, also every figure.

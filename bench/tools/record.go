@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+
+	"fisub/internal/plain"
 )
 
 // A Record is the machine-readable output of `fisub sanitize` and `fisub profile`, one JSON object per line.
@@ -40,7 +42,7 @@ const (
 
 // Send writes the report in file to w, in parts.
 func Send(w io.Writer, file string) error {
-	f, err := os.Open(file)
+	f, err := plain.Open(file)
 	if err != nil {
 		return err
 	}
@@ -74,7 +76,7 @@ func (r *ReportFile) Take(part []byte) error {
 	if r.size += len(part); r.size > maxReport {
 		return fmt.Errorf("report larger than %d bytes", maxReport)
 	}
-	f, err := os.OpenFile(r.Path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	f, err := plain.OpenFile(r.Path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		return err
 	}

@@ -16,6 +16,7 @@ import (
 
 	"fisub/device"
 	"fisub/internal/ledger"
+	"fisub/internal/plain"
 	"fisub/internal/tensor"
 	"fisub/internal/trace"
 )
@@ -417,7 +418,7 @@ func (t *FileTensor) fill(b device.Buffer) error {
 func (t *FileTensor) open() (f *os.File, done func(), err error) {
 	f, done = t.File, func() {}
 	if f == nil {
-		if f, err = os.Open(t.Path); err != nil {
+		if f, err = plain.Open(t.Path); err != nil {
 			return nil, nil, err
 		}
 		done = func() { f.Close() }

@@ -92,7 +92,11 @@ func Read(path string) (*Config, []*Fault) {
 		return none(err, "run this in the folder of the submission, or name its config.toml", "no such file")
 	}
 	if err != nil {
-		return none(plain.Cause(err), "", "%v", plain.Cause(err))
+		advice := ""
+		if kind, ok := errors.AsType[*plain.KindError](err); ok {
+			advice = kind.Advice()
+		}
+		return none(plain.Cause(err), advice, "%v", plain.Cause(err))
 	}
 	return parse(path, data)
 }

@@ -1,12 +1,11 @@
 // Package plain prepares foreign text for a terminal line, a message or a shell, and finds the word meant by a misspelt
-// one. Quoting for a file format belongs to that format's package.
+// one. Quoting for a file format belongs to that format's package. It also opens files that may be of any kind.
 package plain
 
 import (
 	"bufio"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -147,20 +146,6 @@ func Word(s string) string {
 		return s
 	}
 	return Quote(s)
-}
-
-// ReadFile is like os.ReadFile but returns an error for more than most bytes, as from an endless device.
-func ReadFile(path string, most int) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, int64(most)+1))
-	if err == nil && len(data) > most {
-		err = &fs.PathError{Op: "read", Path: path, Err: fmt.Errorf("more than the limit of %d bytes", most)}
-	}
-	return data, err
 }
 
 // ErrTooLong reports a line longer than the limit of ReadLine.

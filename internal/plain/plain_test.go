@@ -1,6 +1,7 @@
 package plain
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -82,7 +83,13 @@ func TestQuote(t *testing.T) {
 }
 
 func TestReadFileIsBounded(t *testing.T) {
-	if data, err := ReadFile("/dev/zero", 5); err == nil || err.Error() != "read /dev/zero: more than the limit of 5 bytes" {
+	zero, err := os.Open("/dev/zero")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer zero.Close()
+	endless := fmt.Sprintf("/dev/fd/%d", zero.Fd())
+	if data, err := ReadFile(endless, 5); err == nil || !strings.HasSuffix(err.Error(), "more than the limit of 5 bytes") {
 		t.Errorf("a file without an end: got %d bytes, %v", len(data), err)
 	}
 	name := filepath.Join(t.TempDir(), "file")

@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -24,6 +23,7 @@ import (
 
 	"fisub/internal/cache"
 	"fisub/internal/git"
+	"fisub/internal/plain"
 	"fisub/internal/tensor"
 )
 
@@ -98,20 +98,17 @@ func (e *DamagedError) Advice() string {
 // Open maps the file and checks its header. It returns an *LFSPointerError for a Git LFS pointer, and a *DamagedError
 // for another invalid file.
 func Open(path string) (*File, error) {
-	st, err := os.Stat(path)
+	f, err := plain.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	st, err := f.Stat()
 	if err != nil {
 		return nil, err
 	}
 	if !st.Mode().IsRegular() {
 		return nil, fmt.Errorf("%s: not a regular file", path)
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	if st, err = f.Stat(); err != nil {
-		return nil, err
 	}
 	size := st.Size()
 	if size < 8 || size > int64(^uint(0)>>1) {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 
 	"fisub/internal/plain"
 )
@@ -59,7 +58,7 @@ func moved(path string, by int, warnings []Warning, err error) error {
 // ReadTraces reads a .jsonl file of workloads or traces, and skips blank lines. Its error joins a *ValidationError for
 // each invalid line; the traces of the other lines are returned with it.
 func ReadTraces(path string) ([]*Trace, []Warning, error) {
-	f, err := os.Open(path)
+	f, err := plain.Open(path)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -177,7 +177,7 @@ func ParseExit(text []byte, seal remote.Seal) remote.Exit {
 }
 
 func readJSON(name string, v any) error {
-	f, err := os.Open(name)
+	f, err := plain.Open(name)
 	if err != nil {
 		return err
 	}

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"fisub/internal/plain"
 	"fisub/remote"
 )
 
@@ -155,7 +156,7 @@ func Tail(ctx context.Context, dir string, from int64, w io.Writer) (remote.Exit
 
 // openEvents opens the event stream at byte from, which must not be beyond the end of a finished one.
 func openEvents(dir string, from int64, ended bool) (*os.File, error) {
-	f, err := os.Open(filepath.Join(dir, EventsName))
+	f, err := plain.Open(filepath.Join(dir, EventsName))
 	if err != nil {
 		return nil, err
 	}

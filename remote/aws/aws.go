@@ -12,7 +12,6 @@ import (
 	"math"
 	"net"
 	"net/http"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -28,6 +27,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/smithy-go"
 
+	"fisub/internal/plain"
 	"fisub/remote"
 	"fisub/remote/aws/mailbox"
 )
@@ -352,7 +352,7 @@ func (p *Provider) Collect(ctx context.Context, h remote.Handle, dst string) err
 	if err != nil {
 		return p.denied(ctx, "bucket "+b.name, err)
 	}
-	return os.WriteFile(filepath.Join(dst, mailbox.Log), log, 0o644)
+	return plain.WriteFile(filepath.Join(dst, mailbox.Log), log, 0o644)
 }
 
 // Release ends the job and deletes its folder.

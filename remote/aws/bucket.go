@@ -22,6 +22,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
 	"golang.org/x/sync/errgroup"
 
+	"fisub/internal/plain"
 	"fisub/remote"
 	"fisub/remote/agent"
 	"fisub/remote/aws/mailbox"
@@ -180,7 +181,7 @@ func (p *Provider) holds(ctx context.Context, b *bucket, f remote.File) (bool, e
 }
 
 func (p *Provider) sendFile(ctx context.Context, b *bucket, f remote.File, count *remote.Progress) error {
-	file, err := os.Open(f.Path)
+	file, err := plain.Open(f.Path)
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"fisub/internal/plain"
 	"fisub/remote"
 )
 
@@ -61,7 +62,7 @@ func (d *Dispatcher) fetch(ctx context.Context) {
 			continue
 		}
 		group.Go(func() {
-			file, err := os.OpenFile(filepath.Join(d.Folder, streamOf(j.ID)), os.O_CREATE|os.O_APPEND|os.O_RDWR, 0o644)
+			file, err := plain.OpenFile(filepath.Join(d.Folder, streamOf(j.ID)), os.O_CREATE|os.O_APPEND|os.O_RDWR, 0o644)
 			if err != nil {
 				return // replay reports it
 			}
@@ -107,7 +108,7 @@ const markName = "cancelled"
 
 // Mark marks the run in folder as cancelled: the process that follows it ends its jobs, and no job is started.
 func Mark(folder string) error {
-	return os.WriteFile(filepath.Join(folder, streams, markName), nil, 0o600)
+	return plain.WriteFile(filepath.Join(folder, streams, markName), nil, 0o600)
 }
 
 // Marked reports whether the run in folder is cancelled.

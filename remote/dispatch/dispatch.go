@@ -5,13 +5,13 @@ import (
 	"crypto/rand"
 	"errors"
 	"io"
-	"os"
 	"path/filepath"
 	"slices"
 	"time"
 
 	"fisub/bench/runs"
 	"fisub/internal/event"
+	"fisub/internal/plain"
 	"fisub/remote"
 )
 
@@ -166,7 +166,7 @@ func (d *Dispatcher) Reopen(ctx context.Context) (n int, err error) {
 
 // ReplayOutput passes the recorded lines of a tool's job to line.
 func ReplayOutput(folder string, j *JobRecord, line func(j *JobRecord, text []byte) error) error {
-	f, err := os.Open(filepath.Join(folder, streamOf(j.ID)))
+	f, err := plain.Open(filepath.Join(folder, streamOf(j.ID)))
 	if err != nil {
 		return err
 	}

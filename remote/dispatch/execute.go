@@ -199,7 +199,7 @@ func (x *executor) replay() {
 		if j.Handle == nil || x.state.broken != nil {
 			continue
 		}
-		f, err := os.Open(filepath.Join(x.Folder, streamOf(j.ID)))
+		f, err := plain.Open(filepath.Join(x.Folder, streamOf(j.ID)))
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
@@ -232,7 +232,7 @@ func (x *executor) follow(ctx context.Context, p remote.Provider, w *watcher, sp
 		err = &noTableError{spec.Place}
 	}
 	if err == nil {
-		if w.file, err = os.OpenFile(filepath.Join(x.Folder, streamOf(spec.ID)), os.O_CREATE|os.O_APPEND|os.O_WRONLY,
+		if w.file, err = plain.OpenFile(filepath.Join(x.Folder, streamOf(spec.ID)), os.O_CREATE|os.O_APPEND|os.O_WRONLY,
 			0o644); err != nil {
 			_ = x.send(broken{err})
 		}

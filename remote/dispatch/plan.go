@@ -15,6 +15,7 @@ import (
 	"fisub/internal/cache"
 	"fisub/internal/event"
 	"fisub/internal/hint"
+	"fisub/internal/plain"
 	"fisub/remote"
 )
 
@@ -89,10 +90,13 @@ func (j *JobRecord) close(exit *remote.Exit, over bool) {
 	}
 }
 
+// maxPlan limits the size of a plan, in bytes.
+const maxPlan = 64 << 20
+
 // Load reads the plan in a run folder. The error wraps fs.ErrNotExist if the run is not remote.
 func Load(folder string) (*Plan, error) {
 	name := filepath.Join(folder, PlanName)
-	data, err := os.ReadFile(name)
+	data, err := plain.ReadFile(name, maxPlan)
 	if err != nil {
 		return nil, err
 	}

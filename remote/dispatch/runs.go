@@ -15,6 +15,7 @@ import (
 	"fisub/bench/runs"
 	"fisub/internal/cache"
 	"fisub/internal/event"
+	"fisub/internal/plain"
 	"fisub/internal/usage"
 	"fisub/remote"
 )
@@ -371,7 +372,7 @@ func logOf(ctx context.Context, dir, temp string, open map[string]remote.Provide
 			return "", err
 		}
 	}
-	data, err := os.ReadFile(filepath.Join(at, "log"))
+	data, err := plain.ReadFile(filepath.Join(at, "log"), 1<<30)
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil
 	}

@@ -52,7 +52,7 @@ func (l Local) Run(ctx context.Context, argv []string, stdin io.Reader, stdout i
 
 // Read copies part of a file.
 func (Local) Read(ctx context.Context, name string, from, limit int64, w io.Writer) (int64, error) {
-	f, err := os.Open(name)
+	f, err := plain.Open(name)
 	if err != nil {
 		return 0, err
 	}

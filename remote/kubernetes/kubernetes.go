@@ -477,7 +477,7 @@ func (p *Provider) Collect(ctx context.Context, h remote.Handle, dst string) err
 	}
 	files, err := p.log(ctx, f.pod)
 	if text, ok := files[agent.LogName]; ok && err == nil {
-		return remote.Local(os.WriteFile(filepath.Join(dst, agent.LogName), text, 0o644))
+		return remote.Local(plain.WriteFile(filepath.Join(dst, agent.LogName), text, 0o644))
 	}
 	return p.fault(ctx, err)
 }

@@ -52,7 +52,7 @@ func Configured() bool {
 		}
 		path = filepath.Join(home, ".modal.toml")
 	}
-	text, err := os.ReadFile(path)
+	text, err := plain.ReadFile(path, 1<<20)
 	if err != nil {
 		return false
 	}

@@ -8,13 +8,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"sync"
 	"time"
 
 	sdk "github.com/modal-labs/modal-client/go"
 
+	"fisub/internal/plain"
 	"fisub/remote"
 	"fisub/remote/agent"
 )
@@ -190,7 +190,7 @@ func pack(w io.Writer, job *remote.Job, files []remote.File, count *remote.Progr
 }
 
 func packFile(t *tar.Writer, f remote.File, count *remote.Progress) error {
-	src, err := os.Open(f.Path)
+	src, err := plain.Open(f.Path)
 	if err != nil {
 		return &remote.LocalError{Err: err}
 	}

@@ -12,7 +12,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -366,7 +365,7 @@ func (p *Provider) Collect(ctx context.Context, h remote.Handle, dst string) err
 	if err != nil {
 		return err
 	}
-	if err := os.WriteFile(filepath.Join(dst, agent.LogName), log.Bytes(), 0o644); err != nil {
+	if err := plain.WriteFile(filepath.Join(dst, agent.LogName), log.Bytes(), 0o644); err != nil {
 		return fmt.Errorf("%s: %w", p.name, err)
 	}
 	return nil

@@ -1,7 +1,6 @@
 package ssh
 
 import (
-	"os"
 	"os/user"
 	"path"
 	"path/filepath"
@@ -11,6 +10,7 @@ import (
 	"time"
 
 	"fisub/internal/config"
+	"fisub/internal/plain"
 	"fisub/remote"
 	"fisub/remote/host"
 )
@@ -48,7 +48,7 @@ func Known() (hosts []string) {
 	if err != nil {
 		return nil
 	}
-	text, err := os.ReadFile(filepath.Join(account.HomeDir, ".ssh", "config"))
+	text, err := plain.ReadFile(filepath.Join(account.HomeDir, ".ssh", "config"), 1<<20)
 	if err != nil {
 		return nil
 	}

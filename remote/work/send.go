@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"hash"
 	"io"
-	"os"
 	"path"
 	"strconv"
 	"strings"
@@ -18,6 +17,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"fisub/internal/plain"
 	"fisub/remote"
 	"fisub/remote/agent"
 	"fisub/remote/host"
@@ -181,7 +181,7 @@ chmod "$6" "$out" && sync "$out" && mv -f -- "$out" "$2" && tidy "$1" || { s=$?;
 // put uploads a file, resuming an interrupted upload.
 func (f *Folder) put(ctx context.Context, facts *Facts, file remote.File, have map[string]int64,
 	count *remote.Progress) error {
-	src, err := os.Open(file.Path)
+	src, err := plain.Open(file.Path)
 	if err != nil {
 		return &remote.LocalError{Err: err}
 	}

@@ -23,6 +23,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"fisub/internal/cache"
+	"fisub/internal/plain"
 	"fisub/remote"
 	"fisub/remote/agent"
 	"fisub/remote/work"
@@ -289,7 +290,7 @@ func (m *box) leaveEvents(ctx context.Context) error {
 
 // read returns a piece of a file in the job's folder, or nothing if the file does not exist yet.
 func (m *box) read(name string, from, size int64) ([]byte, error) {
-	f, err := os.Open(filepath.Join(m.dir, name))
+	f, err := plain.Open(filepath.Join(m.dir, name))
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
 	}
