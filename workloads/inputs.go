@@ -166,7 +166,7 @@ func (d *Dataset) load(ctx context.Context, def *trace.Definition, w *trace.Work
 		}
 	}
 	if !d.embedded || protected() {
-		files, missing = d.openFiles(def, w)
+		files, missing = d.openFiles(def, w, safetensors.Open)
 	}
 	for _, f := range files {
 		in.files = append(in.files, f)
@@ -227,8 +227,8 @@ func madeOf(blobs []*blob, source trace.InputSpec) *synthetic {
 }
 
 // openFiles opens each file that an input of def names, once. The results are files and errors by path.
-func (d *Dataset) openFiles(def *trace.Definition, w *trace.Workload) (files map[string]*safetensors.File,
-	faults map[string]error) {
+func (d *Dataset) openFiles(def *trace.Definition, w *trace.Workload,
+	open func(path string) (*safetensors.File, error)) (files map[string]*safetensors.File, faults map[string]error) {
 	files, faults = map[string]*safetensors.File{}, map[string]error{}
 	for name := range def.Inputs.All() {
 		source, _ := w.Inputs.Get(name)
@@ -238,7 +238,7 @@ func (d *Dataset) openFiles(def *trace.Definition, w *trace.Workload) (files map
 		path, err := d.resolve(source.Path)
 		var f *safetensors.File
 		if err == nil {
-			f, err = safetensors.Open(path)
+			f, err = open(path)
 		}
 		if err != nil {
 			faults[source.Path] = err
@@ -336,9 +336,14 @@ func (d *Dataset) Verify(ctx context.Context, def *trace.Definition, ws []*trace
 	}
 	var reports []InputFaults
 	seen := map[string]bool{}
+	files := opened{}
+	defer files.close()
 	for _, w := range ws {
 		if err := ctx.Err(); err != nil {
 			return reports, err
+		}
+		if len(files) > maxOpened {
+			files.close()
 		}
 		r := InputFaults{UUID: w.UUID}
 		if seen[w.UUID] {
@@ -346,7 +351,7 @@ func (d *Dataset) Verify(ctx context.Context, def *trace.Definition, ws []*trace
 		}
 		seen[w.UUID] = true
 		r.Faults = append(r.Faults, names(def, w)...)
-		d.home(def, w).verifyFiles(&r, def, w)
+		d.home(def, w).verifyFiles(&r, def, w, files)
 		reports = append(reports, r)
 	}
 	return reports, nil
@@ -381,11 +386,37 @@ func names(def *trace.Definition, w *trace.Workload) (faults []error) {
 	return faults
 }
 
-func (d *Dataset) verifyFiles(r *InputFaults, def *trace.Definition, w *trace.Workload) {
-	files, faults := d.openFiles(def, w)
-	for _, f := range files {
-		defer f.Close()
+// opened holds the open files of Verify by path, because many workloads may name the same file.
+type opened map[string]openedFile
+
+type openedFile struct {
+	*safetensors.File
+	err error
+}
+
+// maxOpened limits the number of files that Verify keeps open from one workload to the next.
+const maxOpened = 256
+
+func (o opened) open(path string) (*safetensors.File, error) {
+	f, ok := o[path]
+	if !ok {
+		f.File, f.err = safetensors.Open(path)
+		o[path] = f
 	}
+	return f.File, f.err
+}
+
+func (o opened) close() {
+	for _, f := range o {
+		if f.err == nil {
+			f.Close()
+		}
+	}
+	clear(o)
+}
+
+func (d *Dataset) verifyFiles(r *InputFaults, def *trace.Definition, w *trace.Workload, open opened) {
+	files, faults := d.openFiles(def, w, open.open)
 	r.Files = len(files) + len(faults)
 	for _, path := range slices.Sorted(maps.Keys(faults)) {
 		if err := faults[path]; d.embedded && isMissing(err) {

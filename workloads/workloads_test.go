@@ -583,19 +583,22 @@ func floatAt(b []byte) float64 {
 	return float64(float32s(&x)[0])
 }
 
-func TestLoadFaults(t *testing.T) {
-	write := func(t *testing.T, path string, tensors ...safetensors.Named) {
-		t.Helper()
-		if err := safetensors.Write(path, tensors, nil); err != nil {
-			t.Fatal(err)
-		}
+func write(t *testing.T, path string, tensors ...safetensors.Named) {
+	t.Helper()
+	if err := safetensors.Write(path, tensors, nil); err != nil {
+		t.Fatal(err)
 	}
+}
+
+// file is the JSON of an input in a file.
+func file(path, key string) string {
+	return fmt.Sprintf(`{"type":"safetensors","path":%q,"tensor_key":%q}`, path, key)
+}
+
+func TestLoadFaults(t *testing.T) {
 	x, y := tensor.New(tensor.Float32, 3, 2), tensor.New(tensor.Int8, 3)
 	outside := filepath.Join(t.TempDir(), "outside.safetensors")
 	write(t, outside, safetensors.Named{Name: "x", Tensor: x}, safetensors.Named{Name: "y", Tensor: y})
-	file := func(path, key string) string {
-		return fmt.Sprintf(`{"type":"safetensors","path":%q,"tensor_key":%q}`, path, key)
-	}
 	for _, c := range []struct {
 		name, inputs string
 		want         []string // parts of the error; none for success
@@ -695,6 +698,53 @@ func TestVerifyNames(t *testing.T) {
 		}
 		if !slices.Equal(got, want) {
 			t.Errorf("workload %d: got %q, want %q", i, got, want)
+		}
+	}
+}
+
+// Workloads that name the same file share one opening of it: opened for each workload, this file's header would keep
+// the test busy for longer than go test allows.
+func TestVerifyOpensFilesOnce(t *testing.T) {
+	d, def, w := toyRoot(t, `"x":`+file("b.safetensors", "x")+`,"y":{},"s":{"value":1}`)
+	tensors := []safetensors.Named{{Name: "x", Tensor: tensor.New(tensor.Float32, 3, 2)}}
+	for i := range 20_000 {
+		tensors = append(tensors, safetensors.Named{Name: fmt.Sprint(i), Tensor: tensor.New(tensor.Float32, 0)})
+	}
+	write(t, filepath.Join(d.Root(), "b.safetensors"), tensors...)
+	reports, err := d.Verify(t.Context(), def, slices.Repeat([]*trace.Workload{w}, 30_000))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(reports) != 30_000 || reports[0].Faults != nil || reports[0].Files != 1 {
+		t.Errorf("got %d reports, the first with %d files and %v", len(reports), reports[0].Files, reports[0].Faults)
+	}
+	for _, r := range reports[1:] {
+		if len(r.Faults) != 1 || r.Faults[0].Error() != "duplicate uuid" {
+			t.Fatalf("got %v, want one duplicate uuid", r.Faults)
+		}
+	}
+}
+
+// More files than are kept open at once are all verified.
+func TestVerifyManyFiles(t *testing.T) {
+	d, def, _ := toyRoot(t, "")
+	var ws []*trace.Workload
+	for i := range 2*maxOpened + 2 {
+		name := fmt.Sprintf("%d.safetensors", i/2%(maxOpened+1))
+		write(t, filepath.Join(d.Root(), name), safetensors.Named{Name: "x", Tensor: tensor.New(tensor.Float32, 3, 2)})
+		got, _, err := trace.DecodeTrace([]byte(line(fmt.Sprint(i), `"x":`+file(name, "x")+`,"y":{},"s":{"value":1}`)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ws = append(ws, &got.Workload)
+	}
+	reports, err := d.Verify(t.Context(), def, ws)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, r := range reports {
+		if len(r.Faults) > 0 || r.Files != 1 {
+			t.Errorf("workload %d: got %d files, %v", i, r.Files, r.Faults)
 		}
 	}
 }
