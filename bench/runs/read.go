@@ -220,15 +220,17 @@ func replay(f *os.File, id string) (r *Run, whole int64, err error) {
 	return r, whole, err
 }
 
-// maxLine is the longest line of a file in bytes. A verdict with log and trace, or 100,000 timings, are far shorter.
-const maxLine = 64 << 20
+// maxLine is the longest line of a file in bytes. A verdict with 5 MiB of output, each byte escaped, or a million
+// timings are shorter.
+const maxLine = 32 << 20
 
-// eachLine calls do for each line of f that ends with a newline, without the newline. whole is the number of bytes up
-// to the last one.
+// eachLine calls do for each line of f that ends with a newline, without the newline; do must not keep it. whole is the
+// number of bytes up to the last one.
 func eachLine(f *os.File, do func(line []byte) error) (whole int64, err error) {
 	r := bufio.NewReaderSize(f, 1<<16)
+	var line []byte
 	for n := 1; ; n++ {
-		line, err := plain.ReadLine(r, maxLine)
+		line, err = plain.ReadLine(r, line, maxLine)
 		switch {
 		case errors.Is(err, io.EOF):
 			return whole, nil

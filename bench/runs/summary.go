@@ -40,6 +40,8 @@ type Summary struct {
 	seconds float64
 	left    int
 	secret  string
+
+	retracted bool // the verdicts of all rows, because of Against
 }
 
 // An Origin is the place of a part of a remote run.
@@ -190,21 +192,33 @@ func (s *Summary) Add(e *event.Event) {
 		}
 		s.Done, s.seconds, s.left, s.secret = e.Done, e.Done.Seconds, e.Done.Left, e.Done.Secret
 	}
+	changed := e.Run != nil || e.Evaluated != nil || e.Type == event.TypeFailed || e.Finding != nil || e.Done != nil
 	if s.Against != "" {
-		s.retract()
+		changed = s.retract(e.Workload) || changed
 	}
-	if s.Started = len(s.begun); s.Done != nil {
+	if s.Started = len(s.begun); s.Done != nil && changed {
 		d := s.Totals()
 		s.Done = &d
 	}
 }
 
-func (s *Summary) retract() {
-	for i := range s.Rows {
-		if row := &s.Rows[i]; row.Evaluated != nil {
-			row.retract(&event.Finding{Check: event.Contradiction, Text: "contradictory events: " + s.Against})
+// retract retracts the verdicts of all rows, or only of workload if the others are retracted. It reports whether it
+// retracted any.
+func (s *Summary) retract(workload string) (any bool) {
+	rows := s.Rows
+	if s.retracted {
+		if rows = nil; s.Row(workload) != nil {
+			rows = s.Rows[s.at[workload]:][:1]
 		}
 	}
+	s.retracted = true
+	for i := range rows {
+		if row := &rows[i]; row.Evaluated != nil {
+			row.retract(&event.Finding{Check: event.Contradiction, Text: "contradictory events: " + s.Against})
+			any = true
+		}
+	}
+	return any
 }
 
 // verdict adds an event with a verdict, or with the reason for a missing one.

@@ -441,7 +441,7 @@ func (c *Client) exchange(ctx context.Context, req *request, timing func(bool)) 
 			return
 		}
 		for told := 0; ; told++ {
-			line, err := plain.ReadLine(c.replies, maxReply)
+			line, err := plain.ReadLine(c.replies, nil, maxReply)
 			r := &reply{}
 			switch {
 			case errors.Is(err, plain.ErrTooLong) ||

@@ -151,10 +151,10 @@ func Word(s string) string {
 // ErrTooLong reports a line longer than the limit of ReadLine.
 var ErrTooLong = errors.New("line too long")
 
-// ReadLine reads up to and including the next newline. It returns ErrTooLong for more than most bytes, else r's error
-// with the line so far.
-func ReadLine(r *bufio.Reader, most int) (line []byte, err error) {
-	for {
+// ReadLine reads up to and including the next newline, into buf if it is large enough. It returns ErrTooLong for more
+// than most bytes, else r's error with the line so far.
+func ReadLine(r *bufio.Reader, buf []byte, most int) (line []byte, err error) {
+	for line = buf[:0]; ; {
 		part, err := r.ReadSlice('\n')
 		if len(line)+len(part) > most {
 			return nil, ErrTooLong
