@@ -88,7 +88,7 @@ func Folder(ctx context.Context, root, kind, key string, fill func(dir string) e
 	if err != nil {
 		return "", false, Unwritable(err)
 	}
-	defer os.RemoveAll(tmp)
+	defer RemoveAll(tmp)
 	if err := fill(tmp); err != nil {
 		return "", false, err
 	}
@@ -111,11 +111,11 @@ func sweepFolders(parent, own string) {
 	for _, path := range left {
 		key, _, _ := strings.Cut(filepath.Base(path)[1:], ".")
 		if key == own {
-			os.RemoveAll(path)
+			RemoveAll(path)
 			continue
 		}
 		if unlock, err := lock(context.Background(), filepath.Join(parent, key+".lock"), syscall.LOCK_EX, 0); err == nil {
-			os.RemoveAll(path)
+			RemoveAll(path)
 			unlock()
 		}
 	}

@@ -66,7 +66,7 @@ func Prune(root string, age time.Duration, size int64) error {
 	var faults []error
 	for _, e := range all {
 		if total > size || time.Since(e.used) > age {
-			faults = append(faults, os.RemoveAll(e.path), remove(e.path+".lock"))
+			faults = append(faults, RemoveAll(e.path), remove(e.path+".lock"))
 			total -= e.size
 		}
 	}

@@ -2,7 +2,6 @@ package cache
 
 import (
 	"errors"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -27,7 +26,7 @@ func TempDirIn(parent, name string) (dir string, remove func(), err error) {
 		return "", nil, err
 	}
 	return dir, func() {
-		removeAll(dir)
+		_ = RemoveAll(dir) // a later sweep tries again
 		held.Close()
 	}, own(held)
 }
@@ -58,24 +57,9 @@ func sweep(prefix string) {
 		}
 		if f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW, 0); err == nil {
 			if syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil {
-				removeAll(path)
+				_ = RemoveAll(path)
 			}
 			f.Close()
 		}
 	}
-}
-
-// removeAll is like os.RemoveAll but also removes inaccessible subfolders. It ignores errors: a later sweep tries
-// again.
-func removeAll(path string) {
-	if os.RemoveAll(path) == nil {
-		return
-	}
-	_ = filepath.WalkDir(path, func(path string, d fs.DirEntry, err error) error {
-		if err == nil && d.IsDir() { // before reading it
-			_ = os.Chmod(path, 0o700)
-		}
-		return nil
-	})
-	_ = os.RemoveAll(path)
 }

@@ -115,7 +115,7 @@ func TestTempDirModes(t *testing.T) {
 	for _, path := range []string{left, dir} {
 		if _, err := os.Lstat(path); err == nil {
 			t.Errorf("%s is still there", filepath.Base(path))
-			removeAll(path)
+			_ = RemoveAll(path)
 		}
 	}
 }

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"fisub/internal/cache"
 	"fisub/internal/plain"
 	"fisub/remote"
 )
@@ -238,7 +239,7 @@ func swept(dir string) error {
 func Free(ctx context.Context, dir string) error {
 	gone := filepath.Join(filepath.Dir(dir), FreePrefix+filepath.Base(dir))
 	if _, err := Stop(ctx, dir); errors.Is(err, fs.ErrNotExist) {
-		return os.RemoveAll(gone) // leftovers of a killed Free
+		return cache.RemoveAll(gone) // leftovers of a killed Free
 	} else if err != nil {
 		return err
 	}
@@ -248,5 +249,5 @@ func Free(ctx context.Context, dir string) error {
 	if err := os.Rename(dir, gone); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	return os.RemoveAll(gone)
+	return cache.RemoveAll(gone)
 }

@@ -128,7 +128,7 @@ func (a *Agent) Run(ctx context.Context, dir string) (remote.Exit, error) {
 	exit := seal.Sign(a.run(ctx, dir, seal))
 	_ = os.Remove(filepath.Join(dir, reserve))
 	name := filepath.Join(dir, ExitName)
-	_ = os.RemoveAll(name) // the program may have created anything here
+	_ = cache.RemoveAll(name) // the program may have created anything here
 	return exit, writeJSON(name, exit, false)
 }
 
