@@ -86,3 +86,26 @@ func TestFIFOOfBaseline(t *testing.T) {
 		t.Errorf("got %q, want x among them", names)
 	}
 }
+
+// Commands that take a packed solution refuse sources that a builder cannot write.
+func TestUnwritableSolution(t *testing.T) {
+	dir := t.TempDir()
+	if err := copySubmission("..", dir); err != nil {
+		t.Fatal(err)
+	}
+	const sol = `{"name":"n","definition":"gdn_decode_qk4_v8_d128_k_last","author":"a","spec":{"language":"cuda",
+		"target_hardware":["cuda"],"entry_point":"kernel.cu::kernel"},
+		"sources":[{"path":"kernel.cu","content":"x"},{"path":"kernel.cu/inner.cu","content":"x"}]}`
+	if err := os.WriteFile(filepath.Join(dir, "s.json"), []byte(sol), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range []string{"check s.json", "unpack s.json out", "local --device emu --limit 1 --solution s.json",
+		"compare --device emu --limit 1 s.json s.json"} {
+		var out, errs bytes.Buffer
+		got := Main(append([]string{"fisub", "-C", dir}, strings.Fields(args)...), strings.NewReader(""), &out, &errs)
+		const want = "Source path 'kernel.cu' is both a file and a folder, of 'kernel.cu/inner.cu'"
+		if got != exitUsage || !strings.Contains(errs.String(), want) {
+			t.Errorf("%s: got %d and %s, want %s", args, got, errs.String(), want)
+		}
+	}
+}

@@ -30,12 +30,27 @@ type Unpacked struct {
 	Files    []string        // slash-separated paths below the folder: config.toml first, then the sources
 	// Notes are the reasons why packing the folder again yields another solution. If the hash is the same, it is empty.
 	Notes []string
+
+	folder   string            // of the sources
+	contents map[string][]byte // of Files
 }
 
 // Unpack writes the sources of a solution.json to dir/solution/<language>/, with a config.toml to pack them again. It
 // creates dir if it is missing. It never writes outside dir, even with a malicious JSON or links inside dir. Existing
 // files must be identical; they are never overwritten. After an error it removes everything that it wrote.
-func Unpack(data []byte, dir string) (out *Unpacked, err error) {
+func Unpack(data []byte, dir string) (*Unpacked, error) {
+	out, err := plan(data)
+	if err != nil {
+		return nil, err
+	}
+	if err := out.create(dir); err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// plan returns the result of Unpack, without Notes, before anything is written.
+func plan(data []byte) (*Unpacked, error) {
 	if len(data) > MaxPacked {
 		return nil, fmt.Errorf("solution: %d bytes, more than the limit of %d", len(data), MaxPacked)
 	}
@@ -58,34 +73,25 @@ func Unpack(data []byte, dir string) (out *Unpacked, err error) {
 	if sol.Description != nil {
 		cfg.Solution.Description = *sol.Description
 	}
-	text := config.Encode(cfg)
-	out = &Unpacked{Solution: sol, Warnings: warnings, Files: []string{config.Name}}
-	contents := map[string][]byte{config.Name: text}
-	folder := path.Join("solution", cfg.Build.SourceDir)
-	for _, s := range sol.Sources {
-		name := path.Clean(s.Path)
+	out := &Unpacked{Solution: sol, Warnings: warnings, Files: []string{config.Name},
+		folder: path.Join("solution", cfg.Build.SourceDir), contents: map[string][]byte{config.Name: config.Encode(cfg)}}
+	for _, s := range sol.Sources { // which trace.DecodeSolution has found to be writable together
 		if !safe(s.Path) {
 			return nil, fmt.Errorf("solution: source path %q is not a file below the folder", s.Path)
-		}
-		name = path.Join(folder, name)
-		if _, twice := contents[name]; twice {
-			return nil, fmt.Errorf("solution: duplicate source path %q", s.Path)
 		}
 		if acts(s.Path) {
 			return nil, usage.Errorf("rename it in the JSON, if the solution needs it",
 				"solution: source path %q is a file that git or an editor acts on", s.Path)
 		}
-		contents[name] = []byte(s.Content)
+		name := path.Join(out.folder, s.Path)
+		out.contents[name] = []byte(s.Content)
 		out.Files = append(out.Files, name)
 	}
-	for _, name := range out.Files {
-		for up := path.Dir(name); up != "."; up = path.Dir(up) {
-			if _, isFile := contents[up]; isFile {
-				return nil, fmt.Errorf("solution: source path %q is both a file and a folder", strings.TrimPrefix(up, folder+"/"))
-			}
-		}
-	}
+	return out, nil
+}
 
+// create writes the files to dir, and sets Notes.
+func (u *Unpacked) create(dir string) (err error) {
 	var made []string // dir and its missing parents, innermost first
 	for up := filepath.Clean(dir); up != filepath.Dir(up); up = filepath.Dir(up) {
 		if _, err := os.Lstat(up); !errors.Is(err, fs.ErrNotExist) {
@@ -101,18 +107,17 @@ func Unpack(data []byte, dir string) (out *Unpacked, err error) {
 		}
 	}()
 	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return nil, err
+		return err
 	}
 	root, err := os.OpenRoot(dir)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer root.Close()
-	if err := out.write(root, dir, contents); err != nil {
-		return nil, err
+	if err := u.write(root, dir); err != nil {
+		return err
 	}
-	out.Notes, err = out.repack(root, folder, text)
-	return out, err
+	return u.repack(root.FS())
 }
 
 // acts reports whether a tool that opens the folder might act on the file name by itself, because it is in a dot
@@ -127,17 +132,16 @@ func acts(name string) bool {
 
 // safe reports whether name is a plain path of a file below a folder, on every system.
 func safe(name string) bool {
-	return utf8.ValidString(name) && filepath.IsLocal(filepath.FromSlash(name)) && path.Clean(name) != "." &&
-		!strings.HasSuffix(name, "/") &&
+	return utf8.ValidString(name) && filepath.IsLocal(filepath.FromSlash(name)) &&
 		!strings.ContainsFunc(name, func(r rune) bool { return r == '\\' || unicode.In(r, unicode.Cc, unicode.Cf) })
 }
 
 // write writes the files that are missing in root, called dir in errors. After an error it removes them.
-func (u *Unpacked) write(root *os.Root, dir string, contents map[string][]byte) (err error) {
+func (u *Unpacked) write(root *os.Root, dir string) (err error) {
 	var absent []string
 	var faults []error
 	for _, name := range u.Files {
-		exists, err := identical(root, name, contents[name])
+		exists, err := identical(root, name, u.contents[name])
 		switch {
 		case err != nil:
 			faults = append(faults, fmt.Errorf("%s: %w", filepath.Join(dir, name), plain.Cause(err)))
@@ -176,7 +180,7 @@ func (u *Unpacked) write(root *os.Root, dir string, contents map[string][]byte) 
 			return err
 		}
 		done = append(done, name)
-		_, err = f.Write(contents[name])
+		_, err = f.Write(u.contents[name])
 		if err = cmp.Or(err, f.Close()); err != nil {
 			return err
 		}
@@ -211,20 +215,20 @@ func identical(root *os.Root, name string, content []byte) (bool, error) {
 	return false, errors.New("exists with other content")
 }
 
-// repack packs the written files, and no others, and returns notes about the differences.
-func (u *Unpacked) repack(root *os.Root, folder string, text []byte) (notes []string, err error) {
-	note := func(format string, args ...any) { notes = append(notes, fmt.Sprintf(format, args...)) }
-	if _, err := config.Parse(config.Name, text); err != nil {
+// repack packs the files of u in the folder root, and no others, and sets Notes to the differences.
+func (u *Unpacked) repack(root fs.FS) error {
+	note := func(format string, args ...any) { u.Notes = append(u.Notes, fmt.Sprintf(format, args...)) }
+	if _, err := config.Parse(config.Name, u.contents[config.Name]); err != nil {
 		for _, f := range config.Faults(err) {
 			note("%s", f.Error())
 		}
 	}
-	sub, err := fs.Sub(root.FS(), folder)
+	sub, err := fs.Sub(root, u.folder)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	entries, err := sources(sub, folder, func(name string) bool {
-		own := path.Join(folder, name) + "/"
+	entries, err := sources(sub, u.folder, func(name string) bool {
+		own := path.Join(u.folder, name) + "/"
 		return slices.ContainsFunc(u.Files, func(f string) bool { return strings.HasPrefix(f+"/", own) })
 	})
 	if err != nil {
@@ -254,8 +258,8 @@ func (u *Unpacked) repack(root *os.Root, folder string, text []byte) (notes []st
 	if hw := u.Solution.Spec.TargetHardware; !slices.Equal(hw, []string{"cuda"}) {
 		note(`target_hardware %q becomes ["cuda"] when packed again`, hw)
 	}
-	if len(notes) == 0 && again.Hash() != u.Solution.Hash() {
+	if len(u.Notes) == 0 && again.Hash() != u.Solution.Hash() {
 		note("packing it again gives another hash")
 	}
-	return notes, nil
+	return nil
 }

@@ -2,10 +2,10 @@ package preflight
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"fisub/internal/plain"
@@ -31,9 +31,11 @@ func File(ctx context.Context, file string) (what string, warnings []trace.Warni
 		if err != nil {
 			return "", nil, err
 		}
-		var keys map[string]json.RawMessage
-		_ = json.Unmarshal(data, &keys) // a syntax error is reported below, with its place
-		has := func(key string) bool { _, ok := keys[key]; return ok }
+		keys, err := trace.Keys(file, data)
+		if err != nil {
+			return "", nil, err
+		}
+		has := func(key string) bool { return slices.Contains(keys, key) }
 		switch {
 		case has("sources"), has("spec"):
 			sol, warnings, err := trace.ReadSolution(file)

@@ -30,6 +30,22 @@ func ReadTrace(path string) (*Trace, []Warning, error) {
 	return readFile(path, DecodeTrace)
 }
 
+// Keys returns the keys of the object in data, the content of the file called path. Its error is a *ValidationError if
+// data is not JSON as this package reads it.
+func Keys(path string, data []byte) ([]string, error) {
+	v, syntax := parse(data)
+	if syntax != nil {
+		d := &decoder{lines: lines{data: data}}
+		d.fault(syntax.pos, "Invalid JSON: "+syntax.text)
+		return nil, &ValidationError{File: path, Faults: d.faults}
+	}
+	var keys []string
+	for _, k := range v.keys {
+		keys = append(keys, k.name)
+	}
+	return keys, nil
+}
+
 func readFile[T any](path string, decode func([]byte) (*T, []Warning, error)) (*T, []Warning, error) {
 	data, err := plain.ReadFile(path, MaxBytes)
 	if err != nil {

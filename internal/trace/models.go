@@ -110,6 +110,13 @@ func (s *Solution) check() (fault string, at []any) {
 	if file, _ := s.Entry(); !seen[file] {
 		return fmt.Sprintf("Entry source file '%s' not found in sources", file), []any{"spec", "entry_point"}
 	}
+	paths := make([]string, len(s.Sources))
+	for i, src := range s.Sources {
+		paths[i] = src.Path
+	}
+	if fault, i := unwritable(paths); fault != "" { // the format's library accepts it, the builders do not
+		return fault, []any{"sources", i, "path"}
+	}
 	return "", nil
 }
 
