@@ -283,18 +283,13 @@ func unpack(ctx context.Context, dir string, wheels []string, parts []part,
 		}
 		defer z.Close()
 		for _, f := range z.File {
-			for _, p := range parts {
-				rest, ok := strings.CutPrefix(f.Name, p.from)
-				if !ok || strings.HasSuffix(f.Name, "/") {
-					continue
-				}
-				name := filepath.FromSlash(p.to + rest)
-				if !filepath.IsLocal(name) || !f.Mode().IsRegular() {
-					return fmt.Errorf("%s: entry %q is not a file below the wheel's folder", filepath.Base(wheel), f.Name)
-				}
+			name, err := installed(f, parts)
+			if err != nil {
+				return fmt.Errorf("%s: %w", filepath.Base(wheel), err)
+			}
+			if name != "" {
 				files, names = append(files, f), append(names, name)
 				total += int64(f.UncompressedSize64)
-				break
 			}
 		}
 	}
@@ -309,6 +304,23 @@ func unpack(ctx context.Context, dir string, wheels []string, parts []part,
 		progress("unpack", done, total)
 	}
 	return nil
+}
+
+// installed returns the path of an entry of a wheel below the folder that it is unpacked to, or "" if it is in none of
+// the parts.
+func installed(f *zip.File, parts []part) (string, error) {
+	for _, p := range parts {
+		rest, ok := strings.CutPrefix(f.Name, p.from)
+		if !ok || strings.HasSuffix(f.Name, "/") {
+			continue
+		}
+		name := filepath.FromSlash(p.to + rest)
+		if !filepath.IsLocal(name) || !f.Mode().IsRegular() {
+			return "", fmt.Errorf("entry %q is not a file below the wheel's folder", f.Name)
+		}
+		return name, nil
+	}
+	return "", nil
 }
 
 func unpackFile(path string, f *zip.File) error {
