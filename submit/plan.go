@@ -49,6 +49,7 @@ type Survey struct {
 	Here      *pack.Collection // in the working tree, or in the folder without git
 	Committed *pack.Collection // in a clean checkout of HEAD; nil if nothing is committed
 	Changes   []git.Change     // from HEAD, in files that the collector reads
+	Hidden    []git.Hidden     // files that the collector reads whose changes git does not report
 	Tags      []Tag
 	Remote    *git.Remote // nil if the repository has no remote
 	Refs      git.Refs    // nil if the remote was not asked or did not answer
@@ -92,12 +93,11 @@ func NewSurvey(ctx context.Context, dir, remote string) (*Survey, error) {
 	if v.Committed, err = pack.CollectCommit(ctx, v.Repo, v.Head.Commit); err != nil {
 		return nil, err
 	}
-	v.Changes, err = v.changes(ctx)
-	return v, err
+	return v, v.changes(ctx)
 }
 
-// changes lists differences from HEAD in files that the collector reads, here or in the commit.
-func (v *Survey) changes(ctx context.Context) ([]git.Change, error) {
+// changes sets Changes and Hidden, for the files that the collector reads here or in the commit.
+func (v *Survey) changes(ctx context.Context) error {
 	reads, paths := map[string]bool{pack.Packed: true}, map[string]bool{pack.Packed: true}
 	for _, c := range slices.Concat(v.Here.Taken(), v.Committed.Taken()) {
 		for _, file := range c.Reads {
@@ -108,8 +108,15 @@ func (v *Survey) changes(ctx context.Context) ([]git.Change, error) {
 			paths[c.Folder] = true
 		}
 	}
-	all, err := v.Repo.Changes(ctx, slices.Sorted(maps.Keys(paths))...)
-	return slices.DeleteFunc(all, func(c git.Change) bool { return !reads[c.Path] }), err
+	read := slices.Sorted(maps.Keys(paths))
+	changes, err := v.Repo.Changes(ctx, read...)
+	if err != nil {
+		return err
+	}
+	v.Changes = slices.DeleteFunc(changes, func(c git.Change) bool { return !reads[c.Path] })
+	hidden, err := v.Repo.Hidden(ctx, read...)
+	v.Hidden = slices.DeleteFunc(hidden, func(h git.Hidden) bool { return !reads[h.Path] })
+	return err
 }
 
 // Options select a submission and the requirements for its tag.
@@ -321,6 +328,10 @@ func (v *Survey) checkout(p *TagPlan, own string, sol *trace.Solution) {
 	hint := "git check-attr -a FILE lists the attributes that change it; in .gitattributes: " +
 		path.Join(path.Dir(own), "solution") + "/** -text -ident -filter -working-tree-encoding"
 	switch {
+	case len(v.Hidden) > 0:
+		hidden := v.Hidden[0]
+		hint = fmt.Sprintf("git update-index --no-%s %s, and commit its changes: the flag %s hides them from git", hidden.Flag,
+			plain.Word(hidden.Path), hidden.Flag)
 	case len(v.Changes) > 0:
 		hint = "add an ignored file with git add -f"
 	case c.Err != nil:

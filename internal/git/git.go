@@ -218,6 +218,26 @@ type Change struct {
 var states = map[byte]string{'M': "modified", 'T': "modified", 'A': "added", 'D': "deleted", 'R': "renamed",
 	'C': "added", 'U': "unmerged", '?': "untracked", '!': "ignored"}
 
+// A Hidden is a file whose changes git does not report, because of its flag "skip-worktree" or "assume-unchanged".
+type Hidden struct{ Path, Flag string }
+
+// Hidden returns the hidden files at or below paths, relative to Top.
+func (r *Repository) Hidden(ctx context.Context, paths ...string) (files []Hidden, err error) {
+	if len(paths) == 0 {
+		return nil, nil
+	}
+	out, err := r.run(ctx, command{}, append([]string{"ls-files", "-v", "-z", "--"}, paths...)...)
+	for entry := range strings.SplitSeq(string(out), "\x00") {
+		switch kind, file, _ := strings.Cut(entry, " "); {
+		case kind == "S":
+			files = append(files, Hidden{file, "skip-worktree"})
+		case kind != strings.ToUpper(kind):
+			files = append(files, Hidden{file, "assume-unchanged"})
+		}
+	}
+	return files, err
+}
+
 // Changes returns the files at or below paths that differ from HEAD, in git's order, including staged, untracked and
 // ignored files.
 func (r *Repository) Changes(ctx context.Context, paths ...string) (changes []Change, err error) {
@@ -311,15 +331,24 @@ func LinkOut(root, name string) string {
 		return text
 	}
 	target, err := filepath.EvalSymlinks(name)
-	if err != nil { // a dangling link
-		target = filepath.Join(filepath.Dir(name), text)
-	} else if real, err := filepath.EvalSymlinks(root); err == nil {
-		root = real
+	if err != nil { // a dangling link, or one to itself
+		target = filepath.Join(real(filepath.Dir(name)), text)
 	}
 	if target, err = filepath.Abs(target); err == nil {
-		if rel, err := filepath.Rel(root, target); err == nil && filepath.IsLocal(rel) {
+		if rel, err := filepath.Rel(real(root), target); err == nil && filepath.IsLocal(rel) {
 			return ""
 		}
 	}
 	return text
+}
+
+// real returns the absolute path of a folder without links, if it has one.
+func real(path string) string {
+	if resolved, err := filepath.EvalSymlinks(path); err == nil {
+		path = resolved
+	}
+	if abs, err := filepath.Abs(path); err == nil {
+		path = abs
+	}
+	return path
 }

@@ -197,7 +197,7 @@ func TestLinkOut(t *testing.T) {
 	for _, tc := range []struct {
 		target string
 		out    bool
-	}{{"file", false}, {"../sub/file", false}, {"absent", false}, {"../../beside", true}, {"../../absent", true},
+	}{{"file", false}, {"../sub/file", false}, {"absent", false}, {"link", false}, {"../sub/link", false}, {"../../beside", true}, {"../../absent", true},
 		{"../../root/sub/file", false},
 		{filepath.Join(root, "sub", "file"), true}, {"/absent", true}, {"hop", true}} {
 		name := filepath.Join(root, "sub", "link")
@@ -209,8 +209,11 @@ func TestLinkOut(t *testing.T) {
 		if err := os.Symlink(tc.target, name); err != nil {
 			t.Fatal(err)
 		}
-		if got := LinkOut(root, name); (got == tc.target) != tc.out || !tc.out && got != "" {
-			t.Errorf("%s: got %q, want out: %t", tc.target, got, tc.out)
+		t.Chdir(root)
+		for _, args := range [][2]string{{root, name}, {".", "sub/link"}, {".", name}, {root, "sub/link"}} {
+			if got := LinkOut(args[0], args[1]); (got == tc.target) != tc.out || !tc.out && got != "" {
+				t.Errorf("%s from %q: got %q, want out: %t", tc.target, args, got, tc.out)
+			}
 		}
 	}
 	if got := LinkOut(root, filepath.Join(root, "sub", "file")); got != "" {
