@@ -109,3 +109,29 @@ func TestUnwritableSolution(t *testing.T) {
 		}
 	}
 }
+
+// FIFOs and links to themselves among the sources are skipped, and a link to itself does not lead out of the project.
+func TestOddSources(t *testing.T) {
+	dir := t.TempDir()
+	if err := copySubmission("..", dir); err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(dir)
+	if err := errors.Join(syscall.Mkfifo("solution/cuda/pipe.cuh", 0o600),
+		os.Symlink("self.cuh", "solution/cuda/self.cuh"), os.Symlink("gone.cuh", "solution/cuda/absent.cuh")); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"fisub", "pack"}, {"fisub", "-C", dir, "pack"}} {
+		var out, errs bytes.Buffer
+		got := Main(args, strings.NewReader(""), &out, &errs)
+		if got != exitOK {
+			t.Errorf("%q: got %d and %s", args, got, errs.String())
+		}
+		for _, want := range []string{"pipe.cuh, 0 bytes: not a regular file", "self.cuh, 0 bytes: link to itself",
+			"absent.cuh, 0 bytes: broken link"} {
+			if !strings.Contains(out.String(), want) {
+				t.Errorf("%q: got %s, want %s", args, out.String(), want)
+			}
+		}
+	}
+}

@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"unicode/utf8"
 
 	"fisub/internal/cache"
@@ -40,8 +41,12 @@ const (
 	Skipped  Treatment = "skipped"  // left out because of Reason
 )
 
-// BrokenLink is the Reason of a skipped link whose target does not exist.
-const BrokenLink = "broken link"
+// Reasons of skipped files.
+const (
+	BrokenLink = "broken link"        // its target does not exist
+	LinkLoop   = "link to itself"     // perhaps by way of others
+	Irregular  = "not a regular file" // a FIFO, device or socket
+)
 
 // An Entry is one direct child of a source folder. Content is the packed text, "" for a skipped entry.
 type Entry struct {
@@ -126,6 +131,9 @@ func (e *Entry) read(fsys fs.FS, link bool, room *int64) error {
 	st, err := fs.Stat(fsys, e.Path)
 	ext := suffix(e.Path)
 	switch {
+	case errors.Is(err, syscall.ELOOP):
+		skip(LinkLoop)
+		return nil
 	case err != nil && link && !errors.Is(err, fs.ErrPermission):
 		skip(BrokenLink)
 		return nil
@@ -136,7 +144,7 @@ func (e *Entry) read(fsys fs.FS, link bool, room *int64) error {
 		skip("subfolder")
 		return nil
 	case !st.Mode().IsRegular():
-		skip("not a regular file")
+		skip(Irregular)
 		return nil
 	}
 	e.Size = st.Size()

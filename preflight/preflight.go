@@ -408,10 +408,14 @@ func (c *checker) skipped(e pack.Entry, file string, add func(s source.Severity,
 			"the file name is not UTF-8")
 	case e.Reason == "broken link":
 		add(Warning, "broken-link", "commit the file itself", "a broken link: not packed")
+	case e.Reason == pack.LinkLoop:
+		add(Warning, "broken-link", "delete it, or commit the file that it stands for", "a link to itself: not packed")
 	case e.Reason == "too large":
 		add(Error, "too-large", "", "the sources are too large to pack: %d bytes", e.Size)
-	case e.Reason == "unreadable" || e.Reason == "not a regular file":
+	case e.Reason == "unreadable":
 		add(Error, "unreadable", "", "%s", e.Reason)
+	case e.Reason == pack.Irregular:
+		add(Warning, "dropped-file", "delete it", "a FIFO, device or socket: not packed")
 	case e.Reason == "subfolder":
 		if name := someSource(file); name != "" {
 			add(Warning, "dropped-subfolder", "move its files up: only direct children of the source folder are packed",

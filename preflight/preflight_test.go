@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/txtar"
@@ -33,7 +34,7 @@ type project struct {
 }
 
 // load creates the project in file. The comment's lines after the title are: git (make a repository of all files that
-// are not ignored), pack (write packed_solution.json), check DIR, arch ARCH, bytes FILE QUOTED, link FILE TARGET.
+// are not ignored), pack (write packed_solution.json), check DIR, arch ARCH, bytes FILE QUOTED, link FILE TARGET, fifo FILE.
 func load(t *testing.T, file string) *project {
 	t.Helper()
 	ar, err := txtar.ParseFile(file)
@@ -76,6 +77,10 @@ func load(t *testing.T, file string) *project {
 				t.Fatal(err)
 			}
 			put(name, text)
+		case "fifo":
+			if err := syscall.Mkfifo(filepath.Join(p.dir, name), 0o600); err != nil {
+				t.Fatal(err)
+			}
 		case "link":
 			if err := os.Symlink(value, filepath.Join(p.dir, name)); err != nil {
 				t.Fatal(err)

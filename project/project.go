@@ -211,7 +211,7 @@ func PackSources(file string, data *workloads.Dataset) (*Submission, error) {
 	}
 	packed := []string{cfg.SourceDir()}
 	for _, e := range s.Entries {
-		if e.Status != pack.Skipped || e.Reason == pack.BrokenLink {
+		if e.Status != pack.Skipped || e.Reason == pack.BrokenLink || e.Reason == pack.LinkLoop {
 			packed = append(packed, filepath.Join(cfg.SourceDir(), e.Path))
 		}
 	}
