@@ -330,8 +330,8 @@ func (v *Survey) checkout(p *TagPlan, own string, sol *trace.Solution) {
 	switch {
 	case len(v.Hidden) > 0:
 		hidden := v.Hidden[0]
-		hint = fmt.Sprintf("git update-index --no-%s %s, and commit its changes: the flag %s hides them from git", hidden.Flag,
-			plain.Word(hidden.Path), hidden.Flag)
+		hint = fmt.Sprintf("git update-index --no-%s %s, and commit its changes: the flag %s hides them from git",
+			hidden.Flag, plain.Word(hidden.Path), hidden.Flag)
 	case len(v.Changes) > 0:
 		hint = "add an ignored file with git add -f"
 	case c.Err != nil:
