@@ -16,7 +16,8 @@ import (
 
 // layers lists the packages from the bottom up. A package may import only packages of earlier rows.
 var layers = [][]string{
-	{"internal/hint", "internal/memfile"},
+	{"internal/hint", "internal/retry"},
+	{"internal/memfile"},
 	{"internal/longtest", "internal/ledger", "internal/sandbox", "internal/cache", "internal/plain", "internal/tensor", "definitions",
 		"solution/baselines", "bench/stats", "docs", "device/vgpu/ptx", "device/vgpu/exec",
 		"device/vgpu/vgputest"},

@@ -128,7 +128,7 @@ func (a *attempt) tellFindings() {
 	a.process.log() // discards the output of calls that do not affect the verdict
 }
 
-// blame turns any error into a finding: the solution could have caused it.
+// blame turns an error into a finding, because the solution could have caused it, except a request that was not sent.
 func (h *honesty) blame(err error) {
 	var we *worker.Error
 	var died *worker.Died
@@ -140,6 +140,10 @@ func (h *honesty) blame(err error) {
 		if we.Kind == worker.Fault {
 			h.process.client.Close() // the process is unusable
 		}
+	case errors.As(err, &we) && we.Unsent:
+		h.say(event.Event{Type: event.TypeWarning, Workload: h.workload.UUID,
+			Message: &event.Message{Text: fmt.Sprintf("the honesty checks could not be completed: %v", err)}})
+		return
 	default:
 		h.find(endedChecks, "the honesty checks could not be completed: %v", err)
 		return

@@ -2,6 +2,7 @@ package bench
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"os"
 	"slices"
@@ -95,6 +96,22 @@ func TestSpoilt(t *testing.T) {
 				t.Errorf("%s: got %q, want %q", name, e.Message.Text, want)
 			}
 		}
+	}
+}
+
+// A request that the kernel refuses to send is not the solution's fault.
+func TestUnsent(t *testing.T) {
+	var events []event.Event
+	stream := event.NewStream(func(e event.Event) error {
+		events = append(events, e)
+		return nil
+	})
+	a := &attempt{runner: &runner{entry: Entry{Events: stream}}, workload: &trace.Workload{UUID: "u"}}
+	unsent := &worker.Error{Kind: worker.Machine, Unsent: true, Text: "sending a request: too many references"}
+	(&honesty{attempt: a}).blame(fmt.Errorf("with all inputs changed: %w", unsent))
+	if len(a.found) > 0 || len(events) != 1 || events[0].Message == nil || events[0].Message.Text !=
+		"the honesty checks could not be completed: with all inputs changed: sending a request: too many references" {
+		t.Errorf("got findings %v and events %+v, want a message", a.found, events)
 	}
 }
 

@@ -21,6 +21,7 @@ import (
 	"fisub/internal/cache"
 	"fisub/internal/ledger"
 	"fisub/internal/plain"
+	"fisub/internal/retry"
 	"fisub/internal/sandbox"
 	"fisub/internal/trace"
 )
@@ -55,7 +56,15 @@ type Client struct {
 }
 
 // Start starts a worker. The caller must Close it. Cancelling ctx kills the worker.
-func Start(ctx context.Context, c Command) (*Client, error) {
+func Start(ctx context.Context, c Command) (cl *Client, err error) {
+	err = retry.Short(func() error {
+		cl, err = startOnce(ctx, c)
+		return err
+	})
+	return cl, err
+}
+
+func startOnce(ctx context.Context, c Command) (*Client, error) {
 	reqW, reqR, err := socket()
 	if err != nil {
 		return nil, err
@@ -433,11 +442,13 @@ func (c *Client) exchange(ctx context.Context, req *request, timing func(bool)) 
 	type answer struct {
 		reply *reply // nil if err is set or the line is not a reply
 		err   error
+
+		unsent bool // the kernel refused to send the request
 	}
 	got := make(chan answer, 1)
 	go func() {
 		if err := send(c.requests, append(line, '\n'), files); err != nil {
-			got <- answer{err: err}
+			got <- answer{err: err, unsent: !errors.Is(err, syscall.EPIPE) && !errors.Is(err, syscall.ECONNRESET)}
 			return
 		}
 		for told := 0; ; told++ {
@@ -470,6 +481,10 @@ func (c *Client) exchange(ctx context.Context, req *request, timing func(bool)) 
 	}()
 	select {
 	case a := <-got:
+		if a.unsent {
+			c.kill("it did not get a request")
+			return nil, &Error{Kind: Machine, Unsent: true, Text: "sending a request: " + a.err.Error()}
+		}
 		if a.err != nil {
 			err := c.died()
 			err.Own = own

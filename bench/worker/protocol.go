@@ -280,6 +280,10 @@ type Error struct {
 	Code string `json:"code,omitempty"` // of some errors of Kind Machine: NoTimer, NotBuilt, Unbuilt, one of Python's
 	// Missing is the name of the build that an error with code Unbuilt asks for. It is unverified.
 	Missing string `json:"missing,omitempty"`
+
+	// Unsent means that the kernel refused to send the request, of which the worker saw nothing. The worker is ended. A
+	// worker cannot set it.
+	Unsent bool `json:"-"`
 }
 
 // Codes of errors.

@@ -8,6 +8,8 @@ import (
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"fisub/internal/retry"
 )
 
 // socket returns the two ends of the request socket. The parent writes; the worker gets the file.
@@ -41,19 +43,24 @@ func connection(f *os.File) (*net.UnixConn, error) {
 
 // send writes line. The descriptors of files go with its first byte.
 func send(c *net.UnixConn, line []byte, files []*os.File) error {
-	if len(files) == 0 {
-		_, err := c.Write(line)
-		return err
+	var rights []byte
+	if len(files) > 0 {
+		fds := make([]int, len(files))
+		for i, f := range files {
+			fds[i] = int(f.Fd())
+		}
+		rights = unix.UnixRights(fds...)
 	}
-	fds := make([]int, len(files))
-	for i, f := range files {
-		fds[i] = int(f.Fd())
-	}
-	n, _, err := c.WriteMsgUnix(line, unix.UnixRights(fds...), nil)
-	if err == nil && n < len(line) {
-		_, err = c.Write(line[n:])
-	}
-	return err
+	return retry.Short(func() error {
+		for len(line) > 0 {
+			n, _, err := c.WriteMsgUnix(line, rights, nil)
+			if err != nil {
+				return err
+			}
+			line, rights = line[n:], nil
+		}
+		return nil
+	})
 }
 
 // Requests reads a worker's requests: the text, and the files sent with it.

@@ -31,6 +31,11 @@ func TestMain(m *testing.M) {
 	if file := os.Getenv("FISUB_TEST_ANSWERS"); file != "" {
 		answer(file)
 	}
+	if how := os.Getenv("FISUB_TEST_IN_FLIGHT"); how != "" {
+		_ = os.Unsetenv("FISUB_TEST_IN_FLIGHT")
+		inFlight(how == "freed")
+		os.Exit(0)
+	}
 	if os.Getenv("FISUB_TEST_WORKER") == "1" {
 		in, out, err := Pipes()
 		if err == nil {

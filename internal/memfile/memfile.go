@@ -7,15 +7,21 @@ import (
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"fisub/internal/retry"
 )
 
 // New creates a file of size bytes that cannot be shortened, so that a mapping of it stays readable. A process that has
 // the file can write to it, and extend it with Truncate.
 func New(name string, size int64) (*os.File, error) {
-	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|unix.MFD_NOEXEC_SEAL)
-	if errors.Is(err, unix.EINVAL) { // before Linux 6.3
-		fd, err = unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
-	}
+	var fd int
+	err := retry.Short(func() (err error) {
+		fd, err = unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|unix.MFD_NOEXEC_SEAL)
+		if errors.Is(err, unix.EINVAL) { // before Linux 6.3
+			fd, err = unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+		}
+		return err
+	})
 	if err != nil {
 		return nil, os.NewSyscallError("memfd_create", err)
 	}
