@@ -10,10 +10,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -26,11 +28,17 @@ func TestMain(m *testing.M) {
 	if os.Getenv("FISUB_TERMINAL") != "" {
 		atTerminal()
 	}
+	if os.Getenv("FISUB_OTHER_USER") != "" {
+		besideHog()
+	}
 	if name := os.Getenv("FISUB_ATTACK"); name != "" {
 		for _, a := range attacks {
 			if a.name == name {
 				fmt.Println(errno(a.call()))
 			}
+		}
+		if os.Getenv("FISUB_HOLD") != "" {
+			time.Sleep(time.Hour)
 		}
 		os.Exit(0)
 	}
@@ -348,6 +356,78 @@ var attacks = []struct {
 	{"accounting", "EPERM", func() error { return unix.Acct("") }},
 	{"kernel module", "EPERM", func() error { return unix.DeleteModule("none", 0) }},
 	{"kernel log", "EPERM", func() error { _, err := unix.Klogctl(10, nil); return err }},
+	{"descriptors in flight", "ETOOMANYREFS", func() error {
+		for range 10 {
+			fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK, 0)
+			for range 2 {
+				if err == nil {
+					err = unix.Sendmsg(fds[0], []byte("x"), unix.UnixRights(make([]int, 250)...), nil, 0)
+				}
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	}},
+	{"more open files", "EPERM", func() error {
+		return unix.Prlimit(0, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 4096, Max: 4096}, nil)
+	}},
+	{"pending signals", "EAGAIN", func() error {
+		runtime.LockOSThread()
+		realTime := unix.Sigset_t{Val: [16]uint64{1 << 39}}
+		if err := unix.PthreadSigmask(unix.SIG_BLOCK, &realTime, nil); err != nil {
+			return err
+		}
+		info := [128]byte{8: 0xff, 9: 0xff, 10: 0xff, 11: 0xff} // SI_QUEUE
+		for range 2000 {
+			if err := call(unix.SYS_RT_TGSIGQUEUEINFO, uintptr(os.Getpid()), uintptr(unix.Gettid()), 40,
+				uintptr(unsafe.Pointer(&info))); err != nil {
+				return err
+			}
+		}
+		return nil
+	}},
+	{"large pipe", "EPERM", func() error {
+		var fds [2]int
+		if err := unix.Pipe(fds[:]); err != nil {
+			return err
+		}
+		_, err := unix.FcntlInt(uintptr(fds[0]), unix.F_SETPIPE_SZ, 1<<20)
+		return err
+	}},
+	{"pages in a pipe", "EPERM", func() error {
+		_, err := unix.Vmsplice(1, []unix.Iovec{{Base: new(byte), Len: 1}}, 0)
+		return err
+	}},
+	{"large socket", "idle", func() error {
+		fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0)
+		if err != nil {
+			return err
+		}
+		for _, option := range []int{unix.SO_SNDBUF, unix.SO_RCVBUF, unix.SO_SNDBUFFORCE, unix.SO_RCVBUFFORCE} {
+			read := map[int]int{unix.SO_SNDBUF: unix.SO_SNDBUF, unix.SO_SNDBUFFORCE: unix.SO_SNDBUF}[option]
+			if read == 0 {
+				read = unix.SO_RCVBUF
+			}
+			before, _ := unix.GetsockoptInt(fds[0], unix.SOL_SOCKET, read)
+			if err := unix.SetsockoptInt(fds[0], unix.SOL_SOCKET, option, 1<<20); err != nil {
+				return err
+			}
+			if after, err := unix.GetsockoptInt(fds[0], unix.SOL_SOCKET, read); after != before || err != nil {
+				return fmt.Errorf("option %d: %d bytes instead of %d, %v", option, after, before, err)
+			}
+		}
+		return nil
+	}},
+	{"file watch", "EMFILE", func() error { _, err := unix.InotifyInit1(unix.IN_CLOEXEC); return err }},
+	{"folder watch by signals", "EPERM", func() error {
+		fd, err := unix.Open(filepath.Dir(file()), unix.O_RDONLY|unix.O_DIRECTORY, 0)
+		if err == nil {
+			_, err = unix.FcntlInt(uintptr(fd), unix.F_NOTIFY, 1) // DN_ACCESS
+		}
+		return err
+	}},
 	{"an unknown call", "ENOSYS", func() error { return call(100000) }},
 	{"calls of x32", "ENOSYS", func() error { return call(0x40000000 | unix.SYS_GETPID) }},
 }
@@ -384,6 +464,7 @@ func TestAttacksBelowTools(t *testing.T) {
 		"raw unix socket": "done", "unix socket of high bits": "done", "virtual machine socket": "", "raw network packets": "",
 		"kernel's ciphers": "", "perf": "", "capabilities": "", "real-time disk access of its own": "",
 		"read memory": "", "write memory": "", "environment file": "",
+		"file watch": "done", "descriptors in flight": "", // root may exceed the limit
 		"tracing by a parent": "none"}) // this test would be the tracer, and Go's Wait cannot trace
 }
 
@@ -451,7 +532,7 @@ func attack(t *testing.T, tools bool, other map[string]string) {
 		switch want {
 		case "idle":
 			want = "done"
-		case "EPERM", "EACCES", "EINVAL", "ESRCH", "ENOSYS", "ENXIO":
+		case "EPERM", "EACCES", "EAGAIN", "EINVAL", "EMFILE", "ETOOMANYREFS", "ESRCH", "ENOSYS", "ENXIO":
 			for n := range syscall.Errno(200) {
 				if unix.ErrnoName(n) == want {
 					want = n.Error()
@@ -586,6 +667,49 @@ func TestForkBomb(t *testing.T) {
 	if left, _ := exec.Command("pgrep", "-r", "R,S,D", "-s", strconv.Itoa(cmd.Process.Pid)).Output(); len(left) > 0 {
 		_ = os.Remove(rabbit)
 		t.Errorf("there are processes left:\n%s", left)
+	}
+}
+
+// besideHog is the program of TestLimitsOfUser: a judge with the usual limit of descriptors that sends one while a
+// submission of the same user sends as many as it can.
+func besideHog() {
+	err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: 1024, Max: 1024})
+	s := sandbox.Sandbox{Env: []string{"FISUB_ATTACK=descriptors in flight", "FISUB_OTHER_USER=", "FISUB_HOLD=1"}}
+	cmd := s.Command(context.Background(), "/proc/self/exe") // this user may not search the folder of the program
+	out, perr := cmd.StdoutPipe()
+	if err = errors.Join(err, perr); err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
+	line, _ := bufio.NewReader(out).ReadString('\n')
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0)
+	if err == nil {
+		err = unix.Sendmsg(fds[0], []byte("x"), unix.UnixRights(0), nil, 0)
+	}
+	fmt.Printf("submission: %s, judge: %s\n", strings.TrimSpace(line), errno(err))
+	sandbox.End(cmd.Process.Pid)
+	_ = cmd.Wait()
+	os.Exit(0)
+}
+
+// A submission cannot use up what the kernel counts for all processes of a user.
+func TestLimitsOfUser(t *testing.T) {
+	need(t, "seccomp")
+	if os.Getuid() != 0 {
+		t.Skip("becomes another user, which only root may do")
+	}
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Args = os.Args[:1]
+	cmd.Dir = "/"
+	cmd.Env = append(os.Environ(), "FISUB_OTHER_USER=1")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 61235, Gid: 61235}}
+	out, err := cmd.CombinedOutput()
+	want := "submission: " + syscall.ETOOMANYREFS.Error() + ", judge: done\n"
+	if err != nil || string(out) != want {
+		t.Errorf("got %v, %s, want %s", err, out, want)
 	}
 }
 

@@ -23,10 +23,12 @@ var (
 		"finit_module", "delete_module", "swapon", "swapoff", "reboot", "acct", "quotactl", "quotactl_fd", "syslog",
 		"settimeofday", "clock_settime", "adjtimex", "clock_adjtime", "sethostname", "setdomainname", "iopl", "ioperm",
 		"lookup_dcookie", "vhangup", "shmget", "shmat", "msgget", "semget", "mq_open",
-		"memfd_secret",
+		"memfd_secret", "vmsplice",
 	}
 	// tracing lists the calls in refused that debuggers and profilers need.
 	tracing = []string{"ptrace", "process_vm_readv", "process_vm_writev", "perf_event_open"}
+	// watching lists calls that fail as if the user had no more instances of inotify, of which there are only 128.
+	watching = []string{"inotify_init", "inotify_init1"}
 	// absent calls fail with ENOSYS, as on an older kernel: programs have a fallback. Their arguments are in memory, out
 	// of a filter's reach.
 	absent = []string{"clone3", "openat2", "io_uring_setup", "io_uring_enter", "io_uring_register"}
@@ -65,7 +67,7 @@ func has(argument uint32, bits uint64) conditions {
 // filters returns the seccomp filters of a sandbox: one for calls with the same treatment for all arguments, and one
 // for each other call, because package seccomp cannot continue after a condition. Calls of other architectures, and
 // calls that the package does not know, are absent. sockets allows connections to Unix sockets, for CUDA's
-// multi-process service and NVIDIA's tools. tools allows processes to trace each other.
+// multi-process service and NVIDIA's tools. tools allows processes to trace each other and to watch files.
 func filters(sockets, tools bool) (programs [][]bpf.RawInstruction, err error) {
 	const namespaces = unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC |
 		unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNET
@@ -94,15 +96,18 @@ func filters(sockets, tools bool) (programs [][]bpf.RawInstruction, err error) {
 		raw, rerr := bpf.Assemble(program)
 		programs, err = append(programs, raw), errors.Join(err, perr, rerr)
 	}
-	never := known(refused)
+	never, watches := known(refused), known(watching)
 	if tools {
+		watches = nil
 		never = slices.DeleteFunc(never, func(name string) bool { return slices.Contains(tracing, name) })
 	}
-	assemble(seccomp.Policy{DefaultAction: seccomp.ActionTrap, Syscalls: []seccomp.SyscallGroup{
-		{Names: never, Action: refuse},
-		{Names: known(idle), Action: succeed},
-		{Names: allowed, Action: seccomp.ActionAllow},
-	}})
+	groups := []seccomp.SyscallGroup{{Names: never, Action: refuse}, {Names: known(idle), Action: succeed},
+		{Names: allowed, Action: seccomp.ActionAllow}}
+	if len(watches) > 0 {
+		full := seccomp.ActionErrno | seccomp.Action(unix.EMFILE)
+		groups = slices.Insert(groups, 0, seccomp.SyscallGroup{Names: watches, Action: full})
+	}
+	assemble(seccomp.Policy{DefaultAction: seccomp.ActionTrap, Syscalls: groups})
 	when := func(action seccomp.Action, name string, any ...conditions) {
 		if len(known([]string{name})) == 0 {
 			return
@@ -117,7 +122,13 @@ func filters(sockets, tools bool) (programs [][]bpf.RawInstruction, err error) {
 		when(refuse, name, isNot(0, 0))
 	}
 	when(refuse, "clone", has(0, namespaces))
-	when(refuse, "fcntl", is(1, unix.F_SETLEASE)) // a lease delays other processes that open the file
+	// A lease delays other processes that open the file. The pages of pipes are limited by user.
+	when(refuse, "fcntl", is(1, unix.F_SETLEASE), is(1, unix.F_NOTIFY), is(1, unix.F_SETPIPE_SZ))
+	var buffers []conditions // what a socket holds is bounded by its default size
+	for _, option := range []uint32{unix.SO_SNDBUF, unix.SO_RCVBUF, unix.SO_SNDBUFFORCE, unix.SO_RCVBUFFORCE} {
+		buffers = append(buffers, append(is(1, unix.SOL_SOCKET), is(2, option)...))
+	}
+	when(succeed, "setsockopt", buffers...)
 	// Terminals: typing, selecting and redirecting text. Files: attributes, also on XFS, which a reader could change.
 	when(refuse, "ioctl", is(1, unix.TIOCSTI), is(1, unix.TIOCLINUX), is(1, unix.TIOCCONS), is(1, unix.TIOCSCTTY),
 		is(1, unix.FS_IOC_SETFLAGS), is(1, 0x40046602), is(1, 0x401c5820))

@@ -75,7 +75,7 @@ func enter(s spec, argv []string) error {
 	}
 	runtime.LockOSThread() // the restricted thread must be the one that executes the program
 	makeUVM()
-	if err := errors.Join(unprivileged(s.Tools), unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)); err != nil {
+	if err := errors.Join(limit(), unprivileged(s.Tools), unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)); err != nil {
 		return err
 	}
 	if err := restrict(s); err != nil {
@@ -91,6 +91,25 @@ func enter(s spec, argv []string) error {
 		}
 	}
 	return fmt.Errorf("%s: %w", path, unix.Exec(path, argv, os.Environ()))
+}
+
+// limits are the largest hard limits in a sandbox. For descriptors in sockets' queues and for queued signals the kernel
+// compares the sum over all processes of a user with the limit of the process that adds one. So a submission stops at a
+// low sum, at which the judge, its other workers and the user's programs, which have higher limits, go on. The number
+// of processes (RLIMIT_NPROC) is counted in the same way, but a low limit would fail with the user's own processes.
+var limits = map[int]uint64{syscall.RLIMIT_NOFILE: 512, unix.RLIMIT_SIGPENDING: 1024}
+
+// limit lowers the limits of this process. It uses package syscall, which otherwise restores the limit of files.
+func limit() (err error) {
+	for resource, most := range limits {
+		var l syscall.Rlimit
+		rerr := syscall.Getrlimit(resource, &l)
+		if rerr == nil && l.Max > most {
+			rerr = syscall.Setrlimit(resource, &syscall.Rlimit{Cur: min(l.Cur, most), Max: most})
+		}
+		err = errors.Join(err, rerr)
+	}
+	return err
 }
 
 // unprivileged drops root's capabilities, except those over its own files and memory and, for tools, the one that a
