@@ -138,7 +138,7 @@ func (c *Client) watch(ctx context.Context, limit int64) {
 			c.kill("cancelled")
 			return
 		case <-tick.C:
-			if limit > 0 && sandbox.Memory(c.cmd.Process.Pid) > limit {
+			if limit > 0 && sandbox.Over(c.cmd.Process.Pid, limit) {
 				c.kill(fmt.Sprintf("over the memory limit of %.1f GiB", float64(limit)/(1<<30)))
 				return
 			}

@@ -713,18 +713,3 @@ func TestLimitsOfUser(t *testing.T) {
 	}
 }
 
-// Memory counts nameless memory files, mapped or not.
-func TestMemory(t *testing.T) {
-	fd, err := unix.MemfdCreate("hidden", 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer unix.Close(fd)
-	before := sandbox.Memory(os.Getpid())
-	if err := unix.Fallocate(fd, 0, 0, 64<<20); err != nil {
-		t.Fatal(err)
-	}
-	if got := sandbox.Memory(os.Getpid()) - before; got < 60<<20 {
-		t.Errorf("got %d bytes more, want 64 MiB", got)
-	}
-}

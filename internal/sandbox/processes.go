@@ -2,8 +2,6 @@ package sandbox
 
 import (
 	"bytes"
-	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -89,30 +87,4 @@ func end(pid int, leader bool) {
 			gone = 0
 		}
 	}
-}
-
-// Memory returns the memory of the processes in tree(pid), in bytes: resident pages and open memory files.
-func Memory(pid int) (sum int64) {
-	type file struct{ device, inode uint64 }
-	seen := map[file]bool{}
-	for _, p := range tree(pid) {
-		sum += p.rss
-		dir := fmt.Sprintf("/proc/%d/fd", p.pid)
-		open, err := os.ReadDir(dir)
-		if err != nil {
-			continue
-		}
-		for _, fd := range open {
-			path := filepath.Join(dir, fd.Name())
-			if target, _ := os.Readlink(path); fd.Type() != fs.ModeSymlink || !strings.HasPrefix(target, "/memfd:") {
-				continue
-			}
-			var st syscall.Stat_t
-			if syscall.Stat(path, &st) == nil && !seen[file{uint64(st.Dev), st.Ino}] {
-				seen[file{uint64(st.Dev), st.Ino}] = true
-				sum += st.Blocks * 512
-			}
-		}
-	}
-	return sum
 }

@@ -34,3 +34,9 @@ func Programs(string) []string { return nil }
 
 // Hide does nothing on this system.
 func Hide() {}
+
+// Memory returns 0 on this system.
+func Memory(int) int64 { return 0 }
+
+// Over reports false on this system.
+func Over(int, int64) bool { return false }

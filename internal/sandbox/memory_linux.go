@@ -1,0 +1,171 @@
+package sandbox
+
+import (
+	"bytes"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// A file is a memory file, or shared memory without a name, which the kernel keeps in the same way.
+type file struct{ device, inode uint64 }
+
+// A usage is the memory of processes.
+type usage struct {
+	processes []process
+	files     map[file]int64 // allocated bytes, of files with a descriptor or whose mapping may be followed
+	extents   map[file]int64 // of the others: end of the last mapped part
+	sockets   map[string]bool
+}
+
+// socketBytes is the size of a socket's send buffer, which a process in a sandbox cannot enlarge, except for TCP.
+const socketBytes = 208 << 10
+
+// Memory returns the memory of the processes in tree(pid), in bytes: resident pages, memory files and shared memory
+// that are open or mapped, and sockets as if they were full. The allocated part of a memory file that is mapped without
+// a descriptor is known only to a process with CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE; for others its mapped extent
+// counts, as far as the machine has that much shared memory.
+func Memory(pid int) int64 {
+	u := usageOf(pid)
+	return u.exact()
+}
+
+// Over reports whether Memory(pid) exceeds limit. It is faster if that is impossible even with all shared memory of the
+// machine.
+func Over(pid int, limit int64) bool {
+	u := usageOf(pid)
+	return u.sum()+field("/proc/meminfo", "Shmem") > limit && u.exact() > limit
+}
+
+// usageOf returns the usage of tree(pid) without its mappings.
+func usageOf(pid int) usage {
+	u := usage{tree(pid), map[file]int64{}, map[file]int64{}, map[string]bool{}}
+	for _, p := range u.processes {
+		u.descriptors(p.pid)
+	}
+	return u
+}
+
+// sum adds up what is known so far. Resident pages of memory files count twice.
+func (u *usage) sum() int64 {
+	sum := int64(len(u.sockets)) * socketBytes
+	for _, p := range u.processes {
+		sum += p.rss
+	}
+	for _, n := range u.files {
+		sum += n
+	}
+	return sum
+}
+
+// exact returns the memory including mapped files, each of which counts once.
+func (u *usage) exact() int64 {
+	twice, unknown := int64(0), int64(0)
+	for _, p := range u.processes {
+		if shared := u.mappings(p.pid); shared > 0 {
+			twice += min(shared, field(fmt.Sprintf("/proc/%d/status", p.pid), "RssShmem"))
+		}
+	}
+	for f, n := range u.extents {
+		if _, known := u.files[f]; !known {
+			unknown += n
+		}
+	}
+	if unknown > 0 {
+		unknown = min(unknown, field("/proc/meminfo", "Shmem"))
+	}
+	return u.sum() - twice + unknown
+}
+
+// descriptors adds the open memory files and sockets of a process.
+func (u *usage) descriptors(pid int) {
+	dir := fmt.Sprintf("/proc/%d/fd", pid)
+	fds, err := os.ReadDir(dir)
+	if err != nil {
+		return
+	}
+	for _, fd := range fds {
+		path := filepath.Join(dir, fd.Name())
+		if fd.Type() != fs.ModeSymlink {
+			continue
+		}
+		switch target, _ := os.Readlink(path); {
+		case strings.HasPrefix(target, "socket:"):
+			u.sockets[target] = true
+		case strings.HasPrefix(target, "/memfd:"):
+			u.allocated(path)
+		}
+	}
+}
+
+// allocated adds the file at path, a link in /proc, and reports whether it may be followed.
+func (u *usage) allocated(path string) bool {
+	var st syscall.Stat_t
+	if syscall.Stat(path, &st) != nil {
+		return false
+	}
+	u.files[file{uint64(st.Dev), st.Ino}] = st.Blocks * 512
+	return true
+}
+
+// shmem returns the device of memory files as a number and as in /proc/PID/maps, or zero if it is unknown.
+var shmem = sync.OnceValues(func() (uint64, string) {
+	var st unix.Stat_t
+	fd, err := unix.MemfdCreate("fisub-device", unix.MFD_CLOEXEC)
+	if err != nil {
+		return 0, ""
+	}
+	defer unix.Close(fd)
+	if unix.Fstat(fd, &st) != nil {
+		return 0, ""
+	}
+	return st.Dev, fmt.Sprintf("%02x:%02x", unix.Major(st.Dev), unix.Minor(st.Dev))
+})
+
+// mappings adds the memory files mapped by a process and returns the total size of the mappings.
+func (u *usage) mappings(pid int) (size int64) {
+	device, name := shmem()
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
+	if err != nil {
+		return 0
+	}
+	wanted := []byte(" " + name + " ")
+	for line := range bytes.Lines(data) {
+		// Format: start-end permissions offset device inode path. The path may contain anything but a line break.
+		if at := bytes.Index(line, wanted); at < 0 || bytes.Count(line[:at], []byte(" ")) != 2 {
+			continue
+		}
+		parts := strings.Fields(string(line))
+		from, to, _ := strings.Cut(parts[0], "-")
+		start, _ := strconv.ParseUint(from, 16, 63)
+		end, _ := strconv.ParseUint(to, 16, 63)
+		offset, _ := strconv.ParseInt(parts[2], 16, 64)
+		inode, _ := strconv.ParseUint(parts[4], 10, 64)
+		length := int64(end - start)
+		size += length
+		f := file{device, inode}
+		if _, known := u.files[f]; !known && !u.allocated(fmt.Sprintf("/proc/%d/map_files/%s", pid, parts[0])) {
+			u.extents[f] = max(u.extents[f], offset+length)
+		}
+	}
+	return size
+}
+
+// field returns the bytes of a line such as "Shmem:    12 kB" in a file, or 0.
+func field(path, name string) int64 {
+	data, _ := os.ReadFile(path)
+	for line := range bytes.Lines(data) {
+		if rest, ok := bytes.CutPrefix(line, []byte(name+":")); ok {
+			n, _ := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(string(rest)), "kB")), 10, 64)
+			return n << 10
+		}
+	}
+	return 0
+}
