@@ -1,6 +1,8 @@
 package workloads
 
 import (
+	"cmp"
+	"math"
 	"slices"
 	"testing"
 
@@ -258,36 +260,91 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// Logits and biases have the range of a trained router's.
+// Logits and biases have the range of a router's, both decide which experts a token chooses, and most tokens choose one
+// of this rank's experts: the output of others is zero.
 func TestRouterInputs(t *testing.T) {
 	d, _ := open(t)
 	def, err := d.Definition(moe)
 	if err != nil {
 		t.Fatal(err)
 	}
-	ws, err := d.Workloads(moe, "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	blobs, err := d.blobsOf(def, ws)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(blobs) != len(ws) {
-		t.Fatalf("got %d files for %d workloads", len(blobs), len(ws))
-	}
-	for _, b := range blobs {
-		for _, s := range b.tensors {
-			x, err := s.make(t.Context())
+	rows, empty, local, changed := 0, 0, 0, 0
+	for _, set := range []string{"", "contest", "batches"} {
+		ws, err := d.Workloads(moe, set)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, w := range ws {
+			if tokens, _ := w.Axes.Get("seq_len"); tokens > 128 {
+				continue
+			}
+			blobs, err := d.blobsOf(def, []*trace.Workload{w})
 			if err != nil {
 				t.Fatal(err)
 			}
-			want := map[string]float32{"routing_logits": 14, "routing_bias": 0.35}[s.key]
-			if values := float32s(x); slices.Max(values) > want || slices.Max(values) < want/5 || slices.Min(values) > -want/5 {
-				t.Errorf("%s %s: from %v to %v", b.path, s.key, slices.Min(values), slices.Max(values))
+			values := map[string][]float32{}
+			for _, s := range blobs[0].tensors {
+				x, err := s.make(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				values[s.key] = float32s(x)
+			}
+			for key, most := range map[string]float32{"routing_logits": 7, "routing_bias": 0.35} {
+				if high, low := slices.Max(values[key]), slices.Min(values[key]); high > most || low > -most/5 || low < -most {
+					t.Errorf("%s of %d values: from %v to %v", key, len(values[key]), low, high)
+				}
+			}
+			offset, _ := w.Inputs.Get("local_expert_offset")
+			first := int(offset.Value.Int)
+			for row := range len(values["routing_logits"]) / 256 {
+				logits := values["routing_logits"][row*256 : (row+1)*256]
+				chosen, n := routed(logits, values["routing_bias"]), 0
+				for _, e := range chosen {
+					if e >= first && e < first+32 {
+						n++
+					}
+				}
+				rows, local = rows+1, local+n
+				if n == 0 {
+					empty++
+				}
+				if n == 0 && row == 0 {
+					t.Errorf("%s: the first row is empty", w.UUID)
+				}
+				if !slices.Equal(chosen, routed(logits, make([]float32, 256))) {
+					changed++
+				}
 			}
 		}
 	}
+	if rows < 500 || empty*4 > rows || empty*20 < rows || local > 3*rows || changed*2 < rows {
+		t.Errorf("of %d rows %d are empty, and %d depend on the bias; %d choices of a local expert", rows, empty, changed, local)
+	}
+}
+
+// routed returns the eight experts of a token, in ascending order, by the definition's rule.
+func routed(logits, bias []float32) []int {
+	score := func(e int) float64 { return 1/(1+math.Exp(-float64(logits[e]))) + float64(bias[e]) }
+	descending := func(f func(int) float64) func(a, b int) int {
+		return func(a, b int) int { return cmp.Compare(f(b), f(a)) }
+	}
+	var groups []int
+	members := make([][]int, 8)
+	for g := range members {
+		groups = append(groups, g)
+		for e := range 32 {
+			members[g] = append(members[g], 32*g+e)
+		}
+		slices.SortFunc(members[g], descending(score))
+	}
+	slices.SortFunc(groups, descending(func(g int) float64 { return score(members[g][0]) + score(members[g][1]) }))
+	var kept []int
+	for _, g := range groups[:4] {
+		kept = append(kept, members[g]...)
+	}
+	slices.SortFunc(kept, descending(score))
+	return slices.Sorted(slices.Values(kept[:8]))
 }
 
 func float32s(t *tensor.Tensor) []float32 {

@@ -28,9 +28,9 @@ import (
 )
 
 // generator names the recipe of all generated values. Every file records it, and files of another recipe are
-// regenerated. Value i of an input depends only on the recipe, the workload's uuid, the input's name and i: it is made
-// from Stream(recipe, uuid, name) as package random describes, so every machine writes the same bytes. Inputs of the
-// gdn family have the ranges of a trained Qwen3-Next layer:
+// regenerated. Value i of an input depends only on the recipe, the workload, the input's name and i: it is made from
+// Stream(streams, uuid, name) as package random describes, so every machine writes the same bytes. Inputs of the gdn
+// family have the ranges of a trained Qwen3-Next layer:
 //
 //	q, v, a, b   standard normal
 //	k            standard normal, each head scaled to unit length
@@ -43,8 +43,12 @@ import (
 //
 // Of a mixture of experts:
 //
-//	routing_logits  normal of deviation 2
+//	routing_logits  normal around -2, raised by 0.5 for this rank's experts, and by 1 in the first row
 //	routing_bias    normal of deviation 0.05
+//
+// The definition's router keeps half of the groups of experts, and a rank has one group. Without the rise half of the
+// rows would choose no local expert, so that their output is zero; with it about an eighth do, and hardly ever the
+// first. The scores, sigmoids of the logits, differ about as much as the biases, so that both decide.
 //
 // Of paged sparse attention, in which rows may share pages:
 //
@@ -55,7 +59,10 @@ import (
 //	block_table     for each row distinct pages in random order, padded with zeros if there are too few pages
 //
 // All other inputs have the contest's distributions for random ones (randomFill).
-const generator = "fisub.synth/1"
+const (
+	generator = "fisub.synth/2"
+	streams   = "fisub.synth/1" // recipe 2 differs only in routing_logits, so all other values stay the same
+)
 
 // chunk is how many elements a goroutine fills at a time.
 const chunk = 1 << 15
@@ -113,13 +120,13 @@ func (d *Dataset) Synth(ctx context.Context, def *trace.Definition, ws []*trace.
 	return nil
 }
 
-// stream returns the source of an input's values: New(generator, uuid, name, more..., seed), without a seed of 0.
+// stream returns the source of an input's values: New(streams, uuid, name, more..., seed), without a seed of 0.
 // Sequence lengths do not depend on the seed.
 func (d *Dataset) stream(uuid, name string, more ...string) random.Stream {
 	if d.seed != 0 && name != "cu_seqlens" && name != "seq_lens" {
 		more = append(more, fmt.Sprint("seed ", d.seed))
 	}
-	return random.New(append([]string{generator, uuid, name}, more...)...)
+	return random.New(append([]string{streams, uuid, name}, more...)...)
 }
 
 // blobsOf returns the files that the workloads name, in their order, with their tensors.
@@ -151,6 +158,9 @@ func (d *Dataset) blobsOf(def *trace.Definition, ws []*trace.Workload) ([]*blob,
 				if t.fill, err = slots(def, axes, pool, d.stream(w.UUID, "slots"), name, shape); err != nil {
 					return nil, fmt.Errorf("workload %s: '%s': %w", w.UUID, name, err)
 				}
+			}
+			if def.OpType == "moe" && name == "routing_logits" && len(shape) > 0 {
+				t.fill = logits(shape, local(def, axes, w))
 			}
 			if hard != nil {
 				t.fill = hard.fill(name, shape, t.fill)
@@ -397,7 +407,7 @@ func synthFill(def *trace.Definition, axes map[string]int, name string, shape []
 	if def.OpType == "moe" {
 		switch name {
 		case "routing_logits":
-			return each(func(s random.Stream, i int) float64 { return 2 * s.Normal(i) }), nil
+			return logits(shape, nil), nil
 		case "routing_bias":
 			return each(func(s random.Stream, i int) float64 { return 0.05 * s.Normal(i) }), nil
 		}
@@ -409,6 +419,35 @@ func synthFill(def *trace.Definition, axes map[string]int, name string, shape []
 		}
 	}
 	return nil, nil
+}
+
+// local returns the range of this rank's experts, or nil if the workload does not name it.
+func local(def *trace.Definition, axes map[string]int, w *trace.Workload) []int {
+	offset, _ := w.Inputs.Get("local_expert_offset")
+	weights, ok := def.Inputs.Get("gemm1_weights")
+	shape, err := def.Shape(weights, axes)
+	if !ok || err != nil || len(shape) == 0 || offset.Kind != trace.ScalarInput {
+		return nil
+	}
+	first := int(offset.Value.Int)
+	return []int{first, first + shape[0]}
+}
+
+// logits returns the fill of routing_logits, of that shape, for a rank with the experts from local[0] to before
+// local[1].
+func logits(shape, local []int) fill {
+	width := shape[len(shape)-1]
+	return each(func(s random.Stream, i int) float64 {
+		x, expert := s.Normal(i)-2, i%width
+		switch {
+		case len(local) == 0 || expert < local[0] || expert >= local[1]:
+		case i < width:
+			x++
+		default:
+			x += 0.5
+		}
+		return x
+	})
 }
 
 // randomFill returns the contest's distribution of a random input.

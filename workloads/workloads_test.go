@@ -231,7 +231,7 @@ func TestSynthBytes(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			const want = "021c6320c7b10c19c4bb72390de0bfe927e5aa05c6d1bde0b5026a77271abf47"
+			const want = "cf6b2056f20976b87a697a7aa7d46edfc7c6f76ee2594ecda92555c266dc2b94"
 			if got := fmt.Sprintf("%x", sha256.Sum256(data)); got != want {
 				t.Errorf("%d bytes: got sha256 %s, want %s", len(data), got, want)
 			}
