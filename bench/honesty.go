@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -40,6 +41,7 @@ const (
 	unsteadyResult  = "unsteady-result"   // right at first, then wrong on the same inputs
 	wrongResult     = "wrong-result"      // wrong on other inputs of the same shapes
 	failedCall      = "failed-call"       // a crash, a fault, an error or a hang on other inputs
+	wrongRows       = "wrong-rows"        // whole rows of an output are wrong within the permitted ratio
 	endedChecks     = "ended-checks"      // these checks could not be completed
 )
 
@@ -114,12 +116,15 @@ func (a *attempt) tellFindings() {
 		if f.Check == lateWrite { // with CUPTI the device is idle before and after a call
 			return a.samples == nil || a.samples.Timer != device.TimerCUPTI
 		}
-		return f.Check != tooFast && f.Check != outsideWrite && f.Check != reboundOutput
+		return f.Check != tooFast && f.Check != outsideWrite && f.Check != reboundOutput && f.Check != wrongRows
 	}
 	if a.timed != nil && !slices.ContainsFunc(a.found, explained) {
 		a.found = append(a.found, *a.timed)
 	}
 	if a.verdict.status == trace.Passed {
+		if a.verdict.rows != "" {
+			a.find(wrongRows, "%s", a.verdict.rows)
+		}
 		a.notice()
 	}
 	for _, f := range a.found {
@@ -481,7 +486,11 @@ func (a *attempt) compare(written []worker.FileTensor, want []expected) (compari
 			return comparison{text: fmt.Sprintf("%s: dtype %s, expected %v", names[i], o.dtype, want[i].DType)}, nil
 		}
 	}
-	return compareAll(names, tensorsOf(got), want, a.shared.Profile.Tolerance), nil
+	c := compareAll(names, tensorsOf(got), want, a.shared.Profile.Tolerance)
+	if c.ok && c.rows != "" {
+		a.find(wrongRows, "%s", c.rows)
+	}
+	return c, nil
 }
 
 func (h *honesty) expect(ctx context.Context) ([]expected, error) {
@@ -520,22 +529,25 @@ type comparison struct {
 	ok        bool
 	text      string // about the first output that failed
 	unwritten bool   // the first failed element is as it was before the call
+	rows      string // about rows that are wrong within the matched ratio, or ""
 }
 
 // compareAll ignores an output if the reference is not finite at its first failed element.
 func compareAll(names []string, got []*tensor.Tensor, want []expected, tol tensor.Tolerance) comparison {
+	rows := ""
 	for i, g := range got {
 		if g.DType != want[i].DType || !slices.Equal(g.Shape, want[i].Shape) {
 			return comparison{text: fmt.Sprintf("%s: %v%v, expected %v%v", names[i], g.DType, g.Shape, want[i].DType,
 				want[i].Shape)}
 		}
 		c := want[i].compare(g, tol)
+		rows = cmp.Or(rows, wrongIn(names[i], c, want[i], g, tol))
 		if c.OK || math.IsNaN(c.First.Want) || math.IsInf(c.First.Want, 0) {
 			continue
 		}
 		return comparison{text: describe(names[i], c, want[i].Shape), unwritten: want[i].unwritten(g, c.First.Index)}
 	}
-	return comparison{ok: true}
+	return comparison{ok: true, rows: rows}
 }
 
 // finding describes a call on inputs for which the solution was right before. what describes the call.

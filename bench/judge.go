@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"fisub/internal/event"
+	"fisub/internal/plain"
 	"fisub/internal/tensor"
 	"fisub/internal/trace"
 )
@@ -18,6 +19,7 @@ type verdict struct {
 	matched     float64            // smallest matched ratio
 	log         string             // output of the callee or the compiler
 	found       *event.Finding     // about a trial after a right one, or a slot that the call must not change; may be nil
+	rows        string             // about rows that are wrong within the matched ratio, or ""
 }
 
 func newVerdict() verdict {
@@ -42,6 +44,7 @@ func (v *verdict) judge(names []string, got []output, want []expected, tol tenso
 		v.correctness.MaxAbsoluteError = pythonMax(v.correctness.MaxAbsoluteError, c.MaxAbs)
 		v.correctness.MaxRelativeError = pythonMax(v.correctness.MaxRelativeError, c.MaxRel)
 		v.matched = min(v.matched, c.Matched)
+		v.rows = cmp.Or(v.rows, wrongIn(names[i], c, w, g.tensor, tol))
 		if stray := w.stray(names[i], g.tensor); stray != "" {
 			v.status = trace.IncorrectNumerical
 			v.detail = cmp.Or(v.detail, stray)
@@ -81,6 +84,33 @@ func describe(name string, c tensor.Comparison, shape []int) string {
 		return fmt.Sprintf("%s is %.6g, expected %.6g; %d of %d elements are wrong", at, c.First.Got, c.First.Want,
 			c.Failed, c.Len)
 	}
+}
+
+// leastRow is the number of elements below which a row is not judged on its own.
+const leastRow = 8
+
+// wrongIn describes the rows, along the last axis, of which more than half of the elements are wrong, if the matched
+// ratio permits them. Rounding errors are spread over all rows; a row is wrong if a token was left out.
+func wrongIn(name string, c tensor.Comparison, want expected, got *tensor.Tensor, tol tensor.Tolerance) string {
+	width := rowOf(want.Tensor)
+	if !c.OK || c.Failed <= width/2 || width < leastRow {
+		return ""
+	}
+	failed := map[int]int{} // by row of the compared part
+	tensor.Wrong(want.part(got), want.part(want.Tensor), tol, func(index int) { failed[index/width]++ })
+	var rows []int
+	for row, n := range failed {
+		if n > width/2 {
+			rows = append(rows, row)
+		}
+	}
+	if len(rows) == 0 {
+		return ""
+	}
+	at := want.whole(slices.Min(rows) * width)
+	return fmt.Sprintf("%s: most elements are wrong in %d of %s, first in row %v; the contest requires only %g %% of all "+
+		"elements", name, len(rows), plain.Count(c.Len/width, "row"),
+		coordinates(at/width, want.Shape[:len(want.Shape)-1]), 100*tol.MatchedRatio)
 }
 
 // coordinates converts a row-major index into one index per dimension.

@@ -26,6 +26,43 @@ func outputs(ts ...*tensor.Tensor) (outs []output) {
 	return outs
 }
 
+// Rows that are wrong in more than half of their elements are noticed within a matched ratio below 1.
+func TestWrongRows(t *testing.T) {
+	const width = 8
+	for _, tc := range []struct {
+		name  string
+		wrong []int // elements
+		shape []int
+		ratio float64
+		want  string
+	}{
+		{"right", nil, []int{2, 10, width}, 0.9, ""},
+		{"scattered", []int{0, 9, 18, 27, 36, 45, 54, 63, 65, 66, 67}, []int{2, 10, width}, 0.9, ""},
+		{"half a row", []int{8, 9, 10, 11}, []int{2, 10, width}, 0.9, ""},
+		{"most of a row", []int{8, 9, 10, 12, 15}, []int{2, 10, width}, 0.9,
+			"y: most elements are wrong in 1 of 20 rows, first in row [0 1]; the contest requires only 90 % of all elements"},
+		{"two rows", []int{80, 81, 82, 83, 84, 96, 97, 98, 99, 100, 101}, []int{2, 10, width}, 0.9,
+			"y: most elements are wrong in 2 of 20 rows, first in row [1 0];"},
+		{"elements without a row", []int{3}, []int{20}, 0.9, ""},
+		{"single elements", []int{3}, []int{20, 1}, 0.9, ""},
+		{"too many", []int{0, 1, 2, 3, 4, 5, 6, 7}, []int{2, width}, 0.9, ""},
+	} {
+		want, got := tensor.New(tensor.Float32, tc.shape...), tensor.New(tensor.Float32, tc.shape...)
+		for _, i := range tc.wrong {
+			got.WriteFloat32s([]float32{1}, i)
+		}
+		tol := tensor.Tolerance{Atol: 0.01, Rtol: 0.01, MatchedRatio: tc.ratio}
+		v := newVerdict()
+		v.judge([]string{"y"}, outputs(got), []expected{{Tensor: want}}, tol)
+		if !strings.HasPrefix(v.rows, tc.want) || (v.rows == "") != (tc.want == "") {
+			t.Errorf("%s: got %q, want %q", tc.name, v.rows, tc.want)
+		}
+		if c := compareAll([]string{"y"}, []*tensor.Tensor{got}, []expected{{Tensor: want}}, tol); c.rows != v.rows {
+			t.Errorf("%s: a later call: got %q, want %q", tc.name, c.rows, v.rows)
+		}
+	}
+}
+
 func TestJudge(t *testing.T) {
 	tol := tensor.Tolerance{Atol: 0.01, Rtol: 0.01, MatchedRatio: 1}
 	half := tensor.Tolerance{Atol: 0.01, Rtol: 0.01, MatchedRatio: 0.5}

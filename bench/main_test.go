@@ -410,5 +410,8 @@ func (k *hostKernel) Call(_ context.Context, args []device.Arg) error {
 		*(*byte)(unsafe.Add(unsafe.Pointer(&(*outputs[0].Tensor.Buffer.(*hostBuffer))[0]), -100))++
 	}
 	write()
+	if k.mode == "misses a row" || k.mode == "misses a row in timed calls" && k.calls > 3 {
+		clear((*outputs[1].Tensor.Buffer.(*hostBuffer))[4*5*32 : 4*6*32])
+	}
 	return nil
 }
