@@ -173,6 +173,29 @@ func (v *verdict) judgeTopK(name string, got output, want *tensor.Tensor, inputs
 	return true
 }
 
+// compareTopK judges the indices of a call after the verdict; see attempt.compare.
+func compareTopK(names []string, got []output, want []expected, inputs []workloads.Input,
+	tol tensor.Tolerance) comparison {
+	v := newVerdict()
+	if !v.fits(names[0], got[0], want[0].Tensor) {
+		return comparison{text: v.detail}
+	}
+	same, unwritten := true, false
+	k := max(1, rowOf(want[0].Tensor))
+	mine, theirs := slices.Chunk(got[0].tensor.Ints(), k), slices.Collect(slices.Chunk(want[0].Ints(), k))
+	for row := range mine {
+		row, expected := slices.Sorted(slices.Values(row)), slices.Sorted(slices.Values(theirs[0]))
+		theirs = theirs[1:]
+		same = same && slices.Equal(row, expected)
+		unwritten = unwritten || row[k-1] == -1 && row[0] == -1 && expected[k-1] != -1 // poison is -1
+	}
+	if inputs == nil {
+		return comparison{ok: same}
+	}
+	v.evaluate(topK, names, got, want, inputs, tol)
+	return comparison{ok: v.status == trace.Passed, text: fmt.Sprintf("%s: %s", v.status, v.detail), unwritten: unwritten}
+}
+
 // An indexer computes the scores of the top-k indexer from a definition's inputs, in float32.
 type indexer struct {
 	q       *tensor.Tensor // (batch, heads, dim), float8

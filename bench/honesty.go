@@ -178,7 +178,7 @@ func (h *honesty) time(ns float64) {
 
 func (h *honesty) run(ctx context.Context) error {
 	emulated := h.process.info.Emulated
-	if h.verdict.status != trace.Passed || h.evaluator == topK || emulated && h.in.bytes > largeOnCPU {
+	if h.verdict.status != trace.Passed || emulated && h.in.bytes > largeOnCPU {
 		return h.look(ctx, worker.Check{})
 	}
 	s, err := h.choose()
@@ -338,7 +338,9 @@ const (
 func (h *honesty) call(ctx context.Context, what string, check worker.Check, want []expected) (outcome, error) {
 	check.Out = h.process.out.f
 	g, gctx := errgroup.WithContext(ctx)
+	inputs := h.in.Values
 	if want == nil {
+		inputs = h.values
 		g.Go(func() (err error) {
 			want, err = h.expect(gctx)
 			return err
@@ -352,12 +354,12 @@ func (h *honesty) call(ctx context.Context, what string, check worker.Check, wan
 		return right, nil // it explains any outputs
 	}
 	defer func() { h.seen = append(h.seen, want) }()
-	c, err := h.compare(h.written, want)
+	c, err := h.compare(h.written, want, inputs)
 	if err != nil || c.ok {
 		return right, err
 	}
 	for _, old := range h.seen {
-		if c, err := h.compare(h.written, old); err != nil || c.ok {
+		if c, err := h.compare(h.written, old, nil); err != nil || c.ok {
 			if check.Move {
 				h.find(cachedByPointer, "%s, the outputs match the inputs at the previous addresses", what)
 			}
@@ -376,7 +378,7 @@ func (h *honesty) call(ctx context.Context, what string, check worker.Check, wan
 	if h.written = h.in.outputs; returned != nil {
 		h.written = returned
 	}
-	if again, err := h.compare(h.written, want); err != nil {
+	if again, err := h.compare(h.written, want, inputs); err != nil {
 		return wrong, err
 	} else if again.ok {
 		h.find(lateWrite, "%s, %s; correct if the device is idle before the call: work on another stream does not wait "+
@@ -470,8 +472,9 @@ func (h *honesty) argument(c worker.Change) string {
 	return names[c.Arg]
 }
 
-// compare judges the contents of the output file, which written describes.
-func (a *attempt) compare(written []worker.FileTensor, want []expected) (comparison, error) {
+// compare judges the contents of the output file, which written describes. The top-k indexer's indices are judged by
+// their scores for inputs or, if that is nil, must be want's in any order.
+func (a *attempt) compare(written []worker.FileTensor, want []expected, inputs []workloads.Input) (comparison, error) {
 	got, unmap, err := a.process.out.read(written)
 	if err != nil {
 		return comparison{}, err
@@ -485,6 +488,9 @@ func (a *attempt) compare(written []worker.FileTensor, want []expected) (compari
 		if o.tensor == nil {
 			return comparison{text: fmt.Sprintf("%s: dtype %s, expected %v", names[i], o.dtype, want[i].DType)}, nil
 		}
+	}
+	if a.evaluator == topK {
+		return compareTopK(names, got, want, inputs, a.shared.Profile.Tolerance), nil
 	}
 	c := compareAll(names, tensorsOf(got), want, a.shared.Profile.Tolerance)
 	if c.ok && c.rows != "" {

@@ -202,6 +202,33 @@ func TestFindings(t *testing.T) {
 	}
 }
 
+// The indices of the top-k indexer are judged by their scores in further calls too.
+func TestTopKFindings(t *testing.T) {
+	const indexer = "dsa_topk_indexer_fp8_h64_d128_topk2048_ps64"
+	for name, want := range map[string]string{"honest": "", "in other order": "", "pointer": cachedByPointer,
+		"content": cachedByContent, "skips after the timing": skippedWork,
+		"skips timed calls": skippedWork, "emulated: pointer": cachedByPointer,
+		"emulated: skips after the first call": skippedWork} {
+		_, events, err := tryOn(t, indexer, name, 2, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, status := "", trace.Status("")
+		for _, e := range events {
+			switch {
+			case e.Finding != nil:
+				got += e.Finding.Check
+			case e.Evaluated != nil:
+				status = e.Evaluated.Status()
+			}
+		}
+		passes := name != "emulated: skips after the first call"
+		if got != want || (status == trace.Passed) != passes {
+			t.Errorf("%s: got %s with finding %q, want %q", name, status, got, want)
+		}
+	}
+}
+
 // On the virtual GPU each workload gets a second call, which affects the verdict as on a GPU. Reported hazards become
 // findings of a passed workload and warnings in the log of any other.
 func TestEmulatedFindings(t *testing.T) {
