@@ -28,6 +28,7 @@ type attempt struct {
 
 	verdict  verdict
 	idle     bool            // the last judged call launched, copied and set nothing
+	hosted   bool            // it only copied or set memory
 	took     time.Duration   // duration of the first call, including the loading of its inputs but no builds
 	samples  *device.Samples // nil if it was not timed
 	warm     *device.Samples // nil without a warm-L2 measurement
@@ -152,7 +153,7 @@ func (a *attempt) evaluate(ctx context.Context, trials []*inputs) (verdict, erro
 		if err != nil {
 			return verdict{}, err
 		}
-		a.idle = a.process.client.Idle()
+		a.idle, a.hosted = a.process.client.Idle(), a.process.client.Hosted()
 		if i == 0 {
 			a.took = time.Since(begun) - (a.built - built)
 		}

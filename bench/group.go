@@ -208,6 +208,7 @@ func (g *group) workload(ctx context.Context, index int, w *trace.Workload) erro
 			emit()
 		}
 		a.tellFindings()
+		a.tellHosted()
 	}
 	return nil
 }

@@ -278,6 +278,24 @@ func TestEmulatedFindings(t *testing.T) {
 	}
 }
 
+// A run of a solution that launches no kernel has a note.
+func TestHosted(t *testing.T) {
+	for name, want := range map[string]int{"honest": 0, "emulated: honest": 0, "emulated: idle": 0,
+		"computes on the host": 1, "emulated: computes on the host": 1} {
+		result, events := run(t, name, 2)
+		notes := 0
+		for _, e := range events {
+			if e.Message != nil && e.Type == event.TypeWarning &&
+				e.Message.Text == "computes on the host: no kernel was launched, only copies" {
+				notes++
+			}
+		}
+		if notes != want || result.Passed != 2 || result.Findings > 0 {
+			t.Errorf("%s: got %d notes and %+v, want %d", name, notes, result, want)
+		}
+	}
+}
+
 // The checks of one workload do not affect the next.
 func TestFindingsOfEachWorkload(t *testing.T) {
 	for name, want := range map[string]int{"honest": 0, "late stream": 3, "crashes": 3, "faults": 3, "prints": 0} {

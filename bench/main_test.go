@@ -104,6 +104,9 @@ func (d *host) Measure(_ context.Context, call func() error, plan device.Plan) (
 			return nil, err
 		}
 		s.Trials = append(s.Trials, []time.Duration{took})
+		if s.Kernels = []device.Activity{{Kind: "memcpy"}, {Kind: "kernel"}}; d.mode == "computes on the host" {
+			s.Kernels = s.Kernels[:1]
+		}
 	}
 	return s, nil
 }
@@ -126,6 +129,8 @@ func (d *emulated) Worked() bool {
 	d.called = true
 	return d.mode != "idle" && !(later && d.mode == "idle later")
 }
+
+func (d *emulated) Launched() bool { return d.mode != "computes on the host" }
 
 func (d *emulated) Look() {
 	d.called = false

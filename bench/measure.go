@@ -12,6 +12,7 @@ import (
 	"fisub/bench/worker"
 	"fisub/device"
 	"fisub/internal/event"
+	"fisub/internal/trace"
 	"fisub/workloads/random"
 )
 
@@ -309,6 +310,20 @@ func (a *attempt) tell(base *device.Samples, f *roofline) {
 		}
 	}
 	a.say(event.Event{Type: event.TypeSamples, Workload: a.workload.UUID, Samples: out})
+}
+
+// tellHosted emits a note, once for each solution, if a passed call launched no kernel.
+func (a *attempt) tellHosted() {
+	hosted := a.hosted
+	if a.samples != nil && len(a.samples.Kernels) > 0 {
+		hosted = !slices.ContainsFunc(a.samples.Kernels, func(k device.Activity) bool { return k.Kind == "kernel" })
+	}
+	if !hosted || a.runner.hosted || a.verdict.status != trace.Passed {
+		return
+	}
+	a.runner.hosted = true
+	a.say(event.Event{Type: event.TypeWarning, Workload: a.workload.UUID,
+		Message: &event.Message{Text: "computes on the host: no kernel was launched, only copies"}})
 }
 
 // eventSamples adds the statistics. bytes is the size of the workload's tensors, peak the bandwidth of the memory in

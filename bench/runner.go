@@ -26,6 +26,7 @@ type runner struct {
 	announced bool
 	told      bool   // the build was reported
 	noted     string // the TimerNote of the last warning
+	hosted    bool   // the note about work on the host was emitted
 	timeouts  int    // consecutive, up to the last workload
 	failed    bool   // a workload did not pass
 	examined  bool   // a workload has had the honesty checks that make calls

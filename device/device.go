@@ -206,6 +206,9 @@ type Detector interface {
 
 	// Worked reports whether the last call launched a kernel, or copied or set memory.
 	Worked() bool
+
+	// Launched reports whether the last call launched a kernel.
+	Launched() bool
 }
 
 // Faulted is the kind of a Hazard that ends the call with an error.

@@ -180,8 +180,9 @@ class Machine:
             self.lib.fisub_forget()
 
     def worked(self):
-        """Returns whether this call launched a kernel, or copied or set memory of the device."""
-        return bool("lib" in self.__dict__ and self.lib.fisub_worked()) or self.acted
+        """Returns 2 if this call may have launched a kernel, 1 if it only copied or set memory of the device, else 0."""
+        work = self.lib.fisub_worked() if "lib" in self.__dict__ else 0
+        return 2 if self.acted else work
 
     def own(self, t):
         """Lets kernels of the present call use t, which C++ code has allocated."""

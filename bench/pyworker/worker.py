@@ -1655,8 +1655,8 @@ def main():
             reply = server.answer(request, files)
             if server.device and server.device.vgpu:
                 server.device.machine.forget()
-            if called(request) and server.device and server.device.vgpu and not server.device.machine.worked():
-                reply["idle"] = True
+            if called(request) and server.device and server.device.vgpu and (work := server.device.machine.worked()) < 2:
+                reply["hosted" if work else "idle"] = True
             pipes.settle()
             pipes.write(reply)
     except BaseException:

@@ -48,6 +48,7 @@ type Client struct {
 	ledger   *ledger.Ledger // of the device, with the file for the worker
 	shared   *os.File
 	idle     bool // whether the last call was idle
+	hosted   bool // whether it only copied or set memory
 	called   bool // whether the solution was called
 	memory   memory
 
@@ -214,6 +215,9 @@ func (c *Client) Called() bool { return c.called }
 // Idle reports whether the call of the last Run or Check launched no kernel and copied and set no memory. It is
 // unverified, and false if the device cannot tell.
 func (c *Client) Idle() bool { return c.idle }
+
+// Hosted reports whether that call copied or set memory, but launched no kernel. Idle's restrictions apply.
+func (c *Client) Hosted() bool { return c.hosted }
 
 // Open opens a device by kind and ordinal.
 func (c *Client) Open(ctx context.Context, kind string, opts device.Options) (device.Info, error) {
@@ -467,7 +471,7 @@ func (c *Client) exchange(ctx context.Context, req *request, timing func(bool)) 
 				continue
 			case r.Timing == nil && r.Building == nil:
 				if req.calls() {
-					c.idle = r.Idle
+					c.idle, c.hosted = r.Idle, r.Hosted
 				}
 				got <- answer{reply: r}
 			case timing == nil || r.Timing == nil || told == maxTold:

@@ -227,6 +227,8 @@ type reply struct {
 
 	// Idle reports that the call of a run or check launched, copied and set nothing, if the device can tell.
 	Idle bool `json:"idle,omitempty"`
+	// Hosted reports in the same way that it copied or set memory, but launched no kernel.
+	Hosted bool `json:"hosted,omitempty"`
 
 	Cached bool `json:"cached,omitempty"` // of build: nothing was compiled
 

@@ -103,7 +103,10 @@ func (s *server) answer(req *request) reply {
 	}
 	if detector, ok := s.dev.(device.Detector); ok {
 		detector.Forget()
-		r.Idle = (req.Run != nil || req.Check != nil && req.Check.Out != nil) && !detector.Worked()
+		if req.Run != nil || req.Check != nil && req.Check.Out != nil {
+			launched, worked := detector.Launched(), detector.Worked()
+			r.Idle, r.Hosted = !worked, worked && !launched
+		}
 	}
 	return r
 }

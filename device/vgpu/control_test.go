@@ -416,6 +416,10 @@ func TestTakeHazards(t *testing.T) {
 	}
 	want := []device.Hazard{{Kind: "unwritten-memory", Place: "kernel.cu:7:9", Text: "kernel.cu:7:9: kernel k, block " +
 		"(0,0,0), thread (0,0,0): read of unwritten shared memory"}}
+	m.written(0, 0)
+	if m.Launched() || !m.Worked() || m.Worked() {
+		t.Error("a copy: want work without a launch")
+	}
 	for range 2 { // reported again after each call of TakeHazards
 		for range 2 {
 			if err := m.Run(k, Launch{Grid: [3]int{2, 1, 1}, Block: [3]int{1, 1, 1}}); err != nil {
@@ -428,6 +432,9 @@ func TestTakeHazards(t *testing.T) {
 	}
 	if got := m.TakeHazards(); got != nil {
 		t.Errorf("got %+v without a launch", got)
+	}
+	if !m.Launched() || m.Launched() || !m.Worked() || m.Worked() {
+		t.Error("a launch: want it reported once")
 	}
 }
 

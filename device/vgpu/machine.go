@@ -62,6 +62,7 @@ type Machine struct {
 	stopped  bool
 	Executed uint64            // warp instructions so far
 	worked   atomic.Bool       // a kernel was launched, or memory copied or set
+	launched atomic.Bool       // a kernel was launched
 	Counts   map[string]uint64 // by instruction; may be nil
 }
 
@@ -430,6 +431,7 @@ func (f *Fault) Error() string { return f.Text }
 // Run runs a kernel to its end. An error of the kernel is a *Fault.
 func (m *Machine) Run(k *Kernel, l Launch) error {
 	m.worked.Store(true)
+	m.launched.Store(true)
 	m.launch.Lock()
 	defer m.launch.Unlock()
 	c := (*C.vg_launch)(C.calloc(1, C.sizeof_vg_launch))
@@ -583,6 +585,9 @@ func (m *Machine) TakeHazards() []device.Hazard {
 
 // Worked reports whether a kernel was launched, or memory copied or set, since the last call.
 func (m *Machine) Worked() bool { return m.worked.Swap(false) }
+
+// Launched reports whether a kernel was launched since the last call.
+func (m *Machine) Launched() bool { return m.launched.Swap(false) }
 
 // Reset lets a stopped machine run again.
 func (m *Machine) Reset() {

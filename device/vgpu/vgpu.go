@@ -149,6 +149,8 @@ func (g *gpu) Forget() { host.machine.TakeHazards() }
 
 func (g *gpu) Worked() bool { return host.machine.Worked() }
 
+func (g *gpu) Launched() bool { return host.machine.Launched() }
+
 func (g *gpu) Measure(context.Context, func() error, device.Plan) (*device.Samples, error) {
 	return nil, fmt.Errorf("emu: %w", device.ErrNoTiming)
 }
@@ -591,6 +593,7 @@ func (k *kernel) Call(ctx context.Context, args []device.Arg) error {
 		}
 		defer list.Close()
 		host.machine.Worked()
+		host.machine.Launched()
 		C.vg_host_begins()
 		err = k.fn.Call(list)
 		C.fflush(nil) // flush what the host code printed

@@ -183,11 +183,14 @@ func fisub_ledger(p unsafe.Pointer) {
 //export fisub_forget
 func fisub_forget() { machine.TakeHazards() }
 
-// fisub_worked returns 1 if Machine.Worked does, else 0.
+// fisub_worked returns 2 if a kernel was launched since the last call, 1 if only memory was copied or set, else 0.
 //
 //export fisub_worked
 func fisub_worked() C.int {
-	if machine.Worked() {
+	switch launched, worked := machine.Launched(), machine.Worked(); {
+	case launched:
+		return 2
+	case worked:
 		return 1
 	}
 	return 0
