@@ -48,7 +48,7 @@ import (
 //
 // The definition's router keeps half of the groups of experts, and a rank has one group. Without the rise half of the
 // rows would choose no local expert, so that their output is zero; with it about an eighth do, and hardly ever the
-// first. The scores, sigmoids of the logits, differ about as much as the biases, so that both decide.
+// first. The scores are sigmoids of the logits. They differ about as much as the biases, so both matter.
 //
 // Of paged sparse attention, in which rows may share pages:
 //

@@ -671,7 +671,7 @@ func TestForkBomb(t *testing.T) {
 }
 
 // besideHog is the program of TestLimitsOfUser: a judge with the usual limit of descriptors that sends one while a
-// submission of the same user sends as many as it can.
+// submission of the same user sends descriptors until that fails.
 func besideHog() {
 	err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: 1024, Max: 1024})
 	s := sandbox.Sandbox{Env: []string{"FISUB_ATTACK=descriptors in flight", "FISUB_OTHER_USER=", "FISUB_HOLD=1"}}
@@ -695,7 +695,7 @@ func besideHog() {
 	os.Exit(0)
 }
 
-// A submission cannot use up what the kernel counts for all processes of a user.
+// A submission cannot exhaust a limit that the kernel counts for all processes of a user.
 func TestLimitsOfUser(t *testing.T) {
 	need(t, "seccomp")
 	if os.Getuid() != 0 {
@@ -712,4 +712,3 @@ func TestLimitsOfUser(t *testing.T) {
 		t.Errorf("got %v, %s, want %s", err, out, want)
 	}
 }
-

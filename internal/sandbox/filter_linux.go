@@ -27,7 +27,7 @@ var (
 	}
 	// tracing lists the calls in refused that debuggers and profilers need.
 	tracing = []string{"ptrace", "process_vm_readv", "process_vm_writev", "perf_event_open"}
-	// watching lists calls that fail as if the user had no more instances of inotify, of which there are only 128.
+	// watching calls fail with the error for a user who has all 128 instances of inotify already.
 	watching = []string{"inotify_init", "inotify_init1"}
 	// absent calls fail with ENOSYS, as on an older kernel: programs have a fallback. Their arguments are in memory, out
 	// of a filter's reach.
@@ -124,7 +124,7 @@ func filters(sockets, tools bool) (programs [][]bpf.RawInstruction, err error) {
 	when(refuse, "clone", has(0, namespaces))
 	// A lease delays other processes that open the file. The pages of pipes are limited by user.
 	when(refuse, "fcntl", is(1, unix.F_SETLEASE), is(1, unix.F_NOTIFY), is(1, unix.F_SETPIPE_SZ))
-	var buffers []conditions // what a socket holds is bounded by its default size
+	var buffers []conditions // a socket keeps its default size, see socketBytes
 	for _, option := range []uint32{unix.SO_SNDBUF, unix.SO_RCVBUF, unix.SO_SNDBUFFORCE, unix.SO_RCVBUFFORCE} {
 		buffers = append(buffers, append(is(1, unix.SOL_SOCKET), is(2, option)...))
 	}

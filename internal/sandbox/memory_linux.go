@@ -41,7 +41,7 @@ func Memory(pid int) int64 {
 // machine.
 func Over(pid int, limit int64) bool {
 	u := usageOf(pid)
-	return u.sum()+field("/proc/meminfo", "Shmem") > limit && u.exact() > limit
+	return u.sum()+field("/proc/meminfo", "Shmem", 1<<60) > limit && u.exact() > limit
 }
 
 // usageOf returns the usage of tree(pid) without its mappings.
@@ -53,7 +53,7 @@ func usageOf(pid int) usage {
 	return u
 }
 
-// sum adds up what is known so far. Resident pages of memory files count twice.
+// sum returns the total without further mappings. Resident pages of memory files count twice.
 func (u *usage) sum() int64 {
 	sum := int64(len(u.sockets)) * socketBytes
 	for _, p := range u.processes {
@@ -70,7 +70,7 @@ func (u *usage) exact() int64 {
 	twice, unknown := int64(0), int64(0)
 	for _, p := range u.processes {
 		if shared := u.mappings(p.pid); shared > 0 {
-			twice += min(shared, field(fmt.Sprintf("/proc/%d/status", p.pid), "RssShmem"))
+			twice += min(shared, field(fmt.Sprintf("/proc/%d/status", p.pid), "RssShmem", 0))
 		}
 	}
 	for f, n := range u.extents {
@@ -79,7 +79,7 @@ func (u *usage) exact() int64 {
 		}
 	}
 	if unknown > 0 {
-		unknown = min(unknown, field("/proc/meminfo", "Shmem"))
+		unknown = min(unknown, field("/proc/meminfo", "Shmem", 1<<60))
 	}
 	return u.sum() - twice + unknown
 }
@@ -158,8 +158,8 @@ func (u *usage) mappings(pid int) (size int64) {
 	return size
 }
 
-// field returns the bytes of a line such as "Shmem:    12 kB" in a file, or 0.
-func field(path, name string) int64 {
+// field returns the bytes of a line such as "Shmem:    12 kB" in a file, or missing.
+func field(path, name string, missing int64) int64 {
 	data, _ := os.ReadFile(path)
 	for line := range bytes.Lines(data) {
 		if rest, ok := bytes.CutPrefix(line, []byte(name+":")); ok {
@@ -167,5 +167,5 @@ func field(path, name string) int64 {
 			return n << 10
 		}
 	}
-	return 0
+	return missing
 }

@@ -143,7 +143,7 @@ func TestMemory(t *testing.T) {
 				for err == nil {
 					_, err = unix.Write(fds[0], make([]byte, 1<<15))
 				}
-				unix.Close(fds[0]) // what it sent stays in the other's queue
+				unix.Close(fds[0]) // the data stay in the other's queue
 				t.Cleanup(func() { unix.Close(fds[1]) })
 			}
 		}},
@@ -180,7 +180,7 @@ func TestOver(t *testing.T) {
 	}
 }
 
-// BenchmarkMemory measures what the watch of a worker's memory costs: without and with a search for shared memory.
+// BenchmarkMemory measures one check of a worker's memory, without and with a search for shared memory.
 func BenchmarkMemory(b *testing.B) {
 	for name, limit := range map[string]int64{"far below the limit": 1 << 50, "near the limit": 1 << 20} {
 		b.Run(name, func(b *testing.B) {

@@ -95,8 +95,8 @@ func enter(s spec, argv []string) error {
 
 // limits are the largest hard limits in a sandbox. For descriptors in sockets' queues and for queued signals the kernel
 // compares the sum over all processes of a user with the limit of the process that adds one. So a submission stops at a
-// low sum, at which the judge, its other workers and the user's programs, which have higher limits, go on. The number
-// of processes (RLIMIT_NPROC) is counted in the same way, but a low limit would fail with the user's own processes.
+// low sum. The judge and the user's programs have higher limits and continue. The number of processes (RLIMIT_NPROC) is
+// counted in the same way, but with a low limit an honest submission would fail because of the user's other processes.
 var limits = map[int]uint64{syscall.RLIMIT_NOFILE: 512, unix.RLIMIT_SIGPENDING: 1024}
 
 // limit lowers the limits of this process. It uses package syscall, which otherwise restores the limit of files.
