@@ -464,7 +464,7 @@ func TestAttacksBelowTools(t *testing.T) {
 		"raw unix socket": "done", "unix socket of high bits": "done", "virtual machine socket": "", "raw network packets": "",
 		"kernel's ciphers": "", "perf": "", "capabilities": "", "real-time disk access of its own": "",
 		"read memory": "", "write memory": "", "environment file": "",
-		"file watch": "done", "descriptors in flight": "", // root may exceed the limit
+		"file watch": "done", "pending signals": "done", "descriptors in flight": "", // root may exceed the limit
 		"tracing by a parent": "none"}) // this test would be the tracer, and Go's Wait cannot trace
 }
 
@@ -638,6 +638,32 @@ func TestDaemons(t *testing.T) {
 	sandbox.EndLeft(cmd.Process.Pid)
 	if state, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", daemon)); len(state) > 0 && !strings.Contains(string(state), ") Z ") {
 		t.Errorf("the daemon is still there: %s", state)
+	}
+}
+
+// A submission with as many pending signals as it may have stops no other one from entering its sandbox.
+func TestBesidePendingSignals(t *testing.T) {
+	need(t, "seccomp")
+	hog := sandbox.Sandbox{Env: []string{"FISUB_ATTACK=pending signals", "FISUB_HOLD=1"}}
+	cmd := hog.Command(t.Context(), os.Args[0])
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { sandbox.End(cmd.Process.Pid); _ = cmd.Wait() }()
+	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil || line != syscall.EAGAIN.Error()+"\n" {
+		t.Fatalf("got %q, %v", line, err)
+	}
+	for _, below := range [][]string{nil, {"sh", "-c", `"$@"; exit $?`, "tool"}} {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		s := sandbox.Sandbox{Below: below, Tools: below != nil, Env: []string{"FISUB_ATTACK=own limit"}}
+		if out, err := s.Command(ctx, os.Args[0]).CombinedOutput(); err != nil || string(out) != "done\n" {
+			t.Errorf("below %q: got %v, %s", below, err, out)
+		}
 	}
 }
 

@@ -75,10 +75,13 @@ func enter(s spec, argv []string) error {
 	}
 	runtime.LockOSThread() // the restricted thread must be the one that executes the program
 	makeUVM()
-	if err := errors.Join(limit(), unprivileged(s.Tools), unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)); err != nil {
+	if err := errors.Join(unprivileged(s.Tools), unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)); err != nil {
 		return err
 	}
 	if err := restrict(s); err != nil {
+		return err
+	}
+	if err := limit(s.Tools); err != nil {
 		return err
 	}
 	if seccomp.Supported() {
@@ -100,8 +103,13 @@ func enter(s spec, argv []string) error {
 var limits = map[int]uint64{syscall.RLIMIT_NOFILE: 512, unix.RLIMIT_SIGPENDING: 1024}
 
 // limit lowers the limits of this process. It uses package syscall, which otherwise restores the limit of files.
-func limit() (err error) {
+// restrict comes before it, or below tools after it: it sends signals to its own threads, and waits for ever if another
+// process of the user has as many pending as this one may have.
+func limit(tools bool) (err error) {
 	for resource, most := range limits {
+		if tools && resource == unix.RLIMIT_SIGPENDING {
+			continue
+		}
 		var l syscall.Rlimit
 		rerr := syscall.Getrlimit(resource, &l)
 		if rerr == nil && l.Max > most {
