@@ -276,6 +276,9 @@ func (a *attempt) blame(err error) (verdict, error) {
 			a.process.client.Close()
 			return verdict{status: trace.RuntimeError, detail: we.Text, log: we.Log}, nil
 		}
+		if we.Unsent { // the worker is ended, and the next workload gets a new one
+			return verdict{}, &worker.Error{Kind: worker.Lacking, Text: we.Text}
+		}
 		if we.Kind == worker.Lacking {
 			if !a.process.python { // the next workload must not see a half-done call
 				a.process.client.Close()
