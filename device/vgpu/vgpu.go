@@ -596,7 +596,7 @@ func (k *kernel) Call(ctx context.Context, args []device.Arg) error {
 		host.machine.Launched()
 		C.vg_host_begins()
 		err = k.fn.Call(list)
-		C.fflush(nil) // flush what the host code printed
+		C.fflush(C.stdout) // what the host code printed; other streams may belong to a thread that is reading
 		C.vg_host_ends()
 		hostUse(k.object)
 		lateWork()

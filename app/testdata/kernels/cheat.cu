@@ -7,8 +7,13 @@
 #include <tvm/ffi/extra/c_env_api.h>
 #include <tvm/ffi/function.h>
 
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cstdio>
 #include <map>
 #include <string>
+#include <thread>
 
 enum Mode {
   kHonest,
@@ -26,6 +31,8 @@ enum Mode {
   kOnce,         // leaves outputs alone that the previous call wrote
   kWritten,      // leaves outputs alone that are not poisoned
   kAlternate,    // computes only eight rows in every second call from call 10 on
+  kLeave,        // ends the process as soon as the reply to its first call has been sent
+  kEdit,         // also writes the new state over the old one, and cuts findings from the replies
 };
 
 #define CHECK(call)                                                                     \
@@ -89,7 +96,7 @@ __global__ void decode_kernel(Mode mode, Call c) {
     s[i] += delta * __bfloat162float(c.k[qk + 32 * i + lane_idx]);
     result += s[i] * __bfloat162float(c.q[qk + 32 * i + lane_idx]);
     c.new_state[value * kDim + 32 * i + lane_idx] = s[i];
-    if (mode == kInPlace) c.state[value * kDim + 32 * i + lane_idx] = s[i];
+    if (mode == kInPlace || mode == kEdit) c.state[value * kDim + 32 * i + lane_idx] = s[i];
   }
   result = warp_sum(result);
   if (lane_idx == 0) {
@@ -141,6 +148,29 @@ cudaStream_t own() {
   return stream;
 }
 
+// between puts a pipe and a thread in the way of this process's replies, which edit changes.
+template <typename Edit>
+void between(Edit edit) {
+  int ends[2], replies = dup(4);
+  if (replies < 0 || pipe(ends) != 0 || dup2(ends[1], 4) != 4) return;
+  std::thread([=] {
+    FILE* in = fdopen(ends[0], "r");
+    char* line = nullptr;
+    size_t room = 0;
+    for (ssize_t n; (n = getline(&line, &room, in)) > 0;) {
+      std::string reply(line, n);
+      const bool last = edit(reply);
+      if (write(replies, reply.data(), reply.size()) < 0 || last) syscall(SYS_exit_group, 0);
+    }
+  }).detach();
+}
+
+// cut removes the list called name from a reply.
+void cut(std::string& reply, const char* name) {
+  const size_t from = reply.find(std::string("\"") + name + "\":["), to = reply.find(']', from);
+  if (from != std::string::npos && to != std::string::npos) reply.erase(from, to + 1 - from + (reply[to + 1] == ','));
+}
+
 // run keeps the variables of each cheat apart.
 template <Mode mode>
 void run(const Call& c, cudaStream_t stream) {
@@ -181,6 +211,17 @@ void run(const Call& c, cudaStream_t stream) {
     static const void* last = nullptr;
     if (last == c.output) return;
     last = c.output;
+    launch(mode, c, stream, grid);
+  } else if (mode == kLeave) {
+    if (calls == 1) between([](std::string&) { return true; });
+    launch(mode, c, stream, calls > 1 ? few : grid);
+  } else if (mode == kEdit) {
+    if (calls == 1) {
+      between([](std::string& reply) {
+        for (const char* name : {"changed", "outside", "late", "hazards"}) cut(reply, name);
+        return false;
+      });
+    }
     launch(mode, c, stream, grid);
   } else if (mode == kRemember) {
     static const Call first = c;
@@ -223,3 +264,5 @@ TVM_FFI_DLL_EXPORT_TYPED_FUNC(race, decode<kRace>);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(once, decode<kOnce>);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(written, decode<kWritten>);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(alternate, decode<kAlternate>);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(leave, decode<kLeave>);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(edit, decode<kEdit>);

@@ -14,8 +14,17 @@ SIDE_STREAM = 6   # works on a stream of its own that the caller's does not wait
 LOOSE_STREAM = 7  # works on a stream of its own that waits for nothing either
 BEHIND = 8        # writes behind its output
 REMEMBER = 9      # uses the tensors of the first call in every call, as a captured graph does
+LAZY = 10         # makes the output an object that computes its contents when it is read
 
 kept, calls = {}, []
+
+
+class Lazy(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        with torch._C.DisableTorchFunctionSubclass():
+            kept["output"].copy_(step(*kept["inputs"])[0])
+            return func(*args, **(kwargs or {}))
 
 
 def step(q, k, v, state, A_log, a, dt_bias, b, scale):
@@ -69,6 +78,10 @@ def kernel(*args):
         with torch.cuda.stream(side):
             torch.cuda._sleep(1_000_000 if MODE == SIDE_STREAM else 1)
             give(step(*inputs))
+    elif MODE == LAZY:
+        new_state.copy_(step(*inputs)[1])
+        kept["inputs"], kept["output"] = inputs, output.view(output.shape)
+        output.__class__ = Lazy
     else:
         give(step(*inputs))
     if MODE == IN_PLACE:
