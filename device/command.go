@@ -13,7 +13,8 @@ import (
 
 // machineFault matches compiler messages about the machine, not the sources.
 var machineFault = regexp.MustCompile(`(?im)^.*(no space left on device|disk quota exceeded|read-only file system|` +
-	`cannot allocate memory|virtual memory exhausted|out of memory allocating|too many open files|killed signal|` +
+	`cannot allocate memory|virtual memory exhausted|out of memory allocating|too many open files|` +
+	`(killed|terminated|interrupt|hangup) signal terminated program|(terminated with|died due to) signal (1|2|9|15)\b|` +
 	`unsupported gpu architecture|failed to find c compiler|cannot find compiler|host compiler targets unsupported|` +
 	`unsupported (gnu|clang) version).*$`)
 

@@ -16,6 +16,14 @@ func TestMachineFault(t *testing.T) {
 		{"virtual memory exhausted: Cannot allocate memory", "virtual memory exhausted: Cannot allocate memory"},
 		{"g++: fatal error: Killed signal terminated program cc1plus", "g++: fatal error: Killed signal terminated program " +
 			"cc1plus"},
+		{"gcc: fatal error: Terminated signal terminated program cc1plus\ncompilation terminated.", "gcc: fatal error: " +
+			"Terminated signal terminated program cc1plus"},
+		{"collect2: fatal error: ld terminated with signal 9 [Killed]", "collect2: fatal error: ld terminated with signal 9 " +
+			"[Killed]"},
+		{"nvcc error   : 'cicc' died due to signal 9 (Kill signal)", "nvcc error   : 'cicc' died due to signal 9 (Kill " +
+			"signal)"},
+		{"nvcc error   : 'cicc' died due to signal 11 (Invalid memory reference)", ""},
+		{"g++: internal compiler error: Segmentation fault signal terminated program cc1plus", ""},
 		{"kernel.cu(3): error: identifier \"space\" is undefined", ""},
 	} {
 		if got := device.MachineFault(tt.log); got != tt.want {

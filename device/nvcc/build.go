@@ -24,6 +24,7 @@ import (
 
 	"fisub/device"
 	"fisub/internal/cache"
+	"fisub/internal/hint"
 	"fisub/internal/plain"
 	"fisub/internal/sandbox"
 	"fisub/internal/trace"
@@ -634,11 +635,28 @@ func run(ctx context.Context, box *sandbox.Sandbox, dir string, argv []string) r
 	if !errors.As(err, &exit) || !exit.Exited() || sandbox.Refused(err) {
 		return result{err: fmt.Errorf("running %s: %w\n%s", name, err, r.log)}
 	}
+	if killed(exit.ExitCode(), r.log) {
+		return result{err: hint.Wrap(fmt.Errorf("running %s: a program that it started was killed: %w", name, err),
+			"the machine may have too little memory: try again")}
+	}
 	if err := machineError(r.log, dir); err != nil {
 		return result{err: fmt.Errorf("running %s: %w", name, err)}
 	}
 	r.failed = true
 	return r
+}
+
+// fatalExit is the exit status of cicc and cudafe++ after a catastrophic error, and after a signal.
+const fatalExit = 4
+
+// killed reports whether nvcc failed because somebody killed a program that it started. A program that crashed is not
+// meant: the sources may be the reason.
+func killed(status int, log string) bool {
+	switch syscall.Signal(status - 128) {
+	case syscall.SIGHUP, syscall.SIGINT, syscall.SIGKILL, syscall.SIGTERM:
+		return true
+	}
+	return status == fatalExit && !faultLine.MatchString(log)
 }
 
 // minRoom is the free space in bytes below which a compiler's failure is blamed on the disk: nvcc then crashes or

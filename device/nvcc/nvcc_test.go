@@ -510,6 +510,36 @@ func TestBuildErrors(t *testing.T) {
 	}
 }
 
+// A compiler that is killed, such as by a machine without free memory, says nothing about the sources.
+func TestBuildKilled(t *testing.T) {
+	tools, root := toolchain(t)
+	for _, tt := range []struct {
+		name, script string
+		machine      bool
+	}{
+		{"killed", "sh -c 'kill -KILL $$'\nexit $?\n", true},
+		{"terminated", "sh -c 'kill -TERM $$'\nexit $?\n", true},
+		{"interrupted", "sh -c 'kill -INT $$'\nexit $?\n", true},
+		{"cicc terminated", "echo 'kernel.cu(1): warning #177-D: unused'\necho\necho Compilation terminated.\nexit 4\n", true},
+		{"catastrophic error", "echo 'kernel.cu(1): catastrophic error: too deep'\necho Compilation terminated.\nexit 4\n",
+			false},
+		{"crash", "sh -c 'kill -SEGV $$'\nexit $?\n", false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			broken := *tools
+			broken.NVCC = filepath.Join(t.TempDir(), "nvcc")
+			if err := os.WriteFile(broken.NVCC, []byte("#!/bin/sh\n"+tt.script), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			_, err := broken.Build(t.Context(), root, solution("kernel.cu", "int "+strings.Fields(tt.name)[0]+";\n"), "sm_90")
+			var build *device.BuildError
+			if got := err != nil && !errors.As(err, &build); got != tt.machine {
+				t.Errorf("got %v, want an error about the machine: %v", err, tt.machine)
+			}
+		})
+	}
+}
+
 // Sources cannot include the user's files: the built object may be sent to a host.
 func TestBuildReads(t *testing.T) {
 	if state := sandbox.State(); !state.Files() {
