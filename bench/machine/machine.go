@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -246,7 +247,11 @@ func Work(ctx context.Context, openers []device.Opener) error {
 		}
 		sandbox.End(os.Getpid())
 	}()
-	return worker.Serve(ctx, in, out, openers)
+	err = worker.Serve(ctx, in, out, openers)
+	if ctx.Err() != nil { // a message of this process would be in the solution's log
+		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+	}
+	return err
 }
 
 // Invalid is usage.Invalid for errors about the device or a missing part of the machine. It returns other errors

@@ -39,16 +39,21 @@ func Pipes() (requests *Requests, replies *os.File, err error) {
 	return &Requests{conn: conn}, os.NewFile(4, "replies"), nil
 }
 
-// Serve answers requests from r on w until r ends. It must run in a process of its own; openers are the devices it
-// may open. The solution's output goes to the process's stdout and stderr.
+// Serve answers requests from r on w until r or ctx ends. After the end of ctx it sends no reply, because that would be
+// about ctx and not about the solution, and returns ctx's error. It must run in a process of its own; openers are the
+// devices it may open. The solution's output goes to the process's stdout and stderr.
 func Serve(ctx context.Context, r *Requests, w io.Writer, openers []device.Opener) error {
 	runtime.LockOSThread()
 	s := &server{ctx: ctx, openers: openers}
 	defer s.close()
+	stop := context.AfterFunc(ctx, func() { r.conn.Close() }) // no further request
+	defer stop()
 	dec, enc := json.NewDecoder(bufio.NewReaderSize(r, 1<<16)), json.NewEncoder(w)
 	for {
 		var req request
-		if err := dec.Decode(&req); err == io.EOF {
+		if err := dec.Decode(&req); ctx.Err() != nil {
+			return ctx.Err()
+		} else if err == io.EOF {
 			return nil
 		} else if err != nil {
 			return fmt.Errorf("worker: reading a request: %w", err)
@@ -66,6 +71,9 @@ func Serve(ctx context.Context, r *Requests, w io.Writer, openers []device.Opene
 			answer.Error = AsError(err, Machine)
 		}
 		s.held = append(s.held, files...)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
 		if err := enc.Encode(answer); err != nil {
 			return fmt.Errorf("worker: writing a reply: %w", err)
 		}

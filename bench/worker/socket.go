@@ -75,6 +75,7 @@ const maxFiles = 16
 func (r *Requests) Read(p []byte) (int, error) {
 	rights := make([]byte, unix.CmsgSpace(4*maxFiles))
 	n, size, _, _, err := r.conn.ReadMsgUnix(p, rights)
+	n = max(n, 0) // -1 after an error
 	if errors.Is(err, io.EOF) {
 		return n, io.EOF
 	}

@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -496,6 +497,52 @@ func TestTimeLimit(t *testing.T) {
 		if time.Now().After(deadline) {
 			t.Fatalf("child %d of the worker is still there", child)
 		}
+	}
+}
+
+// A worker that gets a signal ends without a reply: the judge would take its errors for the solution's.
+func TestServeEnds(t *testing.T) {
+	for _, busy := range []bool{false, true} {
+		t.Run(fmt.Sprint("busy ", busy), func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			parent, file, err := socket()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer parent.Close()
+			conn, err := connection(file)
+			file.Close()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			open := func(ctx context.Context, _ device.Options) (device.Device, error) {
+				cancel()
+				return nil, ctx.Err()
+			}
+			var replies bytes.Buffer
+			ended := make(chan error, 1)
+			go func() {
+				ended <- Serve(ctx, &Requests{conn: conn}, &replies, []device.Opener{{Kind: "host", Open: open}})
+			}()
+			if busy {
+				if err := send(parent, []byte(`{"open":{"kind":"host"}}`+"\n"), nil); err != nil {
+					t.Fatal(err)
+				}
+			} else {
+				cancel()
+			}
+			select {
+			case err := <-ended:
+				if !errors.Is(err, context.Canceled) || replies.Len() > 0 {
+					t.Errorf("got %v and the reply %q, want %v and none", err, replies.String(), context.Canceled)
+				}
+			case <-time.After(20 * time.Second):
+				parent.Close()
+				t.Errorf("the worker does not end: %v, reply %q", <-ended, replies.String())
+			}
+		})
 	}
 }
 
