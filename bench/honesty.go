@@ -242,17 +242,34 @@ func (h *honesty) again(ctx context.Context, s *scratch) error {
 		return h.look(ctx, worker.Check{})
 	}
 	h.seen = append(h.seen, h.in.want)
-	if changes := h.changes(); len(changes) > 0 {
-		change := changes[len(changes)-1]
-		switch o, err := h.call(ctx, change.what, h.replace(s, change), nil); {
+	changes, cached := h.changes(), ""
+	if n := len(changes); n > 0 { // a drawn one; if its outputs are stale, the last one too
+		if drawn := h.draw("again").Intn(0, n); drawn < n-1 {
+			changes = []change{changes[drawn], changes[n-1]}
+		} else {
+			changes = changes[n-1:]
+		}
+	}
+	for _, change := range changes {
+		o, err := h.call(ctx, change.what, h.replace(s, change), nil)
+		switch {
 		case crashed(err):
 			return h.repeat(ctx, err)
-		case err != nil || o == right && !h.stopped:
+		case err != nil:
 			return err
+		case o == stale && !h.stopped && !change.all:
+			cached = change.what
+			continue
 		case o == stale && !h.stopped:
 			h.find(cachedByPointer, "%s, the outputs match the previous inputs", change.what)
 			return nil
+		case o == right && !h.stopped && cached != "":
+			h.find(cachedByContent, "%s, the outputs match the previous inputs", cached)
+			return nil
+		case o == right && !h.stopped:
+			return nil
 		}
+		break
 	}
 	const what = "with the first inputs again"
 	o, err := h.call(ctx, what, worker.Check{Inputs: h.original()}, h.in.want)
@@ -628,21 +645,25 @@ type change struct {
 }
 
 // changes returns the changes to make, in order. The first ones are small, to detect solutions that look up a result
-// by some elements of the inputs; their position is drawn. The last one rotates the rows of every tensor, which keeps
-// its values plausible.
+// by some of the inputs or some of their elements; the input or the position is drawn. The last one rotates the rows of
+// every tensor, which keeps its values plausible.
 func (h *honesty) changes() []change {
 	if len(h.changed) == 0 {
 		return nil
 	}
 	row, element := h.changed[0], h.changed[min(1, len(h.changed)-1)]
 	name := func(i int) string { return h.shared.Definition.Inputs.Keys()[i] }
-	return []change{
+	small := []change{
 		{"with one element of " + name(element) + " changed", false, []int{element},
 			func(t *tensor.Tensor, r random.Stream) { flip(t, r, 1) }},
 		{"with one row of " + name(row) + " changed", false, []int{row},
 			func(t *tensor.Tensor, r random.Stream) { flip(t, r, rowOf(t)) }},
-		{"with all inputs changed", true, h.changed, turn},
 	}
+	if n := len(h.changed); n > 1 {
+		drawn := h.changed[h.draw("input").Intn(0, n)]
+		small = append(small, change{"with all elements of " + name(drawn) + " changed", false, []int{drawn}, turn})
+	}
+	return append(small, change{"with all inputs changed", true, h.changed, turn})
 }
 
 // draw returns the numbers for one purpose in the checks of this attempt. They follow from the run's secret, which a
