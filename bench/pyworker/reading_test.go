@@ -11,7 +11,7 @@ import (
 
 // No code of a solution runs when fisub reads the outputs or prepares the next call.
 func TestReadingRunsNoCode(t *testing.T) {
-	const prelude = `import collections, sys, torch
+	const prelude = `import collections, gc, sys, torch
 from torch.utils._python_dispatch import TorchDispatchMode
 active = []
 def late(*job, **_):
@@ -46,6 +46,32 @@ def stay(mode, out):
     mode.__enter__()
     active.append(1)
     return out
+reading = ("whole", "store", "returned", "alias", "results", "synchronize", "write", "quiet", "passed", "altered")
+def below():
+    frame, names = sys._getframe(1), []
+    while frame:
+        names.append(frame.f_code.co_name)
+        frame = frame.f_back
+    return any(name in reading for name in names)
+def watch(out):
+    sys.addaudithook(lambda name, *_: late() if active and name not in ("sys._getframe", "object.__getattr__") and below() else None)
+    active.append(1)
+    return out
+failed = []
+def collect(out):
+    gc.callbacks.append(lambda *event: failed.append(1) if below() else None)
+    gc.set_threshold(1)
+    if failed:
+        late()
+    return out
+def replace(out):
+    torch.Tensor.cpu = late
+    return out
+def lazy(t):
+    if "torch._lazy.ts_backend" not in sys.modules:
+        import torch._lazy.ts_backend
+        torch._lazy.ts_backend.init()
+    return t.to("lazy")
 def attributes(t):
     for name in ("cpu", "to", "detach", "contiguous", "clone", "view", "reshape", "numel", "data_ptr", "resolve_conj", "is_conj"):
         setattr(t, name, late)
@@ -79,11 +105,15 @@ def attributes(t):
 			"output 'y' is of type Lazy, a subclass of torch.Tensor: fisub reads only torch.Tensor"},
 		{"lazy passed output", "y.copy_(x * c); total.fill_(x.sum()); y.__class__ = Lazy", true, worker.Lacking,
 			"output 'y' is of type Lazy, a subclass of torch.Tensor: fisub reads only torch.Tensor"},
+		{"audit hook, in own process", "return watch((x * c, x.sum()))", false, "", ""},
+		{"collection of garbage, in own process", "return collect((x * c, x.sum()))", false, "", ""},
+		{"audit hook, replaced method, in own process", "y.copy_(x * c); total.fill_(x.sum()); replace(watch(0))", true, "", ""},
+		{"lazy device, in own process", "return lazy(x * c), x.sum()", false, worker.Lacking, "output 'y' is on lazy:0: fisub reads only"},
 		{"pretender", "return Pretender(), x.sum()", false, worker.Call, "TypeError: output 'y' is of type Pretender, not a tensor or numbers"},
 		{"none", "return None, x.sum()", false, worker.Call, "TypeError: output 'y' is of type NoneType, not a tensor or numbers"},
 	} {
 		client := shared
-		if strings.Contains(tc.name, "mode") { // it stays active in its process
+		if strings.Contains(tc.name, "mode") || strings.Contains(tc.name, "own process") { // it stays active in its process
 			client = open(t, command(t))
 		}
 		arguments := "x, c"

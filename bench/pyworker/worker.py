@@ -13,6 +13,7 @@ import ctypes
 import errno
 import fcntl
 import functools
+import gc
 import hashlib
 import importlib
 import importlib.metadata
@@ -671,7 +672,7 @@ class Device:
             raise Failure("machine", f"python: {sys.executable}: importing torch: {e}", code="no-torch") from None
         self.torch, self.ordinal = torch, ordinal
         # Called unbound: objects of the solution may have attributes of the same names.
-        self.tensor_type, self.parameter_type, self.detach = torch.Tensor, torch.nn.Parameter, torch.Tensor.detach
+        self.tensor_type, self.parameter_type, self.detach, self.cpu = torch.Tensor, torch.nn.Parameter, torch.Tensor.detach, torch.Tensor.cpu
         if self.emulated:
             if ordinal != 0:
                 raise Failure("machine", f"python: there is no CPU {ordinal}", code="no-ordinal")
@@ -768,7 +769,11 @@ class Device:
         if not self.exact(v):
             raise Failure("lacking", f"output '{name}' is of type {type(v).__name__}, a subclass of torch.Tensor: fisub reads only "
                           "torch.Tensor, because a subclass could compute its contents when it is read")
-        return self.detach(v)
+        t = self.detach(v)
+        if t.device.type not in ("cpu", "cuda"):
+            raise Failure("lacking", f"output '{name}' is on {t.device}: fisub reads only tensors on a GPU or CPU, because another "
+                          "device could compute their contents when they are read")
+        return t
 
     @contextlib.contextmanager
     def quiet(self):
@@ -893,12 +898,17 @@ def first_difference(a, b):
     return int((a != b).byte().argmax()) if a.numel() and not a.equal(b) else -1
 
 
+# The memory at an address as a read-only memoryview. Unlike from_address it raises no audit event, for which a solution
+# may have a hook.
+MEMORY = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int)(("PyMemoryView_FromMemory", ctypes.pythonapi))
+
+
 def write(fd, t, offset):
     """Writes a contiguous CPU tensor to a file, which grows as needed."""
     size, done = t.numel() * t.element_size(), 0
     if size == 0:
         return
-    data = memoryview((ctypes.c_ubyte * size).from_address(t.data_ptr())).cast("B")
+    data = MEMORY(t.data_ptr(), size, 0x100)
     while done < size:
         done += os.pwrite(fd, data[done:done + (1 << 30)], offset + done)
 
@@ -937,6 +947,7 @@ class Solution:
         # starting with the load's.
         self.args, self.results, self.any_count, self.loaded, self.places, self.before = None, [], False, None, [], []
         self.at, self.gaps = [], []
+        self.collecting = False  # whether a call has left the collection of garbage on, which is off until the next call
         file, _, symbol = spec["entry_point"].partition("::")
         language = spec["language"]
         if language in ("cuda", "cpp"):
@@ -1145,6 +1156,8 @@ class Solution:
         turns other values into tensors runs here, within the timed window."""
         sys.setprofile(None)
         sys.settrace(None)
+        self.collecting = gc.isenabled()
+        gc.disable()  # a collection calls gc.callbacks and finalizers
         d, kind = self.device, type(value)
         if self.destination_passing:
             return None
@@ -1208,6 +1221,9 @@ class Solution:
 
     @quiet
     def poison(self):
+        """Prepares a call."""
+        if self.collecting:
+            gc.enable()
         for i, (name, spec, data) in enumerate(self.results):
             if self.in_place(i):
                 continue
@@ -1233,7 +1249,7 @@ class Solution:
         if any(self.altered(i) for i in range(len(self.results))):
             return {"outputs": guard(self.device, "call", lambda: self.returned(fd, self.passed(), base))}
         for _, spec, data in self.results:
-            write(fd, data.cpu(), base + spec["offset"])
+            write(fd, self.device.cpu(data), base + spec["offset"])
         return {}
 
     def altered(self, i):
@@ -1264,7 +1280,7 @@ class Solution:
                 raise TypeError(f"output '{name}' is of type NoneType, not a tensor or numbers")
             if self.destination_passing and v.device != self.device.device:
                 raise RuntimeError(f"output '{name}' is on {v.device}, and was passed on {self.device.device}")
-            t = v.resolve_conj().resolve_neg().to("cpu").contiguous()
+            t = self.device.cpu(v.resolve_conj().resolve_neg()).contiguous()
             dtype, shape = self.device.shape(t)
             size = t.numel() * t.element_size()
             write(fd, t, end)
@@ -1300,7 +1316,7 @@ class Solution:
         guard = self.loaded.get("guard", 0)
         for part in request["parts"]:
             band, begin = self.places[part["arg"]][1], guard + part["offset"]
-            write(request["out"], band[begin:begin + part["bytes"]].cpu(), part["at"])
+            write(request["out"], self.device.cpu(band[begin:begin + part["bytes"]]), part["at"])
 
     @quiet
     def change(self, inputs):
