@@ -184,6 +184,10 @@ var attacks = []struct {
 	{"keyring", "EPERM", func() error { _, err := unix.KeyctlGetKeyringID(unix.KEY_SPEC_USER_KEYRING, false); return err }},
 	{"perf", "EPERM", func() error { _, err := unix.PerfEventOpen(&unix.PerfEventAttr{}, 0, -1, -1, 0); return err }},
 	{"userfaultfd", "EPERM", func() error { return call(unix.SYS_USERFAULTFD, unix.O_CLOEXEC) }},
+	{"asynchronous I/O of the machine", "ENOSYS", func() error {
+		var context uint64
+		return call(unix.SYS_IO_SETUP, 1000, uintptr(unsafe.Pointer(&context)))
+	}},
 	{"io_uring", "ENOSYS", func() error { return call(unix.SYS_IO_URING_SETUP, 1, text(strings.Repeat("\x00", 120))) }},
 	{"SysV memory", "EPERM", func() error { return call(unix.SYS_SHMGET, 0, 4096, unix.IPC_CREAT|0o600) }},
 	{"message queue", "EPERM", func() error { return call(unix.SYS_MQ_OPEN, text("fisub"), unix.O_CREAT|unix.O_RDWR, 0o600) }},

@@ -30,8 +30,8 @@ var (
 	// watching calls fail with the error for a user who has all 128 instances of inotify already.
 	watching = []string{"inotify_init", "inotify_init1"}
 	// absent calls fail with ENOSYS, as on an older kernel: programs have a fallback. Their arguments are in memory, out
-	// of a filter's reach.
-	absent = []string{"clone3", "openat2", "io_uring_setup", "io_uring_enter", "io_uring_register"}
+	// of a filter's reach. What io_setup takes counts against a limit of the whole machine (fs.aio-max-nr).
+	absent = []string{"clone3", "openat2", "io_uring_setup", "io_uring_enter", "io_uring_register", "io_setup"}
 	// idle calls succeed without an effect: compilers and archivers need them, but Landlock does not limit them to
 	// writable files. Without setsid, processes stay in the session of their job, where End finds them.
 	idle = []string{
