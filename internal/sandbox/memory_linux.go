@@ -20,6 +20,7 @@ type file struct{ device, inode uint64 }
 // A usage is the memory of processes.
 type usage struct {
 	processes []process
+	tables    int64          // bytes of page tables
 	files     map[file]int64 // allocated bytes, of files with a descriptor or whose mapping may be followed
 	extents   map[file]int64 // of the others: end of the last mapped part
 	sockets   map[string]bool
@@ -28,8 +29,8 @@ type usage struct {
 // socketBytes is the size of a socket's send buffer, which a process in a sandbox cannot enlarge, except for TCP.
 const socketBytes = 208 << 10
 
-// Memory returns the memory of the processes in tree(pid), in bytes: resident pages, memory files and shared memory
-// that are open or mapped, and sockets as if they were full. The allocated part of a memory file that is mapped without
+// Memory returns the memory of the processes in tree(pid), in bytes: resident pages, page tables, memory files and shared
+// memory that are open or mapped, and sockets as if they were full. The allocated part of a memory file that is mapped without
 // a descriptor is known only to a process with CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE; for others its mapped extent
 // counts, as far as the machine has that much shared memory.
 func Memory(pid int) int64 {
@@ -46,8 +47,9 @@ func Over(pid int, limit int64) bool {
 
 // usageOf returns the usage of tree(pid) without its mappings.
 func usageOf(pid int) usage {
-	u := usage{tree(pid), map[file]int64{}, map[file]int64{}, map[string]bool{}}
+	u := usage{processes: tree(pid), files: map[file]int64{}, extents: map[file]int64{}, sockets: map[string]bool{}}
 	for _, p := range u.processes {
+		u.tables += field(fmt.Sprintf("/proc/%d/status", p.pid), "VmPTE", 0)
 		u.descriptors(p.pid)
 	}
 	return u
@@ -55,7 +57,7 @@ func usageOf(pid int) usage {
 
 // sum returns the total without further mappings. Resident pages of memory files count twice.
 func (u *usage) sum() int64 {
-	sum := int64(len(u.sockets)) * socketBytes
+	sum := int64(len(u.sockets))*socketBytes + u.tables
 	for _, p := range u.processes {
 		sum += p.rss
 	}

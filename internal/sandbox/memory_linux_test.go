@@ -134,6 +134,24 @@ func TestMemory(t *testing.T) {
 			}
 			mapped(t, -1, 16*part)
 		}},
+		{"page tables", part, func(t *testing.T) { // each of one page for 2 MiB, which maps the page of zeros
+			const reach, tables = 2 << 20, part / 4096
+			data, err := unix.MmapPtr(-1, 0, nil, tables*reach, unix.PROT_READ, unix.MAP_PRIVATE|unix.MAP_ANON|unix.MAP_NORESERVE)
+			if err == nil {
+				t.Cleanup(func() { _ = unix.MunmapPtr(data, tables*reach) })
+				err = unix.Madvise(unsafe.Slice((*byte)(data), tables*reach), unix.MADV_NOHUGEPAGE)
+			}
+			if err != nil {
+				t.Skip(err)
+			}
+			sum := byte(0)
+			for at := range tables {
+				sum += *(*byte)(unsafe.Add(data, at*reach))
+			}
+			if sum != 0 {
+				t.Fatal("not zero")
+			}
+		}},
 		{"sockets", 200 * 200 << 10, func(t *testing.T) {
 			for range 200 {
 				fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
