@@ -169,7 +169,7 @@ func TestFindings(t *testing.T) {
 		{"leaves after the timing", trace.Passed, []string{endedChecks,
 			"the honesty checks could not be completed: worker process ended: exit status 0"}},
 		{"takes all descriptors after the timing", trace.Passed, []string{endedChecks,
-			"the honesty checks could not be completed: after the timing: "}},
+			"the honesty checks could not be completed: "}},
 		{"misses a row", trace.Passed, []string{wrongRows, "new_state: most elements are wrong in 1 of 256 rows, first in " +
 			"row [0 0 5]; the contest requires only 90 % of all elements"}},
 		{"misses a row in timed calls", trace.Passed, []string{wrongRows, "new_state: most elements are wrong in 1 of 256 rows"}},
@@ -250,8 +250,9 @@ func TestEmulatedFindings(t *testing.T) {
 		"crashes": {[]string{"PASSED", "PASSED", "PASSED"}, []string{failedCall, failedCall, failedCall}, ""},
 		"crashes at call 2": {[]string{"RUNTIME_ERROR", "RUNTIME_ERROR", "RUNTIME_ERROR"}, nil,
 			"call 2 on the same inputs: Worker process failed unexpectedly: exit status 9"},
-		"raises at call 2": {[]string{"RUNTIME_ERROR", "PASSED", "PASSED"}, nil, ""},
-		"conceals a fault": {[]string{"RUNTIME_ERROR", "RUNTIME_ERROR", "RUNTIME_ERROR"}, nil, "kernel.cu:1: a fault"},
+		"raises at call 2":   {[]string{"RUNTIME_ERROR", "PASSED", "PASSED"}, nil, ""},
+		"conceals a fault":   {[]string{"RUNTIME_ERROR", "RUNTIME_ERROR", "RUNTIME_ERROR"}, nil, "kernel.cu:1: a fault"},
+		"names no addresses": {[]string{"PASSED", "PASSED", "RUNTIME_ERROR"}, []string{failedCall}, ""},
 		"leaves after its reply": {[]string{"RUNTIME_ERROR", "RUNTIME_ERROR", "RUNTIME_ERROR"}, nil,
 			"Worker process failed unexpectedly: exit status 0"},
 		"idle later": {[]string{"RUNTIME_ERROR", "RUNTIME_ERROR", "RUNTIME_ERROR"}, nil, "nothing was launched, copied " +

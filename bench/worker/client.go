@@ -230,6 +230,7 @@ func (c *Client) Open(ctx context.Context, kind string, opts device.Options) (de
 	}
 	r.Info.Kind = kind
 	c.emulated = r.Info.Emulated
+	c.memory.open = c.emulated && readable(c.PID())
 	return *r.Info, nil
 }
 
@@ -266,8 +267,8 @@ func (c *Client) Cached() bool { return c.cached }
 // Load replaces the worker's inputs and outputs.
 func (c *Client) Load(ctx context.Context, w *Tensors) error {
 	r, err := c.do(ctx, &request{Load: w})
-	if err == nil {
-		c.memory.load(w, r.Addresses)
+	if err == nil && !c.memory.load(w, r.Addresses) {
+		return c.nonsense()
 	}
 	return err
 }
@@ -412,7 +413,9 @@ func (c *Client) Check(ctx context.Context, req Check) (*Checked, error) {
 		return nil, c.nonsense()
 	}
 	found.Late, found.Outputs = r.Checked.Late, r.Checked.Outputs
-	c.memory.change(req, r.Addresses)
+	if !c.memory.change(req, r.Addresses) {
+		return nil, c.nonsense()
+	}
 	if req.Out != nil || !before {
 		err = c.findWrites(ctx, found)
 	}

@@ -341,7 +341,7 @@ func TestCheck(t *testing.T) {
 				t.Fatal("the worker named no addresses")
 			}
 			if how == "the worker copies" {
-				c.memory.places = nil
+				c.memory.places, c.memory.open = nil, false
 			}
 			quiet, err := c.Check(t.Context(), Check{})
 			if err != nil || !reflect.DeepEqual(*quiet, Checked{}) {
