@@ -2,6 +2,7 @@ package dispatch
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -116,6 +117,11 @@ func (m *merger) otherTrace(r *reader, e *event.Event) string {
 		if f.ours != f.theirs {
 			return fmt.Sprintf("a trace with %s %s, but the run's is %s", f.what, plain.Brief(f.theirs, 200),
 				plain.Brief(f.ours, 200))
+		}
+	}
+	for _, w := range m.run.Workloads {
+		if axes := maps.Collect(t.Workload.Axes.All()); w.UUID == e.Workload && w.Axes != nil && !maps.Equal(axes, w.Axes) {
+			return fmt.Sprintf("a trace of workload %s with axes %v, but the run's are %v", w.UUID, axes, w.Axes)
 		}
 	}
 	date, err := time.Parse(traceTime, t.Evaluation.Timestamp)

@@ -27,7 +27,7 @@ func newMerging(workloads ...string) *merging {
 	run := event.Run{ID: "r", Started: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), Definition: "d", Solution: "s",
 		Baseline: &event.Baseline{Name: "b", Solution: "base"}}
 	for _, uuid := range workloads {
-		run.Workloads = append(run.Workloads, event.WorkloadRef{UUID: uuid})
+		run.Workloads = append(run.Workloads, event.WorkloadRef{UUID: uuid, Axes: map[string]int{"b": 1}})
 	}
 	g.merger = newMerger(&Plan{Terms: Terms{GPU: "h"}}, run, func(e event.Event) { g.events = append(g.events, e) })
 	g.now = run.Started.Add(time.Hour)
@@ -417,6 +417,8 @@ func TestClaims(t *testing.T) {
 			verdict("w1", `"solution":"s"`, `"solution":"x"`) + done, "a trace with solution x, but the run's is s"},
 		{"a trace of another GPU", "h", line(run) + verdict("w0", "", "") +
 			verdict("w1", `"hardware":"h"`, `"hardware":"B200"`) + done, "a trace with hardware B200, but the run's is h"},
+		{"a trace with other axes", "h", line(run) + verdict("w0", "", "") + verdict("w1", `"axes":{"b":1}`, `"axes":{"b":99}`) + done,
+			"a trace of workload w1 with axes map[b:99], but the run's are map[b:1]"},
 		{"fewer bytes", "h", line(run) + samples(499) + sound + done, "499 bytes for workload w0, which has at least 500"},
 		{"a second run", "h", line(run) + line(run) + sound + done, "a second run event"},
 		{"no done", "h", line(run) + sound, "exit status 0, but no done event"},
