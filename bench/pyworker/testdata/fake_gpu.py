@@ -27,8 +27,8 @@ class Event:
 
 
 class GPU(worker.Device):
-    def __init__(self, kind, ordinal, tell):
-        super().__init__("emu", ordinal, tell)
+    def __init__(self, kind, ordinal, tell, ledger=None):
+        super().__init__("emu", ordinal, tell, ledger)
         self.emulated, self.tracer, self.event = False, None, Event
 
     def info(self):
