@@ -106,7 +106,7 @@ func (a *app) runLocal(ctx context.Context, s *project.Submission, o localOption
 		u.Workloads = workloads.Evenly(u.Workloads)
 	}
 	run := u.Describe(ctx, s)
-	run.BudgetS = o.budget.Seconds()
+	run.BudgetS, run.KnownSecret = o.budget.Seconds(), o.secret != ""
 
 	var before *runs.Summary
 	var admit func(event.Device) error

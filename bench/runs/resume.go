@@ -49,6 +49,7 @@ func facts(a, b *event.Run) []fact {
 		{"solution", a.Solution, b.Solution},
 		{"destination-passing style", fmt.Sprint(a.DPS), fmt.Sprint(b.DPS)},
 		{"definition", a.Definition, b.Definition},
+		{"known secret", fmt.Sprint(a.KnownSecret), fmt.Sprint(b.KnownSecret)},
 		{"seed", fmt.Sprint(a.Seed), fmt.Sprint(b.Seed)},
 		{"profile", ui.Profile(a.Profile), ui.Profile(b.Profile)},
 		{"tolerance", tolerance(a.Tolerance), tolerance(b.Tolerance)},

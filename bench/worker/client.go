@@ -525,16 +525,22 @@ func (c *Client) exchange(ctx context.Context, req *request, timing func(bool)) 
 
 // takeLedger adds the device's new hazards, and returns the first fault.
 func (c *Client) takeLedger() (fault *Error) {
-	lines := c.ledger.Take()
+	lines, whole := c.ledger.Take()
+	damaged := !whole
 	for _, line := range lines[:min(len(lines), maxHazards)] {
 		var h device.Hazard
 		switch {
 		case json.Unmarshal(line, &h) != nil:
+			damaged = true
 		case h.Kind != device.Faulted:
 			c.hazards = append(c.hazards, device.Hazard{Kind: clip(h.Kind), Place: clip(h.Place), Text: clip(h.Text)})
 		case fault == nil:
 			fault = &Error{Kind: Call, Text: clip(h.Text)}
 		}
+	}
+	if damaged {
+		c.hazards = append(c.hazards, device.Hazard{Kind: "ended-checks",
+			Text: "the virtual GPU's list of hazards is incomplete: the submission has changed it, or it is full"})
 	}
 	return fault
 }

@@ -5,6 +5,7 @@ package ledger
 
 import (
 	"bytes"
+	"math"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -52,12 +53,14 @@ func At(p unsafe.Pointer) *Ledger { return &Ledger{data: unsafe.Slice((*byte)(p)
 
 func (l *Ledger) used() *uint64 { return (*uint64)(unsafe.Pointer(&l.data[0])) }
 
-// Add adds a line, which has no line break. It drops the line if the memory is full.
+// Add adds a line, which has no line break. If the memory is full, it drops the line, and Take reports damage from then
+// on.
 func (l *Ledger) Add(line []byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	used := atomic.LoadUint64(l.used())
 	if room := uint64(Size - 8); used > room || uint64(len(line)) >= room-used {
+		atomic.StoreUint64(l.used(), math.MaxUint64)
 		return
 	}
 	n := copy(l.data[8+used:], line)
@@ -65,23 +68,25 @@ func (l *Ledger) Add(line []byte) {
 	atomic.StoreUint64(l.used(), used+uint64(n)+1)
 }
 
-// Take returns copies of the lines added since its last call, none after Close. They are unverified.
-func (l *Ledger) Take() (lines [][]byte) {
+// Take returns copies of the lines added since its last call, none after Close. They are unverified. whole is false if
+// lines were lost: the memory is full, or something else has changed it.
+func (l *Ledger) Take() (lines [][]byte, whole bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.data == nil {
-		return nil
+		return nil, true
 	}
-	used := int(min(atomic.LoadUint64(l.used()), Size-8))
-	if used <= l.taken {
-		return nil
+	size := atomic.LoadUint64(l.used())
+	if size > Size-8 || int(size) < l.taken {
+		return nil, false
 	}
+	used := int(size)
 	added := bytes.Clone(l.data[8+l.taken : 8+used])
 	l.taken = used
 	for line := range bytes.Lines(added) {
 		lines = append(lines, bytes.TrimSuffix(line, []byte("\n")))
 	}
-	return lines
+	return lines, true
 }
 
 // Close unmaps the memory. It is only for ends of New and Open.

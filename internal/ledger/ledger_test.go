@@ -20,30 +20,42 @@ func TestLedger(t *testing.T) {
 	}
 	defer writer.Close()
 	f.Close()
-	if got := reader.Take(); got != nil {
-		t.Errorf("got %q before the first line", got)
+	take := func() string {
+		t.Helper()
+		lines, whole := reader.Take()
+		if !whole {
+			t.Error("got that lines were lost")
+		}
+		return fmt.Sprintf("%s", lines)
+	}
+	if got := take(); got != "[]" {
+		t.Errorf("got %s before the first line", got)
 	}
 	writer.Add([]byte("one"))
 	At(unsafe.Pointer(&writer.data[0])).Add([]byte("two"))
-	if got := fmt.Sprintf("%s", reader.Take()); got != "[one two]" {
+	if got := take(); got != "[one two]" {
 		t.Errorf("got %s, want both lines", got)
 	}
 	writer.Add([]byte("three"))
-	if got := fmt.Sprintf("%s", reader.Take()); got != "[three]" {
+	if got := take(); got != "[three]" {
 		t.Errorf("got %s, want the third line", got)
 	}
 
-	// A full ledger drops lines, and the writer cannot make the reader leave the memory.
+	// The reader notices a list that was shortened, and one that is full, and never leaves the memory.
+	binary.NativeEndian.PutUint64(writer.data, 3)
+	if _, whole := reader.Take(); whole {
+		t.Error("got a shortened list as whole")
+	}
 	long := bytes.Repeat([]byte("x"), 100<<10)
 	for range 20 {
 		writer.Add(long)
 	}
-	if got := len(reader.Take()); got != 10 {
-		t.Errorf("got %d long lines, want 10", got)
+	if lines, whole := reader.Take(); whole {
+		t.Errorf("got %d lines of a full list as whole", len(lines))
 	}
 	for _, used := range []uint64{0, 1 << 63, Size, 7} {
 		binary.NativeEndian.PutUint64(writer.data, used)
-		reader.Take()
+		_, _ = reader.Take()
 		writer.Add([]byte("more"))
 	}
 }

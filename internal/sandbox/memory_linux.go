@@ -29,10 +29,10 @@ type usage struct {
 // socketBytes is the size of a socket's send buffer, which a process in a sandbox cannot enlarge, except for TCP.
 const socketBytes = 208 << 10
 
-// Memory returns the memory of the processes in tree(pid), in bytes: resident pages, page tables, memory files and shared
-// memory that are open or mapped, and sockets as if they were full. The allocated part of a memory file that is mapped without
-// a descriptor is known only to a process with CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE; for others its mapped extent
-// counts, as far as the machine has that much shared memory.
+// Memory returns the memory of the processes in tree(pid), in bytes: resident pages, page tables, memory files and
+// shared memory that are open or mapped, and sockets as if they were full. The allocated part of a memory file that is
+// mapped without a descriptor is known only to a process with CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE; for others its
+// mapped extent counts, as far as the machine has that much shared memory.
 func Memory(pid int) int64 {
 	u := usageOf(pid)
 	return u.exact()

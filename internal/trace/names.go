@@ -8,8 +8,9 @@ import (
 )
 
 // plainPath matches source paths without characters that a shell, a compiler or a build file gives a meaning: nvcc
-// passes names through a shell, and torch and tvm-ffi write them to a build.ninja without quotes.
-var plainPath = regexp.MustCompile(`^[A-Za-z0-9_+.][A-Za-z0-9_+@.,=/-]*$`)
+// passes names through a shell and splits some at commas, and torch and tvm-ffi write them to a build.ninja without
+// quotes.
+var plainPath = regexp.MustCompile(`^[A-Za-z0-9_+.][A-Za-z0-9_+@./-]*$`)
 
 // CheckNames returns an error with a hint if a builder could take a part of a source's path for something else. It
 // must be called before anything of the solution is written or built. The contest's builders have no such rule.
@@ -23,4 +24,4 @@ func (s *Solution) CheckNames() error {
 }
 
 // NameHint is the hint of CheckNames.
-const NameHint = "rename it with letters of ASCII, digits, and any of . _ - + @ , ="
+const NameHint = "rename it with letters of ASCII, digits, and any of . _ - + @"
