@@ -75,7 +75,7 @@ func complete(words ...string) string {
 }
 
 // noValues lists names of values that only the user knows.
-var noValues = []string{"N", "TIME", "GIB", "PERCENT", "NAME", "TEXT", "PREFIX", "AXIS=N", "ARCH", "FOUND", "HOST",
+var noValues = []string{"N", "SECRET", "TIME", "GIB", "PERCENT", "NAME", "TEXT", "PREFIX", "AXIS=N", "ARCH", "FOUND", "HOST",
 	"NAME=VALUE,..."}
 
 func TestComplete(t *testing.T) {

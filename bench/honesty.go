@@ -216,10 +216,10 @@ func (h *honesty) run(ctx context.Context) error {
 		case o == stale:
 			h.find(cachedByPointer, "%s, the outputs match the previous inputs", change.what)
 			return nil
+		case o != right:
+			return nil
 		case change.all && cached != "":
 			h.find(cachedByContent, "%s, the outputs match the previous inputs", cached)
-			return nil
-		case o != right:
 			return nil
 		}
 	}
@@ -678,9 +678,14 @@ func (a *attempt) next(purpose string) random.Stream {
 	return a.draw(purpose, strconv.Itoa(a.number), strconv.Itoa(a.draws))
 }
 
-// replace applies the change to the contents of its inputs.
+// replace applies the change to the first contents of its inputs, and undoes the previous change.
 func (h *honesty) replace(s *scratch, c change) worker.Check {
 	check := worker.Check{Inputs: make([]*worker.FileTensor, len(h.values))}
+	for _, i := range h.changed {
+		if first := h.in.Values[i]; h.values[i].Tensor != first.Tensor {
+			h.values[i], check.Inputs[i] = first, fileTensor(first)
+		}
+	}
 	for _, i := range c.inputs {
 		v := &h.values[i]
 		at := s.offsets[i]
