@@ -213,17 +213,19 @@ func TestTopKFindings(t *testing.T) {
 		"content": cachedByContent, "skips after the timing": skippedWork,
 		"skips timed calls": skippedWork, "emulated: pointer": cachedByPointer,
 		"emulated: skips after the first call": skippedWork} {
-		_, events, err := tryOn(t, indexer, name, 2, 1)
-		if err != nil {
-			t.Fatal(err)
-		}
 		got, status := "", trace.Status("")
-		for _, e := range events {
-			switch {
-			case e.Finding != nil:
-				got += e.Finding.Check
-			case e.Evaluated != nil:
-				status = e.Evaluated.Status()
+		for n := 0; n == 0 || got == "" && name == "content" && n < 20; n++ { // not every change of a row changes the choice
+			_, events, err := tryOn(t, indexer, name, 2, 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, e := range events {
+				switch {
+				case e.Finding != nil:
+					got += e.Finding.Check
+				case e.Evaluated != nil:
+					status = e.Evaluated.Status()
+				}
 			}
 		}
 		passes := name != "emulated: skips after the first call"
