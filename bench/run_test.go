@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
 	"fisub/bench/reference"
 	"fisub/bench/runs"
@@ -131,6 +132,8 @@ func contents(b device.Buffer) []byte {
 }
 
 type memory []byte
+
+func (m memory) Address() uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(m))) }
 
 func (m *memory) Len() int                      { return len(*m) }
 func (m *memory) Write(p []byte) error          { copy(*m, p); return nil }
