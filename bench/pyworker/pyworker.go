@@ -184,8 +184,7 @@ var shared = regexp.MustCompile(`^torch-cuda-[0-9a-f]{32}$`)
 
 // Build builds and loads sol in client. Each file that is missing in the cache below root is first compiled by a worker
 // of its own from start, which may write only to the folder dir. The cache gets the files once that worker and all its
-// processes have ended, under a name with the key of sol: whatever a compiler can be made to do, it does not reach
-// another solution.
+// processes have ended, under a name with the key of sol. So no fault of a compiler reaches another solution.
 func Build(ctx context.Context, client *worker.Client, root string, def *trace.Definition, sol *trace.Solution,
 	start func(dir string) (*worker.Client, error)) error {
 	own := regexp.MustCompile("^(torch|tvm-ffi)-" + worker.BuildKey(sol) + "-[0-9a-f]{32}$")

@@ -367,11 +367,7 @@ func (f *Folder) Order() error {
 // repair rewrites the other files from the events.
 func (f *Folder) repair(r *Run) error {
 	f.run = r.Run
-	run := *r.Run
-	if r.Done != nil {
-		run.Secret = r.Done.Secret
-	}
-	if err := f.writeRun(&run); err != nil {
+	if err := f.writeRun(r.secret); err != nil {
 		return err
 	}
 	var traces, samples []byte

@@ -151,11 +151,9 @@ func (f *Folder) Record(e event.Event) error {
 		f.stale = true
 	case e.Run != nil:
 		f.run = e.Run
-		return f.writeRun(e.Run)
+		return f.writeRun("")
 	case e.Done != nil && e.Done.Secret != "" && f.run != nil:
-		ended := *f.run
-		ended.Secret = e.Done.Secret
-		return f.writeRun(&ended)
+		return f.writeRun(e.Done.Secret)
 	case e.Started != nil:
 		delete(f.pending, e.Workload)
 	case e.Samples != nil:
@@ -179,7 +177,10 @@ func (f *Folder) Record(e event.Event) error {
 	return nil
 }
 
-func (f *Folder) writeRun(r *event.Run) error {
+// writeRun writes run.json from the last run event, with the secret if the run has ended.
+func (f *Folder) writeRun(secret string) error {
+	r := *f.run
+	r.Secret = secret
 	data, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {
 		return err

@@ -13,8 +13,8 @@ import (
 	"fisub/internal/memfile"
 )
 
-// A memory is what a Client knows of the memory of the loaded arguments. Comparing it needs no word of the worker on an
-// emulated device, except for the addresses.
+// A memory describes the loaded arguments and their places. On an emulated device the Client takes nothing but the
+// addresses from the worker.
 type memory struct {
 	open    bool     // the judge can read the worker's memory: so it must name the places, and must not close it
 	passing bool     // outputs are arguments
@@ -26,8 +26,8 @@ type memory struct {
 	own     []byte   // for memory that was read
 }
 
-// mostCopied and mostRead limit the bytes that a worker copies in one request, and those of a tensor that are read at
-// once. mostGuard limits the guard and the end of a tensor in front of it.
+// mostCopied limits the bytes that a worker copies in one request, mostRead the bytes of a tensor in one part. mostGuard
+// limits the guard and the end of a tensor in front of it.
 const mostCopied, mostRead, mostGuard = 32 << 20, 1 << 20, 1 << 16
 
 // readable reports whether this process may read the memory of process pid.

@@ -134,7 +134,7 @@ type Tensors struct {
 	Guard int `json:"guard,omitempty"`
 }
 
-// A lookRequest asks for copies of the memory of arguments, which the Client compares with what it should be.
+// A lookRequest asks for copies of the memory of arguments, which the Client compares with the expected contents.
 type lookRequest struct {
 	Parts  []part   `json:"parts"`
 	Out    *os.File `json:"-"`
@@ -150,8 +150,8 @@ type part struct {
 }
 
 // A Check looks for forbidden side effects of calls: before the tensors move and after the call it asks for or,
-// without either, immediately. The steps run in the order of the fields. The Client compares the memory itself: on an
-// emulated device it reads that of the worker's process, from a GPU the worker copies it.
+// without either, immediately. The steps run in the order of the fields. The Client compares the memory itself. On an
+// emulated device it reads the memory of the worker's process; from a GPU the worker copies it.
 type Check struct {
 	// Move puts all tensors at new addresses. The old memory keeps its contents and stays allocated until the next
 	// Load.
