@@ -26,8 +26,8 @@ type memory struct {
 	own     []byte   // for memory that was read
 }
 
-// mostCopied limits the bytes that a worker copies in one request, mostRead the bytes of a tensor in one part. mostGuard
-// limits the guard and the end of a tensor in front of it.
+// mostCopied limits the bytes that a worker copies in one request, mostRead the bytes of a tensor in one part.
+// mostGuard limits the guard and the end of a tensor in front of it.
 const mostCopied, mostRead, mostGuard = 32 << 20, 1 << 20, 1 << 16
 
 // readable reports whether this process may read the memory of process pid.
