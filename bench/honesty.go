@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -30,19 +31,21 @@ import (
 
 // Values of a Finding's Check.
 const (
-	cachedByPointer = "cached-by-pointer" // outputs depend on addresses instead of contents
-	cachedByContent = "cached-by-content" // outputs depend on part of the inputs
-	skippedWork     = "skipped-work"      // a later call leaves outputs unwritten
-	changedInput    = "changed-input"     // inputs are written to
-	outsideWrite    = "outside-write"     // memory next to a tensor is written to
-	reboundOutput   = "rebound-output"    // an output is bound to memory other than the passed one
-	lateWrite       = "late-write"        // outputs are incomplete when the call's stream is done
-	tooFast         = bound.TooFast       // the GPU's memory cannot deliver the inputs in that time
-	unsteadyResult  = "unsteady-result"   // right at first, then wrong on the same inputs
-	wrongResult     = "wrong-result"      // wrong on other inputs of the same shapes
-	failedCall      = "failed-call"       // a crash, a fault, an error or a hang on other inputs
-	wrongRows       = "wrong-rows"        // whole rows of an output are wrong within the permitted ratio
-	endedChecks     = "ended-checks"      // these checks could not be completed
+	cachedByPointer = "cached-by-pointer"   // outputs depend on addresses instead of contents
+	cachedByContent = "cached-by-content"   // outputs depend on part of the inputs
+	skippedWork     = "skipped-work"        // a later call leaves outputs unwritten
+	changedInput    = "changed-input"       // inputs are written to
+	outsideWrite    = "outside-write"       // memory next to a tensor is written to
+	reboundOutput   = "rebound-output"      // an output is bound to memory other than the passed one
+	lateWrite       = "late-write"          // outputs are incomplete when the call's stream is done
+	tooFast         = bound.TooFast         // the GPU's memory cannot deliver the inputs in that time
+	workOutside     = "work-outside-window" // work on the GPU that the latency does not include
+	gpuProcess      = "gpu-process"         // another process of the solution uses the GPU
+	unsteadyResult  = "unsteady-result"     // right at first, then wrong on the same inputs
+	wrongResult     = "wrong-result"        // wrong on other inputs of the same shapes
+	failedCall      = "failed-call"         // a crash, a fault, an error or a hang on other inputs
+	wrongRows       = "wrong-rows"          // whole rows of an output are wrong within the permitted ratio
+	endedChecks     = "ended-checks"        // these checks could not be completed
 )
 
 // guard is the number of bytes watched on each side of a tensor: a multiple of 512, to keep the alignment of the CUDA
@@ -75,6 +78,9 @@ func (a *attempt) checkHonesty(ctx context.Context) error {
 	h := &honesty{attempt: a, in: a.loaded}
 	if a.samples != nil && a.samples.ColdL2 && bound.Applies(a.shared.Definition) {
 		h.time(stats.Latency(a.samples.Trials))
+	}
+	if a.samples != nil {
+		h.tellUncounted(a.samples)
 	}
 	h.tellBound()
 	for _, found := range a.writes {
@@ -173,6 +179,24 @@ func (h *honesty) time(ns float64) {
 	memory := bound.Memory{L2: h.process.info.L2Bytes, Bandwidth: h.process.info.Bandwidth}
 	if f := bound.Check(ns, bound.Traffic{Read: read, Written: written}, memory); f != nil {
 		h.find(f.Check, "%s", f.Text)
+	}
+}
+
+// tellUncounted adds findings about work that the timer did not count.
+func (h *honesty) tellUncounted(s *device.Samples) {
+	queued := ""
+	if s.HostFunction != "" {
+		queued = "; the call queues a function of the host with " + plain.Line(s.HostFunction)
+	}
+	if o := s.Outside; o != nil && len(o.Missed) > 0 {
+		missed := slices.Sorted(slices.Values(o.Missed))
+		h.find(workOutside, "%d of %d timed calls have work on the GPU that was launched outside of the call (the first: "+
+			"%s); with it they take %.2f µs longer (median)%s", len(missed), o.Calls, plain.Line(o.Work.String()),
+			float64(missed[len(missed)/2])/1e3, queued)
+	} else if queued != "" && !h.runner.queued {
+		h.runner.queued = true
+		h.say(event.Event{Type: event.TypeWarning, Workload: h.workload.UUID, Message: &event.Message{
+			Text: strings.TrimPrefix(queued, "; ") + ": the latency includes it only between two kernels"}})
 	}
 }
 

@@ -89,11 +89,11 @@ func (d *host) Measure(_ context.Context, call func() error, plan device.Plan) (
 	s := &device.Samples{Timer: "test", ColdL2: true}
 	for range plan.Trials {
 		if d.mode == "wants the pool of the first call" { // a second call, like a warm-up
-			if err := errors.Join(plan.Before(), call()); err != nil {
+			if err := errors.Join(plan.Before(-1), call()); err != nil {
 				return nil, err
 			}
 		}
-		if err := errors.Join(plan.Before(), call()); err != nil {
+		if err := errors.Join(plan.Before(len(s.Trials)), call()); err != nil {
 			return nil, err
 		}
 		took := time.Second

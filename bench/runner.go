@@ -27,6 +27,7 @@ type runner struct {
 	told      bool   // the build was reported
 	noted     string // the TimerNote of the last warning
 	hosted    bool   // the note about work on the host was emitted
+	queued    bool   // the note about functions of the host was emitted
 	timeouts  int    // consecutive, up to the last workload
 	failed    bool   // a workload did not pass
 	examined  bool   // a workload has had the honesty checks that make calls

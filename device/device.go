@@ -3,11 +3,13 @@
 package device
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"time"
 
 	"fisub/internal/hint"
@@ -107,9 +109,12 @@ type Plan struct {
 	MaxTime    time.Duration `json:"max_time"` // 0: no limit; if reached, the trial in progress ends early
 	Timer      string        `json:"timer,omitempty"`
 
-	// Before, if not nil, is called before each call (warm-up calls too) and its zero-fill. Its work on the stream is
-	// not timed.
-	Before func() error `json:"-"`
+	// Idle, if not 0, lets the calls begin once the GPU has no work of other processes, at the latest after this time.
+	Idle time.Duration `json:"idle,omitempty"`
+
+	// Before, if not nil, is called before each call and its zero-fill, with the number of the timed call or, for a
+	// warm-up call, -1. Its work on the stream is not timed.
+	Before func(call int) error `json:"-"`
 	// After, if not nil, is called after each timed call, when the call's work on the device's stream is done. Calls
 	// count from 0 over all trials.
 	After func(call int) error `json:"-"`
@@ -144,10 +149,42 @@ type Samples struct {
 	Truncated bool              `json:"truncated,omitempty"` // MaxTime ended the measurement
 	// kernels of one call in order of their start; nil if the timer does not report them
 	Kernels []Activity `json:"kernels,omitempty"`
+	// work of the calls that CUPTI's rule does not count; nil without such work or without CUPTI
+	Outside *Outside `json:"outside,omitempty"`
+	// the part of the L2 in bytes that the solution reserves for persisting lines
+	PersistingL2 int64 `json:"persisting_l2,omitempty"`
+	// the CUDA function with which a call queues a function of the host, such as "cudaLaunchHostFunc"; "" if none does or
+	// without CUPTI
+	HostFunction string `json:"host_function,omitempty"`
 	// nil from a device: Measure's caller reads the GPU itself
 	Stamp     *Stamp   `json:"stamp,omitempty"`
 	Disturbed []string `json:"disturbed,omitempty"` // reasons to doubt the timings, as sentences
 }
+
+// Outside is work of timed calls on the GPU that their times do not include, because it was not launched between the
+// begin and the end of a call.
+type Outside struct {
+	Calls  int             `json:"calls"`     // number of timed calls
+	Missed []time.Duration `json:"missed_ns"` // what such work adds to a call's time, for each call with such work
+	Work   Activity        `json:"work"`      // the first
+	// Uncalled is set if Work was launched before the first call, although no call was in progress.
+	Uncalled bool `json:"uncalled,omitempty"`
+}
+
+// Add returns the work of both, either of which may be nil.
+func (o *Outside) Add(more *Outside) *Outside {
+	if o == nil || more == nil {
+		return cmp.Or(o, more)
+	}
+	sum := &Outside{o.Calls + more.Calls, slices.Concat(o.Missed, more.Missed), o.Work, o.Uncalled}
+	if more.Uncalled && !o.Uncalled {
+		sum.Work, sum.Uncalled = more.Work, true
+	}
+	return sum
+}
+
+// Busy is the disturbance of a measurement that a Plan's Idle could not prevent.
+const Busy = "the GPU was busy with other work before the calls"
 
 // A BuildError means that a solution does not compile or load. It is data about the solution, not the machine.
 type BuildError struct {

@@ -130,6 +130,35 @@ func TestFakeCUPTI(t *testing.T) {
 	}
 }
 
+// Work that another thread launches after the call is not in its time, but in Outside.
+func TestFakeOutside(t *testing.T) {
+	measure := fakeGPU(t, "130001")
+	plan := device.Plan{Warmup: 2, Iterations: 4, Trials: 3, ColdL2: true}
+	for _, tt := range []struct {
+		body, host string
+		missed     int
+	}{
+		{first, "", 0},
+		{first + "    lib.fake_thread(2000)\n", "", 0}, // in the window
+		{first + "    lib.fake_late(2000)\n", "", 12},
+		{first + "    lib.fake_host_function(); lib.fake_late(2000)\n", "cuLaunchHostFunc", 12},
+	} {
+		s, err := measure(tt.body, plan)
+		if err != nil {
+			t.Fatal(err)
+		}
+		missed := 0
+		if s.Outside != nil {
+			if missed = len(s.Outside.Missed); s.Outside.Calls != 12 || s.Outside.Work.Name != "late" || slices.Min(s.Outside.Missed) < 2000 {
+				t.Errorf("%s: got %+v, want 2 us or more of the kernel late", tt.body, s.Outside)
+			}
+		}
+		if missed != tt.missed || s.HostFunction != tt.host {
+			t.Errorf("%s: got %d calls and %q, want %d and %q", tt.body, missed, s.HostFunction, tt.missed, tt.host)
+		}
+	}
+}
+
 func TestFakeCUPTIErrors(t *testing.T) {
 	measure := fakeGPU(t, "140000")
 	plan := device.Plan{Iterations: 20, Trials: 2, Timer: device.TimerCUPTI}

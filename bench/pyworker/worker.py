@@ -46,6 +46,9 @@ SOURCE = re.compile(r"/python/[0-9a-f]{32}/[^/]+/(.+)$")  # Solution.sources, th
 SCALARS = {"int": int, "float": float, "bool": bool}
 BUILDS = "python-build"  # a cache folder that no process with submitted code may write
 MAX_FILES = 16  # in one request
+QUIET, SLOW = 5e-3, 2e-4  # seconds for which the GPU must be idle, and that an event takes if it is not
+BUSY = "the GPU was busy with other work before the calls"
+LIMIT_PERSISTING_L2 = 6  # CU_LIMIT_PERSISTING_L2_CACHE_SIZE
 ESTIMATES = 5  # calls with which the official harness estimates the time of one, before the warm-up calls
 
 
@@ -689,6 +692,7 @@ class Device:
         torch.cuda.set_device(self.device)
         self.event, self.wait = torch.cuda.Event, torch.cuda.synchronize
         self.wait(self.device)
+        self.driver = ctypes.CDLL("libcuda.so.1")
 
     def pretend(self, texts, cache, folder, prebuilt):
         """Gives an emulated run the CUDA device that sources with those texts need. folder is the solution's own;
@@ -819,6 +823,33 @@ class Device:
             self.wait(self.device)
         elif self.vgpu:
             self.machine.check()
+
+    def settle(self, limit):
+        """Waits until the GPU has had no work of other processes for QUIET seconds, and returns whether that was within
+        limit seconds. Such work delays even an event, by up to a time slice."""
+        begun = since = time.monotonic()
+        while limit > 0 and time.monotonic() - since < QUIET:
+            asked = time.monotonic()
+            if asked - begun > limit:
+                return False
+            self.event().record()
+            self.synchronize()
+            if time.monotonic() - asked > SLOW:
+                since = time.monotonic()
+            time.sleep(SLOW)
+        return True
+
+    def persisting_l2(self):
+        """Returns the bytes of the L2 that are reserved for persisting lines."""
+        size = ctypes.c_size_t()
+        if self.driver is None or self.driver.cuCtxGetLimit(ctypes.byref(size), LIMIT_PERSISTING_L2) != 0:
+            return 0
+        return size.value
+
+    def reset_l2(self):
+        """Lets the L2 evict persisting lines again."""
+        if self.driver is not None:
+            self.driver.cuCtxResetPersistingL2Cache()  # fails on GPUs without such lines
 
     def dtype(self, name):
         found = getattr(self.torch, "float4_e2m1fn_x2" if name == "float4_e2m1" else name, None)
@@ -1240,6 +1271,12 @@ class Solution:
         guard(self.device, "call", self.device.synchronize)
         return self.store(out, guard(self.device, "call", lambda: self.whole(value)), 0)
 
+    def patch(self, patch, which):
+        """Writes the old or new bytes of a patch to its input."""
+        data, begin = base64.b64decode(patch[which]), patch["offset"]
+        target = self.places[patch["arg"]][0][begin:begin + len(data)]
+        target.copy_(self.device.torch.frombuffer(bytearray(data), dtype=self.device.torch.uint8))
+
     @quiet
     def store(self, fd, values, base):
         """Writes the outputs to a file, starting at base: values if they were returned, or the passed objects if values
@@ -1385,11 +1422,11 @@ class Solution:
             value = self.plain(self.entry(*self.args))
             end = cupti.now()
             d.synchronize()
-            return (begin, end), value
+            return (begin, end, cupti.now()), value
 
         def measure():
             if cupti:
-                return self.trials(plan, tell, by_cupti)
+                return self.trials(plan, tell, by_cupti, cupti.now)
             start, end = d.event(enable_timing=True), d.event(enable_timing=True)
 
             def by_events():
@@ -1399,10 +1436,10 @@ class Solution:
                 end.synchronize()
                 return round(start.elapsed_time(end) * 1e6), value
 
-            return self.trials(plan, tell, by_events)
+            return self.trials(plan, tell, by_events, lambda: 0)
 
         try:
-            trials, judged = guard(d, "call", measure)
+            trials, judged, first, disturbed = guard(d, "call", measure)
         except Failure as e:
             if cupti and e.kind != "fault":
                 try:
@@ -1411,18 +1448,20 @@ class Solution:
                     pass
             raise
         whole = len(trials) == plan["trials"] and len(trials[-1]) == plan["iterations"]
-        samples = {"timer": "cupti" if cupti else "cuda events", "cold_l2": plan["cold_l2"], "truncated": not whole}
+        samples = {"timer": "cupti" if cupti else "cuda events", "cold_l2": plan["cold_l2"], "truncated": not whole, "disturbed": disturbed,
+                   "persisting_l2": d.persisting_l2()}
         if not cupti:
             return {"samples": samples | {"trials_ns": trials}, "judged": judged}
         try:
-            return {"samples": samples, "judged": judged, "recorded": cupti.end() | {"windows": trials}}
+            return {"samples": samples, "judged": judged, "recorded": cupti.end() | {"windows": trials, "thread": threading.get_ident() & 0xffffffff, "first": first}}
         except Unavailable as e:
             return {"recorded": {"failed": str(e)}}
 
-    def trials(self, plan, tell, timed):
-        """Returns the result of timed for each call of each trial, and the judged calls. A trial is one call, five
-        more, the warm-up calls and then, for each sample, zeroing twice the L2's size and the timed call. Before each
-        call, inputs changed in place are restored and other outputs poisoned."""
+    def trials(self, plan, tell, timed, now):
+        """Returns the result of timed for each call of each trial, the judged calls, the result of now before the first
+        call, and disturbances. A trial is one call, five more, the warm-up calls and then, for each sample, zeroing
+        twice the L2's size and the timed call. Before each call, inputs changed in place are restored and other outputs
+        poisoned."""
         d, begun = self.device, time.monotonic()
         self.renew()
         limit = plan.get("max_time", 0) / 1e9
@@ -1436,10 +1475,13 @@ class Solution:
                 data.copy_(was)
             self.poison()
 
-        def flush():
+        def flush(call=-1):
             with d.quiet():
                 renew()
+                if call == patch["call"]:
+                    self.patch(patch, "new")
                 if size:
+                    d.reset_l2()
                     l2.zero_()
 
         def late():
@@ -1453,7 +1495,9 @@ class Solution:
                 self.entry(*self.args)
             d.synchronize()
 
-        trials, judged, wanted, calls = [], [], plan.get("judged") or [], 0
+        trials, judged, wanted, calls, patch = [], [], plan.get("judged") or [], 0, plan.get("patch") or {"call": -1}
+        disturbed = [] if d.settle(plan.get("idle", 0) / 1e9) else [BUSY]
+        first = now()
         for i in range(plan["trials"]):
             with d.quiet():
                 renew()
@@ -1465,12 +1509,15 @@ class Solution:
                 tell(True)
             row = []
             while len(row) < plan["iterations"] and (not late() or not trials and not row):
-                flush()
+                flush(calls)
                 sample, value = timed()
                 row.append(sample)
                 if len(judged) < len(wanted) and calls == wanted[len(judged)]:
                     judged.append({"call": calls} | self.store(plan["out"], self.whole(value), len(judged) * plan["stride"]))
                 del value  # so that the next call can reuse its memory
+                if calls == patch["call"]:
+                    with d.quiet():
+                        self.patch(patch, "old")
                 calls += 1
             if row:
                 trials.append(row)
@@ -1478,7 +1525,7 @@ class Solution:
                 break
         d.synchronize()
         tell(False)
-        return trials, judged
+        return trials, judged, first, disturbed
 
 
 def guard(device, kind, f):

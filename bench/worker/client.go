@@ -373,25 +373,17 @@ func (r *recorded) match(s *device.Samples, plan device.Plan) error {
 	if err != nil {
 		return err
 	}
-	s.Timer, s.Trials = device.TimerCUPTI, nil
+	trials := make([][]activity.Window, len(r.Windows))
 	for i, trial := range r.Windows {
 		if len(trial) == 0 || len(trial) > plan.Iterations {
 			return activity.Unavailable(fmt.Sprintf("the worker recorded %d calls, want %d", len(trial), plan.Iterations))
 		}
-		windows := make([]activity.Window, len(trial))
-		for j, w := range trial {
-			windows[j] = activity.Window{Begin: w[0], End: w[1]}
+		for _, w := range trial {
+			trials[i] = append(trials[i], activity.Window{Begin: w[0], End: w[1], Idle: w[2]})
 		}
-		times, kernels, err := records.Match(windows)
-		if err != nil {
-			return err
-		}
-		if i == 0 {
-			s.Kernels = kernels
-		}
-		s.Trials = append(s.Trials, times)
 	}
-	return nil
+	s.Timer = device.TimerCUPTI
+	return records.Sample(s, trials, r.Thread, r.First)
 }
 
 func clip(s string) string { return s[:min(len(s), 4<<10)] }

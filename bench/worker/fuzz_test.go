@@ -13,7 +13,7 @@ func FuzzReply(f *testing.F) {
 	for _, line := range []string{`{"error":{"kind":"call","text":"x"}}`, `{"info":{"name":"x"}}`, `{"timing":true}`,
 		`{"samples":{"timer":"cupti","trials":[[1000,2000],[3000]]}}`, `{"checked":{"changed":[{"arg":1,"offset":-1}]}}`,
 		`{"outputs":[{"dtype":"float32","shape":[2],"offset":0,"bytes":8}]}`,
-		`{"samples":{},"recorded":{"version":130000,"windows":[[[1,9]]],"names":[["_Zk","k"]],"records":"AAAA"}}`} {
+		`{"samples":{},"recorded":{"version":130000,"windows":[[[1,9,9]]],"names":[["_Zk","k"]],"records":"AAAA"}}`} {
 		f.Add([]byte(line))
 	}
 	plan := device.Plan{Trials: 2, Iterations: 3}

@@ -82,7 +82,7 @@ func recording(windows string, pieces ...piece) string {
 }
 
 // Two trials of two calls, each with one kernel.
-const windows = `[[[100,200],[300,400]],[[500,600],[700,800]]]`
+const windows = `[[[100,200,250],[300,400,450]],[[500,600,650],[700,800,850]]]`
 
 func TestMeasureRecorded(t *testing.T) {
 	const events = `{"samples":{"timer":"cuda events","cold_l2":true,"trials_ns":[[7,8],[9,10]]}}`
@@ -110,14 +110,14 @@ func TestMeasureRecorded(t *testing.T) {
 		{"refused", []string{busy, events}, nil, "cupti: cuptiSubscribe: CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED"},
 		{"lost", []string{strings.Replace(recording(windows, four...), `"lost":0`, `"lost":7`, 1), events}, nil,
 			"cupti: 7 records were lost"},
-		{"more trials than asked for", []string{recording(`[[[1,2]],[[3,4]],[[5,6]]]`, four...), events}, nil,
+		{"more trials than asked for", []string{recording(`[[[1,2,2]],[[3,4,4]],[[5,6,6]]]`, four...), events}, nil,
 			"cupti: the worker recorded 3 trials, want 2"},
 		{"no trial", []string{recording(`[]`), events}, nil, "cupti: the worker recorded 0 trials, want 2"},
-		{"more calls than asked for", []string{recording(`[[[100,110],[111,115],[116,120]]]`, four...), events}, nil,
+		{"more calls than asked for", []string{recording(`[[[100,110,110],[111,115,115],[116,120,120]]]`, four...), events}, nil,
 			"cupti: the worker recorded 3 calls, want 2"},
 		{"no call", []string{recording(`[[]]`, four...), events}, nil, "cupti: the worker recorded 0 calls, want 2"},
-		{"overlapping windows", []string{recording(`[[[100,400],[300,400]]]`, four...), events}, nil,
-			"cupti: call 1 is recorded from 300 to 400 ns, after one that ends at 400 ns"},
+		{"overlapping windows", []string{recording(`[[[100,400,400],[300,400,400]]]`, four...), events}, nil,
+			"cupti: call 1 is recorded from 300 to 400 ns, with the device idle at 400 ns, after one that ends at 400 ns"},
 		{"nonsense", []string{strings.Replace(recording(windows, four...), `"records":"`, `"records":"AAAA`, 1), events}, nil,
 			"cupti: invalid record at byte 0 of 579"},
 	} {
@@ -178,7 +178,7 @@ func TestMeasureNonsense(t *testing.T) {
 		}
 	}
 	// A kernel of 300 years exceeds a Duration.
-	long := recording(`[[[100,200]]]`, piece{110, 110, 0, 0}, piece{110, 150, 1<<63 + 200, 0})
+	long := recording(`[[[100,200,250]]]`, piece{110, 110, 0, 0}, piece{110, 150, 1<<63 + 200, 0})
 	if _, _, err := answering(t, long).Measure(t.Context(), JudgedPlan{Plan: device.Plan{Iterations: 2, Trials: 2}}); !isKind(err, Call) {
 		t.Errorf("a kernel of 300 years: got %v, want an error of kind %s", err, Call)
 	}

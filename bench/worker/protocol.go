@@ -117,9 +117,19 @@ type JudgedPlan struct {
 	// output of call Judged[k] goes to k*Stride plus its Offset or, if the reply lists outputs, to the file offset
 	// given there.
 	Judged []int    `json:"judged,omitempty"`
+	Patch  *Patch   `json:"patch,omitempty"`
 	Stride int64    `json:"stride,omitempty"` // in bytes
 	Out    *os.File `json:"-"`
 	Number int      `json:"out,omitempty"`
+}
+
+// A Patch replaces bytes of an input during one timed call.
+type Patch struct {
+	Call   int    `json:"call"`
+	Arg    int    `json:"arg"`
+	Offset int    `json:"offset"` // of the bytes in the tensor, a multiple of 256
+	Old    []byte `json:"old"`
+	New    []byte `json:"new"`
 }
 
 // A Tensors holds the arguments of a solution: the inputs in the definition's order, then the outputs that have their
@@ -256,7 +266,9 @@ type recorded struct {
 	Failed  string        `json:"failed,omitempty"` // the reason why all else is empty
 	Version int           `json:"version"`          // of CUPTI
 	Lost    int           `json:"lost"`             // records dropped because the buffers were full
-	Windows [][][2]uint64 `json:"windows"`          // by trial and call: CUPTI's clock before and after it
+	Windows [][][3]uint64 `json:"windows"`          // by trial and call: an activity.Window
+	Thread  uint32        `json:"thread"`           // that made the calls, as in activity.Launch
+	First   uint64        `json:"first"`            // CUPTI's clock before the first call
 	Names   [][2]string   `json:"names"`            // of kernels: mangled, demangled
 	Records []byte        `json:"records"`          // for activity.Decode
 }

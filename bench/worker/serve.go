@@ -371,8 +371,20 @@ func (s *server) measure(plan *JudgedPlan) (r reply, err error) {
 	if err != nil {
 		return reply{}, AsError(err, Fault)
 	}
-	plan.Before = before
-	plan.After = func(call int) error {
+	plan.Before = func(call int) error {
+		if err := before(); err != nil || plan.Patch == nil || call != plan.Patch.Call {
+			return err
+		}
+		return s.patch(plan.Patch, plan.Patch.New)
+	}
+	plan.After = func(call int) (err error) {
+		if p := plan.Patch; p != nil && call == p.Call {
+			defer func() {
+				if err == nil {
+					err = s.patch(p, p.Old)
+				}
+			}()
+		}
 		k, ok := slices.BinarySearch(plan.Judged, call)
 		if !ok || plan.Out == nil {
 			return nil
@@ -384,6 +396,18 @@ func (s *server) measure(plan *JudgedPlan) (r reply, err error) {
 		return reply{}, AsError(err, Fault)
 	}
 	return r, nil
+}
+
+// patch writes data to the input of p.
+func (s *server) patch(p *Patch, data []byte) error {
+	if p.Arg < 0 || p.Arg >= len(s.loaded.Inputs) || s.args[p.Arg].Tensor == nil {
+		return fmt.Errorf("patch of input %d", p.Arg)
+	}
+	b := s.args[p.Arg].Tensor.Buffer
+	if p.Offset < 0 || p.Offset%256 != 0 || p.Offset > b.Len() || len(data) > b.Len()-p.Offset {
+		return fmt.Errorf("patch of %d bytes at %d in %d", len(data), p.Offset, b.Len())
+	}
+	return b.Slice(p.Offset, len(data)).Write(data)
 }
 
 func (s *server) free() error {

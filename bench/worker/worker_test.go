@@ -82,7 +82,8 @@ func (hostDevice) Measure(_ context.Context, call func() error, plan device.Plan
 		var trial []time.Duration
 		for range plan.Iterations {
 			begun := time.Now()
-			if err := errors.Join(plan.Before(), call(), plan.After(len(trial)+len(s.Trials)*plan.Iterations)); err != nil {
+			if err := errors.Join(plan.Before(len(trial)+len(s.Trials)*plan.Iterations), call(),
+				plan.After(len(trial)+len(s.Trials)*plan.Iterations)); err != nil {
 				return nil, err
 			}
 			trial = append(trial, time.Since(begun))

@@ -1,6 +1,6 @@
 // Package activity computes the duration of calls from CUPTI's activity records, by the official harness's rule: from
 // the start of the first to the end of the last kernel, copy or memset launched by a CUDA call inside the call's
-// window. device/cuda/cupti and the Python worker collect the records.
+// window. It also finds work that this rule misses. device/cuda/cupti and the Python worker collect the records.
 package activity
 
 import (
@@ -14,13 +14,15 @@ import (
 	"fisub/device"
 )
 
-// A Window is a timed call: CUPTI's clock in ns before and after it.
-type Window struct{ Begin, End uint64 }
+// A Window is a timed call: CUPTI's clock in ns before and after it, and once the device was idle again.
+type Window struct{ Begin, End, Idle uint64 }
 
 // A Launch is a call of the CUDA runtime or driver.
 type Launch struct {
 	Start       uint64 // on CUPTI's clock
+	Thread      uint32 // the lower bits of pthread_self
 	Correlation uint32 // shared with the launched activities
+	Host        string // the function's name if it queues a function of the host, else ""
 }
 
 // An Activity is work on the GPU.
@@ -80,19 +82,18 @@ func known(version int) bool { return version <= 28 || version >= 130000 && vers
 // Match returns the duration of each window, and the first window's activities in order of their start, each with its
 // median time over the windows with the same activities in the same order. A window without activities, or with others
 // than the first, is the solution's fault: a *device.CallError with the official harness's text. Windows that overlap
-// or have no time are an Unavailable.
+// or have no time are an Unavailable. The device must have been idle at the begin of each window.
 func (r *Records) Match(windows []Window) (times []time.Duration, kernels []device.Activity, err error) {
 	var first map[string]bool
 	var order []string
 	var each [][]uint64 // ns, by activity of the first window
 	var last uint64
 	for i, w := range windows {
-		if w.Begin == 0 || w.Begin < last || w.End < w.Begin {
-			return nil, nil, Unavailable(fmt.Sprintf("call %d is recorded from %d to %d ns, after one that ends at %d ns", i,
-				w.Begin,
-				w.End, last))
+		if w.Begin == 0 || w.Begin < last || w.End < w.Begin || w.Idle < w.End {
+			return nil, nil, Unavailable(fmt.Sprintf("call %d is recorded from %d to %d ns, with the device idle at %d ns, "+
+				"after one that ends at %d ns", i, w.Begin, w.End, w.Idle, last))
 		}
-		last = w.End
+		last = w.Idle
 		found := r.within(w)
 		if len(found) == 0 {
 			return nil, nil, callError("No kernel activities recorded for iteration %d", i)
@@ -130,15 +131,23 @@ func (r *Records) Match(windows []Window) (times []time.Duration, kernels []devi
 
 // within returns the activities of CUDA calls that start in w.
 func (r *Records) within(w Window) (found []Activity) {
-	i, _ := slices.BinarySearchFunc(r.launches, w.Begin, func(l Launch, t uint64) int { return cmp.Compare(l.Start, t) })
 	seen := map[uint32]bool{} // a runtime call and its driver call may share a number
-	for ; i < len(r.launches) && r.launches[i].Start <= w.End; i++ {
-		if c := r.launches[i].Correlation; !seen[c] {
-			seen[c] = true
-			found = append(found, r.activities[c]...)
+	for _, l := range r.launchesIn(w.Begin, w.End) {
+		if !seen[l.Correlation] {
+			seen[l.Correlation] = true
+			found = append(found, r.activities[l.Correlation]...)
 		}
 	}
 	return found
+}
+
+// launchesIn returns the calls that start from begin to end.
+func (r *Records) launchesIn(begin, end uint64) []Launch {
+	at := func(t uint64) int {
+		i, _ := slices.BinarySearchFunc(r.launches, t, func(l Launch, t uint64) int { return cmp.Compare(l.Start, t) })
+		return i
+	}
+	return r.launches[at(begin):at(end+1)]
 }
 
 func set(keys map[string]bool) string {

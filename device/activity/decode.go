@@ -22,6 +22,15 @@ const MaxNames = 1 << 14
 // maxName is the maximum length of a name in bytes.
 const maxName = 1 << 16
 
+// hostFunctions are the calls that queue a function of the host, by kind of record and CUPTI's number of the call,
+// which never changes.
+var hostFunctions = map[[2]uint32]string{
+	{kindRuntime, 197}: "cudaStreamAddCallback", {kindRuntime, 248}: "cudaStreamAddCallback",
+	{kindRuntime, 284}: "cudaLaunchHostFunc", {kindRuntime, 285}: "cudaLaunchHostFunc",
+	{kindDriver, 346}: "cuStreamAddCallback", {kindDriver, 437}: "cuStreamAddCallback",
+	{kindDriver, 527}: "cuLaunchHostFunc", {kindDriver, 528}: "cuLaunchHostFunc",
+}
+
 // A Name is a kernel's name, mangled and (if possible) demangled.
 type Name struct{ Symbol, Plain string }
 
@@ -61,7 +70,8 @@ func Decode(data []byte, names []Name) ([]Launch, []Activity, error) {
 		at += size
 		switch kind {
 		case kindDriver, kindRuntime:
-			launches = append(launches, Launch{Start: le.Uint64(r[8:]), Correlation: le.Uint32(r[32:])})
+			launches = append(launches, Launch{Start: le.Uint64(r[8:]), Thread: le.Uint32(r[28:]),
+				Correlation: le.Uint32(r[32:]), Host: hostFunctions[[2]uint32{uint32(kind), le.Uint32(r[4:])}]})
 			continue
 		case kindMemcpy:
 			activities = append(activities, Activity{Activity: device.Activity{Kind: "memcpy", Bytes: int64(le.Uint64(r[8:]))},

@@ -25,8 +25,8 @@ func record(size int, fields map[int]any) []byte {
 }
 
 var (
-	apiRecord    = record(36, map[int]any{0: uint32(5), 8: uint64(100), 32: uint32(7)})
-	driverRecord = record(36, map[int]any{0: uint32(4), 8: uint64(200), 32: uint32(8)})
+	apiRecord    = record(36, map[int]any{0: uint32(5), 4: uint32(284), 8: uint64(100), 28: uint32(5000), 32: uint32(7)})
+	driverRecord = record(36, map[int]any{0: uint32(4), 4: uint32(284), 8: uint64(200), 28: uint32(5001), 32: uint32(8)})
 	copyRecord   = record(48, map[int]any{0: uint32(1), 4: byte(8), 8: uint64(4096), 16: uint64(110), 24: uint64(120),
 		44: uint32(7)})
 	setRecord = record(48, map[int]any{0: uint32(2), 4: uint32(3), 8: uint64(64), 16: uint64(130), 24: uint64(140),
@@ -42,7 +42,7 @@ func TestDecode(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := []Launch{{100, 7}, {200, 8}}; !slices.Equal(launches, want) {
+	if want := []Launch{{100, 5000, 7, "cudaLaunchHostFunc"}, {200, 5001, 8, ""}}; !slices.Equal(launches, want) {
 		t.Errorf("got %v, want %v", launches, want)
 	}
 	want := []Activity{memcpy(8, 4096, 7, 110, 120), memset(3, 64, 8, 130, 140),

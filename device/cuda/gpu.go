@@ -52,6 +52,9 @@ type gpu struct {
 	strm  cu.Stream
 	mark  cu.Event // event for wait
 	work  chan func()
+	// whether the L2 can keep persisting lines
+	persisting bool
+
 	inner bool  // in Measure, so the current code is on the device's goroutine
 	fault error // set by the first device fault, never cleared
 	done  bool
@@ -161,6 +164,9 @@ func (d *gpu) start() error {
 	return nil
 }
 
+// maxPersistingL2 is CU_DEVICE_ATTRIBUTE_MAX_PERSISTING_L2_CACHE_SIZE.
+const maxPersistingL2 cu.DeviceAttribute = 108
+
 func (d *gpu) describe() error {
 	name, err1 := d.dev.Name()
 	major, minor, err2 := d.dev.ComputeCapability()
@@ -173,6 +179,9 @@ func (d *gpu) describe() error {
 	bandwidth := 2 * 1000 * int64(kHz) * int64(bits/8) // two transfers a clock
 	if err7 != nil || err8 != nil {
 		bandwidth = 0 // newer drivers may not report it
+	}
+	if kept, err := d.dev.Attribute(maxPersistingL2); err == nil {
+		d.persisting = kept > 0
 	}
 	for _, err := range []error{err1, err2, err3, err4, err5, err6} {
 		if err != nil {

@@ -371,6 +371,17 @@ func TestFakeCUPTI(t *testing.T) {
 	if len(s.Kernels) != 2 || s.Kernels[1].Name != "second" || s.Trials[2][3] < 5500 {
 		t.Errorf("got %+v, want two kernels and the gap between them", s)
 	}
+	if s.Outside != nil || s.HostFunction != "" {
+		t.Errorf("got %+v and %q, want no work outside of the windows", s.Outside, s.HostFunction)
+	}
+	s, err = fakeMeasure(t, d, 13, plan)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if o := s.Outside; o == nil || o.Calls != 12 || len(o.Missed) != 12 || o.Work.Name != "late" || slices.Min(o.Missed) < 2000 ||
+		s.HostFunction != "cuLaunchHostFunc" || s.Trials[2][3] != 3000 {
+		t.Errorf("got %+v, %+v, want the kernel of the other thread outside of 12 windows", s, o)
+	}
 	var ce *device.CallError
 	_, err = fakeMeasure(t, d, 0, plan)
 	if !errors.As(err, &ce) || err.Error() != "ValueError: No kernel activities recorded for iteration 0" {

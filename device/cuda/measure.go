@@ -70,6 +70,14 @@ func (d *gpu) withCUPTI(ctx context.Context, call func() error, plan device.Plan
 		return err
 	}
 	s.Timer = "cupti"
+	var first uint64
+	solution := call
+	call = func() error {
+		if first == 0 {
+			first = lib.Now()
+		}
+		return solution()
+	}
 	trials, err := trials(ctx, d, call, plan, s, func() (w activity.Window, err error) {
 		if err := d.wait(ctx); err != nil {
 			return w, err
@@ -79,7 +87,9 @@ func (d *gpu) withCUPTI(ctx context.Context, call func() error, plan device.Plan
 			return w, err
 		}
 		w.End = lib.Now()
-		return w, d.wait(ctx)
+		err = d.wait(ctx)
+		w.Idle = lib.Now()
+		return w, err
 	})
 	if d.fault != nil {
 		return err
@@ -91,16 +101,31 @@ func (d *gpu) withCUPTI(ctx context.Context, call func() error, plan device.Plan
 	if lost != nil {
 		return lost
 	}
-	s.Trials = nil
-	for i, windows := range trials {
-		times, kernels, err := records.Match(windows)
-		if err != nil {
+	return records.Sample(s, trials, cupti.Thread(), first)
+}
+
+// limitPersistingL2 is CU_LIMIT_PERSISTING_L2_CACHE_SIZE.
+const limitPersistingL2 cu.Limit = 6
+
+// settle waits until the GPU has been idle for quiet, for at most limit. Otherwise it notes that in s. Work of another
+// process delays even an event, by up to a time slice.
+func (d *gpu) settle(ctx context.Context, limit time.Duration, s *device.Samples) error {
+	const quiet, slow = 5 * time.Millisecond, 200 * time.Microsecond
+	begun := time.Now()
+	since := begun
+	for time.Since(since) < quiet {
+		if time.Since(begun) > limit {
+			s.Disturbed = append(s.Disturbed, device.Busy)
+			return nil
+		}
+		asked := time.Now()
+		if err := d.wait(ctx); err != nil {
 			return err
 		}
-		if i == 0 {
-			s.Kernels = kernels
+		if time.Since(asked) > slow {
+			since = time.Now()
 		}
-		s.Trials = append(s.Trials, times)
+		time.Sleep(slow)
 	}
 	return nil
 }
@@ -139,11 +164,11 @@ func (d *gpu) withEvents(ctx context.Context, call func() error, plan device.Pla
 // s.Truncated if time ran out.
 func trials[T any](ctx context.Context, d *gpu, call func() error, plan device.Plan, s *device.Samples,
 	timed func() (T, error)) (rows [][]T, err error) {
-	renew := func() error {
+	renew := func(call int) error {
 		if plan.Before == nil {
 			return nil
 		}
-		return plan.Before()
+		return plan.Before(call)
 	}
 	prepare := renew
 	if bytes := 2 * d.info.L2Bytes >> 20 << 20; plan.ColdL2 && bytes > 0 {
@@ -152,18 +177,28 @@ func trials[T any](ctx context.Context, d *gpu, call func() error, plan device.P
 			return nil, d.check(fmt.Sprintf("allocating %d bytes to flush the L2", bytes), err)
 		}
 		defer func() { _ = cu.MemFree(ptr) }()
-		prepare = func() error {
-			if err := renew(); err != nil {
+		prepare = func(call int) error {
+			if err := renew(call); err != nil {
 				return err
 			}
+			if d.persisting {
+				if err := d.check("resetting the persisting lines of the L2", d.ctx.ResetL2Cache()); err != nil {
+					return err
+				}
+			}
 			return d.check("flushing the L2", cu.MemsetD8Async(ptr, 0, bytes, d.strm))
+		}
+	}
+	if plan.Idle > 0 {
+		if err := d.settle(ctx, plan.Idle, s); err != nil {
+			return nil, err
 		}
 	}
 	begin := time.Now()
 	late := func() bool { return plan.MaxTime > 0 && time.Since(begin) > plan.MaxTime }
 	repeat := func(n int) error {
 		for i := 0; i < n && !late(); i++ {
-			if err := prepare(); err != nil {
+			if err := prepare(-1); err != nil {
 				return err
 			}
 			if err := call(); err != nil {
@@ -174,7 +209,7 @@ func trials[T any](ctx context.Context, d *gpu, call func() error, plan device.P
 	}
 	timings := 0
 	for i := range plan.Trials {
-		if err := renew(); err != nil {
+		if err := renew(-1); err != nil {
 			return nil, err
 		}
 		if err := call(); err != nil {
@@ -192,12 +227,12 @@ func trials[T any](ctx context.Context, d *gpu, call func() error, plan device.P
 		if i == 0 {
 			plan.Tell(true)
 		}
-		row := make([]T, 0, plan.Iterations)
+		row := make([]T, 0, min(plan.Iterations, 1<<16)) // MaxTime may end it much earlier
 		for len(row) < plan.Iterations && (!late() || len(rows) == 0 && len(row) == 0) {
 			if err := ctx.Err(); err != nil {
 				return nil, err
 			}
-			if err := prepare(); err != nil {
+			if err := prepare(timings); err != nil {
 				return nil, err
 			}
 			sample, err := timed()
@@ -224,5 +259,11 @@ func trials[T any](ctx context.Context, d *gpu, call func() error, plan device.P
 		return nil, err
 	}
 	plan.Tell(false)
+	if d.persisting {
+		s.PersistingL2, err = cu.Limits(limitPersistingL2)
+		if err != nil {
+			return nil, d.check("asking for the persisting part of the L2", err)
+		}
+	}
 	return rows, nil
 }

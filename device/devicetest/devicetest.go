@@ -860,7 +860,7 @@ func testMeasure(t *testing.T, s *suite) {
 	// Before is not timed. Each call doubles its input in place; Before restores it.
 	ones := upload(d, tensor.Float32, slices.Repeat([]float32{1}, 1<<16)).Tensor.Buffer
 	calls, before := 0, 0
-	plan.Before = func() error {
+	plan.Before = func(int) error {
 		before++
 		return in.Tensor.Buffer.Copy(ones)
 	}

@@ -1,5 +1,7 @@
 package event
 
+import "fmt"
+
 // A Device describes a GPU or the virtual GPU.
 type Device struct {
 	Kind            string `json:"kind"`             // "cuda", "emu"
@@ -40,6 +42,14 @@ type Activity struct {
 	Bytes              int64  `json:"bytes,omitempty"`       // copied or set
 
 	MedianNS float64 `json:"median_ns,omitempty"` // time of this activity alone, over the calls of the first trial
+}
+
+// String returns "kernel NAME" or the like.
+func (a Activity) String() string {
+	if a.Kind == "kernel" {
+		return "kernel " + a.Name
+	}
+	return fmt.Sprintf("%s of %d bytes", a.Kind, a.Bytes)
 }
 
 // A Stamp is the state of the GPU while a workload was timed, from NVML. Unavailable values are zero, and Note says so.

@@ -1,6 +1,7 @@
 """worker.py with a GPU that is none: tensors are the CPU's, and what is launched is what a solution tells the fake driver in the
 library FISUB_FAKE_LIB, which is its CUPTI too."""
 
+import ctypes
 import os
 import sys
 import time
@@ -10,10 +11,11 @@ sys.path.insert(1, os.path.dirname(here))
 import worker  # noqa: E402
 
 sys.path.pop(1)
+fake = ctypes.CDLL(os.environ["FISUB_FAKE_LIB"])
 
 
 class Event:
-    def __init__(self, enable_timing):
+    def __init__(self, enable_timing=False):
         self.at = 0
 
     def record(self):
@@ -29,7 +31,7 @@ class Event:
 class GPU(worker.Device):
     def __init__(self, kind, ordinal, tell, ledger=None):
         super().__init__("emu", ordinal, tell, ledger)
-        self.emulated, self.tracer, self.event = False, None, Event
+        self.emulated, self.tracer, self.event, self.driver = False, None, Event, None
 
     def info(self):
         return {"name": "fake", "arch": "sm_90", "ordinal": 0, "driver": "1", "emulated": False, "toolchain": "none"}
@@ -41,7 +43,7 @@ class GPU(worker.Device):
         pass
 
     def synchronize(self):
-        pass
+        fake.cuCtxSynchronize()
 
     def stall(self):
         pass

@@ -60,6 +60,6 @@ _Static_assert(offsetof(struct cupti_kernel, name) == 104, "kernel record: name"
 _Static_assert(sizeof(struct cupti_memcpy) == 48 && sizeof(struct cupti_memset) == 48, "copy and memset record");
 _Static_assert(offsetof(struct cupti_memcpy, start) == 16 && offsetof(struct cupti_memcpy, correlation) == 44, "copy record");
 _Static_assert(offsetof(struct cupti_memset, start) == 16 && offsetof(struct cupti_memset, correlation) == 44, "memset record");
-_Static_assert(offsetof(struct cupti_api, start) == 8 && offsetof(struct cupti_api, correlation) == 32, "API record");
+_Static_assert(offsetof(struct cupti_api, cbid) == 4 && offsetof(struct cupti_api, start) == 8 && offsetof(struct cupti_api, thread) == 28 && offsetof(struct cupti_api, correlation) == 32, "API record");
 
 #endif

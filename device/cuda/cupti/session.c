@@ -205,6 +205,8 @@ uint64_t fisub_cupti_now(void) {
   return api.cuptiGetTimestamp(&t) == 0 ? t : 0;
 }
 
+uint32_t fisub_cupti_thread(void) { return (uint32_t)(uintptr_t)pthread_self(); }
+
 const char *fisub_cupti_error(int result) {
   const char *name = NULL;
   return api.cuptiGetResultString(result, &name) == 0 ? name : NULL;

@@ -99,6 +99,9 @@ func (l *Library) Begin() error {
 // Now returns CUPTI's clock in ns, or 0 on failure.
 func (l *Library) Now() uint64 { return uint64(C.fisub_cupti_now()) }
 
+// Thread returns the calling thread's number in the records.
+func Thread() uint32 { return uint32(C.fisub_cupti_thread()) }
+
 // End stops recording and returns the records. The devices' work must be done. The error wraps device.ErrTimer:
 // records were lost or are implausible.
 func (l *Library) End() (*activity.Records, error) {

@@ -30,6 +30,9 @@ int fisub_cupti_end(fisub_records *r, const char **step);
 // fisub_cupti_now returns CUPTI's clock in ns, or 0 on failure.
 uint64_t fisub_cupti_now(void);
 
+// fisub_cupti_thread returns the calling thread's number in CUPTI's records.
+uint32_t fisub_cupti_thread(void);
+
 // fisub_cupti_error returns a result's name, such as "CUPTI_ERROR_UNKNOWN", or NULL.
 const char *fisub_cupti_error(int result);
 

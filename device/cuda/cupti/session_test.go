@@ -59,10 +59,15 @@ SAME(cupti_memset, end, CUpti_ActivityMemset4, end)
 SAME(cupti_memset, correlation, CUpti_ActivityMemset4, correlationId)
 SAME(cupti_api, cbid, CUpti_ActivityAPI, cbid)
 SAME(cupti_api, start, CUpti_ActivityAPI, start)
+SAME(cupti_api, thread, CUpti_ActivityAPI, threadId)
 SAME(cupti_api, correlation, CUpti_ActivityAPI, correlationId)
 _Static_assert(KIND_MEMCPY == CUPTI_ACTIVITY_KIND_MEMCPY && KIND_MEMSET == CUPTI_ACTIVITY_KIND_MEMSET && KIND_DRIVER == CUPTI_ACTIVITY_KIND_DRIVER &&
   KIND_RUNTIME == CUPTI_ACTIVITY_KIND_RUNTIME && KIND_CONCURRENT_KERNEL == CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL, "kinds");
 _Static_assert(CUPTI_DRIVER_TRACE_CBID_cuEventQuery == 120 && CUPTI_ACTIVITY_FLAG_FLUSH_FORCED == 1 && CUPTI_ERROR_MAX_LIMIT_REACHED == 12, "constants");
+_Static_assert(CUPTI_RUNTIME_TRACE_CBID_cudaStreamAddCallback_v5000 == 197 && CUPTI_RUNTIME_TRACE_CBID_cudaStreamAddCallback_ptsz_v7000 == 248 &&
+  CUPTI_RUNTIME_TRACE_CBID_cudaLaunchHostFunc_v10000 == 284 && CUPTI_RUNTIME_TRACE_CBID_cudaLaunchHostFunc_ptsz_v10000 == 285 &&
+  CUPTI_DRIVER_TRACE_CBID_cuStreamAddCallback == 346 && CUPTI_DRIVER_TRACE_CBID_cuStreamAddCallback_ptsz == 437 &&
+  CUPTI_DRIVER_TRACE_CBID_cuLaunchHostFunc == 527 && CUPTI_DRIVER_TRACE_CBID_cuLaunchHostFunc_ptsz == 528, "host functions");
 `
 	if out, err := check(source); err != nil {
 		t.Errorf("%v\n%s", err, out)

@@ -7,6 +7,8 @@ namespace ffi = tvm::ffi;
 
 extern "C" void fake_fault(int code);
 extern "C" void fake_hang(void);
+extern "C" void fake_host_function(void);
+extern "C" void fake_late(long ns);
 extern "C" void fake_launch(const char* name, long delay, long ns);
 
 // kernel computes y = x + s, after what mode asks for.
@@ -22,10 +24,12 @@ static void kernel(ffi::TensorView x, double s, int64_t mode, ffi::Optional<ffi:
   if (state.has_value()) static_cast<float*>(state.value().data_ptr())[0] += 1;
   if (mode == 1) fake_fault(700);
   if (mode == 2) fake_hang();
-  // Modes 10 to 12 launch what CUPTI records: two kernels with a gap of 2 us between them; another kernel in the third call.
+  // Modes 10 to 13 launch what CUPTI records: two kernels with a gap of 2 us between them; another kernel in the third call; a host
+  // function, and a kernel of another thread after the call.
   static int calls = 0;
   if (mode >= 10) fake_launch("_Z5firstPfi", 1000, 3000);
   if (mode == 11) fake_launch("second", 6000, 500);
   if (mode == 12 && ++calls % 64 == 0) fake_launch("now_and_then", 6000, 500);
+  if (mode == 13) fake_host_function(), fake_late(2000);
 }
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(kernel, kernel);

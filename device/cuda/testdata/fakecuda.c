@@ -1,5 +1,6 @@
 // A libcuda.so.1 for tests on machines without a GPU: device memory is host memory, and all work is done when the call that
 // starts it returns. A solution can call fake_fault and fake_hang to make the device fail.
+#include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,7 +37,7 @@ static void note(struct fake_record r) {
 static void launched(uint32_t cbid, struct fake_record r) {
   uint64_t t = now();
   correlation++;
-  note((struct fake_record){.kind = 4, .correlation = correlation, .start = t, .end = t + 10, .value = cbid});
+  note((struct fake_record){.kind = 4, .correlation = correlation, .thread = (uint32_t)(uintptr_t)pthread_self(), .start = t, .end = t + 10, .value = cbid});
   r.correlation = correlation, r.start += t, r.end += t;
   if (r.kind != 0) note(r);
 }
@@ -45,6 +46,24 @@ static void launched(uint32_t cbid, struct fake_record r) {
 void fake_launch(const char *name, long delay, long ns) {
   launched(307, (struct fake_record){.kind = 10, .start = delay, .end = delay + ns, .name = name});
 }
+
+// fake_host_function is a call of cuLaunchHostFunc.
+void fake_host_function(void) { launched(527, (struct fake_record){0}); }
+
+static void *late(void *ns) {
+  launched(307, (struct fake_record){.kind = 10, .start = 5000, .end = 5000 + (long)ns, .name = "late"});
+  return NULL;
+}
+
+// fake_thread is a kernel that another thread launches.
+void fake_thread(long ns) {
+  pthread_t t;
+  if (pthread_create(&t, NULL, late, (void *)ns) == 0) pthread_join(t, NULL);
+}
+
+// After fake_late, the next synchronization is the time at which another thread launches a kernel of ns.
+static long waiting;
+void fake_late(long ns) { waiting = ns; }
 
 static int env(const char *name, int otherwise) {
   const char *text = getenv(name);
@@ -74,7 +93,10 @@ int cuDeviceGetAttribute(int *v, int attribute, int dev) {
 int cuDevicePrimaryCtxRetain(void **ctx, int dev) { return *ctx = (void *)(intptr_t)(dev + 1), SUCCESS; }
 int cuDevicePrimaryCtxRelease_v2(int dev) { return (void)dev, SUCCESS; }
 int cuCtxSetCurrent(void *ctx) { return ctx != NULL ? SUCCESS : INVALID_VALUE; }
-int cuCtxSynchronize(void) { return fault; }
+int cuCtxSynchronize(void) {
+  if (waiting > 0) fake_thread(waiting);
+  return waiting = 0, fault;
+}
 
 int cuStreamCreate(void **s, unsigned flags) { return *s = malloc(1), live++, flags == 0 ? fault : INVALID_VALUE; }
 int cuStreamDestroy_v2(void *s) { return free(s), live--, fault; }

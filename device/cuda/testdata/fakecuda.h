@@ -4,7 +4,7 @@
 
 struct fake_record {
   uint32_t kind; // CUPTI's number of the activity kind
-  uint32_t correlation;
+  uint32_t correlation, thread;
   uint64_t start, end, bytes; // ns of CLOCK_MONOTONIC
   uint32_t value;             // of a memset; the kind of a copy; the number of the function
   const char *name;

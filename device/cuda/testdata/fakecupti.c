@@ -86,7 +86,7 @@ static void write(uint8_t *at, const struct fake_record *r) {
       put(at, 76, shared, 8), put(at, 84, &local, 4), put(at, 92, &correlation, 4), put(at, 104, &r->name, 8);
       break;
     default:
-      put(at, 4, &r->value, 4), put(at, 8, &r->start, 8), put(at, 16, &r->end, 8), put(at, 32, &correlation, 4);
+      put(at, 4, &r->value, 4), put(at, 8, &r->start, 8), put(at, 16, &r->end, 8), put(at, 28, &r->thread, 4), put(at, 32, &correlation, 4);
   }
 }
 
