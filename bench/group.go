@@ -268,6 +268,16 @@ func (g *group) time(ctx context.Context, attempts []*attempt, trials []*inputs)
 			timed = append(timed, b)
 		}
 	}
+	varied, err := timed[0].vary(ctx)
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	if err != nil {
+		g.warn("", fmt.Errorf("no timed call has other inputs: %w", err))
+	}
+	for _, a := range timed {
+		a.varied = varied
+	}
 	measure(ctx, timed)
 	for _, a := range timed {
 		if a.err == nil && a != b {

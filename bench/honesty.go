@@ -193,10 +193,22 @@ func (h *honesty) tellUncounted(s *device.Samples) {
 		h.find(workOutside, "%d of %d timed calls have work on the GPU that was launched outside of the call (the first: "+
 			"%s); with it they take %.2f µs longer (median)%s", len(missed), o.Calls, plain.Line(o.Work.String()),
 			float64(missed[len(missed)/2])/1e3, queued)
-	} else if queued != "" && !h.runner.queued {
-		h.runner.queued = true
-		h.say(event.Event{Type: event.TypeWarning, Workload: h.workload.UUID, Message: &event.Message{
-			Text: strings.TrimPrefix(queued, "; ") + ": the latency includes it only between two kernels"}})
+	} else if o != nil && o.Uncalled {
+		h.find(workOutside, "%s was launched on the GPU while no call was in progress", plain.Line(o.Work.String()))
+	} else if queued != "" {
+		h.note(strings.TrimPrefix(queued, "; ") + ": the latency includes it only between two kernels")
+	}
+	if s.PersistingL2 > 0 {
+		h.note(fmt.Sprintf("reserves %.1f MB of the L2 for persisting lines, which fisub resets before each timed call; the "+
+			"contest does not", float64(s.PersistingL2)/1e6))
+	}
+}
+
+// note emits a warning about the solution, unless the run has it already.
+func (a *attempt) note(text string) {
+	if !slices.Contains(a.runner.noted, text) {
+		a.runner.noted = append(a.runner.noted, text)
+		a.say(event.Event{Type: event.TypeWarning, Workload: a.workload.UUID, Message: &event.Message{Text: text}})
 	}
 }
 
@@ -383,7 +395,7 @@ func (h *honesty) call(ctx context.Context, what string, check worker.Check, wan
 	if want == nil {
 		inputs = h.values
 		g.Go(func() (err error) {
-			want, err = h.expect(gctx)
+			want, err = h.expected(gctx, h.values)
 			return err
 		})
 	}
@@ -540,26 +552,26 @@ func (a *attempt) compare(written []worker.FileTensor, want []expected, inputs [
 	return c, nil
 }
 
-func (h *honesty) expect(ctx context.Context) ([]expected, error) {
-	want, err := h.refer(ctx)
+// expected returns the reference's outputs for values, which differ from the loaded inputs only in their contents.
+func (a *attempt) expected(ctx context.Context, values []workloads.Input) ([]expected, error) {
+	var want []*tensor.Tensor
+	var err error
+	if a.reference == nil {
+		want, err = reference.Run(ctx, a.shared.Definition, values)
+	} else {
+		load := *a.loaded.load
+		load.Inputs = slices.Clone(load.Inputs)
+		for i, v := range values {
+			if v.Tensor != nil {
+				load.Inputs[i].Tensor = fileTensor(v)
+			}
+		}
+		want, err = a.reference.run(ctx, &load, a.loaded.size)
+	}
 	if err != nil {
 		return nil, err
 	}
-	return expectedOf(h.shared.Definition, want, h.values), nil
-}
-
-func (h *honesty) refer(ctx context.Context) ([]*tensor.Tensor, error) {
-	if h.reference == nil {
-		return reference.Run(ctx, h.shared.Definition, h.values)
-	}
-	load := *h.in.load
-	load.Inputs = slices.Clone(load.Inputs)
-	for i, v := range h.values {
-		if v.Tensor != nil {
-			load.Inputs[i].Tensor = fileTensor(v)
-		}
-	}
-	return h.reference.run(ctx, &load, h.in.size)
+	return expectedOf(a.shared.Definition, want, values), nil
 }
 
 // tensorsOf returns the tensors of outs, which must have known dtypes.
@@ -622,18 +634,27 @@ func (s *scratch) close() {
 	}
 }
 
-// choose lists the inputs that can get new contents and makes room for these. Only floating-point inputs qualify, so
-// that no index leaves its range.
+// changeable returns the inputs that can get new contents. Only floating-point inputs qualify, so that no index leaves
+// its range.
+func changeable(values []workloads.Input) (inputs []int) {
+	for i, v := range values {
+		t := v.Tensor
+		if t != nil && t.DType.IsFloat() && t.DType.Bits() >= 8 && t.Len() >= 2 && len(t.Data) <= maxChanged {
+			inputs = append(inputs, i)
+		}
+	}
+	return inputs
+}
+
+// choose makes room for the new contents of inputs.
 func (h *honesty) choose() (*scratch, error) {
 	h.values = slices.Clone(h.in.Values)
 	s := &scratch{offsets: make([]int, len(h.values))}
 	size := 0
-	for i, v := range h.values {
-		if t := v.Tensor; t != nil && t.DType.IsFloat() && t.DType.Bits() >= 8 && t.Len() >= 2 && len(t.Data) <= maxChanged {
-			h.changed = append(h.changed, i)
-			s.offsets[i] = size
-			size += (len(t.Data) + 255) &^ 255
-		}
+	h.changed = changeable(h.values)
+	for _, i := range h.changed {
+		s.offsets[i] = size
+		size += (len(h.values[i].Tensor.Data) + 255) &^ 255
 	}
 	slices.SortStableFunc(h.changed,
 		func(a, b int) int { return len(h.values[b].Tensor.Data) - len(h.values[a].Tensor.Data) })

@@ -93,17 +93,36 @@ func (d *host) Measure(_ context.Context, call func() error, plan device.Plan) (
 				return nil, err
 			}
 		}
-		if err := errors.Join(plan.Before(len(s.Trials)), call()); err != nil {
-			return nil, err
+		var trial []time.Duration
+		for range plan.Iterations {
+			number := len(s.Trials)*plan.Iterations + len(trial)
+			if err := errors.Join(plan.Before(number), call()); err != nil {
+				return nil, err
+			}
+			took := time.Second
+			if d.mode == "too fast" {
+				took = 30 * time.Microsecond
+			}
+			if err := plan.After(number); err != nil {
+				return nil, err
+			}
+			trial = append(trial, took)
 		}
-		took := time.Second
-		if d.mode == "too fast" {
-			took = 30 * time.Microsecond
+		s.Trials = append(s.Trials, trial)
+		if d.mode == "works outside" {
+			s.HostFunction = "cudaLaunchHostFunc"
+			s.Outside = &device.Outside{Calls: plan.Iterations, Missed: []time.Duration{1500, 900, 1200},
+				Work: device.Activity{Kind: "kernel", Name: "late"}}
 		}
-		if err := plan.After(len(s.Trials)); err != nil {
-			return nil, err
+		if d.mode == "works while not called" {
+			s.Outside = &device.Outside{Calls: plan.Iterations, Work: device.Activity{Kind: "memcpy", Bytes: 64}, Uncalled: true}
 		}
-		s.Trials = append(s.Trials, []time.Duration{took})
+		if d.mode == "queues a function" {
+			s.HostFunction = "cudaLaunchHostFunc"
+		}
+		if d.mode == "reserves the L2" {
+			s.PersistingL2 = 30 << 20
+		}
 		if s.Kernels = []device.Activity{{Kind: "memcpy"}, {Kind: "kernel"}}; d.mode == "computes on the host" {
 			s.Kernels = s.Kernels[:1]
 		}
@@ -299,6 +318,10 @@ func (k *hostKernel) Call(_ context.Context, args []device.Arg) error {
 	case "skips timed calls":
 		if k.calls > 3 && k.calls < 8 {
 			return nil
+		}
+	case "replays while timed":
+		if k.calls > 3 && k.calls < 4+3*4 { // after the judged calls, in three trials of four
+			key = address
 		}
 	case "works once":
 		if (*outputs[0].Tensor.Buffer.(*hostBuffer))[0] != worker.Poison {

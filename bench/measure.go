@@ -196,12 +196,22 @@ const mostJudged, someJudged = 4, 32 << 20
 func (a *attempt) measureOnce(ctx context.Context, once device.Plan) (samples *device.Samples, err error) {
 	in := a.loaded
 	plan := worker.JudgedPlan{Plan: once, Stride: (in.size + 255) &^ 255}
-	n := min(once.Iterations, max(1, min(mostJudged, int(someJudged/max(1, plan.Stride)))))
+	n := max(1, min(mostJudged, int(someJudged/max(1, plan.Stride))))
+	vary := a.varied != nil && once.Iterations > 1
+	if vary {
+		n = max(2, n) // one with the workload's own inputs
+	}
+	n = min(once.Iterations, n)
 	plan.Judged = choose(a.next("judged"), once.Iterations, n)
 	if err := a.process.out.room(int64(n) * plan.Stride); err != nil {
 		return nil, err
 	}
 	plan.Out = a.process.out.f
+	if vary {
+		patch := a.varied.patch
+		patch.Call = plan.Judged[a.next("varied").Intn(0, n)]
+		plan.Patch = &patch
+	}
 	var judged []worker.Judged
 	err = a.within(ctx, func(ctx context.Context) (err error) {
 		samples, judged, err = a.process.measure(ctx, plan)
@@ -249,7 +259,13 @@ func (a *attempt) judgeTimed(plan worker.JudgedPlan, samples *device.Samples, ju
 				written = append(written, w)
 			}
 		}
-		if found, err := a.judgeAgain(what, written); err != nil || found != nil {
+		judge := a.judgeAgain
+		if plan.Patch != nil && plan.Patch.Call == call {
+			judge = func(what string, written []worker.FileTensor) (*event.Finding, error) {
+				return a.varied.judge(a, what, written)
+			}
+		}
+		if found, err := judge(what, written); err != nil || found != nil {
 			a.timed = cmp.Or(a.timed, found)
 			return err
 		}
@@ -297,10 +313,8 @@ func (a *attempt) traffic() int64 {
 // baseline's samples; it and f may be nil.
 func (a *attempt) tell(base *device.Samples, f *roofline) {
 	s := a.samples
-	if s.TimerNote != "" && s.TimerNote != a.noted {
-		a.noted = s.TimerNote
-		a.say(event.Event{Type: event.TypeWarning, Workload: a.workload.UUID, Message: &event.Message{
-			Text: "timed with CUDA events, which include launch gaps, unlike the contest's CUPTI timing: " + s.TimerNote}})
+	if s.TimerNote != "" {
+		a.note("timed with CUDA events, which include launch gaps, unlike the contest's CUPTI timing: " + s.TimerNote)
 	}
 	out := eventSamples(s, a.traffic(), a.process.info.Bandwidth)
 	out.Measured = a.measured
@@ -319,12 +333,9 @@ func (a *attempt) tellHosted() {
 	if a.samples != nil && len(a.samples.Kernels) > 0 {
 		hosted = !slices.ContainsFunc(a.samples.Kernels, func(k device.Activity) bool { return k.Kind == "kernel" })
 	}
-	if !hosted || a.runner.hosted || a.verdict.status != trace.Passed {
-		return
+	if hosted && a.verdict.status == trace.Passed {
+		a.note("computes on the host: no kernel was launched, only copies")
 	}
-	a.runner.hosted = true
-	a.say(event.Event{Type: event.TypeWarning, Workload: a.workload.UUID,
-		Message: &event.Message{Text: "computes on the host: no kernel was launched, only copies"}})
 }
 
 // eventSamples adds the statistics. bytes is the size of the workload's tensors, peak the bandwidth of the memory in

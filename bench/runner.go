@@ -24,14 +24,12 @@ type runner struct {
 	summary   runs.Summary
 	begun     time.Time
 	announced bool
-	told      bool   // the build was reported
-	noted     string // the TimerNote of the last warning
-	hosted    bool   // the note about work on the host was emitted
-	queued    bool   // the note about functions of the host was emitted
-	timeouts  int    // consecutive, up to the last workload
-	failed    bool   // a workload did not pass
-	examined  bool   // a workload has had the honesty checks that make calls
-	number    int    // among the solutions of the run; -1: the baseline
+	told      bool     // the build was reported
+	noted     []string // texts of notes about the solution
+	timeouts  int      // consecutive, up to the last workload
+	failed    bool     // a workload did not pass
+	examined  bool     // a workload has had the honesty checks that make calls
+	number    int      // among the solutions of the run; -1: the baseline
 	result    Result
 }
 

@@ -1495,7 +1495,7 @@ class Solution:
                 self.entry(*self.args)
             d.synchronize()
 
-        trials, judged, wanted, calls, patch = [], [], plan.get("judged") or [], 0, plan.get("patch") or {"call": -1}
+        trials, judged, wanted, calls, patch = [], [], plan.get("judged") or [], 0, plan.get("patch") or {"call": None}
         disturbed = [] if d.settle(plan.get("idle", 0) / 1e9) else [BUSY]
         first = now()
         for i in range(plan["trials"]):
