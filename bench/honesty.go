@@ -198,6 +198,10 @@ func (h *honesty) tellUncounted(s *device.Samples) {
 	} else if queued != "" {
 		h.note(strings.TrimPrefix(queued, "; ") + ": the latency includes it only between two kernels")
 	}
+	if len(s.Processes) > 0 {
+		h.find(gpuProcess, "another process of the solution uses a GPU, and its work is not timed: process %s",
+			plain.Line(strings.Join(s.Processes, ", ")))
+	}
 	if s.PersistingL2 > 0 {
 		h.note(fmt.Sprintf("reserves %.1f MB of the L2 for persisting lines, which fisub resets before each timed call; the "+
 			"contest does not", float64(s.PersistingL2)/1e6))

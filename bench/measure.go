@@ -137,6 +137,10 @@ func (a *attempt) trial(ctx context.Context, plan device.Plan) error {
 func add(all, more *device.Samples) {
 	all.Trials = append(all.Trials, more.Trials...)
 	all.Stamp, all.Truncated = join(all.Stamp, more.Stamp), more.Truncated
+	if len(all.Processes) == 0 {
+		all.Processes = more.Processes
+	}
+	all.PersistingL2 = max(all.PersistingL2, more.PersistingL2)
 	all.Outside, all.HostFunction = all.Outside.Add(more.Outside), cmp.Or(all.HostFunction, more.HostFunction)
 	for _, d := range more.Disturbed {
 		if !slices.Contains(all.Disturbed, d) {

@@ -1,12 +1,15 @@
 package bench
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"reflect"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -144,11 +147,15 @@ type fakeMeter struct {
 	begun, ended int
 	own          []int
 	closed       bool
+	look         func()
 }
 
 func (m *fakeMeter) Begin(own []int) func() (*device.Stamp, []string) {
 	m.begun++
 	m.own = own
+	if m.look != nil {
+		m.look()
+	}
 	return func() (*device.Stamp, []string) {
 		m.ended++
 		return &device.Stamp{ECCErrors: int64(m.ended)}, []string{"shaken by the meter"}
@@ -170,8 +177,8 @@ func TestMeter(t *testing.T) {
 			return m, nil
 		}}
 		other, _ := shakyAttempt(t, 9)
-		g.join(r.process.client)
-		g.join(other.process.client)
+		g.join(r.process.client, true)
+		g.join(other.process.client, false)
 		own := []int{r.process.client.PID(), other.process.client.PID()}
 		for i := 1; i <= 2; i++ {
 			s, _, err := g.measure(t.Context(), r.process.client, "GPU-1",
@@ -201,6 +208,43 @@ func TestMeter(t *testing.T) {
 	}
 }
 
+// While a solution is timed, the processes of the other submitted ones are stopped. fisub's own are not.
+func TestPaused(t *testing.T) {
+	stopped := func(a *attempt) bool {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", a.process.client.PID()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.HasPrefix(string(stat[bytes.LastIndexByte(stat, ')')+1:]), " T")
+	}
+	timed, _ := shakyAttempt(t, 0)
+	rival, _ := shakyAttempt(t, 0)
+	own, _ := shakyAttempt(t, 0)
+	var during []bool
+	m := &fakeMeter{look: func() { during = append(during, stopped(timed), stopped(rival), stopped(own)) }}
+	g := &stamper{open: func(string) (Meter, error) { return m, nil }}
+	g.join(timed.process.client, true)
+	g.join(rival.process.client, true)
+	g.join(own.process.client, false)
+	for range 2 {
+		if _, _, err := g.measure(t.Context(), timed.process.client, "GPU-1",
+			worker.JudgedPlan{Plan: device.Plan{Iterations: 2, Trials: 1}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !slices.Equal(during, []bool{false, true, false, false, true, false}) {
+		t.Errorf("stopped: got %v, want only the second", during)
+	}
+	for deadline := time.Now().Add(time.Minute); stopped(rival); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the rival is still stopped")
+		}
+	}
+	if _, err := rival.process.client.Check(t.Context(), worker.Check{}); err != nil {
+		t.Errorf("afterwards: %v", err)
+	}
+}
+
 // The samples of a run have the meter's stamp, or a note with the reason why not.
 func TestStamp(t *testing.T) {
 	for _, tt := range []struct {
@@ -210,7 +254,7 @@ func TestStamp(t *testing.T) {
 		r, _ := shakyAttempt(t, 0)
 		m := &fakeMeter{}
 		g := &stamper{open: func(string) (Meter, error) { return m, tt.err }}
-		g.join(r.process.client)
+		g.join(r.process.client, true)
 		r.process.stamper = g
 		measure(t.Context(), []*attempt{r})
 		s, err := r.samples, r.err

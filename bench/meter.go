@@ -3,9 +3,11 @@ package bench
 import (
 	"context"
 	"slices"
+	"time"
 
 	"fisub/bench/worker"
 	"fisub/device"
+	"fisub/internal/sandbox"
 )
 
 // A Meter reads the state of a GPU during a measurement.
@@ -21,51 +23,87 @@ type stamper struct {
 	open    func(uuid string) (Meter, error) // nil for timings without a stamp
 	meter   Meter                            // nil before the first timing, and if err is set
 	err     error
-	workers []*worker.Client // of the run
+	workers []member
+}
+
+// A member is a worker of the run.
+type member struct {
+	*worker.Client
+	submitted bool // not one of fisub's own solutions
 }
 
 // join makes client one of the run's workers. While a worker is alive, the meter does not report it as another
 // process on the GPU. s may be nil.
-func (s *stamper) join(client *worker.Client) {
+func (s *stamper) join(client *worker.Client, submitted bool) {
 	if s != nil {
-		s.workers = append(slices.DeleteFunc(s.workers, func(c *worker.Client) bool { return !c.Alive() }), client)
+		s.workers = append(slices.DeleteFunc(s.workers, func(m member) bool { return !m.Alive() }), member{client, submitted})
 	}
 }
 
 // own returns the process IDs of the live workers.
 func (s *stamper) own() (pids []int) {
-	for _, c := range s.workers {
-		if c.Alive() {
-			pids = append(pids, c.PID())
+	for _, m := range s.workers {
+		if m.Alive() {
+			pids = append(pids, m.PID())
 		}
 	}
 	return pids
 }
 
-// measure measures plan with client and sets the stamp and disturbances of the samples. uuid is the GPU's. s may be
-// nil.
+// settle limits the time for which a measurement waits until the GPU is idle.
+const settle = time.Second
+
+// pause stops all processes of the other submitted solutions, which could slow this one, until resume is called.
+// paused reports whether there are any.
+func (s *stamper) pause(client *worker.Client) (paused bool, resume func()) {
+	var all []func()
+	for _, m := range s.workers {
+		if m.submitted && m.Client != client && m.Alive() {
+			all = append(all, sandbox.Pause(m.PID()))
+		}
+	}
+	return len(all) > 0, func() {
+		for _, f := range all {
+			f()
+		}
+	}
+}
+
+// gpuFiles are the files that a process opens to compute on a GPU, on Linux and in WSL.
+var gpuFiles = []string{"/dev/nvidia-uvm", "/dev/dxg"}
+
+// measure measures plan with client and sets the stamp and disturbances of the samples, and the other processes of the
+// solution that use a GPU. uuid is the GPU's. s may be nil.
 func (s *stamper) measure(ctx context.Context, client *worker.Client, uuid string,
 	plan worker.JudgedPlan) (*device.Samples, []worker.Judged, error) {
-	if s == nil || s.open == nil {
+	if s == nil {
 		return client.Measure(ctx, plan)
 	}
-	if s.meter == nil && s.err == nil {
+	paused, resume := s.pause(client)
+	defer resume()
+	if paused {
+		plan.Idle = settle
+	}
+	if s.open != nil && s.meter == nil && s.err == nil {
 		s.meter, s.err = s.open(uuid)
 	}
+	var users []string
 	var end func() (*device.Stamp, []string)
 	var stamp *device.Stamp
 	var disturbed []string
 	if s.err != nil {
 		stamp = &device.Stamp{Note: s.err.Error()}
-	} else {
-		plan.Timing = func(on bool) {
-			if end != nil {
-				stamp, disturbed = end()
-				end = nil
-			}
-			if on {
-				end = s.meter.Begin(s.own())
-			}
+	}
+	plan.Timing = func(on bool) {
+		if end != nil {
+			stamp, disturbed = end()
+			end = nil
+		}
+		switch {
+		case !on:
+			users = sandbox.Openers(client.PID(), gpuFiles...)
+		case s.meter != nil && s.err == nil:
+			end = s.meter.Begin(s.own())
 		}
 	}
 	samples, judged, err := client.Measure(ctx, plan)
@@ -73,7 +111,13 @@ func (s *stamper) measure(ctx context.Context, client *worker.Client, uuid strin
 		end()
 	}
 	if err == nil {
-		samples.Stamp, samples.Disturbed = stamp, disturbed
+		samples.Processes = users
+		if s.open != nil {
+			if paused && slices.Contains(samples.Disturbed, device.Busy) {
+				disturbed = append(disturbed, device.Busy)
+			}
+			samples.Stamp, samples.Disturbed = stamp, disturbed
+		}
 	}
 	return samples, judged, err
 }

@@ -29,6 +29,7 @@ type process struct {
 	kind     string
 	opts     device.Options
 	stamper  *stamper       // of the run; nil without timing
+	rival    bool           // submitted: other solutions' timings must not depend on it
 	client   *worker.Client // nil before the first one
 	info     device.Info
 	built    bool          // whether client has built the solution
@@ -75,7 +76,7 @@ func (p *process) start(run, ctx context.Context) error {
 		return err
 	}
 	p.client, p.built = client, false
-	p.stamper.join(client)
+	p.stamper.join(client, p.rival)
 	limit, cancel := context.WithTimeout(ctx, 2*time.Minute) // importing torch from a cold disk takes a while
 	defer cancel()
 	p.info, err = client.Open(limit, p.kind, p.opts)

@@ -37,7 +37,7 @@ type runner struct {
 func newRunner(ctx context.Context, shared *Shared, entry Entry, e evaluator, reference *pyReference,
 	s *stamper) (*runner, error) {
 	p, err := newProcess(ctx, shared, shared.Definition, entry.Solution)
-	p.stamper = s
+	p.stamper, p.rival = s, true
 	r := &runner{shared: shared, entry: entry, process: p, evaluator: e, reference: reference, begun: time.Now()}
 	if entry.Before != nil {
 		r.summary = entry.Before.Clone()

@@ -151,6 +151,8 @@ type Samples struct {
 	Kernels []Activity `json:"kernels,omitempty"`
 	// work of the calls that CUPTI's rule does not count; nil without such work or without CUPTI
 	Outside *Outside `json:"outside,omitempty"`
+	// processes of the solution other than its worker that use a GPU, as "PID (NAME)"; Measure's caller looks for them
+	Processes []string `json:"-"`
 	// the part of the L2 in bytes that the solution reserves for persisting lines
 	PersistingL2 int64 `json:"persisting_l2,omitempty"`
 	// the CUDA function with which a call queues a function of the host, such as "cudaLaunchHostFunc"; "" if none does or

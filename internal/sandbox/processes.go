@@ -2,6 +2,9 @@ package sandbox
 
 import (
 	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -15,6 +18,7 @@ import (
 type process struct {
 	pid, parent, group, session int
 	rss                         int64 // bytes
+	stopped                     bool
 }
 
 // tree returns the process pid, its descendants and all processes of its session, which a sandboxed process cannot
@@ -39,7 +43,8 @@ func tree(pid int) []process {
 		group, _ := strconv.Atoi(fields[2])
 		session, _ := strconv.Atoi(fields[3])
 		pages, _ := strconv.ParseInt(fields[21], 10, 64)
-		p := process{pid: id, parent: parent, group: group, session: session, rss: pages * int64(os.Getpagesize())}
+		p := process{pid: id, parent: parent, group: group, session: session, rss: pages * int64(os.Getpagesize()),
+			stopped: fields[0] == "T" || fields[0] == "t"}
 		switch {
 		case id == pid:
 			root = p
@@ -57,6 +62,61 @@ func tree(pid int) []process {
 		}
 	}
 	return all
+}
+
+// Pause stops the process pid, its descendants and the processes of its session, and waits up to 100 ms until they have
+// stopped. resume lets them continue.
+func Pause(pid int) (resume func()) {
+	deadline := time.Now().Add(100 * time.Millisecond)
+	for ; ; time.Sleep(100 * time.Microsecond) {
+		running := false
+		for _, p := range tree(pid) {
+			if !p.stopped {
+				running = syscall.Kill(p.pid, syscall.SIGSTOP) == nil || running
+			}
+		}
+		if !running || time.Now().After(deadline) {
+			break
+		}
+	}
+	return func() {
+		for _, p := range tree(pid) {
+			_ = syscall.Kill(p.pid, syscall.SIGCONT)
+		}
+	}
+}
+
+// Openers returns the processes of tree(pid) other than pid that have opened a file with one of the names, as
+// "PID (NAME)". Files that a process inherited from pid do not count. A process whose open files this process may not
+// list counts too.
+func Openers(pid int, names ...string) (found []string) {
+	var inherited []int // descriptors of pid
+	opened := func(pid int, each func(fd int)) bool {
+		folder := fmt.Sprintf("/proc/%d/fd", pid)
+		entries, err := os.ReadDir(folder)
+		for _, e := range entries {
+			if name, err := os.Readlink(filepath.Join(folder, e.Name())); err == nil && slices.Contains(names, name) {
+				fd, _ := strconv.Atoi(e.Name())
+				each(fd)
+			}
+		}
+		return !errors.Is(err, fs.ErrPermission)
+	}
+	all := tree(pid)[1:]
+	if len(all) > 0 {
+		opened(pid, func(fd int) { inherited = append(inherited, fd) })
+	}
+	for _, p := range all {
+		own := false
+		listed := opened(p.pid, func(fd int) {
+			own = own || !slices.ContainsFunc(inherited, func(old int) bool { return same(pid, old, p.pid, fd) })
+		})
+		if own || !listed {
+			comm, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", p.pid))
+			found = append(found, fmt.Sprintf("%d (%s)", p.pid, strings.TrimSpace(string(comm))))
+		}
+	}
+	return found
 }
 
 // End kills the descendants of the process pid, the processes of its session, and then pid, which may be this process.

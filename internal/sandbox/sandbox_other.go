@@ -13,6 +13,9 @@ func self() string {
 	return path
 }
 
+// same reports whether the numbers are equal.
+func same(_, fd, _, other int) bool { return fd == other }
+
 // Own makes cmd start in its own session.
 func Own(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} }
 

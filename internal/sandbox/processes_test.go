@@ -1,0 +1,82 @@
+package sandbox
+
+import (
+	"bufio"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// tell starts a shell script in its own session and returns its process ID and its lines.
+func tell(t *testing.T, script string, args ...string) (pid int, line func() string) {
+	t.Helper()
+	cmd := exec.Command("sh", append([]string{"-c", script, "sh"}, args...)...)
+	Own(cmd)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { End(cmd.Process.Pid); _ = cmd.Wait() })
+	lines := bufio.NewScanner(out)
+	return cmd.Process.Pid, func() string { lines.Scan(); return lines.Text() }
+}
+
+func TestPause(t *testing.T) {
+	pid, line := tell(t, "sleep 600 & echo $!; (while :; do :; done) & while :; do :; done")
+	other, _ := strconv.Atoi(line())
+	for deadline := time.Now().Add(time.Minute); len(tree(pid)) < 3 && time.Now().Before(deadline); {
+		time.Sleep(time.Millisecond)
+	}
+	if all := tree(pid); len(all) < 3 {
+		t.Fatalf("got %+v, want three processes", all)
+	}
+	resume := Pause(pid)
+	for _, p := range tree(pid) {
+		if !p.stopped {
+			t.Errorf("%+v runs", p)
+		}
+	}
+	resume()
+	deadline := time.Now().Add(time.Minute)
+	for _, p := range tree(pid) {
+		for p.stopped {
+			if p = (tree(p.pid))[0]; time.Now().After(deadline) {
+				t.Fatalf("%+v is still stopped", p)
+			}
+		}
+	}
+	if syscall.Kill(other, 0) != nil {
+		t.Error("a process has ended")
+	}
+	Pause(pid) // End must work on stopped processes
+}
+
+func TestOpeners(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "device")
+	for _, tt := range []struct {
+		script string
+		want   bool
+	}{
+		{`exec 3>"$1"; echo; sleep 600`, false},                           // only the process itself
+		{`exec 3>"$1"; sleep 600 & echo; wait`, false},                    // inherited
+		{`exec 3>"$1"; (exec 4>&3; exec sleep 600) & echo; wait`, false},  // inherited, with another number
+		{`(exec 3>"$1"; echo; sleep 600) & wait`, true},                   // only a child
+		{`exec 3>"$1"; (exec 4>"$1"; echo; sleep 600) & wait`, true},      // both
+		{`exec 3>"$1"; (exec 3>"$1"; echo; exec sleep 600) & wait`, true}, // with the same number
+		{`(exec 3>"$1.other"; echo; exec sleep 600) & wait`, false},       // another file
+	} {
+		pid, line := tell(t, tt.script, name)
+		line()
+		found := Openers(pid, "/dev/nothing", name)
+		if (len(found) > 0) != tt.want || tt.want && !strings.Contains(found[0], " (s") {
+			t.Errorf("%s: got %v, want one: %t", tt.script, found, tt.want)
+		}
+	}
+}
