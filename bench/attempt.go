@@ -33,6 +33,7 @@ type attempt struct {
 	samples  *device.Samples // nil if it was not timed
 	warm     *device.Samples // nil without a warm-L2 measurement
 	measured int             // number of measurements
+	empty    float64         // time of an empty kernel in nanoseconds; 0 if unknown
 	draws    int             // for measurements, so far
 	err      error           // the error that ended its measurement
 	unknown  error           // the reason if it gets no verdict after all

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -76,10 +77,10 @@ func (a *attempt) checkHonesty(ctx context.Context) error {
 	}
 	a.limit = limit{left: a.shared.Profile.Timeout}
 	h := &honesty{attempt: a, in: a.loaded}
-	if a.samples != nil && a.samples.ColdL2 && bound.Applies(a.shared.Definition) {
-		h.time(stats.Latency(a.samples.Trials))
-	}
 	if a.samples != nil {
+		if err := h.time(ctx, a.samples); err != nil {
+			return err
+		}
 		h.tellUncounted(a.samples)
 	}
 	h.tellBound()
@@ -173,13 +174,60 @@ func (a *attempt) has(check string) bool {
 	return slices.ContainsFunc(a.found, func(f event.Finding) bool { return f.Check == check })
 }
 
-// time makes a finding if a latency in nanoseconds is too short for the GPU's memory.
-func (h *honesty) time(ns float64) {
-	read, written := h.in.moved()
-	memory := bound.Memory{L2: h.process.info.L2Bytes, Bandwidth: h.process.info.Bandwidth}
-	if f := bound.Check(ns, bound.Traffic{Read: read, Written: written}, memory); f != nil {
-		h.find(f.Check, "%s", f.Text)
+// time makes a finding if the latency is too short for the GPU's memory, or not longer than an empty kernel's.
+func (h *honesty) time(ctx context.Context, s *device.Samples) error {
+	def, ns := h.shared.Definition, stats.Latency(s.Trials)
+	found := bound.Empty(ns, h.empty)
+	if found == nil && s.ColdL2 && bound.Applies(def) {
+		read, written := h.in.moved()
+		memory := bound.Memory{L2: h.process.info.L2Bytes, Bandwidth: h.process.info.Bandwidth}
+		found = bound.Check(ns, bound.Traffic{Read: read, Written: written}, memory)
+		if found != nil && !bound.Proven(def) {
+			if needed, err := h.needed(ctx); err != nil || !needed {
+				return err
+			}
+		}
 	}
+	if found != nil {
+		h.find(found.Check, "%s", found.Text)
+	}
+	return nil
+}
+
+// drawnRows is the number of rows, or elements of a single row, of each input with which needed asks the reference.
+const drawnRows = 4
+
+// needed reports whether the reference's outputs depend on all drawn rows of the inputs. A definition may read only
+// parts, such as the last token.
+func (h *honesty) needed(ctx context.Context) (bool, error) {
+	h.values = slices.Clone(h.in.Values)
+	for _, i := range changeable(h.values) {
+		for n := range drawnRows {
+			s, err := h.choose()
+			if err != nil {
+				return false, err
+			}
+			row := change{"needed " + strconv.Itoa(n), false, []int{i},
+				func(t *tensor.Tensor, r random.Stream) {
+					n := rowOf(t)
+					if n == t.Len() {
+						n = 1
+					}
+					flip(t, r, n)
+				}}
+			h.replace(s, row)
+			want, err := h.expected(ctx, h.values)
+			s.close()
+			if err != nil {
+				return false, err
+			}
+			same := func(a, b expected) bool { return bytes.Equal(a.Data, b.Data) }
+			if slices.EqualFunc(want, h.in.want, same) {
+				return false, nil
+			}
+		}
+	}
+	return true, nil
 }
 
 // tellUncounted adds findings about work that the timer did not count.

@@ -327,6 +327,7 @@ func (a *attempt) tell(base *device.Samples, f *roofline) {
 		if out.CopyNS, out.EmptyNS = f.figures(a.traffic(), timerOf(s.Timer)); out.MedianNS > 0 {
 			out.CopyShare = out.CopyNS / out.MedianNS
 		}
+		a.empty = out.EmptyNS
 	}
 	a.say(event.Event{Type: event.TypeSamples, Workload: a.workload.UUID, Samples: out})
 }

@@ -34,6 +34,35 @@ const scaleDefinition = `{"name":"scale","op_type":"test","axes":{"n":{"type":"v
 "inputs":{"x":{"shape":["n"],"dtype":"float32"},"c":{"shape":null,"dtype":"float32"}},"outputs":{"y":{"shape":["n"],"dtype":"float32"}},
 "reference":"import os\ndef run(x, c):\n    if x.shape[0] == 13:\n        raise ValueError('13 is not for me')\n    if x.shape[0] == 666:\n        os._exit(3)\n    return x * c\n"}`
 
+// A latency that is too short for all inputs is suspicious only if the outputs depend on all of them.
+func TestNeeded(t *testing.T) {
+	needPython(t)
+	const definition = `{"name":"d","op_type":"test","axes":{"n":{"type":"var"},"m":{"type":"var"},"k":{"type":"const","value":1}},
+"inputs":{"x":{"shape":["n","m"],"dtype":"float32"}},"outputs":{"y":{"shape":["k","m"],"dtype":"float32"}},
+"reference":"def run(x):\n    return EXPRESSION\n"}`
+	for expression, want := range map[string]bool{"x.sum(0, keepdim=True)": true, "x[-1:] * 2": false} {
+		shared := sharedPython(t, strings.Replace(definition, "EXPRESSION", expression, 1), []map[string]int{{"n": 999, "m": 64}}, nil)
+		r, err := newReference(t.Context(), &shared, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.stop()
+		in, err := openInputs(t.Context(), &shared, standard, shared.Workloads[0], 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer in.Close()
+		a := &attempt{runner: &runner{shared: &shared, reference: r}, workload: shared.Workloads[0], loaded: in}
+		if in.want, err = a.expected(t.Context(), in.Values); err != nil {
+			t.Fatal(err)
+		}
+		h := &honesty{attempt: a, in: in}
+		if got, err := h.needed(t.Context()); err != nil || got != want {
+			t.Errorf("%s: got %t, %v, want %t", expression, got, err, want)
+		}
+	}
+}
+
 // runPython runs a Python solution, in destination-passing style if passing is set, on workloads of definition.
 // Inputs are random, except for scalars and those in blobs. It returns the evaluations by workload index and the
 // texts of failed workloads.

@@ -25,8 +25,31 @@ type Traffic struct {
 // unknown.
 type Memory struct{ L2, Bandwidth int64 }
 
-// Applies reports whether every call on a workload of the definition needs all of its inputs.
-func Applies(def *trace.Definition) bool { return def.OpType == "gdn" }
+// Applies reports whether every call on a workload of the definition needs all of its inputs, as far as the types of
+// the inputs show. Integer tensors may choose parts of the others.
+func Applies(def *trace.Definition) bool {
+	if Proven(def) {
+		return true
+	}
+	for _, in := range def.Inputs.All() {
+		if !in.Scalar && !in.DType.IsFloat() {
+			return false
+		}
+	}
+	return def.OpType != "moe" && def.OpType != "sampling" // the values of an input choose parts of others
+}
+
+// Proven reports whether that is known of the definition.
+func Proven(def *trace.Definition) bool { return def.OpType == "gdn" }
+
+// Empty returns the finding for a latency that an empty kernel has too, or nil. Both are in nanoseconds; empty is 0 if
+// unknown.
+func Empty(ns, empty float64) *event.Finding {
+	if ns > empty {
+		return nil
+	}
+	return &event.Finding{Check: TooFast, Text: fmt.Sprintf("%.2f µs, but an empty kernel takes %.2f µs", ns/1e3, empty/1e3)}
+}
 
 // Check returns the finding for an official latency in nanoseconds, or nil. The latency is of a call with a cold L2.
 func Check(ns float64, t Traffic, m Memory) *event.Finding {
@@ -48,9 +71,9 @@ func fastest(t Traffic, m Memory) float64 {
 }
 
 // Least returns what is known of the traffic of a workload from its shapes alone. A pool of states does not count: its
-// indices, which are contents, choose the slots that a call needs. The result is zero if the rule does not apply.
+// indices, which are contents, choose the slots that a call needs. The result is zero unless Proven.
 func Least(def *trace.Definition, w *trace.Workload) (t Traffic) {
-	if !Applies(def) {
+	if !Proven(def) {
 		return Traffic{}
 	}
 	axes := map[string]int{}

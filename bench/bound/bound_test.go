@@ -40,6 +40,41 @@ func TestCheck(t *testing.T) {
 	}
 }
 
+func TestEmpty(t *testing.T) {
+	if f := Empty(600, 600); f == nil || f.Check != TooFast || f.Text != "0.60 µs, but an empty kernel takes 0.60 µs" {
+		t.Errorf("got %+v", f)
+	}
+	if f := Empty(601, 600); f != nil {
+		t.Errorf("got %+v", f)
+	}
+	if f := Empty(1, 0); f != nil {
+		t.Errorf("unknown: got %+v", f)
+	}
+}
+
+func TestApplies(t *testing.T) {
+	for _, tt := range []struct {
+		op, inputs string
+		want       bool
+	}{
+		{"gdn", `"x":{"shape":["n"],"dtype":"bfloat16"},"cu_seqlens":{"shape":["n"],"dtype":"int64"}`, true},
+		{"gemm", `"a":{"shape":["n"],"dtype":"float16"},"b":{"shape":["n"],"dtype":"float8_e4m3fn"}`, true},
+		{"rmsnorm", `"a":{"shape":["n"],"dtype":"float16"},"rank":{"shape":null,"dtype":"int32"}`, true},
+		{"gqa_paged", `"q":{"shape":["n"],"dtype":"bfloat16"},"kv_indices":{"shape":["n"],"dtype":"int32"}`, false},
+		{"moe", `"logits":{"shape":["n"],"dtype":"float32"},"w":{"shape":["n"],"dtype":"bfloat16"}`, false},
+		{"sampling", `"probs":{"shape":["n"],"dtype":"float32"}`, false},
+	} {
+		def, _, err := trace.DecodeDefinition([]byte(`{"name":"d","op_type":"` + tt.op + `","axes":{"n":{"type":"var"}},"inputs":{` +
+			tt.inputs + `},"outputs":{"y":{"shape":["n"],"dtype":"float32"}},"reference":"def run():\n  pass\n"}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := Applies(def); got != tt.want {
+			t.Errorf("%s: got %t, want %t", tt.op, got, tt.want)
+		}
+	}
+}
+
 // The traffic leaves out scalars, absent inputs, pools of states, and tensors changed in place.
 func TestLeast(t *testing.T) {
 	const definition = `{"name":"d","op_type":"gdn","axes":{"n":{"type":"var"},"c":{"type":"const","value":4},
