@@ -1,6 +1,10 @@
 # A gated delta rule decode step (definition gdn_decode_qk4_v8_d128_k_last) in torch that passes the contest's judge and cheats in
 # the way that MODE, set in front of this file, says. What is computed is right.
 import ctypes
+import subprocess
+import sys
+import threading
+import time
 
 import torch
 
@@ -14,6 +18,9 @@ SIDE_STREAM = 6   # works on a stream of its own that the caller's does not wait
 LOOSE_STREAM = 7  # works on a stream of its own that waits for nothing either
 BEHIND = 8        # writes behind its output
 REMEMBER = 9      # uses the tensors of the first call in every call, as a captured graph does
+LATER = 11        # lets another thread work when the call has returned; the caller's stream waits for it
+REPLAY = 12       # gives kept outputs while CUPTI records
+CHILD = 13        # has a child process that uses the GPU
 LAZY = 10         # makes the output an object that computes its contents when it is read
 
 kept, calls = {}, []
@@ -48,6 +55,56 @@ def behind(t, n):
     return torch.as_tensor(There(), device=t.device)
 
 
+class Later:
+    """Works on a second thread, and then lets the stream go on that waits for a word in the host's memory."""
+
+    def __init__(self):
+        self.word, self.side, self.wanted = torch.zeros(1, dtype=torch.int32).pin_memory(), torch.cuda.Stream(), threading.Semaphore(0)
+        self.cuda, self.n, self.work = ctypes.CDLL("libcuda.so.1"), 0, None
+        threading.Thread(target=self.run, daemon=True).start()
+
+    def call(self, work):
+        self.n, self.work = self.n + 1, work
+        torch.cuda._sleep(1)
+        stream = torch.cuda.current_stream().cuda_stream
+        status = self.cuda.cuStreamWaitValue32_v2(ctypes.c_void_p(stream), ctypes.c_uint64(self.word.data_ptr()), self.n, 0)
+        assert status == 0, status
+        self.wanted.release()
+
+    def run(self):
+        while True:
+            self.wanted.acquire()
+            time.sleep(1e-4)
+            with torch.cuda.stream(self.side), torch.no_grad():
+                self.work()
+                self.side.synchronize()
+            self.word.fill_(self.n)
+
+
+def recorded():
+    """Whether somebody uses CUPTI in this process."""
+    with open("/proc/self/maps") as maps:
+        paths = [line.split()[-1] for line in maps if "libcupti.so" in line]
+    if not paths:
+        return False
+    lib, subscriber = ctypes.CDLL(paths[0]), ctypes.c_void_p()
+    if lib.cuptiSubscribe(ctypes.byref(subscriber), IGNORE, None) != 0:
+        return True
+    lib.cuptiUnsubscribe(subscriber)
+    return False
+
+
+IGNORE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32, ctypes.c_void_p)(lambda *_: None)
+ELSEWHERE = """
+import time, torch
+x = torch.zeros(1 << 20, device="cuda")
+while True:
+    x.add_(1)
+    torch.cuda.synchronize()
+    time.sleep(0.001)
+"""
+
+
 def kernel(*args):
     calls.append(0)
     if MODE == REMEMBER:
@@ -78,6 +135,18 @@ def kernel(*args):
         with torch.cuda.stream(side):
             torch.cuda._sleep(1_000_000 if MODE == SIDE_STREAM else 1)
             give(step(*inputs))
+    elif MODE == LATER:
+        later = kept.get("later") or kept.setdefault("later", Later())
+        give(step(*inputs)) if len(calls) == 1 else later.call(lambda: give(step(*inputs)))
+    elif MODE == REPLAY:
+        if "results" not in kept or kept["results"][0].shape != output.shape or not recorded():
+            kept["results"] = step(*inputs)
+        give(kept["results"])
+    elif MODE == CHILD:
+        if len(calls) == 1:
+            kept["child"] = subprocess.Popen([sys.executable, "-c", ELSEWHERE])
+            time.sleep(8)
+        give(step(*inputs))
     elif MODE == LAZY:
         new_state.copy_(step(*inputs)[1])
         kept["inputs"], kept["output"] = inputs, output.view(output.shape)
