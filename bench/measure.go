@@ -338,7 +338,7 @@ func (a *attempt) tellHosted() {
 	if a.samples != nil && len(a.samples.Kernels) > 0 {
 		hosted = !slices.ContainsFunc(a.samples.Kernels, func(k device.Activity) bool { return k.Kind == "kernel" })
 	}
-	if hosted && a.verdict.status == trace.Passed {
+	if hosted && len(a.found) == 0 && a.verdict.status == trace.Passed {
 		a.note("computes on the host: no kernel was launched, only copies")
 	}
 }

@@ -153,7 +153,7 @@ type Samples struct {
 	Outside *Outside `json:"outside,omitempty"`
 	// processes of the solution other than its worker that use a GPU, as "PID (NAME)"; Measure's caller looks for them
 	Processes []string `json:"-"`
-	// the part of the L2 in bytes that the solution reserves for persisting lines
+	// the part of the L2 in bytes that the solution reserves for persisting lines; 0 for the driver's default
 	PersistingL2 int64 `json:"persisting_l2,omitempty"`
 	// the CUDA function with which a call queues a function of the host, such as "cudaLaunchHostFunc"; "" if none does or
 	// without CUPTI

@@ -693,6 +693,7 @@ class Device:
         self.event, self.wait = torch.cuda.Event, torch.cuda.synchronize
         self.wait(self.device)
         self.driver = ctypes.CDLL("libcuda.so.1")
+        self.reserved = self.persisting_l2()
 
     def pretend(self, texts, cache, folder, prebuilt):
         """Gives an emulated run the CUDA device that sources with those texts need. folder is the solution's own;
@@ -840,7 +841,7 @@ class Device:
         return True
 
     def persisting_l2(self):
-        """Returns the bytes of the L2 that are reserved for persisting lines."""
+        """Returns the bytes of the L2 that are reserved for persisting lines; the driver has a default."""
         size = ctypes.c_size_t()
         if self.driver is None or self.driver.cuCtxGetLimit(ctypes.byref(size), LIMIT_PERSISTING_L2) != 0:
             return 0
@@ -1449,7 +1450,7 @@ class Solution:
             raise
         whole = len(trials) == plan["trials"] and len(trials[-1]) == plan["iterations"]
         samples = {"timer": "cupti" if cupti else "cuda events", "cold_l2": plan["cold_l2"], "truncated": not whole, "disturbed": disturbed,
-                   "persisting_l2": d.persisting_l2()}
+                   "persisting_l2": kept if (kept := d.persisting_l2()) != d.reserved else 0}
         if not cupti:
             return {"samples": samples | {"trials_ns": trials}, "judged": judged}
         try:
@@ -1481,7 +1482,8 @@ class Solution:
                 if call == patch["call"]:
                     self.patch(patch, "new")
                 if size:
-                    d.reset_l2()
+                    if call >= 0:
+                        d.reset_l2()  # with an idle device: the driver may wait for it
                     l2.zero_()
 
         def late():

@@ -54,6 +54,7 @@ type gpu struct {
 	work  chan func()
 	// whether the L2 can keep persisting lines
 	persisting bool
+	reserved   int64 // bytes of the L2 that the driver reserves for them by default
 
 	inner bool  // in Measure, so the current code is on the device's goroutine
 	fault error // set by the first device fault, never cleared
@@ -155,6 +156,7 @@ func (d *gpu) start() error {
 		d.strm, err = cu.MakeStream(cu.DefaultStream)
 	}
 	if err == nil {
+		d.reserved, _ = cu.Limits(limitPersistingL2)
 		d.mark, err = cu.MakeEvent(cu.DefaultEvent)
 	}
 	if err != nil {

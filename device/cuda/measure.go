@@ -181,7 +181,7 @@ func trials[T any](ctx context.Context, d *gpu, call func() error, plan device.P
 			if err := renew(call); err != nil {
 				return err
 			}
-			if d.persisting {
+			if call >= 0 && d.persisting { // the device is idle: the driver may wait for it
 				if err := d.check("resetting the persisting lines of the L2", d.ctx.ResetL2Cache()); err != nil {
 					return err
 				}
@@ -259,11 +259,8 @@ func trials[T any](ctx context.Context, d *gpu, call func() error, plan device.P
 		return nil, err
 	}
 	plan.Tell(false)
-	if d.persisting {
-		s.PersistingL2, err = cu.Limits(limitPersistingL2)
-		if err != nil {
-			return nil, d.check("asking for the persisting part of the L2", err)
-		}
+	if kept, err := cu.Limits(limitPersistingL2); err == nil && kept != d.reserved {
+		s.PersistingL2 = kept
 	}
 	return rows, nil
 }
