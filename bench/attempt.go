@@ -44,7 +44,8 @@ type attempt struct {
 	held   int64             // device memory of the copies and the gaps between them, in bytes
 	writes []*worker.Checked // forbidden writes of calls
 
-	varied *variation // of timed calls; nil without one
+	varied       *variation // of timed calls; nil without one
+	judgedVaried bool       // a timed call with it was judged
 
 	found []event.Finding     // findings about the workload so far
 	timed *event.Finding      // about a timed call; nil if the judged ones are right

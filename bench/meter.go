@@ -30,13 +30,14 @@ type stamper struct {
 type member struct {
 	*worker.Client
 	submitted bool // not one of fisub's own solutions
+	busy      bool // the GPU did not become idle before a measurement of it
 }
 
 // join makes client one of the run's workers. While a worker is alive, the meter does not report it as another
 // process on the GPU. s may be nil.
 func (s *stamper) join(client *worker.Client, submitted bool) {
 	if s != nil {
-		s.workers = append(slices.DeleteFunc(s.workers, func(m member) bool { return !m.Alive() }), member{client, submitted})
+		s.workers = append(slices.DeleteFunc(s.workers, func(m member) bool { return !m.Alive() }), member{Client: client, submitted: submitted})
 	}
 }
 
@@ -50,8 +51,9 @@ func (s *stamper) own() (pids []int) {
 	return pids
 }
 
-// settle limits the time for which a measurement waits until the GPU is idle.
-const settle = time.Second
+// settle limits the time for which a measurement waits until the GPU is idle, and settled that of a solution for which
+// it has waited in vain.
+const settle, settled = 500 * time.Millisecond, 20 * time.Millisecond
 
 // pause stops all processes of the other submitted solutions, which could slow this one, until resume is called.
 // paused reports whether there are any.
@@ -81,8 +83,11 @@ func (s *stamper) measure(ctx context.Context, client *worker.Client, uuid strin
 	}
 	paused, resume := s.pause(client)
 	defer resume()
+	self := slices.IndexFunc(s.workers, func(m member) bool { return m.Client == client })
 	if paused {
-		plan.Idle = settle
+		if plan.Idle = settle; self >= 0 && s.workers[self].busy {
+			plan.Idle = settled
+		}
 	}
 	if s.open != nil && s.meter == nil && s.err == nil {
 		s.meter, s.err = s.open(uuid)
@@ -114,7 +119,12 @@ func (s *stamper) measure(ctx context.Context, client *worker.Client, uuid strin
 		samples.Processes = users
 		if s.open != nil {
 			if paused && slices.Contains(samples.Disturbed, device.Busy) {
-				disturbed = append(disturbed, device.Busy)
+				if self >= 0 {
+					s.workers[self].busy = true
+				}
+				if o := samples.Outside; o == nil || !o.Uncalled { // else it disturbs itself
+					disturbed = append(disturbed, device.Busy)
+				}
 			}
 			samples.Stamp, samples.Disturbed = stamp, disturbed
 		}

@@ -56,16 +56,20 @@ func (a *attempt) vary(ctx context.Context) (*variation, error) {
 		from := at * was.DType.Bits() / 8 / 256 * 256
 		to := min(from+256, len(was.Data))
 		v.patch = worker.Patch{Arg: i, Offset: from, Old: was.Data[from:to], New: now.Data[from:to]}
-		f, err := memfile.New("fisub-inputs", 0)
-		if err != nil {
-			return nil, err
+		v.values[i].Tensor = now
+		if a.reference != nil { // it reads files
+			f, err := memfile.New("fisub-inputs", 0)
+			if err != nil {
+				return nil, err
+			}
+			defer f.Close()
+			if _, err := f.Write(now.Data); err != nil {
+				return nil, fmt.Errorf("other inputs: %w", err)
+			}
+			v.values[i].File, v.values[i].Offset = f, 0
 		}
-		defer f.Close()
-		if _, err := f.Write(now.Data); err != nil {
-			return nil, fmt.Errorf("other inputs: %w", err)
-		}
-		v.values[i].Tensor, v.values[i].File, v.values[i].Offset = now, f, 0
 		begun := time.Now()
+		var err error
 		if v.want, err = a.expected(ctx, v.values); err != nil {
 			return nil, err
 		}
@@ -105,6 +109,7 @@ func substitute(t *tensor.Tensor, r random.Stream) (changed *tensor.Tensor, at i
 // judge returns a finding if the outputs of a timed call are not those for the variation. what describes the call.
 func (v *variation) judge(a *attempt, what string, written []worker.FileTensor) (*event.Finding, error) {
 	what += ", " + v.what
+	a.judgedVaried = true
 	c, err := a.compare(written, v.want, v.values)
 	if err != nil {
 		return nil, err

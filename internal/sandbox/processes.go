@@ -17,7 +17,8 @@ import (
 // A process is the entry of one process in /proc.
 type process struct {
 	pid, parent, group, session int
-	rss                         int64 // bytes
+	rss                         int64  // bytes
+	stack                       string // address of its stack, which only exec changes; "" if unknown
 	stopped                     bool
 }
 
@@ -45,6 +46,9 @@ func tree(pid int) []process {
 		pages, _ := strconv.ParseInt(fields[21], 10, 64)
 		p := process{pid: id, parent: parent, group: group, session: session, rss: pages * int64(os.Getpagesize()),
 			stopped: fields[0] == "T" || fields[0] == "t"}
+		if len(fields) > 25 && fields[25] != "0" {
+			p.stack = fields[25]
+		}
 		switch {
 		case id == pid:
 			root = p
@@ -86,9 +90,13 @@ func Pause(pid int) (resume func()) {
 	}
 }
 
+// comparable reports whether the kernel can compare open files of two processes.
+var comparable = same(os.Getpid(), 0, os.Getpid(), 0)
+
 // Openers returns the processes of tree(pid) other than pid that have opened a file with one of the names, as
-// "PID (NAME)". Files that a process inherited from pid do not count. A process whose open files this process may not
-// list counts too.
+// "PID (NAME)". Files that a process inherited from pid do not count: the same open files or, if the kernel cannot
+// compare them, all files of a process that has executed no program of its own. A process whose open files this process
+// may not list counts too.
 func Openers(pid int, names ...string) (found []string) {
 	var inherited []int // descriptors of pid
 	opened := func(pid int, each func(fd int)) bool {
@@ -102,13 +110,17 @@ func Openers(pid int, names ...string) (found []string) {
 		}
 		return !errors.Is(err, fs.ErrPermission)
 	}
-	all := tree(pid)[1:]
-	if len(all) > 0 {
+	all := tree(pid)
+	if len(all) > 1 {
 		opened(pid, func(fd int) { inherited = append(inherited, fd) })
 	}
-	for _, p := range all {
+	for _, p := range all[1:] {
 		own := false
 		listed := opened(p.pid, func(fd int) {
+			if !comparable {
+				own = own || p.stack == "" || p.stack != all[0].stack
+				return
+			}
 			own = own || !slices.ContainsFunc(inherited, func(old int) bool { return same(pid, old, p.pid, fd) })
 		})
 		if own || !listed {

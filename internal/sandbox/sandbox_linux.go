@@ -36,11 +36,11 @@ var (
 // self returns a path of this program that works even if its file was removed.
 func self() string { return "/proc/self/exe" }
 
-// same reports whether two descriptors share an open file. If the kernel does not tell, it compares their numbers.
+// same reports whether two descriptors share an open file, and false if the kernel has no kcmp or forbids it.
 func same(pid, fd, otherPID, otherFD int) bool {
 	const file = 0 // KCMP_FILE
 	order, _, err := unix.Syscall6(unix.SYS_KCMP, uintptr(pid), uintptr(otherPID), file, uintptr(fd), uintptr(otherFD), 0)
-	return err == 0 && order == 0 || err != 0 && fd == otherFD
+	return err == 0 && order == 0
 }
 
 // Own makes cmd start in its own session, without the terminal, and die with this process in any case.

@@ -13,8 +13,8 @@ func self() string {
 	return path
 }
 
-// same reports whether the numbers are equal.
-func same(_, fd, _, other int) bool { return fd == other }
+// same reports false on this system.
+func same(_, _, _, _ int) bool { return false }
 
 // Own makes cmd start in its own session.
 func Own(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} }
