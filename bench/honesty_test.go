@@ -164,6 +164,8 @@ func TestFindings(t *testing.T) {
 		{"replays while timed, four timed calls", trace.Passed, []string{cachedByContent, "the outputs match the other calls' inputs"}},
 		{"replays while timed by ratio, four timed calls", trace.Passed,
 			[]string{cachedByContent, "the outputs match the other calls' inputs"}},
+		{"raises while timed, four timed calls", trace.Passed, []string{failedCall, "changed: ValueError: never seen"}},
+		{"crashes while timed, four timed calls", trace.Passed, []string{failedCall, "changed: worker process ended: exit status 9"}},
 		{"works outside", trace.Passed, []string{workOutside, "9 of 3 timed calls have work on the GPU that was launched " +
 			"outside of the call (the first: kernel late); with it they take 1.20 µs longer (median); the call queues a function " +
 			"of the host with cudaLaunchHostFunc"}},

@@ -94,8 +94,8 @@ func (d *host) Measure(_ context.Context, call func() error, plan device.Plan) (
 			}
 		}
 		var trial []time.Duration
-		for range plan.Iterations {
-			number := len(s.Trials)*plan.Iterations + len(trial)
+		for i := range plan.Iterations {
+			number := len(s.Trials)*plan.Iterations + i
 			if err := errors.Join(plan.Before(number), call()); err != nil {
 				return nil, err
 			}
@@ -106,7 +106,9 @@ func (d *host) Measure(_ context.Context, call func() error, plan device.Plan) (
 			if err := plan.After(number); err != nil {
 				return nil, err
 			}
-			trial = append(trial, took)
+			if plan.Apart == nil || number != *plan.Apart {
+				trial = append(trial, took)
+			}
 		}
 		s.Trials = append(s.Trials, trial)
 		if d.mode == "works outside" {
@@ -375,6 +377,14 @@ func (k *hostKernel) Call(_ context.Context, args []device.Arg) error {
 			k.fault = fmt.Errorf("%w: illegal address", device.ErrFault)
 		}
 		k.cache[start] = [][]byte{}
+	case "raises while timed", "crashes while timed":
+		if k.cache[whole] == nil && len(k.cache) > 0 && k.calls < 20 {
+			if k.mode == "crashes while timed" {
+				os.Exit(9)
+			}
+			return &device.CallError{Kind: "ValueError", Text: "never seen"}
+		}
+		k.cache[whole] = [][]byte{}
 	case "prints":
 		fmt.Println("called")
 	case "wants the pool of the first call":

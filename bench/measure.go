@@ -3,6 +3,7 @@ package bench
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -123,6 +124,9 @@ func (a *attempt) trial(ctx context.Context, plan device.Plan) error {
 		plan.Timer = timerOf(a.samples.Timer) // no change of timer within a workload
 	}
 	more, err := a.measureOnce(ctx, plan)
+	if a.varied != nil && crashed(err) {
+		more, err = a.withoutVariation(ctx, plan, err)
+	}
 	if err != nil {
 		return err
 	}
@@ -132,6 +136,37 @@ func (a *attempt) trial(ctx context.Context, plan device.Plan) error {
 	}
 	add(a.samples, more)
 	return nil
+}
+
+// withoutVariation repeats a trial that failed with cause, without the call that the contest does not make. If the trial
+// succeeds, cause becomes a finding.
+func (a *attempt) withoutVariation(ctx context.Context, plan device.Plan, cause error) (*device.Samples, error) {
+	what := a.varied.what
+	a.varied = nil
+	var we *worker.Error
+	if errors.As(cause, &we) && we.Kind == worker.Fault {
+		a.process.client.Close() // the process is unusable
+	}
+	restore := func(ctx context.Context) error {
+		_, err := a.process.client.Check(ctx, worker.Check{Inputs: a.loaded.contents()})
+		return err
+	}
+	if !a.process.running() {
+		a.printed += a.process.log()
+		if err := a.build(ctx); err != nil {
+			return nil, err
+		}
+		restore = func(ctx context.Context) error { return a.put(ctx, a.loaded) }
+	}
+	if err := a.within(ctx, restore); err != nil {
+		return nil, err
+	}
+	samples, err := a.measureOnce(ctx, plan)
+	if err != nil {
+		return nil, cause
+	}
+	a.find(failedCall, "a timed call %s: %v", what, cause)
+	return samples, nil
 }
 
 func add(all, more *device.Samples) {
@@ -203,18 +238,19 @@ func (a *attempt) measureOnce(ctx context.Context, once device.Plan) (samples *d
 	n := max(1, min(mostJudged, int(someJudged/max(1, plan.Stride))))
 	vary := a.varied != nil && once.Iterations > 1
 	if vary {
+		plan.Iterations++
 		n = max(2, n) // one with the workload's own inputs
 	}
-	n = min(once.Iterations, n)
-	plan.Judged = choose(a.next("judged"), once.Iterations, n)
+	n = min(plan.Iterations, n)
+	plan.Judged = choose(a.next("judged"), plan.Iterations, n)
 	if err := a.process.out.room(int64(n) * plan.Stride); err != nil {
 		return nil, err
 	}
 	plan.Out = a.process.out.f
 	if vary {
 		patch := a.varied.patch
-		patch.Call = plan.Judged[a.next("varied").Intn(0, n)]
-		plan.Patch = &patch
+		patch.Call = plan.Judged[1+a.next("varied").Intn(0, n-1)]
+		plan.Patch, plan.Apart = &patch, &patch.Call
 	}
 	var judged []worker.Judged
 	err = a.within(ctx, func(ctx context.Context) (err error) {
@@ -246,6 +282,9 @@ func (a *attempt) judgeTimed(plan worker.JudgedPlan, samples *device.Samples, ju
 	calls := 0
 	for _, trial := range samples.Trials {
 		calls += len(trial)
+	}
+	if plan.Patch != nil && (!samples.Truncated || calls > plan.Patch.Call) {
+		calls++
 	}
 	for k, call := range plan.Judged {
 		if call >= calls {

@@ -109,6 +109,10 @@ type Plan struct {
 	MaxTime    time.Duration `json:"max_time"` // 0: no limit; if reached, the trial in progress ends early
 	Timer      string        `json:"timer,omitempty"`
 
+	// Apart, if not nil, is the number of a timed call that the samples leave out, and whose kernels may differ from the
+	// others'. Iterations include it.
+	Apart *int `json:"apart,omitempty"`
+
 	// Idle, if not 0, lets the calls begin once the GPU has no work of other processes, at the latest after this time.
 	Idle time.Duration `json:"idle,omitempty"`
 

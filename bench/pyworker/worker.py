@@ -1452,6 +1452,12 @@ class Solution:
         samples = {"timer": "cupti" if cupti else "cuda events", "cold_l2": plan["cold_l2"], "truncated": not whole, "disturbed": disturbed,
                    "persisting_l2": kept if (kept := d.persisting_l2()) != d.reserved else 0}
         if not cupti:
+            apart = plan.get("apart", -1)
+            for row in trials:
+                made = len(row)
+                if 0 <= apart < made:
+                    del row[apart]
+                apart -= made
             return {"samples": samples | {"trials_ns": trials}, "judged": judged}
         try:
             return {"samples": samples, "judged": judged, "recorded": cupti.end() | {"windows": trials, "thread": threading.get_ident() & 0xffffffff, "first": first}}

@@ -383,7 +383,7 @@ func (r *recorded) match(s *device.Samples, plan device.Plan) error {
 		}
 	}
 	s.Timer = device.TimerCUPTI
-	return records.Sample(s, trials, r.Thread, r.First)
+	return records.Sample(s, activity.Calls{Trials: trials, Apart: plan.Apart, Thread: r.Thread, First: r.First})
 }
 
 func clip(s string) string { return s[:min(len(s), 4<<10)] }

@@ -79,11 +79,12 @@ const (
 // known reports whether a version's record layouts are known; others get additional checks.
 func known(version int) bool { return version <= 28 || version >= 130000 && version <= newest }
 
-// Match returns the duration of each window, and the first window's activities in order of their start, each with its
-// median time over the windows with the same activities in the same order. A window without activities, or with others
-// than the first, is the solution's fault: a *device.CallError with the official harness's text. Windows that overlap
-// or have no time are an Unavailable. The device must have been idle at the begin of each window.
-func (r *Records) Match(windows []Window) (times []time.Duration, kernels []device.Activity, err error) {
+// Match returns the duration of each window but number apart, which may be negative, and the first window's activities
+// in order of their start, each with its median time over the windows with the same activities in the same order. A
+// window without activities, or with others than the first, is the solution's fault: a *device.CallError with the
+// official harness's text. Windows that overlap or have no time are an Unavailable. The device must have been idle at
+// the begin of each window.
+func (r *Records) Match(windows []Window, apart int) (times []time.Duration, kernels []device.Activity, err error) {
 	var first map[string]bool
 	var order []string
 	var each [][]uint64 // ns, by activity of the first window
@@ -94,9 +95,12 @@ func (r *Records) Match(windows []Window) (times []time.Duration, kernels []devi
 				"after one that ends at %d ns", i, w.Begin, w.End, w.Idle, last))
 		}
 		last = w.Idle
+		if i == apart {
+			continue
+		}
 		found := r.within(w)
 		if len(found) == 0 {
-			return nil, nil, callError("No kernel activities recorded for iteration %d", i)
+			return nil, nil, callError("No kernel activities recorded for iteration %d", len(times))
 		}
 		slices.SortStableFunc(found, func(a, b Activity) int { return cmp.Compare(a.Start, b.Start) })
 		keys := map[string]bool{}
@@ -108,7 +112,7 @@ func (r *Records) Match(windows []Window) (times []time.Duration, kernels []devi
 			end = max(end, a.End)
 		}
 		times = append(times, time.Duration(end-found[0].Start))
-		if i == 0 {
+		if first == nil {
 			first, order, each = keys, sequence, make([][]uint64, len(found))
 			for _, a := range found {
 				kernels = append(kernels, a.Activity)

@@ -103,7 +103,7 @@ func TestMatch(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			times, kernels, err := r.Match(windows)
+			times, kernels, err := r.Match(windows, -1)
 			var names []string
 			for _, k := range kernels {
 				name := k.Name
@@ -143,12 +143,12 @@ func TestMatchTimesEach(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, kernels, err := r.Match(windows)
+	_, kernels, err := r.Match(windows, -1)
 	if err != nil || len(kernels) != 2 || kernels[0].Name != "a" || kernels[0].MedianNS != 12 ||
 		kernels[1].MedianNS != 30 {
 		t.Errorf("got %+v, %v, want a with 12 ns and a memset with 30", kernels, err)
 	}
-	if _, kernels, err = r.Match(windows[:2]); err != nil || kernels[0].MedianNS != 12 || kernels[1].MedianNS != 30 {
+	if _, kernels, err = r.Match(windows[:2], -1); err != nil || kernels[0].MedianNS != 12 || kernels[1].MedianNS != 30 {
 		t.Errorf("got %+v, %v, want the middle of two", kernels, err)
 	}
 }
@@ -192,13 +192,13 @@ func TestWindows(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if times, _, err := r.Match([]Window{{100, 190, 200}, {200, 300, 300}}); err != nil ||
+	if times, _, err := r.Match([]Window{{100, 190, 200}, {200, 300, 300}}, -1); err != nil ||
 		!slices.Equal(times, []time.Duration{10, 20}) {
 		t.Errorf("got %v, %v, want 10ns and 20ns", times, err)
 	}
 	for _, windows := range [][]Window{{{0, 200, 200}}, {{100, 0, 200}}, {{100, 200, 199}}, {{100, 220, 220}, {200, 300, 300}},
 		{{100, 150, 220}, {200, 300, 300}}, {{200, 300, 300}, {100, 150, 150}}} {
-		if _, _, err := r.Match(windows); !errors.Is(err, device.ErrTimer) {
+		if _, _, err := r.Match(windows, -1); !errors.Is(err, device.ErrTimer) {
 			t.Errorf("%v: got %v, want %v", windows, err, device.ErrTimer)
 		}
 	}

@@ -7,12 +7,25 @@ import (
 	"fisub/device"
 )
 
-// Sample sets the trials, kernels and uncounted work of s from the windows of each trial. thread is the lower bits of
-// the pthread_self of the thread that makes the calls, first the time of its first call. Its errors are Match's.
-func (r *Records) Sample(s *device.Samples, trials [][]Window, thread uint32, first uint64) error {
+// Calls describes the timed calls of a recording.
+type Calls struct {
+	Trials [][]Window
+	Apart  *int   // device.Plan's
+	Thread uint32 // the lower bits of the pthread_self of the thread that makes the calls
+	First  uint64 // CUPTI's clock in ns before the first call, which is a warm-up call
+}
+
+// Sample sets the trials, kernels and uncounted work of s. Its errors are Match's.
+func (r *Records) Sample(s *device.Samples, c Calls) error {
 	s.Trials, s.Kernels, s.Outside, s.HostFunction = nil, nil, nil, ""
-	for i, windows := range trials {
-		times, kernels, err := r.Match(windows)
+	made := 0
+	for i, windows := range c.Trials {
+		apart := -1
+		if c.Apart != nil {
+			apart = *c.Apart - made
+		}
+		made += len(windows)
+		times, kernels, err := r.Match(windows, apart)
 		if err != nil {
 			return err
 		}
@@ -20,7 +33,7 @@ func (r *Records) Sample(s *device.Samples, trials [][]Window, thread uint32, fi
 			s.Kernels = kernels
 		}
 		s.Trials = append(s.Trials, times)
-		s.Outside = s.Outside.Add(r.outside(windows, thread, first))
+		s.Outside = s.Outside.Add(r.outside(windows, c.Thread, c.First))
 		for _, w := range windows {
 			for _, l := range r.launchesIn(w.Begin, w.Idle) {
 				if s.HostFunction == "" {

@@ -56,7 +56,7 @@ func TestOutside(t *testing.T) {
 				t.Fatal(err)
 			}
 			s := &device.Samples{}
-			if err := r.Sample(s, [][]Window{windows}, 1, 500); err != nil {
+			if err := r.Sample(s, Calls{[][]Window{windows}, nil, 1, 500}); err != nil {
 				t.Fatal(err)
 			}
 			if !slices.Equal(s.Trials[0], []time.Duration{200, 300}) {
@@ -80,6 +80,38 @@ func TestOutside(t *testing.T) {
 	}
 }
 
+// The call apart may have other kernels, and its work is its own.
+func TestApart(t *testing.T) {
+	var trials [][]Window
+	var calls []Launch
+	var kernels []Activity
+	for i := range uint64(6) {
+		at := 1000 * (i + 1)
+		if i%3 == 0 {
+			trials = append(trials, nil)
+		}
+		trials[i/3] = append(trials[i/3], Window{at, at + 100, at + 900})
+		name := "k"
+		if i == 4 {
+			name = "other"
+		}
+		calls = append(calls, Launch{Start: at + 50, Thread: uint32(1 + i%2), Correlation: uint32(i)})
+		kernels = append(kernels, kernel(name, uint32(i), at+200, at+300+i))
+	}
+	r, err := New(calls, kernels, newest, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, apart := &device.Samples{}, 4
+	if err := r.Sample(s, Calls{Trials: trials, Thread: 1}); err == nil {
+		t.Error("got no error, want inconsistent names")
+	}
+	if err := r.Sample(s, Calls{Trials: trials, Thread: 1, Apart: &apart}); err != nil || s.Outside != nil ||
+		!slices.Equal(s.Trials[0], []time.Duration{100, 101, 102}) || !slices.Equal(s.Trials[1], []time.Duration{103, 105}) {
+		t.Errorf("got %+v, %v, want the times of all calls but number 4", s, err)
+	}
+}
+
 func TestHostFunction(t *testing.T) {
 	kernels := []Activity{kernel("k", 10, 1300, 1500)}
 	for _, tt := range []struct {
@@ -91,7 +123,7 @@ func TestHostFunction(t *testing.T) {
 			t.Fatal(err)
 		}
 		s := &device.Samples{}
-		if err := r.Sample(s, [][]Window{{{1000, 1200, 2000}}}, 1, 500); err != nil || s.HostFunction != tt.want {
+		if err := r.Sample(s, Calls{[][]Window{{{1000, 1200, 2000}}}, nil, 1, 500}); err != nil || s.HostFunction != tt.want {
 			t.Errorf("queued at %d: got %q, %v, want %q", tt.at, s.HostFunction, err, tt.want)
 		}
 	}

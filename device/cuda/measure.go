@@ -101,7 +101,7 @@ func (d *gpu) withCUPTI(ctx context.Context, call func() error, plan device.Plan
 	if lost != nil {
 		return lost
 	}
-	return records.Sample(s, trials, cupti.Thread(), first)
+	return records.Sample(s, activity.Calls{Trials: trials, Apart: plan.Apart, Thread: cupti.Thread(), First: first})
 }
 
 // limitPersistingL2 is CU_LIMIT_PERSISTING_L2_CACHE_SIZE.
@@ -157,6 +157,15 @@ func (d *gpu) withEvents(ctx context.Context, call func() error, plan device.Pla
 		ms, err := start.Elapsed(end)
 		return time.Duration(ms * float64(time.Millisecond)), d.check("reading a timing", err)
 	})
+	if plan.Apart != nil {
+		at := *plan.Apart
+		for i, row := range s.Trials {
+			if at >= 0 && at < len(row) {
+				s.Trials[i] = slices.Delete(row, at, at+1)
+			}
+			at -= len(row)
+		}
+	}
 	return err
 }
 

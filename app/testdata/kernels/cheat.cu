@@ -201,6 +201,7 @@ struct Later {
       for (unsigned seen = 0;;) {
         const unsigned want = wanted.load(std::memory_order_acquire);
         if (want == seen) continue;
+        std::this_thread::sleep_for(std::chrono::microseconds(100));  // the call returns meanwhile
         decode_kernel<<<grid, 32 * kRowsPerBlock, 0, side>>>(mode, call);
         cudaStreamSynchronize(side);
         done.store(seen = want, std::memory_order_release);
