@@ -138,6 +138,9 @@ func TestDying(t *testing.T) {
 }
 
 func TestFindings(t *testing.T) {
+	was := gpuFiles
+	gpuFiles = []string{"/dev/full"}
+	defer func() { gpuFiles = was }()
 	for _, tc := range []struct {
 		name   string
 		status trace.Status
@@ -169,6 +172,8 @@ func TestFindings(t *testing.T) {
 		{"works outside", trace.Passed, []string{workOutside, "9 of 3 timed calls have work on the GPU that was launched " +
 			"outside of the call (the first: kernel late); with it they take 1.20 µs longer (median); the call queues a function " +
 			"of the host with cudaLaunchHostFunc"}},
+		{"has a child with a GPU", trace.Passed, []string{gpuProcess, "another process of the solution uses a GPU, and its work " +
+			"is not timed: process "}},
 		{"works while not called", trace.Passed, []string{workOutside, "memcpy of 64 bytes was launched on the GPU while no call " +
 			"was in progress"}},
 		{"in place", trace.Passed, []string{changedInput, "input state[0 0 0 0] was modified"}},
