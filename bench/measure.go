@@ -138,9 +138,10 @@ func (a *attempt) trial(ctx context.Context, plan device.Plan) error {
 	return nil
 }
 
-// withoutVariation repeats a trial that failed with cause, without the call that the contest does not make. If the trial
-// succeeds, cause becomes a finding.
-func (a *attempt) withoutVariation(ctx context.Context, plan device.Plan, cause error) (*device.Samples, error) {
+// withoutVariation repeats a trial that failed with cause, without the call that the contest does not make. If the
+// trial succeeds, cause becomes a finding.
+func (a *attempt) withoutVariation(ctx context.Context, plan device.Plan,
+	cause error) (*device.Samples, error) {
 	what := a.varied.what
 	a.varied = nil
 	var we *worker.Error

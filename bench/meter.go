@@ -37,7 +37,8 @@ type member struct {
 // process on the GPU. s may be nil.
 func (s *stamper) join(client *worker.Client, submitted bool) {
 	if s != nil {
-		s.workers = append(slices.DeleteFunc(s.workers, func(m member) bool { return !m.Alive() }), member{Client: client, submitted: submitted})
+		s.workers = append(slices.DeleteFunc(s.workers, func(m member) bool { return !m.Alive() }),
+			member{Client: client, submitted: submitted})
 	}
 }
 

@@ -83,8 +83,8 @@ func (a *attempt) vary(ctx context.Context) (*variation, error) {
 	return nil, nil
 }
 
-// substitute returns a copy of t with a drawn element replaced by the value in its row, or else in t, that differs most.
-// So the new value is as plausible as the old one. The result is -1 without such a value.
+// substitute returns a copy of t with a drawn element replaced by the value in its row, or else in t, that differs
+// most. So the new value is as plausible as the old one. The result is -1 without such a value.
 func substitute(t *tensor.Tensor, r random.Stream) (changed *tensor.Tensor, at int) {
 	at = r.Intn(1, t.Len())
 	n := rowOf(t)

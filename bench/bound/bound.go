@@ -48,7 +48,8 @@ func Empty(ns, empty float64) *event.Finding {
 	if ns > empty {
 		return nil
 	}
-	return &event.Finding{Check: TooFast, Text: fmt.Sprintf("%.2f µs, but an empty kernel takes %.2f µs", ns/1e3, empty/1e3)}
+	text := fmt.Sprintf("%.2f µs, but an empty kernel takes %.2f µs", ns/1e3, empty/1e3)
+	return &event.Finding{Check: TooFast, Text: text}
 }
 
 // Check returns the finding for an official latency in nanoseconds, or nil. The latency is of a call with a cold L2.
