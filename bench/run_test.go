@@ -70,7 +70,7 @@ func (m *model) Build(_ context.Context, def *trace.Definition, sol *trace.Solut
 	return m.kernel, nil
 }
 
-func (m *model) Measure(_ context.Context, _ func() error, plan device.Plan) (*device.Samples, error) {
+func (m *model) Measure(_ context.Context, call func() error, plan device.Plan) (*device.Samples, error) {
 	k := m.kernel
 	if name := os.Getenv("FISUB_TEST_TURNS"); name != "" {
 		f, err := os.OpenFile(name, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
@@ -81,7 +81,11 @@ func (m *model) Measure(_ context.Context, _ func() error, plan device.Plan) (*d
 		if !plan.ColdL2 {
 			cold = "warm"
 		}
-		line := fmt.Sprintf("%s %s %d %d", k.odd, cold, plan.Trials, plan.Iterations)
+		counted := plan.Iterations
+		if plan.Apart != nil {
+			counted--
+		}
+		line := fmt.Sprintf("%s %s %d %d", k.odd, cold, plan.Trials, counted)
 		if os.Getenv("FISUB_TEST_MEMORY") != "" {
 			line += fmt.Sprint(" ", m.live)
 		}
@@ -113,8 +117,18 @@ func (m *model) Measure(_ context.Context, _ func() error, plan device.Plan) (*d
 	for t := range plan.Trials {
 		var trial []time.Duration
 		for i := range plan.Iterations {
-			trial = append(trial, time.Duration(base+t*plan.Iterations+i))
-			if err := plan.After(t*plan.Iterations + i); err != nil {
+			number := t*plan.Iterations + i
+			if plan.Apart != nil && number == *plan.Apart { // the only call that is made; it is not counted
+				calls := k.calls
+				k.calls = -100
+				err := errors.Join(plan.Before(number), call(), plan.After(number), plan.Before(-1), call())
+				if k.calls = calls; err != nil {
+					return nil, err
+				}
+				continue
+			}
+			trial = append(trial, time.Duration(base+t*plan.Iterations+len(trial)))
+			if err := plan.After(number); err != nil {
 				return nil, err
 			}
 		}
