@@ -68,10 +68,10 @@ func tree(pid int) []process {
 	return all
 }
 
-// Pause stops the process pid, its descendants and the processes of its session, and waits up to 100 ms until they have
+// Pause stops the process pid, its descendants and the processes of its session, and waits up to 5 s until they have
 // stopped. resume lets them continue.
 func Pause(pid int) (resume func()) {
-	deadline := time.Now().Add(100 * time.Millisecond)
+	deadline := time.Now().Add(5 * time.Second)
 	for ; ; time.Sleep(100 * time.Microsecond) {
 		running := false
 		for _, p := range tree(pid) {
