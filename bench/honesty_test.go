@@ -74,6 +74,10 @@ func tryOn(t *testing.T, definition, name string, first, n int) (Result, []event
 	if strings.HasPrefix(name, "misses a row") {
 		ratio = 0.9
 	}
+	timeout := 30 * time.Second
+	if strings.HasPrefix(name, "hangs") {
+		timeout = 3 * time.Second
+	}
 	if rest, ok := strings.CutSuffix(name, ", four timed calls"); ok {
 		sol.Name, iterations = rest, 4
 	}
@@ -81,7 +85,7 @@ func tryOn(t *testing.T, definition, name string, first, n int) (Result, []event
 		sol.Name, ratio = rest, 0.9
 	}
 	shared := Shared{Definition: def, Workloads: ws[first : first+n], Load: data.Load,
-		Profile: Profile{Iterations: iterations, Trials: 3, Timeout: 30 * time.Second,
+		Profile: Profile{Iterations: iterations, Trials: 3, Timeout: timeout,
 			Tolerance: tensor.Tolerance{Atol: 0.01, Rtol: 0.01, MatchedRatio: ratio}},
 		Worker:     worker.Command{Args: []string{self}, Env: []string{"FISUB_TEST_WORKER=1", "GORACE=atexit_sleep_ms=0"}},
 		DeviceKind: kind}
@@ -169,6 +173,7 @@ func TestFindings(t *testing.T) {
 			[]string{cachedByContent, "the outputs match the other calls' inputs"}},
 		{"raises while timed, four timed calls", trace.Passed, []string{failedCall, "changed: ValueError: never seen"}},
 		{"crashes while timed, four timed calls", trace.Passed, []string{failedCall, "changed: worker process ended: exit status 9"}},
+		{"hangs while timed, four timed calls", trace.Passed, []string{failedCall, "changed: no reply within 3 seconds"}},
 		{"works outside", trace.Passed, []string{workOutside, "9 of 3 timed calls have work on the GPU that was launched " +
 			"outside of the call (the first: kernel late); with it they take 1.20 µs longer (median); the call queues a function " +
 			"of the host with cudaLaunchHostFunc"}},

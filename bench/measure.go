@@ -123,8 +123,10 @@ func (a *attempt) trial(ctx context.Context, plan device.Plan) error {
 	if a.samples != nil {
 		plan.Timer = timerOf(a.samples.Timer) // no change of timer within a workload
 	}
+	left := a.left
 	more, err := a.measureOnce(ctx, plan)
-	if a.varied != nil && crashed(err) {
+	if a.varied != nil && (crashed(err) || errors.Is(err, context.DeadlineExceeded)) {
+		a.left = left
 		more, err = a.withoutVariation(ctx, plan, err)
 	}
 	if err != nil {
@@ -165,6 +167,9 @@ func (a *attempt) withoutVariation(ctx context.Context, plan device.Plan,
 	samples, err := a.measureOnce(ctx, plan)
 	if err != nil {
 		return nil, cause
+	}
+	if errors.Is(cause, context.DeadlineExceeded) {
+		cause = fmt.Errorf("no reply within %g seconds", a.shared.Profile.Timeout.Seconds())
 	}
 	a.find(failedCall, "a timed call %s: %v", what, cause)
 	return samples, nil

@@ -52,8 +52,8 @@ func (s *stamper) own() (pids []int) {
 	return pids
 }
 
-// settle limits the time for which a measurement waits until the GPU is idle, and settled that of a solution for which
-// it has waited in vain.
+// settle limits the wait for an idle GPU before a measurement. settled is the limit if an earlier wait of the same
+// solution was in vain.
 const settle, settled = 500 * time.Millisecond, 20 * time.Millisecond
 
 // pause stops all processes of the other submitted solutions, which could slow this one, until resume is called.

@@ -18,7 +18,7 @@ import (
 )
 
 // A variation is a change of one element of an input for one timed call of each trial. A solution that replays results
-// while it is timed returns those of the other calls.
+// while it is timed gives the results of the other calls.
 type variation struct {
 	what   string
 	patch  worker.Patch // without the number of the call
@@ -39,7 +39,7 @@ const maxSpots = 1 << 16
 // further one, if the change of an element does not show in the outputs.
 const variations, slowReference = 4, 500 * time.Millisecond
 
-// vary draws a variation of the loaded inputs. It returns nil if there is no floating-point input, or if the outputs
+// vary draws a variation of the loaded inputs. It returns nil without a floating-point input, and if the outputs
 // for the drawn elements are the same within the tolerance.
 func (a *attempt) vary(ctx context.Context) (*variation, error) {
 	in := a.loaded
@@ -130,7 +130,7 @@ func (v *variation) judge(a *attempt, what string, written []worker.FileTensor) 
 	return f, nil
 }
 
-// stale reports whether at least nine tenths of the elements that the variation changes are those of the other calls.
+// stale reports whether at least nine tenths of the elements that the variation changes have the other calls' values.
 // A definition that permits wrong elements permits all of these.
 func (v *variation) stale(a *attempt, written []worker.FileTensor) (bool, error) {
 	got, unmap, err := a.process.out.read(written)
