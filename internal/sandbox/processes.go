@@ -73,20 +73,27 @@ func tree(pid int) []process {
 func Pause(pid int) (resume func()) {
 	deadline := time.Now().Add(5 * time.Second)
 	for ; ; time.Sleep(100 * time.Microsecond) {
-		running := false
-		for _, p := range tree(pid) {
-			if !p.stopped {
-				running = syscall.Kill(p.pid, syscall.SIGSTOP) == nil || running
-			}
-		}
-		if !running || time.Now().After(deadline) {
+		all := tree(pid)
+		running := func(p process) bool { return !p.stopped && syscall.Kill(p.pid, 0) == nil }
+		if !slices.ContainsFunc(all, running) || time.Now().After(deadline) {
 			break
 		}
+		deliver(syscall.SIGSTOP, pid, all)
 	}
-	return func() {
-		for _, p := range tree(pid) {
-			_ = syscall.Kill(p.pid, syscall.SIGCONT)
+	return func() { deliver(syscall.SIGCONT, pid, tree(pid)) }
+}
+
+// deliver sends a signal to the processes all of tree(pid), the last ones first, and to their groups in the session of
+// pid. A process that constantly replaces itself may escape every tree, but not a signal to its group.
+func deliver(sig syscall.Signal, pid int, all []process) {
+	for _, p := range slices.Backward(all) {
+		if p.session == pid && p.group != pid {
+			_ = syscall.Kill(-p.group, sig)
 		}
+		_ = syscall.Kill(p.pid, sig)
+	}
+	if pid != os.Getpid() {
+		_ = syscall.Kill(-pid, sig)
 	}
 }
 
@@ -137,21 +144,12 @@ func End(pid int) { end(pid, true) }
 // EndLeft kills the remaining processes in the session of pid, which has ended.
 func EndLeft(pid int) { end(pid, false) }
 
-// end retries for up to 5 seconds until the processes are gone. A process that constantly replaces itself may escape
-// every tree, but not a signal to its group.
+// end retries for up to 5 seconds until the processes are gone.
 func end(pid int, leader bool) {
 	deadline := time.Now().Add(5 * time.Second)
 	for gone := 0; gone < 3 && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 		all := tree(pid)[1:]
-		for _, p := range slices.Backward(all) {
-			if p.session == pid && p.group != pid {
-				_ = syscall.Kill(-p.group, syscall.SIGKILL)
-			}
-			_ = syscall.Kill(p.pid, syscall.SIGKILL)
-		}
-		if pid != os.Getpid() {
-			_ = syscall.Kill(-pid, syscall.SIGKILL)
-		}
+		deliver(syscall.SIGKILL, pid, all)
 		if leader {
 			_ = syscall.Kill(pid, syscall.SIGKILL)
 		}

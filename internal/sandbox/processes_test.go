@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -57,6 +58,20 @@ func TestPause(t *testing.T) {
 		t.Error("a process has ended")
 	}
 	Pause(pid) // End must work on stopped processes
+}
+
+// Processes that replace themselves all the time are stopped too.
+func TestPauseForks(t *testing.T) {
+	pid, line := tell(t, "f() { (f) & }; echo; f; while :; do (:) & done")
+	line()
+	Pause(pid)
+	before := tree(pid)
+	time.Sleep(50 * time.Millisecond)
+	for _, p := range tree(pid) {
+		if !p.stopped || !slices.ContainsFunc(before, func(q process) bool { return q.pid == p.pid }) {
+			t.Errorf("%+v runs, or is new", p)
+		}
+	}
 }
 
 func TestOpeners(t *testing.T) {
