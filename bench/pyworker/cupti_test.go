@@ -1,7 +1,9 @@
 package pyworker
 
 import (
+	"encoding/binary"
 	"errors"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -60,6 +62,35 @@ func TestFakeJudged(t *testing.T) {
 		earlier, later := floats(t, out, 0, 3)[0], floats(t, out, 512, 3)[0]
 		if later-earlier != 11 {
 			t.Errorf("%s: got %g and %g, want those of calls 8 and 19", timer, earlier, later)
+		}
+	}
+}
+
+// A patch changes an input in one timed call, whose time and kernels do not count.
+func TestFakePatch(t *testing.T) {
+	client := fakeClient(t, "130001")
+	give(t, client, "    launch(b'first' if x[0] == 1 else b'other', 1000, 3000)\n    y.copy_(x * c)\n")
+	out, err := memfile.New("outputs", 2048)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	number := func(x float32) []byte { return binary.LittleEndian.AppendUint32(nil, math.Float32bits(x)) }
+	apart := 1
+	for _, timer := range device.Timers {
+		plan := worker.JudgedPlan{Plan: device.Plan{Iterations: 4, Trials: 1, Timer: timer, Apart: &apart}, Judged: []int{0, 1, 2},
+			Stride: 512, Out: out, Patch: &worker.Patch{Call: 1, Old: number(1), New: number(7)}}
+		s, _, err := client.Measure(t.Context(), plan)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(s.Trials) != 1 || len(s.Trials[0]) != 3 || s.Truncated || s.Outside != nil {
+			t.Errorf("%s: got %+v, want the times of three calls", timer, s)
+		}
+		for k, first := range []float32{5, 35, 5} {
+			if got, want := floats(t, out, 512*k, 3), []float32{first, -10, 150}; !slices.Equal(got, want) {
+				t.Errorf("%s: call %d: got %v, want %v", timer, k, got, want)
+			}
 		}
 	}
 }

@@ -315,6 +315,26 @@ func TestRunAndMeasure(t *testing.T) {
 			t.Errorf("outputs of a timed call: got %v, want %v", got, want)
 		}
 	}
+
+	// A patch lasts for one call. The inputs are 1, -2 and 30.
+	number := func(x int32) []byte { return binary.LittleEndian.AppendUint32(nil, uint32(x)) }
+	plan := JudgedPlan{Plan: device.Plan{Trials: 1, Iterations: 3}, Judged: []int{0, 1, 2}, Stride: 512, Out: outputs(t, 3*512),
+		Patch: &Patch{Call: 1, Old: number(1), New: number(100)}}
+	if _, _, err := c.Measure(t.Context(), plan); err != nil {
+		t.Fatal(err)
+	}
+	for k, first := range []int32{7, 205, 7} {
+		if got, want := ints(t, plan.Out, 512*int64(k)+256), []int32{first, 1, 65}; !slices.Equal(got, want) {
+			t.Errorf("outputs of timed call %d: got %v, want %v", k, got, want)
+		}
+	}
+	for _, patch := range []Patch{{Arg: -1}, {Arg: 2}, {Offset: -256}, {Offset: 4}, {Offset: 256}, {New: make([]byte, 13)}} {
+		patch.Call = 1
+		plan.Patch = &patch
+		if _, _, err := c.Measure(t.Context(), plan); err == nil || !strings.Contains(err.Error(), "patch of ") {
+			t.Errorf("%+v: got %v, want an error", patch, err)
+		}
+	}
 }
 
 func TestCheck(t *testing.T) {
