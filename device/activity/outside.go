@@ -1,6 +1,7 @@
 package activity
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -36,9 +37,7 @@ func (r *Records) Sample(s *device.Samples, c Calls) error {
 		s.Outside = s.Outside.Add(r.outside(windows, c.Thread, c.First))
 		for _, w := range windows {
 			for _, l := range r.launchesIn(w.Begin, w.Idle) {
-				if s.HostFunction == "" {
-					s.HostFunction = l.Host
-				}
+				s.HostFunction = cmp.Or(s.HostFunction, l.Host)
 			}
 		}
 	}
@@ -101,8 +100,11 @@ func (r *Records) outside(windows []Window, thread uint32, called uint64) *devic
 	return out
 }
 
-// span returns the time from the first start, or from begin if that is later, to the last end.
+// span returns the time from the first start, or from begin if that is later, to the last end; 0 without activities.
 func span(activities []Activity, begin uint64) time.Duration {
+	if len(activities) == 0 {
+		return 0
+	}
 	start, end := activities[0].Start, activities[0].End
 	for _, a := range activities {
 		start, end = min(start, a.Start), max(end, a.End)

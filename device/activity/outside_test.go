@@ -112,6 +112,23 @@ func TestApart(t *testing.T) {
 	}
 }
 
+// All work of the call apart may be outside of its window.
+func TestApartOutside(t *testing.T) {
+	calls := append(launches(1100, 10), Launch{Start: 3300, Thread: 2, Correlation: 20})
+	r, err := New(calls, []Activity{kernel("k", 10, 1300, 1500), kernel("late", 20, 3400, 3450)}, newest, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, apart := &device.Samples{}, 1
+	windows := []Window{{1000, 1200, 2000}, {3000, 3200, 4000}}
+	if err := r.Sample(s, Calls{[][]Window{windows}, &apart, 1, 500}); err != nil {
+		t.Fatal(err)
+	}
+	if o := s.Outside; o == nil || !slices.Equal(o.Missed, []time.Duration{50}) || o.Work.Name != "late" {
+		t.Errorf("got %+v, want 50 ns of late", o)
+	}
+}
+
 func TestHostFunction(t *testing.T) {
 	kernels := []Activity{kernel("k", 10, 1300, 1500)}
 	for _, tt := range []struct {
