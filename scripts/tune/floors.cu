@@ -22,25 +22,7 @@
 #include <string>
 #include <vector>
 
-#include <cuda_runtime.h>
-#include <cupti.h>
-
-#define CHECK(call)                                                                                    \
-  do {                                                                                                 \
-    const cudaError_t status_ = (call);                                                                \
-    if (status_ != cudaSuccess) {                                                                      \
-      std::fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(status_)); \
-      std::exit(1);                                                                                    \
-    }                                                                                                  \
-  } while (0)
-#define CHECK_CUPTI(call)                                                                           \
-  do {                                                                                              \
-    const CUptiResult status_ = (call);                                                             \
-    if (status_ != CUPTI_SUCCESS) {                                                                 \
-      std::fprintf(stderr, "%s:%d: %s: CUPTI error %d\n", __FILE__, __LINE__, #call, int(status_)); \
-      std::exit(1);                                                                                 \
-    }                                                                                               \
-  } while (0)
+#include "records.cuh"
 
 static constexpr int kRepeats = 31;  // of a figure, after three that do not count
 
@@ -55,26 +37,6 @@ static void print(const std::string& figure, const char* unit, std::vector<doubl
 // ---- launch ----
 
 __global__ void empty_kernel() {}
-
-static std::vector<double> recorded;  // durations of kernels, us
-
-static void CUPTIAPI buffer_requested(uint8_t** buffer, size_t* size, size_t* max_records) {
-  *size = 1 << 20;
-  *buffer = static_cast<uint8_t*>(std::aligned_alloc(8, *size));
-  *max_records = 0;
-}
-
-static void CUPTIAPI buffer_completed(CUcontext, uint32_t, uint8_t* buffer, size_t, size_t valid) {
-  CUpti_Activity* record = nullptr;
-  while (cuptiActivityGetNextRecord(buffer, valid, &record) == CUPTI_SUCCESS) {
-    if (record->kind == CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL) {
-      const auto* k = reinterpret_cast<const CUpti_ActivityKernel9*>(record);
-      const uint64_t start = k->start, end = k->end;
-      recorded.push_back(static_cast<double>(end - start) / 1e3);
-    }
-  }
-  std::free(buffer);
-}
 
 static void launch() {
   constexpr int kSingle = 203, kRow = 500;  // a row fits into the queue of launches
@@ -113,11 +75,12 @@ static void launch() {
   }
   CHECK_CUPTI(cuptiActivityFlushAll(1));
   CHECK_CUPTI(cuptiActivityDisable(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL));
-  if (recorded.size() != kSingle) {
-    std::fprintf(stderr, "floors: %zu kernel records, expected %d\n", recorded.size(), kSingle);
+  if (records.size() != kSingle) {
+    std::fprintf(stderr, "floors: %zu kernel records, expected %d\n", records.size(), kSingle);
     std::exit(1);
   }
-  recorded.erase(recorded.begin(), recorded.begin() + 3);
+  std::vector<double> recorded;  // us
+  for (int i = 3; i < kSingle; ++i) recorded.push_back(static_cast<double>(records[i].duration) / 1e3);
   print("launch, empty kernel, CUPTI", "us", recorded);
   print("launch, empty kernel, events", "us", between);
   print("launch, in a row, until the last launch returns", "us per launch", enqueued);
