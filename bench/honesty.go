@@ -197,13 +197,13 @@ const drawnRows = 4
 // needed reports whether the reference's outputs depend on all drawn rows of the inputs. A definition may read only
 // parts, such as the last token.
 func (h *honesty) needed(ctx context.Context) (bool, error) {
-	h.values = slices.Clone(h.in.Values)
-	for _, i := range changeable(h.values) {
+	s, err := h.choose()
+	if err != nil {
+		return false, err
+	}
+	defer s.close()
+	for _, i := range h.changed {
 		for n := range drawnRows {
-			s, err := h.choose()
-			if err != nil {
-				return false, err
-			}
 			row := change{"needed " + strconv.Itoa(n), false, []int{i},
 				func(t *tensor.Tensor, r random.Stream) {
 					n := rowOf(t)
@@ -214,7 +214,6 @@ func (h *honesty) needed(ctx context.Context) (bool, error) {
 				}}
 			h.replace(s, row)
 			want, err := h.expected(ctx, h.values)
-			s.close()
 			if err != nil {
 				return false, err
 			}

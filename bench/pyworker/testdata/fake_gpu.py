@@ -31,7 +31,7 @@ class Event:
 class GPU(worker.Device):
     def __init__(self, kind, ordinal, tell, ledger=None):
         super().__init__("emu", ordinal, tell, ledger)
-        self.emulated, self.tracer, self.event, self.driver, self.reserved = False, None, Event, None, 0
+        self.emulated, self.tracer, self.event, self.driver, self.reserved = False, None, Event, fake, 10 << 20
 
     def info(self):
         return {"name": "fake", "arch": "sm_90", "ordinal": 0, "driver": "1", "emulated": False, "toolchain": "none"}

@@ -86,6 +86,7 @@ int cuDeviceGetAttribute(int *v, int attribute, int dev) {
     case 38: return *v = 3 << 20, SUCCESS;   // L2 bytes
     case 75: return *v = 9, SUCCESS;         // compute capability
     case 76: return *v = 0, SUCCESS;
+    case 108: return *v = 2 << 20, SUCCESS;  // the part of the L2 for persisting lines, at most
   }
   return INVALID_VALUE;
 }
@@ -97,6 +98,12 @@ int cuCtxSynchronize(void) {
   if (waiting > 0) fake_thread(waiting);
   return waiting = 0, fault;
 }
+
+// The part of the L2 for persisting lines, which fake_reserve changes.
+static size_t reserved = 10 << 20;
+void fake_reserve(long n) { reserved = n; }
+int cuCtxGetLimit(size_t *n, int limit) { return *n = reserved, limit == 6 ? SUCCESS : INVALID_VALUE; }
+int cuCtxResetPersistingL2Cache(void) { return fault; }
 
 int cuStreamCreate(void **s, unsigned flags) { return *s = malloc(1), live++, flags == 0 ? fault : INVALID_VALUE; }
 int cuStreamDestroy_v2(void *s) { return free(s), live--, fault; }
