@@ -254,9 +254,7 @@ func (a *attempt) measureOnce(ctx context.Context, once device.Plan) (samples *d
 	}
 	plan.Out = a.process.out.f
 	if vary {
-		patch := a.varied.patch
-		patch.Call = plan.Judged[1+a.next("varied").Intn(0, n-1)]
-		plan.Patch, plan.Apart = &patch, &patch.Call
+		plan.Patch, plan.Apart = &a.varied.patch, &plan.Judged[1+a.next("varied").Intn(0, n-1)]
 	}
 	var judged []worker.Judged
 	err = a.within(ctx, func(ctx context.Context) (err error) {
@@ -289,7 +287,7 @@ func (a *attempt) judgeTimed(plan worker.JudgedPlan, samples *device.Samples, ju
 	for _, trial := range samples.Trials {
 		calls += len(trial)
 	}
-	if plan.Patch != nil && (!samples.Truncated || calls > plan.Patch.Call) {
+	if plan.Apart != nil && (!samples.Truncated || calls > *plan.Apart) {
 		calls++
 	}
 	for k, call := range plan.Judged {
@@ -309,7 +307,7 @@ func (a *attempt) judgeTimed(plan worker.JudgedPlan, samples *device.Samples, ju
 			}
 		}
 		judge := a.judgeAgain
-		if plan.Patch != nil && plan.Patch.Call == call {
+		if plan.Apart != nil && *plan.Apart == call {
 			judge = func(what string, written []worker.FileTensor) (*event.Finding, error) {
 				return a.varied.judge(a, what, written)
 			}

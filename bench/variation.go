@@ -21,7 +21,7 @@ import (
 // while it is timed gives the results of the other calls.
 type variation struct {
 	what   string
-	patch  worker.Patch // without the number of the call
+	patch  worker.Patch
 	values []workloads.Input
 	want   []expected
 	spots  []spot // elements of outputs that it changes

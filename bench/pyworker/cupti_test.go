@@ -79,7 +79,7 @@ func TestFakePatch(t *testing.T) {
 	apart := 1
 	for _, timer := range device.Timers {
 		plan := worker.JudgedPlan{Plan: device.Plan{Iterations: 4, Trials: 1, Timer: timer, Apart: &apart}, Judged: []int{0, 1, 2},
-			Stride: 512, Out: out, Patch: &worker.Patch{Call: 1, Old: number(1), New: number(7)}}
+			Stride: 512, Out: out, Patch: &worker.Patch{Old: number(1), New: number(7)}}
 		s, _, err := client.Measure(t.Context(), plan)
 		if err != nil {
 			t.Fatal(err)
@@ -184,9 +184,15 @@ func TestFakeOutside(t *testing.T) {
 				t.Errorf("%s: got %+v, want 2 us or more of the kernel late", tt.body, s.Outside)
 			}
 		}
+		if s.PersistingL2 != 0 {
+			t.Errorf("%s: got %d bytes of the L2, want the default", tt.body, s.PersistingL2)
+		}
 		if missed != tt.missed || s.HostFunction != tt.host {
 			t.Errorf("%s: got %d calls and %q, want %d and %q", tt.body, missed, s.HostFunction, tt.missed, tt.host)
 		}
+	}
+	if s, err := measure(first+"    lib.fake_reserve(20 << 20)\n", plan); err != nil || s.PersistingL2 != 20<<20 {
+		t.Errorf("got %+v, %v, want 20 MiB of the L2", s, err)
 	}
 }
 

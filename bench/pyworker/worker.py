@@ -742,13 +742,10 @@ class Device:
         """Returns the memory's bandwidth in bytes per second: clock times width, two transfers per clock; 0 if the
         driver does not report it."""
         kilohertz, bits, device = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
-        try:
-            cuda = ctypes.CDLL("libcuda.so.1")
-            if (cuda.cuDeviceGet(ctypes.byref(device), self.ordinal) == 0 and cuda.cuDeviceGetAttribute(ctypes.byref(kilohertz), 36, device) == 0
-                    and cuda.cuDeviceGetAttribute(ctypes.byref(bits), 37, device) == 0):
-                return 2000 * kilohertz.value * (bits.value // 8)
-        except (OSError, AttributeError):
-            pass
+        cuda = self.driver
+        if (cuda.cuDeviceGet(ctypes.byref(device), self.ordinal) == 0 and cuda.cuDeviceGetAttribute(ctypes.byref(kilohertz), 36, device) == 0
+                and cuda.cuDeviceGetAttribute(ctypes.byref(bits), 37, device) == 0):
+            return 2000 * kilohertz.value * (bits.value // 8)
         return 0
 
     def l2_bytes(self):
@@ -843,14 +840,11 @@ class Device:
     def persisting_l2(self):
         """Returns the bytes of the L2 that are reserved for persisting lines; the driver has a default."""
         size = ctypes.c_size_t()
-        if self.driver is None or self.driver.cuCtxGetLimit(ctypes.byref(size), LIMIT_PERSISTING_L2) != 0:
-            return 0
-        return size.value
+        return size.value if self.driver.cuCtxGetLimit(ctypes.byref(size), LIMIT_PERSISTING_L2) == 0 else 0
 
     def reset_l2(self):
         """Lets the L2 evict persisting lines again."""
-        if self.driver is not None:
-            self.driver.cuCtxResetPersistingL2Cache()  # fails on GPUs without such lines
+        self.driver.cuCtxResetPersistingL2Cache()  # fails on GPUs without such lines
 
     def dtype(self, name):
         found = getattr(self.torch, "float4_e2m1fn_x2" if name == "float4_e2m1" else name, None)
@@ -1485,7 +1479,7 @@ class Solution:
         def flush(call=-1):
             with d.quiet():
                 renew()
-                if call == patch["call"]:
+                if call == patched:
                     self.patch(patch, "new")
                 if size:
                     if call >= 0:
@@ -1503,7 +1497,8 @@ class Solution:
                 self.entry(*self.args)
             d.synchronize()
 
-        trials, judged, wanted, calls, patch = [], [], plan.get("judged") or [], 0, plan.get("patch") or {"call": None}
+        trials, judged, wanted, calls, patch = [], [], plan.get("judged") or [], 0, plan.get("patch")
+        patched = plan.get("apart") if patch else None
         disturbed = [] if d.settle(plan.get("idle", 0) / 1e9) else [BUSY]
         first = now()
         for i in range(plan["trials"]):
@@ -1523,7 +1518,7 @@ class Solution:
                 if len(judged) < len(wanted) and calls == wanted[len(judged)]:
                     judged.append({"call": calls} | self.store(plan["out"], self.whole(value), len(judged) * plan["stride"]))
                 del value  # so that the next call can reuse its memory
-                if calls == patch["call"]:
+                if calls == patched:
                     with d.quiet():
                         self.patch(patch, "old")
                 calls += 1

@@ -117,7 +117,7 @@ type JudgedPlan struct {
 	// output of call Judged[k] goes to k*Stride plus its Offset or, if the reply lists outputs, to the file offset
 	// given there.
 	Judged []int    `json:"judged,omitempty"`
-	Patch  *Patch   `json:"patch,omitempty"`
+	Patch  *Patch   `json:"patch,omitempty"`  // for the call Apart
 	Stride int64    `json:"stride,omitempty"` // in bytes
 	Out    *os.File `json:"-"`
 	Number int      `json:"out,omitempty"`
@@ -125,7 +125,6 @@ type JudgedPlan struct {
 
 // A Patch replaces bytes of an input during one timed call.
 type Patch struct {
-	Call   int    `json:"call"`
 	Arg    int    `json:"arg"`
 	Offset int    `json:"offset"` // of the bytes in the tensor, a multiple of 256
 	Old    []byte `json:"old"`

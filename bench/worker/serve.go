@@ -371,17 +371,18 @@ func (s *server) measure(plan *JudgedPlan) (r reply, err error) {
 	if err != nil {
 		return reply{}, AsError(err, Fault)
 	}
+	patched := func(call int) bool { return plan.Patch != nil && plan.Apart != nil && call == *plan.Apart }
 	plan.Before = func(call int) error {
-		if err := before(); err != nil || plan.Patch == nil || call != plan.Patch.Call {
+		if err := before(); err != nil || !patched(call) {
 			return err
 		}
 		return s.patch(plan.Patch, plan.Patch.New)
 	}
 	plan.After = func(call int) (err error) {
-		if p := plan.Patch; p != nil && call == p.Call {
+		if patched(call) {
 			defer func() {
 				if err == nil {
-					err = s.patch(p, p.Old)
+					err = s.patch(plan.Patch, plan.Patch.Old)
 				}
 			}()
 		}

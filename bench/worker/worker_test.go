@@ -318,8 +318,9 @@ func TestRunAndMeasure(t *testing.T) {
 
 	// A patch lasts for one call. The inputs are 1, -2 and 30.
 	number := func(x int32) []byte { return binary.LittleEndian.AppendUint32(nil, uint32(x)) }
-	plan := JudgedPlan{Plan: device.Plan{Trials: 1, Iterations: 3}, Judged: []int{0, 1, 2}, Stride: 512, Out: outputs(t, 3*512),
-		Patch: &Patch{Call: 1, Old: number(1), New: number(100)}}
+	one := 1
+	plan := JudgedPlan{Plan: device.Plan{Trials: 1, Iterations: 3, Apart: &one}, Judged: []int{0, 1, 2}, Stride: 512, Out: outputs(t, 3*512),
+		Patch: &Patch{Old: number(1), New: number(100)}}
 	if _, _, err := c.Measure(t.Context(), plan); err != nil {
 		t.Fatal(err)
 	}
@@ -329,7 +330,6 @@ func TestRunAndMeasure(t *testing.T) {
 		}
 	}
 	for _, patch := range []Patch{{Arg: -1}, {Arg: 2}, {Offset: -256}, {Offset: 4}, {Offset: 256}, {New: make([]byte, 13)}} {
-		patch.Call = 1
 		plan.Patch = &patch
 		if _, _, err := c.Measure(t.Context(), plan); err == nil || !strings.Contains(err.Error(), "patch of ") {
 			t.Errorf("%+v: got %v, want an error", patch, err)
