@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"fisub/bench/worker"
 )
 
@@ -148,5 +150,36 @@ func testCheck(t *testing.T, client *worker.Client) {
 	if _, err := client.Check(t.Context(), worker.Check{Out: guarded(t, client)}); !errors.As(err, &we) ||
 		we.Kind != worker.Call || we.Text != "ValueError: odd" {
 		t.Errorf("got %v, want the call's error", err)
+	}
+}
+
+// A request's descriptors are closed when no input refers to them, however many requests follow a load.
+func TestManyRequests(t *testing.T) {
+	client := open(t, command(t))
+	if err := build(t, client, "def run(x, c, y, total):\n    y.copy_(x * c)\n    total.fill_(x.sum())\n", true); err != nil {
+		t.Fatal(err)
+	}
+	out := guarded(t, client)
+	values := tensorFile(t, 7, 8, 9)
+	var err error
+	if values.File, err = os.Open(values.Path); err != nil {
+		t.Fatal(err)
+	}
+	defer values.File.Close()
+	values.Path = ""
+	// A soft limit of 1024 is usual, and the worker's own descriptors are close to it.
+	limit := unix.Rlimit{Cur: 1024, Max: 1024}
+	if err := unix.Prlimit(client.PID(), unix.RLIMIT_NOFILE, &limit, nil); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 100 {
+		inputs := []*worker.FileTensor{values}
+		if i%2 == 1 { // the same contents, of the last request's file
+			inputs = nil
+		}
+		_, err := client.Check(t.Context(), worker.Check{Move: i%8 == 1, Inputs: inputs, Out: out})
+		if y := floats(t, out, 0, 3); err != nil || !slices.Equal(y, []float32{35, 40, 45}) {
+			t.Fatalf("request %d: got %v, %v", i, y, err)
+		}
 	}
 }

@@ -1575,15 +1575,10 @@ class Server:
 
     def __init__(self, tell):
         self.device, self.solution, self.cache, self.tell = None, None, "", tell
-        self.files = []  # descriptors received since the last load
+        self.files = []  # descriptors received, of the present inputs and of the request
 
     def attach(self, request, files):
         """Replaces the numbers of descriptors in a request by the descriptors."""
-        if "load" in request:
-            for fd in self.files:
-                with contextlib.suppress(OSError):
-                    os.close(fd)
-            self.files = []
         self.files += files
         load, check = request.get("load", {}), request.get("check", {})
         for spec in [v.get("tensor") for v in load.get("inputs") or []] + (check.get("inputs") or []):
@@ -1594,6 +1589,16 @@ class Server:
         for holder in (request.get("run", {}), request.get("measure", {}), request.get("look", {}), check):
             if holder.get("out"):
                 holder["out"] = files[holder["out"] - 1]
+
+    def release(self):
+        """Closes the descriptors that no present input refers to."""
+        tensors = [v.get("tensor") or {} for v in self.solution.inputs()] if self.solution and self.solution.loaded else []
+        kept = [spec["fd"] for spec in tensors if "fd" in spec]
+        for fd in self.files:
+            if fd not in kept:
+                with contextlib.suppress(OSError):
+                    os.close(fd)
+        self.files = [fd for fd in self.files if fd in kept]
 
     def answer(self, request, files):
         try:
@@ -1633,6 +1638,8 @@ class Server:
         except Exception as e:
             kind = lost(self.device) if self.device else ""
             return Failure(kind or "machine", f"python: {describe(e)}", stack(e)).reply()
+        finally:
+            self.release()
 
 
 class Pipes:
