@@ -22,8 +22,6 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"fisub/bench/pyworker"
-	"fisub/bench/runs"
-	"fisub/bench/stats"
 	"fisub/device/devicetest"
 	"fisub/device/vgpu/vgputest"
 	"fisub/internal/event"
@@ -31,6 +29,8 @@ import (
 	"fisub/internal/sandbox"
 	"fisub/internal/ui"
 	"fisub/internal/usage"
+	"fisub/runs"
+	"fisub/runs/stats"
 )
 
 func TestMain(m *testing.M) {

@@ -14,9 +14,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"fisub/bench"
-	"fisub/bench/compare"
 	"fisub/bench/machine"
-	"fisub/bench/runs"
 	"fisub/bench/setup"
 	"fisub/bench/tools"
 	"fisub/internal/event"
@@ -26,6 +24,8 @@ import (
 	"fisub/project"
 	"fisub/remote/dispatch"
 	"fisub/report"
+	"fisub/runs"
+	"fisub/runs/compare"
 	"fisub/workloads"
 )
 

@@ -17,7 +17,6 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"fisub/app/flags"
-	"fisub/bench/runs"
 	"fisub/bench/setup"
 	"fisub/bench/tools"
 	"fisub/device"
@@ -31,6 +30,7 @@ import (
 	"fisub/remote"
 	"fisub/remote/bundle"
 	"fisub/remote/ssh"
+	"fisub/runs"
 	"fisub/scaffold"
 )
 

@@ -13,8 +13,8 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"fisub/app/flags"
-	"fisub/bench/runs"
 	"fisub/internal/longtest"
+	"fisub/runs"
 )
 
 // completionProject creates a folder with a submission, two remote tables and two runs, and changes into it.

@@ -15,8 +15,8 @@ import (
 	"testing"
 	"time"
 
-	"fisub/bench/runs"
 	"fisub/internal/longtest"
+	"fisub/runs"
 )
 
 // A kernel that hangs ends with fisub, whichever signal ends fisub.

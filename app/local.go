@@ -15,7 +15,6 @@ import (
 
 	"fisub/bench"
 	"fisub/bench/machine"
-	"fisub/bench/runs"
 	"fisub/bench/setup"
 	"fisub/internal/event"
 	"fisub/internal/plain"
@@ -24,6 +23,7 @@ import (
 	"fisub/internal/usage"
 	"fisub/project"
 	"fisub/remote/dispatch"
+	"fisub/runs"
 	"fisub/workloads"
 )
 

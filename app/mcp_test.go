@@ -16,8 +16,8 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"fisub/app/outcome"
-	"fisub/bench/runs"
 	"fisub/internal/longtest"
+	"fisub/runs"
 )
 
 // A client of the protocol gets from an empty folder to a run that passes with calls of tools and an edit. A cancelled

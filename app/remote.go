@@ -15,8 +15,6 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"fisub/bench/compare"
-	"fisub/bench/runs"
 	"fisub/bench/setup"
 	"fisub/device"
 	"fisub/internal/event"
@@ -26,6 +24,8 @@ import (
 	"fisub/remote/bundle"
 	"fisub/remote/dispatch"
 	"fisub/remote/providers"
+	"fisub/runs"
+	"fisub/runs/compare"
 )
 
 type remoteOptions struct {

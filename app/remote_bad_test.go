@@ -8,9 +8,9 @@ import (
 	"syscall"
 	"testing"
 
-	"fisub/bench/runs"
 	"fisub/remote/agent"
 	"fisub/remote/ssh/sshdtest"
+	"fisub/runs"
 )
 
 // A host that is unknown, rejects the user, is unreachable or has no room gives exit status 1, ssh's own message and a

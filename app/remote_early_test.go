@@ -10,11 +10,11 @@ import (
 	"testing"
 	"time"
 
-	"fisub/bench/runs"
 	"fisub/internal/cache"
 	"fisub/remote"
 	"fisub/remote/agent"
 	"fisub/remote/dispatch"
+	"fisub/runs"
 )
 
 // await waits until cond holds.

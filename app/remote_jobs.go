@@ -13,7 +13,6 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"fisub/bench/runs"
 	"fisub/internal/event"
 	"fisub/internal/plain"
 	"fisub/internal/ui"
@@ -21,6 +20,7 @@ import (
 	"fisub/remote"
 	"fisub/remote/dispatch"
 	"fisub/remote/providers"
+	"fisub/runs"
 )
 
 // remoteCommands returns the subcommands about started runs and about hosts.

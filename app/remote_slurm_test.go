@@ -8,9 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"fisub/bench/runs"
 	"fisub/remote/agent"
 	"fisub/remote/slurm/slurmtest"
+	"fisub/runs"
 )
 
 // A real Slurm, with and without munge, gives the verdicts of fisub local. Cancelled and refused jobs, and a run

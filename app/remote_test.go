@@ -20,13 +20,13 @@ import (
 	"testing"
 	"time"
 
-	"fisub/bench/runs"
 	"fisub/internal/event"
 	"fisub/internal/longtest"
 	"fisub/internal/trace"
 	"fisub/remote/agent"
 	"fisub/remote/dispatch"
 	"fisub/remote/ssh/sshdtest"
+	"fisub/runs"
 )
 
 // A remoteBench is a folder with a submission, with this machine as its hosts.

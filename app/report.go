@@ -9,11 +9,11 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"fisub/bench/runs"
 	"fisub/internal/cache"
 	"fisub/internal/plain"
 	"fisub/internal/usage"
 	"fisub/report"
+	"fisub/runs"
 )
 
 // reportFormats are the formats of a report, the default first.

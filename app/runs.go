@@ -10,13 +10,13 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"fisub/bench/runs"
 	"fisub/internal/event"
 	"fisub/internal/plain"
 	"fisub/internal/ui"
 	"fisub/internal/usage"
 	"fisub/remote/dispatch"
 	"fisub/report"
+	"fisub/runs"
 )
 
 // A runFilter selects the runs to list.

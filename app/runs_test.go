@@ -7,11 +7,11 @@ import (
 	"strings"
 	"testing"
 
-	"fisub/bench/runs"
 	"fisub/internal/ui"
 	"fisub/project"
 	"fisub/remote"
 	"fisub/remote/dispatch"
+	"fisub/runs"
 )
 
 // runs rm does not remove a run whose jobs may still run.

@@ -12,10 +12,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"fisub/bench/runs"
 	"fisub/internal/event"
 	"fisub/internal/event/eventtest"
 	"fisub/internal/ui"
+	"fisub/runs"
 )
 
 // Tables and facts fit a terminal of 80 columns. Output to a pipe is never cut.

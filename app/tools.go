@@ -16,7 +16,6 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"fisub/app/outcome"
-	"fisub/bench/runs"
 	"fisub/bench/setup"
 	"fisub/bench/tools"
 	"fisub/device"
@@ -28,6 +27,7 @@ import (
 	"fisub/project"
 	"fisub/remote/agent"
 	"fisub/remote/dispatch"
+	"fisub/runs"
 	"fisub/workloads"
 )
 

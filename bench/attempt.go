@@ -9,12 +9,12 @@ import (
 	"time"
 
 	"fisub/bench/reference"
-	"fisub/bench/stats"
 	"fisub/bench/worker"
 	"fisub/device"
 	"fisub/internal/event"
 	"fisub/internal/plain"
 	"fisub/internal/trace"
+	"fisub/runs/stats"
 )
 
 // An attempt is one solution on one workload, from its start to its verdict, timings and honesty checks.

@@ -11,11 +11,11 @@ import (
 	"time"
 
 	"fisub/bench/reference"
-	"fisub/bench/runs"
 	"fisub/bench/worker"
 	"fisub/device"
 	"fisub/internal/event"
 	"fisub/internal/trace"
+	"fisub/runs"
 	"fisub/workloads"
 )
 

@@ -6,9 +6,9 @@ import (
 	"path/filepath"
 	"slices"
 
-	"fisub/bench/runs"
 	"fisub/internal/safetensors"
 	"fisub/internal/trace"
+	"fisub/runs"
 )
 
 // Dumped is a safetensors file with the tensors of a workload that did not pass.

@@ -7,13 +7,13 @@ import (
 	"path/filepath"
 	"testing"
 
-	"fisub/bench/compare"
-	"fisub/bench/runs"
 	"fisub/bench/worker"
 	"fisub/device"
 	"fisub/internal/event"
 	"fisub/internal/longtest"
 	"fisub/internal/trace"
+	"fisub/runs"
+	"fisub/runs/compare"
 	"fisub/workloads"
 )
 

@@ -10,12 +10,12 @@ import (
 	"testing"
 	"time"
 
-	"fisub/bench/runs"
 	"fisub/bench/worker"
 	"fisub/device"
 	"fisub/internal/event"
 	"fisub/internal/event/eventtest"
 	"fisub/internal/trace"
+	"fisub/runs"
 )
 
 // named returns a solution that the model device knows by its name.

@@ -18,7 +18,6 @@ import (
 
 	"fisub/bench/bound"
 	"fisub/bench/reference"
-	"fisub/bench/stats"
 	"fisub/bench/worker"
 	"fisub/device"
 	"fisub/internal/event"
@@ -26,6 +25,7 @@ import (
 	"fisub/internal/plain"
 	"fisub/internal/tensor"
 	"fisub/internal/trace"
+	"fisub/runs/stats"
 	"fisub/workloads"
 	"fisub/workloads/random"
 )

@@ -9,11 +9,11 @@ import (
 	"slices"
 	"time"
 
-	"fisub/bench/stats"
 	"fisub/bench/worker"
 	"fisub/device"
 	"fisub/internal/event"
 	"fisub/internal/trace"
+	"fisub/runs/stats"
 	"fisub/workloads/random"
 )
 

@@ -11,12 +11,12 @@ import (
 	"os"
 	"strings"
 
-	"fisub/bench/stats"
 	"fisub/bench/worker"
 	"fisub/device"
 	"fisub/internal/event"
 	"fisub/internal/memfile"
 	"fisub/internal/trace"
+	"fisub/runs/stats"
 	"fisub/workloads/random"
 )
 

@@ -13,12 +13,12 @@ import (
 	"unsafe"
 
 	"fisub/bench/reference"
-	"fisub/bench/runs"
 	"fisub/bench/worker"
 	"fisub/device"
 	"fisub/internal/event"
 	"fisub/internal/tensor"
 	"fisub/internal/trace"
+	"fisub/runs"
 	"fisub/workloads"
 )
 

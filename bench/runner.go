@@ -7,10 +7,10 @@ import (
 	"strings"
 	"time"
 
-	"fisub/bench/runs"
 	"fisub/bench/worker"
 	"fisub/internal/event"
 	"fisub/internal/trace"
+	"fisub/runs"
 )
 
 // A runner takes one solution through the workloads.

@@ -14,12 +14,12 @@ import (
 	"strings"
 
 	"fisub/bench/pyworker"
-	"fisub/bench/runs"
 	"fisub/device/nvcc"
 	"fisub/internal/hint"
 	"fisub/internal/plain"
 	"fisub/internal/sandbox"
 	"fisub/remote/bundle"
+	"fisub/runs"
 )
 
 // An examination is one call of Examine.

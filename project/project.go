@@ -10,7 +10,6 @@ import (
 	"path"
 	"path/filepath"
 
-	"fisub/bench/runs"
 	"fisub/internal/cache"
 	"fisub/internal/config"
 	"fisub/internal/git"
@@ -19,6 +18,7 @@ import (
 	"fisub/internal/usage"
 	"fisub/pack"
 	"fisub/remote/dispatch"
+	"fisub/runs"
 	"fisub/workloads"
 )
 

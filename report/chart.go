@@ -7,11 +7,11 @@ import (
 	"slices"
 	"strings"
 
-	"fisub/bench/compare"
-	"fisub/bench/runs"
 	"fisub/internal/event"
 	"fisub/internal/plain"
 	"fisub/internal/ui"
+	"fisub/runs"
+	"fisub/runs/compare"
 )
 
 // A chart is as wide as the page allows. Its heights are in pixels and its widths in thousandths of the plot, so texts

@@ -7,11 +7,11 @@ import (
 	"testing"
 	"time"
 
-	"fisub/bench/runs"
-	"fisub/bench/stats"
 	"fisub/internal/event"
 	"fisub/internal/event/eventtest"
 	"fisub/internal/trace"
+	"fisub/runs"
+	"fisub/runs/stats"
 )
 
 // results holds real runs, with their first timings only.

@@ -6,10 +6,10 @@ import (
 	"slices"
 	"strings"
 
-	"fisub/bench/runs"
 	"fisub/internal/event"
 	"fisub/internal/plain"
 	"fisub/internal/ui"
+	"fisub/runs"
 )
 
 // A histogram shows all timings of one workload, in a strip for each trial or group of adjacent trials.

@@ -10,11 +10,11 @@ import (
 	"slices"
 	"strings"
 
-	"fisub/bench/compare"
-	"fisub/bench/runs"
 	"fisub/internal/event"
 	"fisub/internal/plain"
 	"fisub/internal/ui"
+	"fisub/runs"
+	"fisub/runs/compare"
 )
 
 var (

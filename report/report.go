@@ -1,5 +1,5 @@
 // Package report renders runs for people: as an HTML page that needs no network, or as Markdown. All figures come from
-// the runs and from bench/compare. The contents of a run folder are not trusted.
+// the runs and from runs/compare. The contents of a run folder are not trusted.
 package report
 
 import (
@@ -12,12 +12,12 @@ import (
 	"strings"
 	"time"
 
-	"fisub/bench/compare"
-	"fisub/bench/runs"
 	"fisub/internal/event"
 	"fisub/internal/plain"
 	"fisub/internal/trace"
 	"fisub/internal/ui"
+	"fisub/runs"
+	"fisub/runs/compare"
 )
 
 // A Report covers one or more runs. Writing it does not change them.

@@ -15,14 +15,14 @@ import (
 	"strings"
 	"testing"
 
-	"fisub/bench/compare"
-	"fisub/bench/runs"
 	"fisub/internal/event"
 	"fisub/internal/event/eventtest"
 	"fisub/internal/longtest"
 	"fisub/internal/plain"
 	"fisub/internal/trace"
 	"fisub/internal/ui"
+	"fisub/runs"
+	"fisub/runs/compare"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
@@ -311,7 +311,7 @@ func TestKernels(t *testing.T) {
 	}
 }
 
-// The report repeats the result and the words of bench/compare. A refused comparison becomes a sentence.
+// The report repeats the result and the words of runs/compare. A refused comparison becomes a sentence.
 func TestComparison(t *testing.T) {
 	a, b := hundred(t, "20260102-a", 1), hundred(t, "20260102-b", 0.9)
 	r := newReport(t, a, b, emulated(t))

@@ -5,9 +5,9 @@ import (
 	"slices"
 	"strings"
 
-	"fisub/bench/compare"
 	"fisub/internal/plain"
 	"fisub/internal/ui"
+	"fisub/runs/compare"
 )
 
 // A TextTable is a table as ui.Terminal.Table takes it: the alignment of the columns, the heading and the rows.

@@ -1,6 +1,6 @@
 // Package submit turns a commit into a submission to the contest: a git tag. It compares the working tree with the
 // contest collector's view of a clean checkout, lists reasons for and against a tag, creates it and pushes it. It
-// never commits, moves a tag or forces a push. Formats, packing and runs are left to trace, pack and bench/runs.
+// never commits, moves a tag or forces a push. Formats, packing and runs are left to trace, pack and runs.
 package submit
 
 import (

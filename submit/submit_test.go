@@ -7,10 +7,10 @@ import (
 	"testing"
 	"time"
 
-	"fisub/bench/runs"
 	"fisub/internal/event"
 	"fisub/internal/event/eventtest"
 	"fisub/internal/trace"
+	"fisub/runs"
 )
 
 func TestExpand(t *testing.T) {

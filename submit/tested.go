@@ -6,10 +6,10 @@ import (
 	"slices"
 	"strings"
 
-	"fisub/bench/runs"
 	"fisub/internal/event"
 	"fisub/internal/plain"
 	"fisub/internal/trace"
+	"fisub/runs"
 	data "fisub/workloads"
 )
 

@@ -13,13 +13,13 @@ import (
 	"strconv"
 	"strings"
 
-	"fisub/bench/compare"
-	"fisub/bench/runs"
 	"fisub/bench/tools"
 	"fisub/internal/event"
 	"fisub/internal/plain"
 	"fisub/internal/trace"
 	"fisub/preflight"
+	"fisub/runs"
+	"fisub/runs/compare"
 	"fisub/workloads"
 )
 

@@ -5,10 +5,10 @@ import (
 	"encoding/json"
 	"testing"
 
-	"fisub/bench/runs"
 	"fisub/bench/tools"
 	"fisub/internal/event"
 	"fisub/internal/event/eventtest"
+	"fisub/runs"
 	"fisub/submit"
 )
 

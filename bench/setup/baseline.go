@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"fisub/bench"
-	"fisub/bench/runs"
 	"fisub/internal/cache"
 	"fisub/internal/config"
 	"fisub/internal/plain"
@@ -18,6 +17,7 @@ import (
 	"fisub/internal/usage"
 	"fisub/pack"
 	"fisub/project"
+	"fisub/runs"
 	"fisub/solution/baselines"
 )
 

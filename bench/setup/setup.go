@@ -14,7 +14,6 @@ import (
 
 	"fisub/bench"
 	"fisub/bench/machine"
-	"fisub/bench/runs"
 	"fisub/bench/worker"
 	"fisub/device"
 	"fisub/device/cuda/stamp"
@@ -27,6 +26,7 @@ import (
 	"fisub/internal/ui"
 	"fisub/internal/usage"
 	"fisub/project"
+	"fisub/runs"
 	"fisub/workloads"
 )
 

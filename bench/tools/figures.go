@@ -14,8 +14,8 @@ import (
 	"strconv"
 	"strings"
 
-	"fisub/bench/runs"
 	"fisub/internal/plain"
+	"fisub/runs"
 )
 
 // The files of a profile, in its run folder.

@@ -8,10 +8,10 @@ import (
 	"time"
 
 	"fisub/bench/bound"
-	"fisub/bench/runs"
 	"fisub/internal/event"
 	"fisub/internal/plain"
 	"fisub/remote/agent"
+	"fisub/runs"
 )
 
 // maxSkew is how far a host's dates may lie before the beginning of the run or after the client's clock. The

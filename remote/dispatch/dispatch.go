@@ -9,10 +9,10 @@ import (
 	"slices"
 	"time"
 
-	"fisub/bench/runs"
 	"fisub/internal/event"
 	"fisub/internal/plain"
 	"fisub/remote"
+	"fisub/runs"
 )
 
 // A Dispatcher executes one run. The caller sets its fields.

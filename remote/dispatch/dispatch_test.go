@@ -13,13 +13,13 @@ import (
 	"testing"
 	"time"
 
-	"fisub/bench/runs"
 	"fisub/internal/event"
 	"fisub/remote"
 	"fisub/remote/agent"
 	"fisub/remote/dispatch"
 	"fisub/remote/loopback"
 	"fisub/remote/remotetest"
+	"fisub/runs"
 )
 
 func TestMain(m *testing.M) { remotetest.Main(m) }

@@ -10,11 +10,11 @@ import (
 	"time"
 
 	"fisub/bench/bound"
-	"fisub/bench/runs"
 	"fisub/internal/event"
 	"fisub/internal/plain"
 	"fisub/internal/trace"
 	"fisub/remote"
+	"fisub/runs"
 )
 
 // maxText limits a message of a job, in bytes.

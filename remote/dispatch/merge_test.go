@@ -11,9 +11,9 @@ import (
 	"time"
 
 	"fisub/bench/bound"
-	"fisub/bench/runs"
 	"fisub/internal/event"
 	"fisub/remote"
+	"fisub/runs"
 )
 
 // A merging collects the events emitted by a merger.

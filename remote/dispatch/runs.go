@@ -12,12 +12,12 @@ import (
 	"sync"
 	"time"
 
-	"fisub/bench/runs"
 	"fisub/internal/cache"
 	"fisub/internal/event"
 	"fisub/internal/plain"
 	"fisub/internal/usage"
 	"fisub/remote"
+	"fisub/runs"
 )
 
 // IDs returns the ids of the remote runs below root, oldest first.

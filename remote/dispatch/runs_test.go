@@ -11,11 +11,11 @@ import (
 	"testing"
 	"time"
 
-	"fisub/bench/runs"
 	"fisub/internal/event"
 	"fisub/internal/event/eventtest"
 	"fisub/remote"
 	"fisub/remote/dispatch"
+	"fisub/runs"
 )
 
 // A holder is a provider whose List returns given jobs.

@@ -4,8 +4,8 @@ import (
 	"encoding/json"
 	"time"
 
-	"fisub/bench/runs"
 	"fisub/internal/event"
+	"fisub/runs"
 )
 
 // A Side is one of the runs that the job of a comparison produces.

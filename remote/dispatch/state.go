@@ -8,12 +8,12 @@ import (
 	"strings"
 	"time"
 
-	"fisub/bench/runs"
 	"fisub/internal/event"
 	"fisub/internal/hint"
 	"fisub/internal/plain"
 	"fisub/remote"
 	"fisub/remote/agent"
+	"fisub/runs"
 )
 
 // A phase is the current task of this process for a job.

@@ -9,11 +9,11 @@ import (
 	"testing"
 	"time"
 
-	"fisub/bench/runs"
 	"fisub/internal/event"
 	"fisub/internal/event/eventtest"
 	"fisub/internal/trace"
 	"fisub/remote"
+	"fisub/runs"
 )
 
 // A play applies facts, written as words, to a state and returns the actions as words.

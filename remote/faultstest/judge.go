@@ -17,11 +17,11 @@ import (
 	"syscall"
 	"time"
 
-	"fisub/bench/runs"
 	"fisub/internal/event"
 	"fisub/internal/trace"
 	"fisub/remote/agent"
 	"fisub/remote/dispatch"
+	"fisub/runs"
 )
 
 // streams watches the event streams on the hosts. It keeps each file open, so that it can read deleted ones.

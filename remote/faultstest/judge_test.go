@@ -13,10 +13,10 @@ import (
 	"testing"
 	"time"
 
-	"fisub/bench/runs"
 	"fisub/internal/event"
 	"fisub/internal/event/eventtest"
 	"fisub/remote/dispatch"
+	"fisub/runs"
 )
 
 // A seed always draws the same scenario, and every fault is drawn.

@@ -31,8 +31,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"fisub/bench/runs"
 	"fisub/internal/cache"
+	"fisub/runs"
 )
 
 type options struct {

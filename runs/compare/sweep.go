@@ -6,8 +6,8 @@ import (
 	"math"
 	"slices"
 
-	"fisub/bench/runs"
 	"fisub/internal/trace"
+	"fisub/runs"
 )
 
 // A Sweep compares the variants of one solution: its runs with different values of its constants.

@@ -9,9 +9,9 @@ import (
 	"strings"
 	"testing"
 
-	"fisub/bench/runs"
 	"fisub/internal/event"
 	"fisub/internal/event/eventtest"
+	"fisub/runs"
 )
 
 func gpu() *machine {

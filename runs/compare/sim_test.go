@@ -8,11 +8,11 @@ import (
 	"testing"
 
 	"fisub/bench"
-	"fisub/bench/runs"
 	"fisub/internal/event"
 	"fisub/internal/event/eventtest"
 	"fisub/internal/longtest"
 	"fisub/internal/trace"
+	"fisub/runs"
 )
 
 // A machine simulates a GPU's timings: log-normal noise, a level that varies between trials, and a timer with ticks.

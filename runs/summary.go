@@ -5,8 +5,8 @@ import (
 	"maps"
 	"slices"
 
-	"fisub/bench/stats"
 	"fisub/internal/event"
+	"fisub/runs/stats"
 )
 
 // A Summary is the content of a run's events so far. It is the only place that counts verdicts.

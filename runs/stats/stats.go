@@ -1,6 +1,6 @@
 // Package stats computes figures from the timings of one workload: the official latency and measures of its
 // reliability. Timings are whole nanoseconds of a T, one row per trial; figures are float64 nanoseconds. Rows are
-// only read. To compare two solutions, use bench/compare.
+// only read. To compare two solutions, use runs/compare.
 package stats
 
 import (

@@ -12,10 +12,10 @@ import (
 	"slices"
 	"strings"
 
-	"fisub/bench/runs"
-	"fisub/bench/stats"
 	"fisub/internal/event"
 	"fisub/internal/trace"
+	"fisub/runs"
+	"fisub/runs/stats"
 
 	moremath "github.com/aclements/go-moremath/stats"
 )
