@@ -20,8 +20,8 @@ import (
 	"fisub/internal/ui"
 	"fisub/internal/usage"
 	"fisub/pack"
-	"fisub/preflight"
 	"fisub/project"
+	"fisub/project/preflight"
 	"fisub/remote/providers"
 )
 

@@ -9,7 +9,7 @@ import (
 	"fisub/device/nvcc"
 	"fisub/internal/trace"
 	"fisub/internal/ui"
-	"fisub/preflight"
+	"fisub/project/preflight"
 )
 
 // TestShowReport checks the output of check about compiled kernels, as text and as JSON.

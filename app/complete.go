@@ -17,8 +17,6 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"fisub/app/flags"
-	"fisub/bench/setup"
-	"fisub/bench/tools"
 	"fisub/device"
 	"fisub/docs"
 	"fisub/internal/config"
@@ -27,6 +25,8 @@ import (
 	"fisub/internal/trace"
 	"fisub/internal/ui"
 	"fisub/internal/usage"
+	"fisub/project/setup"
+	"fisub/project/tools"
 	"fisub/remote"
 	"fisub/remote/bundle"
 	"fisub/remote/ssh"

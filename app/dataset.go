@@ -17,7 +17,7 @@ import (
 	"fisub/internal/trace"
 	"fisub/internal/ui"
 	"fisub/internal/usage"
-	"fisub/preflight"
+	"fisub/project/preflight"
 	"fisub/workloads"
 )
 

@@ -7,8 +7,6 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"fisub/bench/machine"
-	"fisub/bench/tools"
 	"fisub/device"
 	"fisub/device/cuda"
 	"fisub/doctor"
@@ -16,6 +14,8 @@ import (
 	"fisub/internal/config"
 	"fisub/internal/plain"
 	"fisub/internal/usage"
+	"fisub/project/machine"
+	"fisub/project/tools"
 )
 
 func (a *app) doctorCommand() *cli.Command {

@@ -13,11 +13,11 @@ import (
 
 	"fisub/app/flags"
 	"fisub/app/outcome"
-	"fisub/bench/setup"
 	"fisub/device"
 	"fisub/internal/config"
 	"fisub/internal/ui"
 	"fisub/internal/usage"
+	"fisub/project/setup"
 )
 
 // Flags write directly to the options of a command: each is declared once, with its destination. The destination's

@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"testing"
 
-	"fisub/bench/setup"
+	"fisub/project/setup"
 )
 
 // A FIFO where a file is read fails at once: nobody writes to it, so a command that opened it would wait until go test

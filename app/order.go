@@ -16,8 +16,6 @@ import (
 
 	"fisub/bench"
 	"fisub/bench/bound"
-	"fisub/bench/machine"
-	"fisub/bench/setup"
 	"fisub/device"
 	"fisub/device/cuda"
 	"fisub/device/vgpu"
@@ -28,6 +26,8 @@ import (
 	"fisub/internal/ui"
 	"fisub/internal/usage"
 	"fisub/project"
+	"fisub/project/machine"
+	"fisub/project/setup"
 	"fisub/remote"
 	"fisub/remote/bundle"
 	"fisub/remote/dispatch"

@@ -14,8 +14,8 @@ import (
 	"fisub/internal/trace"
 	"fisub/internal/usage"
 	"fisub/pack"
-	"fisub/preflight"
 	"fisub/project"
+	"fisub/project/preflight"
 )
 
 type packOptions struct {

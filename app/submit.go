@@ -9,13 +9,13 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"fisub/app/outcome"
-	"fisub/bench/setup"
 	"fisub/internal/event"
 	"fisub/internal/plain"
 	"fisub/internal/trace"
 	"fisub/internal/usage"
-	"fisub/preflight"
 	"fisub/project"
+	"fisub/project/preflight"
+	"fisub/project/setup"
 	"fisub/submit"
 	"fisub/workloads"
 )

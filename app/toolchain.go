@@ -7,11 +7,11 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"fisub/bench/machine"
 	"fisub/device/nvcc"
 	"fisub/internal/cache"
 	"fisub/internal/ui"
 	"fisub/internal/usage"
+	"fisub/project/machine"
 )
 
 func (a *app) toolchainCommand() *cli.Command {

@@ -16,8 +16,6 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"fisub/app/outcome"
-	"fisub/bench/setup"
-	"fisub/bench/tools"
 	"fisub/device"
 	"fisub/internal/event"
 	"fisub/internal/plain"
@@ -25,6 +23,8 @@ import (
 	"fisub/internal/trace"
 	"fisub/internal/usage"
 	"fisub/project"
+	"fisub/project/setup"
+	"fisub/project/tools"
 	"fisub/remote/agent"
 	"fisub/remote/dispatch"
 	"fisub/runs"

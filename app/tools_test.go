@@ -5,8 +5,8 @@ import (
 	"testing"
 
 	"fisub/app/outcome"
-	"fisub/bench/tools"
 	"fisub/internal/ui"
+	"fisub/project/tools"
 	"fisub/remote/dispatch"
 )
 

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"fisub/internal/trace"
-	"fisub/preflight/source"
+	"fisub/project/preflight/source"
 )
 
 // megabyte creates a folder with 1 MB of sources, in n files.

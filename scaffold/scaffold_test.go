@@ -14,7 +14,7 @@ import (
 	"fisub/internal/config"
 	"fisub/internal/trace"
 	"fisub/pack"
-	"fisub/preflight"
+	"fisub/project/preflight"
 )
 
 func definition(t *testing.T, json string) *trace.Definition {

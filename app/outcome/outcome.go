@@ -13,11 +13,11 @@ import (
 	"strconv"
 	"strings"
 
-	"fisub/bench/tools"
 	"fisub/internal/event"
 	"fisub/internal/plain"
 	"fisub/internal/trace"
-	"fisub/preflight"
+	"fisub/project/preflight"
+	"fisub/project/tools"
 	"fisub/runs"
 	"fisub/runs/compare"
 	"fisub/workloads"

@@ -5,9 +5,9 @@ import (
 	"encoding/json"
 	"testing"
 
-	"fisub/bench/tools"
 	"fisub/internal/event"
 	"fisub/internal/event/eventtest"
+	"fisub/project/tools"
 	"fisub/runs"
 	"fisub/submit"
 )

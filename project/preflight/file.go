@@ -10,7 +10,7 @@ import (
 
 	"fisub/internal/plain"
 	"fisub/internal/trace"
-	"fisub/preflight/source"
+	"fisub/project/preflight/source"
 )
 
 // File checks a file of a dataset by the rules of its format, which it detects by the keys. what describes the content.

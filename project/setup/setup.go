@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"fisub/bench"
-	"fisub/bench/machine"
 	"fisub/bench/worker"
 	"fisub/device"
 	"fisub/device/cuda/stamp"
@@ -26,6 +25,7 @@ import (
 	"fisub/internal/ui"
 	"fisub/internal/usage"
 	"fisub/project"
+	"fisub/project/machine"
 	"fisub/runs"
 	"fisub/workloads"
 )

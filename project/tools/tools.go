@@ -15,9 +15,7 @@ import (
 	"time"
 
 	"fisub/bench"
-	"fisub/bench/machine"
 	"fisub/bench/pyworker"
-	"fisub/bench/setup"
 	"fisub/bench/worker"
 	"fisub/device"
 	"fisub/internal/cache"
@@ -27,6 +25,8 @@ import (
 	"fisub/internal/ui"
 	"fisub/internal/usage"
 	"fisub/project"
+	"fisub/project/machine"
+	"fisub/project/setup"
 	"fisub/workloads"
 )
 

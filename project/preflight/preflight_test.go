@@ -237,11 +237,11 @@ func TestOwn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	configs, err := filepath.Glob(filepath.Join("..", "solution", "baselines", "*", config.Name))
+	configs, err := filepath.Glob(filepath.Join("..", "..", "solution", "baselines", "*", config.Name))
 	if err != nil || len(configs) < 4 {
 		t.Fatalf("got %q, %v; want four baselines at least", configs, err)
 	}
-	configs = append(configs, filepath.Join("..", config.Name), filepath.Join("..", "solution-prefill", config.Name))
+	configs = append(configs, filepath.Join("..", "..", config.Name), filepath.Join("..", "..", "solution-prefill", config.Name))
 	for _, file := range configs {
 		r, err := Submission(t.Context(), Options{Config: file, Dataset: data, Cache: t.TempDir()})
 		if err != nil {
@@ -314,7 +314,7 @@ func TestKernels(t *testing.T) {
 
 // TestCodes: docs/check.md lists each code, and no other.
 func TestCodes(t *testing.T) {
-	doc, err := os.ReadFile(filepath.Join("..", "docs", "check.md"))
+	doc, err := os.ReadFile(filepath.Join("..", "..", "docs", "check.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -327,7 +327,7 @@ func TestCodes(t *testing.T) {
 		}
 	}
 	var text strings.Builder
-	for _, pattern := range []string{"*.go", "source/*.go", "../internal/config/*.go", "../pack/pack.go"} {
+	for _, pattern := range []string{"*.go", "source/*.go", "../../internal/config/*.go", "../../pack/pack.go"} {
 		files, _ := filepath.Glob(pattern)
 		for _, file := range files {
 			data, err := os.ReadFile(file)

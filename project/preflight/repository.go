@@ -11,7 +11,7 @@ import (
 	"fisub/internal/config"
 	"fisub/internal/git"
 	"fisub/pack"
-	"fisub/preflight/source"
+	"fisub/project/preflight/source"
 )
 
 // Root returns the folder that the contest would clone to get the submission in dir: the nearest folder with a .git, at

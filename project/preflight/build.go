@@ -18,7 +18,7 @@ import (
 	"fisub/device/nvcc"
 	"fisub/internal/plain"
 	"fisub/internal/trace"
-	"fisub/preflight/source"
+	"fisub/project/preflight/source"
 )
 
 // A CompiledKernel is a kernel compiled for one arch.

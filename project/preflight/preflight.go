@@ -22,7 +22,7 @@ import (
 	"fisub/internal/plain"
 	"fisub/internal/trace"
 	"fisub/pack"
-	"fisub/preflight/source"
+	"fisub/project/preflight/source"
 	"fisub/workloads"
 )
 

@@ -12,7 +12,7 @@ import (
 	"fisub/device"
 	"fisub/internal/plain"
 	"fisub/internal/trace"
-	"fisub/preflight/source"
+	"fisub/project/preflight/source"
 	"fisub/workloads"
 )
 
