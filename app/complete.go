@@ -17,6 +17,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"fisub/app/flags"
+	"fisub/app/scaffold"
 	"fisub/device"
 	"fisub/docs"
 	"fisub/internal/config"
@@ -31,7 +32,6 @@ import (
 	"fisub/remote/bundle"
 	"fisub/remote/ssh"
 	"fisub/runs"
-	"fisub/scaffold"
 )
 
 // completionScripts make a shell ask fisub for candidates.

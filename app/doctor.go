@@ -7,9 +7,9 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"fisub/app/doctor"
 	"fisub/device"
 	"fisub/device/cuda"
-	"fisub/doctor"
 	"fisub/internal/cache"
 	"fisub/internal/config"
 	"fisub/internal/plain"

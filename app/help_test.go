@@ -18,11 +18,11 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"fisub/app/flags"
+	"fisub/app/scaffold"
 	"fisub/docs"
 	"fisub/internal/longtest"
 	"fisub/internal/ui"
 	"fisub/remote/providers"
-	"fisub/scaffold"
 )
 
 // needs maps examples that a test cannot run to their missing requirement. All other examples are run.

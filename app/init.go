@@ -12,12 +12,12 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"fisub/app/scaffold"
 	"fisub/internal/git"
 	"fisub/internal/plain"
 	"fisub/internal/trace"
 	"fisub/internal/ui"
 	"fisub/internal/usage"
-	"fisub/scaffold"
 	"fisub/workloads"
 )
 

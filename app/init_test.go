@@ -12,13 +12,13 @@ import (
 	"strings"
 	"testing"
 
+	"fisub/app/scaffold"
 	"fisub/bench/pyworker"
 	"fisub/definitions"
 	"fisub/device/vgpu/vgputest"
 	"fisub/internal/config"
 	"fisub/internal/longtest"
 	"fisub/internal/trace"
-	"fisub/scaffold"
 )
 
 // For each definition and language, a new project is sound and passes its workloads on this machine. The contest's

@@ -8,8 +8,8 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"fisub/app/mcp"
 	"fisub/internal/event"
-	"fisub/mcp"
 )
 
 func (a *app) mcpCommand() *cli.Command {

@@ -9,6 +9,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"fisub/app/outcome"
+	"fisub/app/submit"
 	"fisub/internal/event"
 	"fisub/internal/plain"
 	"fisub/internal/trace"
@@ -16,7 +17,6 @@ import (
 	"fisub/project"
 	"fisub/project/preflight"
 	"fisub/project/setup"
-	"fisub/submit"
 	"fisub/workloads"
 )
 

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"strings"
 
+	"fisub/app/submit"
 	"fisub/device"
 	"fisub/internal/event"
 	"fisub/internal/plain"
@@ -11,7 +12,6 @@ import (
 	"fisub/project/preflight"
 	"fisub/project/tools"
 	"fisub/remote/dispatch"
-	"fisub/submit"
 	"fisub/workloads"
 )
 

@@ -5,11 +5,11 @@ import (
 	"encoding/json"
 	"testing"
 
+	"fisub/app/submit"
 	"fisub/internal/event"
 	"fisub/internal/event/eventtest"
 	"fisub/project/tools"
 	"fisub/runs"
-	"fisub/submit"
 )
 
 func row(uuid string, batch int, status string, speedup float64) runs.Row {
