@@ -482,7 +482,7 @@ tell(lambda: fisub_gdn.gated_delta_rule_decode_pretranspose(*[None] * 8, output_
 tell(lambda: fisub_gdn.gated_delta_rule_decode_pretranspose(*[None] * 8))
 `
 	cmd := exec.Command("python3", "-c", script)
-	cmd.Env = append(os.Environ(), "PYTHONPATH="+filepath.Join("..", "..", "python"), "PYTHONDONTWRITEBYTECODE=1")
+	cmd.Env = append(os.Environ(), "PYTHONPATH="+"python", "PYTHONDONTWRITEBYTECODE=1")
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
