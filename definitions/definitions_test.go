@@ -13,7 +13,7 @@ import (
 )
 
 // contest is the folder of the contest's own definitions.
-const contest = "../testdata/contest/definitions"
+const contest = "../workloads/testdata/contest/definitions"
 
 func all(t *testing.T) map[string]*trace.Definition {
 	t.Helper()

@@ -121,7 +121,7 @@ func TestSlots(t *testing.T) {
 func officialDataset(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	const source = "../testdata/contest"
+	const source = "testdata/contest"
 	if err := os.CopyFS(filepath.Join(dir, "definitions"), os.DirFS(filepath.Join(source, "definitions"))); err != nil {
 		t.Fatal(err)
 	}

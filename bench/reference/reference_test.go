@@ -262,7 +262,7 @@ func TestKnows(t *testing.T) {
 
 // The five definitions of the contest and their relatives must be known, and nothing else.
 func TestKnowsTheContests(t *testing.T) {
-	files, err := filepath.Glob("../../testdata/contest/definitions/*/*.json")
+	files, err := filepath.Glob("../../workloads/testdata/contest/definitions/*/*.json")
 	if err != nil || len(files) < 13 {
 		t.Fatalf("got %v, %v", files, err)
 	}
@@ -399,7 +399,7 @@ func definitionIn(t *testing.T, d *workloads.Dataset, name string) *trace.Defini
 
 // contestReference returns the contest's own reference of a definition.
 func contestReference(t *testing.T, name string) string {
-	files, _ := filepath.Glob("../../testdata/contest/definitions/*/" + name + ".json")
+	files, _ := filepath.Glob("../../workloads/testdata/contest/definitions/*/" + name + ".json")
 	if len(files) != 1 {
 		t.Fatalf("%s: got %v", name, files)
 	}

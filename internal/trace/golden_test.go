@@ -16,7 +16,7 @@ import (
 	"fisub/internal/trace"
 )
 
-const golden = "../../testdata/golden"
+const golden = "testdata/golden"
 
 func readGolden(t *testing.T, name string) []byte {
 	t.Helper()
@@ -36,8 +36,8 @@ func TestGoldenSolution(t *testing.T) {
 	}
 	compact := readGolden(t, "solution.compact.json")
 	for name, form := range map[string]trace.Form{
-		"solution.pack.json":    trace.Indent,
-		"solution.compact.json": trace.Compact,
+		"../../../../pack/testdata/solution.pack.json": trace.Indent,
+		"solution.compact.json":                        trace.Compact,
 	} {
 		data := readGolden(t, name)
 		sol, warnings, err := trace.ReadSolution(filepath.Join(golden, name))
@@ -285,7 +285,7 @@ func brief(msg string) string {
 }
 
 func TestDataset(t *testing.T) {
-	definitions, _ := filepath.Glob("../../testdata/contest/definitions/*/*.json")
+	definitions, _ := filepath.Glob("../../workloads/testdata/contest/definitions/*/*.json")
 	if len(definitions) < 13 {
 		t.Errorf("got %d definitions", len(definitions))
 	}
