@@ -51,6 +51,17 @@ var layers = [][]string{
 	{"."},
 }
 
+// folders lists the folders of the root from the bottom up. Their packages may import only packages of their own folder
+// and of earlier rows.
+var folders = [][]string{
+	{"internal", "definitions", "docs"},
+	{"device", "pack", "runs", "workloads"},
+	{"bench", "report", "solution"},
+	{"remote", "project"},
+	{"app"},
+	{"."},
+}
+
 // only maps modules outside this one to the packages that may import them. A package's fake, in NAMEtest below it, may
 // too.
 var only = map[string]string{
@@ -95,13 +106,19 @@ var never = map[string][]string{
 	"remote/ssh":        {"device", "workloads"},
 }
 
-func TestImportDirections(t *testing.T) {
+// ranks returns the number of the row of each name.
+func ranks(rows [][]string) map[string]int {
 	rank := map[string]int{}
-	for i, row := range layers {
-		for _, p := range row {
-			rank[p] = i
+	for i, row := range rows {
+		for _, name := range row {
+			rank[name] = i
 		}
 	}
+	return rank
+}
+
+func TestImportDirections(t *testing.T) {
+	rank, floor := ranks(layers), ranks(folders)
 	seen := 0
 	err := filepath.WalkDir(".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -144,6 +161,13 @@ func TestImportDirections(t *testing.T) {
 				t.Errorf("%s: package %s has no place in the layers", name, to)
 			} else if below >= at {
 				t.Errorf("%s: %s must not import %s: imports point down the layers only", name, from, to)
+			}
+			in, _, _ := strings.Cut(from, "/")
+			of, _, _ := strings.Cut(to, "/")
+			if high, ok := floor[in]; !ok {
+				t.Errorf("%s: folder %s has no place among the folders", name, in)
+			} else if low, ok := floor[of]; in != of && (!ok || low >= high) {
+				t.Errorf("%s: folder %s must not import folder %s: imports point down the folders only", name, in, of)
 			}
 			if slices.Contains(never[from], to) {
 				t.Errorf("%s: %s must not import %s", name, from, to)

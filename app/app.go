@@ -124,7 +124,7 @@ func (a *app) end(status int) error {
 		return nil
 	}
 	if a.runID != "" {
-		if r, err := a.ReadRun(a.runID); err == nil {
+		if r, err := a.readRun(a.runID); err == nil {
 			a.final.Of(r, a.inContest)
 		}
 	}

@@ -79,7 +79,7 @@ func (a *app) compareCommand() *cli.Command {
 
 func (a *app) compare(ctx context.Context, o compareOptions) error {
 	if o.best && len(o.args) > 0 {
-		h, err := a.History()
+		h, err := a.history()
 		if err != nil {
 			return err
 		}
@@ -135,7 +135,7 @@ func (a *app) compare(ctx context.Context, o compareOptions) error {
 // profiles returns the profiles of fisub profile that the arguments name, or nil if one names anything else.
 func (a *app) profiles(args []string) (list []*tools.Profiled) {
 	for _, arg := range args {
-		dir, err := a.RunFolder(arg)
+		dir, err := a.runFolder(arg)
 		if err != nil {
 			return nil
 		}
@@ -281,7 +281,7 @@ func (a *app) readSides(ctx context.Context, args []string, data *workloads.Data
 	sources []*project.Source, err error) {
 	var foundArg string
 	for _, arg := range args {
-		run, err := a.ReadRun(arg)
+		run, err := a.readRun(arg)
 		if err == nil {
 			found, foundArg = append(found, run), arg
 			continue

@@ -22,7 +22,6 @@ import (
 	"fisub/project"
 	"fisub/project/machine"
 	"fisub/project/setup"
-	"fisub/remote/dispatch"
 	"fisub/runs"
 	"fisub/workloads"
 )
@@ -179,7 +178,7 @@ func openResumed(root, resume string) (folder *runs.Folder, old *runs.Run, err e
 	if err != nil {
 		return nil, nil, usage.Invalid(err)
 	}
-	if dispatch.IsRemote(filepath.Join(root, runs.Dir, id)) {
+	if run, err := runs.Header(filepath.Join(root, runs.Dir, id)); err == nil && run.Remote {
 		return nil, nil, usage.Errorf("fisub remote attach "+id, "--resume %s: remote run", id)
 	}
 	folder, old, err = runs.Resume(root, id)

@@ -160,6 +160,7 @@ func (a *app) newOrder(ctx context.Context, e sendRequest, u *setup.Setup, terms
 		return nil, err
 	}
 	plan.Run = *u.Describe(ctx, s)
+	plan.Run.Remote = true
 	plan.Least = map[string]bound.Traffic{}
 	for _, w := range u.Workloads {
 		if least := bound.Least(s.Definition, w); least != (bound.Traffic{}) {

@@ -70,7 +70,7 @@ func (a *app) report(o reportOptions) error {
 	w := &reportFile{Format: o.format}
 	var all []*runs.Run
 	for _, name := range o.runs {
-		folder, err := a.RunFolder(name)
+		folder, err := a.runFolder(name)
 		if err != nil {
 			return err
 		}

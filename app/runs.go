@@ -3,6 +3,7 @@ package app
 import (
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -51,7 +52,7 @@ func (a *app) runsCommand() *cli.Command {
 }
 
 func (a *app) runsLs(f runFilter) error {
-	h, err := a.History()
+	h, err := a.history()
 	if err != nil {
 		return err
 	}
@@ -112,7 +113,7 @@ func runTable(lines []*runs.Brief) (align string, rows [][]string) {
 }
 
 func (a *app) runsBest(arg string) error {
-	h, err := a.History()
+	h, err := a.history()
 	if err != nil {
 		return err
 	}
@@ -153,7 +154,7 @@ func (a *app) runsRm(args []string, keep int) error {
 		ids = append(ids, id)
 	}
 	if keep > 0 {
-		h, err := a.History()
+		h, err := a.history()
 		if err != nil {
 			return err
 		}
@@ -174,7 +175,7 @@ func (a *app) runsRm(args []string, keep int) error {
 }
 
 func (a *app) runsShow(arg string) error {
-	r, err := a.ReadRun(arg)
+	r, err := a.readRun(arg)
 	if err != nil {
 		return err
 	}
@@ -201,4 +202,69 @@ func (a *app) runsShow(arg string) error {
 	stream := event.NewStream(term.Run())
 	r.Emit(stream)
 	return stream.Err()
+}
+
+// history returns the runs of the project, except runs of tools.
+func (a *app) history() (*runs.History, error) {
+	isTool := func(folder string) bool {
+		plan, err := dispatch.Load(folder)
+		return err == nil && plan.Tool != ""
+	}
+	h, err := runs.ReadHistory(a.Root(), isTool, func(err error) { a.Warn(plain.Line(err.Error()), "") })
+	if err != nil {
+		return nil, err
+	}
+	for _, b := range h.Runs {
+		if b.State != "killed" { // the folder of a detached run looks like that of a killed one
+			continue
+		}
+		l, err := dispatch.Describe(filepath.Join(a.Root(), runs.Dir, b.ID))
+		if err != nil {
+			continue // not a remote run
+		}
+		b.State, b.Total = l.State, l.Total
+		if b.Started == nil {
+			b.Started, b.Definition, b.Set = &l.Started, l.Definition, l.Set
+			b.Solution, b.ContentHash = l.Solution, l.ContentHash
+		}
+	}
+	return h, nil
+}
+
+// runFolder returns the folder of the run arg: a run id, "best", or a folder.
+func (a *app) runFolder(arg string) (string, error) {
+	if arg == "best" {
+		h, err := a.history()
+		if err != nil {
+			return "", err
+		}
+		best, err := h.Best()
+		if err != nil {
+			return "", err
+		}
+		arg = best.ID
+	}
+	id, err := runs.Find(a.Root(), arg)
+	if err == nil {
+		return filepath.Join(a.Root(), runs.Dir, id), nil
+	}
+	var unknown *runs.UnknownError
+	if !errors.As(err, &unknown) {
+		return "", err
+	}
+	dir := a.Path(arg)
+	if st, statErr := os.Stat(dir); len(unknown.Matches) > 0 || statErr != nil || !st.IsDir() {
+		return "", usage.Invalid(err)
+	}
+	return dir, nil
+}
+
+// readRun reads the run arg, in the form accepted by runFolder.
+func (a *app) readRun(arg string) (*runs.Run, error) {
+	dir, err := a.runFolder(arg)
+	if err != nil {
+		return nil, err
+	}
+	r, err := runs.Read(dir)
+	return r, usage.Invalid(err)
 }

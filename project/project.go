@@ -17,8 +17,6 @@ import (
 	"fisub/internal/trace"
 	"fisub/internal/usage"
 	"fisub/pack"
-	"fisub/remote/dispatch"
-	"fisub/runs"
 	"fisub/workloads"
 )
 
@@ -85,71 +83,6 @@ func (p *Project) Tables() (map[string]*config.Table, error) {
 		return nil, usage.Invalid(err)
 	}
 	return cfg.Remote, nil
-}
-
-// History returns the runs of the project, except runs of tools.
-func (p *Project) History() (*runs.History, error) {
-	isTool := func(folder string) bool {
-		plan, err := dispatch.Load(folder)
-		return err == nil && plan.Tool != ""
-	}
-	h, err := runs.ReadHistory(p.Root(), isTool, func(err error) { p.Warn(plain.Line(err.Error()), "") })
-	if err != nil {
-		return nil, err
-	}
-	for _, b := range h.Runs {
-		if b.State != "killed" { // the folder of a detached run looks like that of a killed one
-			continue
-		}
-		l, err := dispatch.Describe(filepath.Join(p.Root(), runs.Dir, b.ID))
-		if err != nil {
-			continue // not a remote run
-		}
-		b.State, b.Total = l.State, l.Total
-		if b.Started == nil {
-			b.Started, b.Definition, b.Set = &l.Started, l.Definition, l.Set
-			b.Solution, b.ContentHash = l.Solution, l.ContentHash
-		}
-	}
-	return h, nil
-}
-
-// RunFolder returns the folder of the run arg: a run id, "best", or a folder.
-func (p *Project) RunFolder(arg string) (string, error) {
-	if arg == "best" {
-		h, err := p.History()
-		if err != nil {
-			return "", err
-		}
-		best, err := h.Best()
-		if err != nil {
-			return "", err
-		}
-		arg = best.ID
-	}
-	id, err := runs.Find(p.Root(), arg)
-	if err == nil {
-		return filepath.Join(p.Root(), runs.Dir, id), nil
-	}
-	var unknown *runs.UnknownError
-	if !errors.As(err, &unknown) {
-		return "", err
-	}
-	dir := p.Path(arg)
-	if st, statErr := os.Stat(dir); len(unknown.Matches) > 0 || statErr != nil || !st.IsDir() {
-		return "", usage.Invalid(err)
-	}
-	return dir, nil
-}
-
-// ReadRun reads the run arg, in the form accepted by RunFolder.
-func (p *Project) ReadRun(arg string) (*runs.Run, error) {
-	dir, err := p.RunFolder(arg)
-	if err != nil {
-		return nil, err
-	}
-	r, err := runs.Read(dir)
-	return r, usage.Invalid(err)
 }
 
 // A Submission is the input of most commands: sources with their config, packed in memory, or a packed solution.

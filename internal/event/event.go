@@ -80,6 +80,7 @@ type Run struct {
 	Started     time.Time     `json:"started"`
 	Fisub       string        `json:"fisub"` // version of the program
 	Command     []string      `json:"command"`
+	Remote      bool          `json:"remote,omitempty"`  // fisub remote ran it, on hosts
 	Solution    string        `json:"solution"`          // name
 	Variant     string        `json:"variant,omitempty"` // of a sweep: the values of the constants, "TILE=16 STAGES=2"
 	Author      string        `json:"author"`
