@@ -1,13 +1,14 @@
 # make local   build fisub and run this repository's submission: 20 workloads, on the GPU or emulated
 # make quick   the tests of the packages without cgo and network, in seconds
 # make check   what to run between edits: format, vet, staticcheck, and the tests that are quick
-# make test    everything that proves fisub right: tests, race detector, vet, staticcheck, an emulated run
+# make test    proves fisub right: tests, vet, an emulated run
+# make ci      everything: all tests, race detector, staticcheck, release and wheel, other hosts, browsers, shells
 # make fuzz    each fuzz target for TIME=1m, on files in memory
 # make lint    golangci-lint with the rules of .golangci.yml, built from its source (about two minutes)
 # All install what is missing by themselves and say what they install.
 
 SHELL := /bin/bash
-.PHONY: build local quick check test fuzz lint bench clean
+.PHONY: build local quick check test ci fuzz lint bench clean
 
 build:
 	@scripts/setup
@@ -28,6 +29,10 @@ check:
 test:
 	@scripts/setup --test || [ $$? = 75 ]
 	@scripts/test
+
+ci:
+	@scripts/setup --ci || [ $$? = 75 ]
+	@scripts/ci
 
 fuzz:
 	@scripts/setup

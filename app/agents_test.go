@@ -185,7 +185,7 @@ const initLine = "fisub init --definition gdn_decode_qk4_v8_d128_k_last --author
 // finds seeded mistakes.
 func TestAgentsShell(t *testing.T) {
 	t.Parallel()
-	longtest.Skip(t, "runs on the virtual GPU")
+	longtest.CI(t, "runs on the virtual GPU")
 	a := newSession(t)
 	if err := os.MkdirAll(a.dir, 0o755); err != nil {
 		t.Fatal(err)
@@ -255,7 +255,7 @@ func TestAgentsShell(t *testing.T) {
 // The commands of the loop also work for Triton and Python submissions. submit still requires a run on a GPU.
 func TestAgentsPython(t *testing.T) {
 	t.Parallel()
-	longtest.Skip(t, "runs on the virtual GPU")
+	longtest.CI(t, "runs on the virtual GPU")
 	for _, language := range []string{"triton", "python"} {
 		t.Run(language, func(t *testing.T) {
 			a := newSession(t)
@@ -286,7 +286,7 @@ func TestAgentsPython(t *testing.T) {
 // solution, and finds the same mistakes. No result contains the path of the project.
 func TestAgentsMCP(t *testing.T) {
 	t.Parallel()
-	longtest.Skip(t, "runs on the virtual GPU")
+	longtest.CI(t, "runs on the virtual GPU")
 	a := newSession(t)
 	if err := os.MkdirAll(a.dir, 0o755); err != nil {
 		t.Fatal(err)

@@ -202,6 +202,7 @@ func TestCompleteAllFlags(t *testing.T) {
 // shell returns the path of a shell, or skips the test.
 func shell(t *testing.T, name string) string {
 	t.Helper()
+	longtest.CI(t, "starts shells")
 	path, err := exec.LookPath(name)
 	if err != nil {
 		longtest.Missing(t, "shells", err)

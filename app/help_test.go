@@ -128,7 +128,7 @@ func TestExamples(t *testing.T) {
 		return
 	}
 
-	longtest.Skip(t, "runs the examples")
+	longtest.CI(t, "runs the examples")
 	command := exampleFolder(t)
 	for _, line := range lines {
 		if why := needs[line]; why != "" {

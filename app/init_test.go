@@ -25,7 +25,7 @@ import (
 // projects are created twice and pack to the same bytes.
 func TestInitProjects(t *testing.T) {
 	t.Parallel()
-	longtest.Skip(t, "runs each project")
+	longtest.CI(t, "runs each project")
 	cache := newCache(t)
 	noPython := emulated(t, cache)
 	limits := map[string]string{ // number of workloads, if all of them would take long
@@ -112,7 +112,7 @@ func TestInitProjects(t *testing.T) {
 // except those that call a library that needs a GPU.
 func TestSubmissions(t *testing.T) {
 	t.Parallel()
-	longtest.Skip(t, "runs each submission")
+	longtest.CI(t, "runs each submission")
 	cache := newCache(t)
 	noPython := emulated(t, cache)
 	configs, err := filepath.Glob("../solution/*/*/" + config.Name)
@@ -145,7 +145,7 @@ func TestSubmissions(t *testing.T) {
 // padding, is run.
 func TestFlashInfer(t *testing.T) {
 	t.Parallel()
-	longtest.Skip(t, "runs each submission")
+	longtest.CI(t, "runs each submission")
 	cache := newCache(t)
 	if noPython := emulated(t, cache); noPython != nil {
 		longtest.Missing(t, "python", noPython)

@@ -245,7 +245,7 @@ func TestFullCache(t *testing.T) {
 // killed worker costs only the workload in flight its verdict.
 func TestKill(t *testing.T) {
 	t.Parallel()
-	longtest.Skip(t, "runs 20 times on the emulator")
+	longtest.Skip(t, "kills many runs on the emulator")
 	repo, err := filepath.Abs("..")
 	if err != nil {
 		t.Fatal(err)
@@ -292,7 +292,7 @@ func TestKill(t *testing.T) {
 	var id string                   // of the incomplete run
 	var before map[string]traceText // its verdicts
 	faults := 0                     // number of its workers that were killed
-	for kills < 20 || inside < 3 || id != "" {
+	for kills < longtest.Rounds(20) || inside < 3 || id != "" {
 		if kills > 200 {
 			t.Fatalf("kills between the first verdict and the last: got %d of %d, want 3 at least", inside, kills)
 		}

@@ -222,7 +222,7 @@ func TestRemoteKill(t *testing.T) {
 	t.Run("loopback", func(t *testing.T) {
 		work := t.TempDir()
 		newRemoteBench(t, fmt.Sprintf("[remote.here]\nprovider = \"loopback\"\nslots = 2\nworkdir = %q\ngpu = \"none\"\n",
-			work)).kill(15, work)
+			work)).kill(longtest.Rounds(15), work)
 	})
 	t.Run("ssh", func(t *testing.T) {
 		f := sshdtest.New(t, 2)
@@ -234,7 +234,7 @@ func TestRemoteKill(t *testing.T) {
 			works = append(works, filepath.Join(d.Home, ".cache/fisub/remote"))
 			b.share(works[len(works)-1])
 		}
-		b.kill(8, works...)
+		b.kill(longtest.Rounds(8), works...)
 	})
 }
 

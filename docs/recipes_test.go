@@ -111,6 +111,7 @@ func TestRecipeAWS(t *testing.T) {
 	}
 	python := filepath.Join(root, "aws-tools/moto/bin/python")
 	if _, err := os.Stat(python); err != nil {
+		longtest.CI(t, "reads the models of AWS")
 		longtest.Missing(t, "aws", "no models of AWS")
 	}
 	var commands []string

@@ -40,7 +40,7 @@ type browser struct {
 // startBrowser skips the test if Chromium is missing.
 func startBrowser(t testing.TB) *browser {
 	t.Helper()
-	longtest.Skip(t, "starts a browser")
+	longtest.CI(t, "starts a browser")
 	var path string
 	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
 		if p, err := exec.LookPath(name); err == nil {

@@ -87,7 +87,7 @@ func TestSize(t *testing.T) {
 	if got := len(page100(t)); got > 1_000_000 {
 		t.Errorf("100 workloads of 3 times 150 timings: got %d bytes, want less than 1 MB", got)
 	}
-	longtest.Skip(t, "compares five runs of 100 workloads")
+	longtest.CI(t, "compares five runs of 100 workloads")
 	var b bytes.Buffer
 	if err := five(t).HTML(&b); err != nil || b.Len() > 1_000_000 {
 		t.Errorf("five runs of them: got %d bytes, %v, want less than 1 MB", b.Len(), err)

@@ -39,7 +39,7 @@ const (
 )
 
 func TestEmulated(t *testing.T) {
-	longtest.Skip(t, "runs the kernel on the virtual GPU")
+	longtest.CI(t, "runs the kernel on the virtual GPU")
 	for name, dir := range map[string]string{"fast": fast, "plain": plain} {
 		t.Run(name, func(t *testing.T) {
 			d := solutiontest.Emulated(t, "memcheck", "racecheck", "synccheck") // rows past the end are read and not used

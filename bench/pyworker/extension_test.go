@@ -17,7 +17,7 @@ import (
 // CUDA in an extension of torch runs on the virtual GPU. Its C++ code sees CUDA tensors, and lets torch create and
 // change some.
 func TestExtension(t *testing.T) {
-	longtest.Skip(t, "compiles against torch's headers")
+	longtest.CI(t, "compiles against torch's headers")
 	root, err := cache.Root()
 	if err != nil {
 		t.Fatal(err)

@@ -475,7 +475,7 @@ func kept(parts []string, text string) (in []string) {
 
 // C++ with the torch binding is built by torch's own builder.
 func TestTorchBinding(t *testing.T) {
-	longtest.Skip(t, "compiles against torch's headers")
+	longtest.CI(t, "compiles against torch's headers")
 	client := open(t, command(t))
 	def, _, err := trace.DecodeDefinition([]byte(definition))
 	if err != nil {

@@ -1,5 +1,6 @@
 // Package longtest decides which tests run. It keeps tests that are slow or start daemons or compilers out of make
-// check, which runs go test -short, and skips tests whose requirements are missing on this machine.
+// check, which runs go test -short, and the longest out of make test. It skips tests whose requirements are missing on
+// this machine.
 package longtest
 
 import (
@@ -17,17 +18,36 @@ func Skip(t testing.TB, what string) {
 	}
 }
 
+// All reports whether all tests run, as in make ci, which sets FISUB_TEST_ALL.
+func All() bool { return os.Getenv("FISUB_TEST_ALL") != "" }
+
+// CI skips the test outside of make ci for the reason what, such as "starts Slurm".
+func CI(t testing.TB, what string) {
+	t.Helper()
+	if !All() {
+		t.Skipf("left out of make test: %s; to run it: make ci", what)
+	}
+}
+
+// Rounds returns the number of rounds of a test that repeats itself at random times: few outside of make ci.
+func Rounds(all int) int {
+	if All() {
+		return all
+	}
+	return min(all, 3)
+}
+
 // installers maps the names allowed in FISUB_TEST_REQUIRE to the commands that install them, if any.
 var installers = map[string]string{
 	"aws":        "scripts/aws/tools",
-	"axe":        "scripts/setup --test",
-	"chromium":   "scripts/setup --test",
+	"axe":        "scripts/setup --ci",
+	"chromium":   "scripts/setup --ci",
 	"cuda":       "",
 	"kubernetes": "scripts/kubernetes/tools",
 	"python":     "scripts/python/tools",
 	"sandbox":    "",
-	"shells":     "scripts/setup --test",
-	"slurm":      "scripts/setup --test",
+	"shells":     "scripts/setup --ci",
+	"slurm":      "scripts/setup --ci",
 	"ssh":        "scripts/setup --test",
 	"toolchain":  "dist/fisub toolchain install",
 }

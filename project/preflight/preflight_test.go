@@ -364,7 +364,7 @@ func TestRepositoryErrors(t *testing.T) {
 
 // TestTorch: the torch binding is compiled with torch's headers if torch is installed; otherwise a note says so.
 func TestTorch(t *testing.T) {
-	longtest.Skip(t, "compiles against torch's headers")
+	longtest.CI(t, "compiles against torch's headers")
 	root := compiler(t)
 	p := load(t, filepath.Join("testdata", "sound", "torch.txtar"))
 	check := func() *Report {

@@ -59,7 +59,7 @@ func TestMain(m *testing.M) {
 // tool returns the path of a program that scripts/aws/tools has put into the cache.
 func tool(t *testing.T, name string) string {
 	t.Helper()
-	longtest.Skip(t, "starts an S3 server or an emulator of AWS")
+	longtest.CI(t, "starts an S3 server or an emulator of AWS")
 	root, err := cache.Root()
 	if err != nil {
 		t.Fatal(err)

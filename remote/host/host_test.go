@@ -270,6 +270,7 @@ func loginShell(t *testing.T, f *sshdtest.Fleet, shell, startup string) {
 	t.Helper()
 	path, err := exec.LookPath(shell)
 	if err != nil {
+		longtest.CI(t, "starts "+shell)
 		longtest.Missing(t, "shells", "no "+shell)
 	}
 	force(t, f.Daemons[0], startup+"\nexec "+path+` -c "$SSH_ORIGINAL_COMMAND"`)

@@ -17,6 +17,7 @@ import (
 	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
 	"google.golang.org/grpc/codes"
 
+	"fisub/internal/longtest"
 	"fisub/remote"
 	"fisub/remote/agent"
 	"fisub/remote/modal"
@@ -35,6 +36,7 @@ const (
 // start starts a fake Modal and points the environment to it.
 func start(t *testing.T) *modaltest.Server {
 	t.Helper()
+	longtest.CI(t, "starts a fake Modal that runs jobs")
 	s, err := modaltest.Start(t.TempDir(), tokenID, tokenSecret)
 	if err != nil {
 		t.Fatal(err)

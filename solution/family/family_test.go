@@ -26,7 +26,7 @@ import (
 const dim = 128
 
 func TestEmulated(t *testing.T) {
-	longtest.Skip(t, "runs the family on the virtual GPU")
+	longtest.CI(t, "runs the family on the virtual GPU")
 	d := solutiontest.Emulated(t, device.Sanitizers...)
 	conform(t, d, cases())
 }

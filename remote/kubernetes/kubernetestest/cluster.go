@@ -55,7 +55,7 @@ const (
 // Start starts a cluster. It skips the test, with the reason, if this machine cannot run one.
 func Start(t testing.TB) *Cluster {
 	t.Helper()
-	longtest.Skip(t, "starts a cluster of Kubernetes")
+	longtest.CI(t, "starts a cluster of Kubernetes")
 	if os.Geteuid() != 0 {
 		t.Skip("kubernetes: starting a cluster takes root, for the namespaces of pods")
 	}

@@ -40,7 +40,7 @@ type Cluster struct {
 // Start starts a cluster. It skips the test, with the reason, if this machine cannot run one.
 func Start(t testing.TB, s Setup) *Cluster {
 	t.Helper()
-	longtest.Skip(t, "starts a cluster of Slurm")
+	longtest.CI(t, "starts a cluster of Slurm")
 	if os.Geteuid() != 0 {
 		t.Skip("slurm: starting a cluster takes root, for its device nodes")
 	}
