@@ -41,3 +41,17 @@ func TestMissing(t *testing.T) {
 		}
 	}
 }
+
+func TestCI(t *testing.T) {
+	for all, want := range map[string]string{"": "skip: left out of make test: starts Slurm; to run it: make ci", "1": ""} {
+		t.Setenv("FISUB_TEST_ALL", all)
+		r := &record{TB: t}
+		CI(r, "starts Slurm")
+		if r.outcome != want {
+			t.Errorf("FISUB_TEST_ALL=%s: got %q, want %q", all, r.outcome, want)
+		}
+		if got := Rounds(20); (got == 20) != (all != "") {
+			t.Errorf("FISUB_TEST_ALL=%s: got %d rounds", all, got)
+		}
+	}
+}
