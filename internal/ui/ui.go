@@ -456,10 +456,10 @@ func columns(r *event.Run, axes []string, width int) []column {
 	return all
 }
 
-// lineWidth returns the maximum width of a table line on w, at most 99.
+// lineWidth returns the maximum width of a table line on w: at most 99 on a terminal, else any.
 func lineWidth(w io.Writer) int {
 	if !IsTerminal(w) {
-		return 99
+		return math.MaxInt
 	}
 	return min(99, Width(w)-1)
 }

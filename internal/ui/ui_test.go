@@ -5,7 +5,6 @@ import (
 	"io"
 	"strings"
 	"testing"
-	"unicode/utf8"
 
 	"fisub/internal/event"
 	"fisub/internal/event/eventtest"
@@ -298,6 +297,7 @@ func TestNarrow(t *testing.T) {
 	}
 }
 
+// Outside of a terminal, headings are whole.
 func TestWidth(t *testing.T) {
 	ms, abs := 1.23456, float64(1)
 	for _, tc := range []struct {
@@ -306,8 +306,8 @@ func TestWidth(t *testing.T) {
 		head, row string
 	}{
 		{false, map[string]int{"total_seq_len": 65536, "num_seqs": 12, "len_cu_seqlens_of_all": 13},
-			"WORKLOAD  LEN…  NUM…  TOTA…  STATUS ", "  1234.56 µs   25 %  1234.56 µs"},
-		{true, map[string]int{"total_seq_len": 65536, "num_seqs": 12}, "WORKLOAD  NUM_…  TOTAL…  STATUS",
+			"WORKLOAD  LEN_CU_SEQLENS_OF_ALL  NUM_SEQS  TOTAL_SEQ_LEN  STATUS ", "  1234.56 µs   25 %  1234.56 µs"},
+		{true, map[string]int{"total_seq_len": 65536, "num_seqs": 12}, "WORKLOAD  NUM_SEQS  TOTAL_SEQ_LEN  STATUS",
 			"  1234.56 µs   25 %    1235x   83 %"},
 	} {
 		run := gpuRun("u1")
@@ -325,11 +325,6 @@ func TestWidth(t *testing.T) {
 			event.Event{Type: event.TypeEvaluated, Workload: "u1", Evaluated: eventtest.Verdict{Status: "PASSED", Axes: tc.axes,
 				MaxAbs: abs, MaxRel: abs, Latency: &ms, Speedup: &ratio}.Evaluated()})
 		lines := strings.Split(out, "\n")
-		for _, line := range lines[:2] {
-			if n := utf8.RuneCountInString(line); n > 99 {
-				t.Errorf("got %d columns, want less than 100: %s", n, line)
-			}
-		}
 		if len(lines) < 2 || !strings.HasPrefix(lines[0], tc.head) ||
 			strings.HasSuffix(lines[0], "  SPEEDUP   COPY") != tc.all || !strings.HasSuffix(lines[1], tc.row) {
 			t.Errorf("stdout: got\n%s\nwant it to begin with %q, and a row to end with %q", out, tc.head, tc.row)
