@@ -33,36 +33,47 @@ type project struct {
 	want  string
 }
 
-// load creates the project in file. The comment's lines after the title are: git (make a repository of all files that
-// are not ignored), pack (write packed_solution.json), check DIR, arch ARCH, bytes FILE QUOTED, link FILE TARGET, fifo FILE.
+// load creates the project in file. The comment's lines after the title are: base NAME [DIR] (start with the files of
+// testdata/base/NAME.txtar, in DIR), move FILE NEW (rename a file of the base), git (make a repository of all files that
+// are not ignored), pack (write packed_solution.json), check DIR, arch ARCH, bytes FILE QUOTED, link FILE TARGET,
+// fifo FILE. The archive's files are added to those of the base, or replace them.
+//
+// To add a case, write testdata/reject/NAME.txtar: a title, the closest base, the files that differ from it, and the
+// expected findings in "want".
 func load(t *testing.T, file string) *project {
 	t.Helper()
-	ar, err := txtar.ParseFile(file)
-	if err != nil {
-		t.Fatal(err)
+	read := func(file string) *txtar.Archive {
+		ar, err := txtar.ParseFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return ar
 	}
 	p := &project{dir: filepath.Join(t.TempDir(), "project")}
-	put := func(name, content string) {
+	at := func(name string) string { // at creates the folder of a file
 		path := filepath.Join(p.dir, name)
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		return path
 	}
-	for _, f := range ar.Files {
-		if f.Name == "want" {
-			p.want = string(f.Data)
-			continue
-		}
-		put(f.Name, string(f.Data))
-	}
+	files := map[string][]byte{}
 	packed, inGit := false, false
+	ar := read(file)
 	for _, line := range strings.Split(strings.TrimSpace(string(ar.Comment)), "\n")[1:] {
 		verb, rest, _ := strings.Cut(line, " ")
 		name, value, _ := strings.Cut(rest, " ")
 		switch verb {
+		case "base":
+			for _, f := range read(filepath.Join("testdata", "base", name+".txtar")).Files {
+				files[filepath.Join(value, f.Name)] = f.Data
+			}
+		case "move":
+			if files[name] == nil {
+				t.Fatalf("%s: no file %s to move", file, name)
+			}
+			files[value] = files[name]
+			delete(files, name)
 		case "git":
 			inGit = true
 		case "pack":
@@ -76,17 +87,27 @@ func load(t *testing.T, file string) *project {
 			if err != nil {
 				t.Fatal(err)
 			}
-			put(name, text)
+			files[name] = []byte(text)
 		case "fifo":
-			if err := syscall.Mkfifo(filepath.Join(p.dir, name), 0o600); err != nil {
+			if err := syscall.Mkfifo(at(name), 0o600); err != nil {
 				t.Fatal(err)
 			}
 		case "link":
-			if err := os.Symlink(value, filepath.Join(p.dir, name)); err != nil {
+			if err := os.Symlink(value, at(name)); err != nil {
 				t.Fatal(err)
 			}
 		default:
 			t.Fatalf("%s: unknown line %q", file, line)
+		}
+	}
+	for _, f := range ar.Files {
+		files[f.Name] = f.Data
+	}
+	p.want = string(files["want"])
+	delete(files, "want")
+	for name, data := range files {
+		if err := os.WriteFile(at(name), data, 0o644); err != nil {
+			t.Fatal(err)
 		}
 	}
 	if p.check == nil {
