@@ -508,3 +508,42 @@ ValueError state: None, and initial_state too
 		t.Errorf("got\n%s\nwant\n%s", out, want)
 	}
 }
+
+// A submission is one folder, so these parts of the decode kernel are in the family and in the prefill kernel again.
+func TestCopies(t *testing.T) {
+	read := func(names ...string) string {
+		t.Helper()
+		text := ""
+		for _, name := range names {
+			data, err := os.ReadFile(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			text += " " + strings.Join(strings.Fields(string(data)), " ")
+		}
+		return text
+	}
+	decode := read("../cuda/decode.cuh")
+	copies := map[string]string{"family": read("solution/cuda/gdn.cuh"),
+		"prefill": read("../../solution-prefill/solution/cuda/ptx.cuh", "../../solution-prefill/solution/cuda/fragments.cuh")}
+	for _, ends := range [][2]string{
+		{"float exp2_approx(float x) {", "}"},
+		{"float log2_approx(float x) {", "}"},
+		{"constexpr float kLog2OnePlus[] =", "fmaf(small, e, kLog2OnePlus[i]);"},
+	} {
+		part := func(text string) string {
+			_, after, _ := strings.Cut(text, ends[0])
+			inside, _, ok := strings.Cut(after, ends[1])
+			if !ok {
+				t.Errorf("no %s ... %s", ends[0], ends[1])
+			}
+			return inside
+		}
+		want := part(decode)
+		for name, text := range copies {
+			if got := part(text); got != want {
+				t.Errorf("%s, %s: got %s, want %s, as in the decode kernel", name, ends[0], got, want)
+			}
+		}
+	}
+}

@@ -1,5 +1,7 @@
 // Part of run (prefill.cuh): assigns the sequences to the groups of blocks, longest first, and leaves the list of this
 // block's group in shared memory. A group has a block for each head and rows. Each block computes the whole assignment.
+//
+// It uses of run: args, S, kMixed, kBlocks, count, groups, block, group, base.
   const int n = static_cast<int>(args.sequences);
 #pragma unroll 1
   for (int i = threadIdx.x; i < n; i += S::kWarps * 32) {

@@ -1,5 +1,8 @@
 // Part of run (prefill.cuh), the role of a chain warp that computes no outputs: the recurrence of one tile. It hands S
 // and U of each chunk to an output warp, as operands.
+//
+// It uses of run: args, S, kStages, warp, lane, g, t, matrix, matrix_row, base, item, next_item, set_extent,
+// state_offset, sync_block, ring, as_rows, as_columns32, lower_square, lower_rows.
   constexpr int kBuffers = S::kStepsAhead < 4 ? 2 : 4;
   const int tile = warp;
   float s[16][4];
@@ -24,7 +27,7 @@
     for (int c = 0; c < item.chunks; ++c, ring.next()) {
       const uint32_t stage = base + ring.at * S::kStageBytes, barriers = base + 8 * ring.at, parity = ring.parity;
       const uint32_t slot = stage + S::kSlots + tile * S::kSlotBytes + lane * 16;
-      // In the first chunk there is work before T is there; later T is, and everything with it.
+      // In the first chunk there is work to do before T is ready. Later chunks wait for T: then k, q and v are ready.
       if (c == 0) {
         wait(barriers + S::kLoaded, parity);
       } else if (!ready) {
@@ -70,7 +73,7 @@
         }
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-          store_words(slot + 512 * (2 * kk + h), so[h][0], so[h][1], so[h][2], so[h][3]);
+          store_words(slot + S::kStepBytes * (2 * kk + h), so[h][0], so[h][1], so[h][2], so[h][3]);
         }
       }
       arrive(barriers + S::kStateReady + 8 * kStages * tile, lane);
@@ -117,8 +120,8 @@
         for (int i = 0; i < 16; ++i) {
           s[i][0] *= all, s[i][1] *= all, s[i][2] *= all, s[i][3] *= all;
         }
-        store_words(slot + 4096, uo[0][0], uo[0][1], uo[0][2], uo[0][3]);
-        store_words(slot + 4096 + 512, uo[1][0], uo[1][1], uo[1][2], uo[1][3]);
+        store_words(slot + S::kUpdate, uo[0][0], uo[0][1], uo[0][2], uo[0][3]);
+        store_words(slot + S::kUpdate + S::kStepBytes, uo[1][0], uo[1][1], uo[1][2], uo[1][3]);
         if (lane == 0) {
           store_word(stage + S::kTileSlow + 4 * tile, 0);
         }

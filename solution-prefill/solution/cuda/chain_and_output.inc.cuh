@@ -1,5 +1,8 @@
 // Part of run (prefill.cuh), the role of a chain warp of a merged config: the recurrence and the outputs of one or two
 // tiles. The products with k and q share the operands of S, and two tiles share k and q.
+//
+// It uses of run: args, S, warp, lane, g, t, matrix, matrix_row, base, item, next_item, set_extent, state_offset,
+// sync_block, ring, as_rows, as_columns32, lower_square, lower_rows.
   constexpr int kTilesPerWarp = S::kTilesPerChain;
   const int first_tile = warp * kTilesPerWarp;
   float s[kTilesPerWarp][16][4];

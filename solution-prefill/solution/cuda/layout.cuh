@@ -53,7 +53,7 @@ constexpr int kPitch = 40;  // halves in a row of T and P: eight rows of 80 byte
 //   kV           | v                   |  1024 a tile: 16-byte units, swizzled by token (unit_of_v); bfloat16, as given
 //   kT           | T                   |  32 rows of kPitch float16
 //   kP           | P                   |  likewise
-//   kSlots       | hand-over slots     |  5120 a handed-over tile: S as operands (8 k16 steps of 512), then U (2)
+//   kSlots       | hand-over slots     |  5120 a handed-over tile: S as operands (8 k16 steps of kStepBytes), U (2)
 //   kLogSum      | log sum             |  32 float32, one for each token: G / log(2)
 //   kBeta        | beta                |  likewise: update gate
 //   kDecay       | decay               |  likewise: exp(G)
@@ -85,7 +85,8 @@ struct Layout : C {
   static_assert(kWarps <= 12, "168 registers a lane");
 
   // Within a stage.
-  static constexpr uint32_t kSlotBytes = 5120, kHandedTiles = kMerged ? 0 : kTiles;
+  static constexpr uint32_t kStepBytes = 512, kUpdate = 8 * kStepBytes;  // in a slot: S, and U from kUpdate on
+  static constexpr uint32_t kSlotBytes = kUpdate + 2 * kStepBytes, kHandedTiles = kMerged ? 0 : kTiles;
   static constexpr uint32_t kK = 0;
   static constexpr uint32_t kQ = kK + kChunk * 256;
   static constexpr uint32_t kV = kQ + kChunk * 256;

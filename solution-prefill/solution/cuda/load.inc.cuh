@@ -1,6 +1,9 @@
 // Part of run (prefill.cuh), the role of a loader: it brings k, q and v of a chunk into shared memory, from registers
 // that were loaded a chunk ahead. k and q become float16 on the way. Loaders work in one team, or in two that
 // alternate by chunk.
+//
+// It uses of run: args, S, kTiles, kTeams, kTeamWarps, warp, lane, base, item, next_item, set_extent, state_offset,
+// single_sequence, sync_block, ring.
   constexpr int kThreads = 32 * kTeamWarps,
                 kPieces = kChunk * 16 / kThreads;  // of 16 bytes, of k and of q, for each thread
   constexpr int kUnits = 2 * kTiles, kVectors = (kChunk * kUnits + kThreads - 1) / kThreads, kStep = kThreads / 16;

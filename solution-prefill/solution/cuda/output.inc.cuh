@@ -1,5 +1,8 @@
 // Part of run (prefill.cuh), the role of an output warp: the outputs of one or more tiles, from S and U as the chain
 // warps hand them over.
+//
+// It uses of run: args, S, kTiles, kStages, warp, lane, t, matrix, matrix_row, base, item, next_item, set_extent,
+// sync_block, initialise_barriers, ring, as_columns32, lower_square, lower_rows.
   constexpr int kTilesPerWarp = S::kMerged ? 1 : kTiles / (S::kOutputs + S::kMerged);
   const int first_tile = (warp - kTiles) * kTilesPerWarp;
   if (lane == 0 && warp == kTiles) {
@@ -22,8 +25,10 @@
         uint32_t a[kTilesPerWarp][2][4], b[4][4];
 #pragma unroll
         for (int i = 0; i < kTilesPerWarp; ++i) {
-          load_words(a[i][0], stage + S::kSlots + (first_tile + i) * S::kSlotBytes + lane * 16 + 1024 * kk);
-          load_words(a[i][1], stage + S::kSlots + (first_tile + i) * S::kSlotBytes + lane * 16 + 1024 * kk + 512);
+          load_words(a[i][0], stage + S::kSlots + (first_tile + i) * S::kSlotBytes + lane * 16 +
+                                  S::kStepBytes * (2 * kk));
+          load_words(a[i][1], stage + S::kSlots + (first_tile + i) * S::kSlotBytes + lane * 16 +
+                                  S::kStepBytes * (2 * kk + 1));
         }
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
@@ -55,8 +60,9 @@
 #pragma unroll
       for (int i = 0; i < kTilesPerWarp; ++i) {
         wait(barriers + S::kUpdateReady + 8 * kStages * (first_tile + i), parity);
-        load_words(a[i][0], stage + S::kSlots + (first_tile + i) * S::kSlotBytes + lane * 16 + 4096);
-        load_words(a[i][1], stage + S::kSlots + (first_tile + i) * S::kSlotBytes + lane * 16 + 4096 + 512);
+        load_words(a[i][0], stage + S::kSlots + (first_tile + i) * S::kSlotBytes + lane * 16 + S::kUpdate);
+        load_words(a[i][1], stage + S::kSlots + (first_tile + i) * S::kSlotBytes + lane * 16 + S::kUpdate +
+                                S::kStepBytes);
         slow[i] = load_word(stage + S::kTileSlow + 4 * (first_tile + i));
       }
       arrive(barriers + S::kEmpty, lane);

@@ -12,8 +12,6 @@
 //
 // Rows of S are independent, so a block owns 16 * kTiles of one head's 128, as long as the sequence lasts. Its warps:
 //
-// Rows of S are independent, so a block owns 16 * kTiles of one head's 128, as long as the sequence lasts. Its warps:
-//
 //   chain     one for each 16 rows: S in 64 float32 registers a lane, as accumulators of mma.m16n8k16; computes U and
 //             S'
 //   output    for one or two chain warps each: reads their S and U as operands, in the same layout, and computes the
@@ -23,8 +21,21 @@
 //   prepare   the gates, A and T, then P; preparers alternate by chunk. The diagonal 8 x 8 blocks of T in float32 by
 //             forward substitution, the others by products
 //
-// They synchronise by mbarriers, in a ring of kStages chunks (layout.cuh). Each role has a file, ROLE.inc.cuh, which is
-// included into the body of run below and uses its names: as functions of their own, roles get other machine code.
+// They synchronise by mbarriers, in a ring of kStages chunks (layout.cuh). One chunk in time, from left to right; each
+// stage has the four mbarriers in capitals, and S READY and U READY for each tile:
+//
+//   load      wait EMPTY -> k, q, v -> LOADED
+//   prepare   wait EMPTY -> gates; wait LOADED -> T -> INVERTED -> P -> SCORED
+//   chain                   wait LOADED -> S k -> S READY; wait INVERTED -> U -> U READY -> S' -> EMPTY
+//   output                            wait S READY, LOADED -> S q; wait SCORED; wait U READY -> EMPTY -> P U, output
+//
+// A chain warp that also computes the outputs waits for INVERTED and SCORED only. From its second chunk on a chain warp
+// waits for INVERTED at the start. EMPTY is complete when all chain and output warps have arrived; the loaders then
+// fill the stage with the chunk that is kStages later. LOADED takes the arrivals of all loaders of a team, the others
+// that of one warp.
+//
+// Each role has a file, ROLE.inc.cuh, which is included into the body of run below. It begins with the names of run
+// that it uses: as functions of their own, roles get other machine code.
 //
 // Operands are float16 and sums float32. If values are large the chain warp refines U, with operands of two parts. A
 // chunk that does not fit float16 (long keys, large queries, very large values or states) it computes token by token in

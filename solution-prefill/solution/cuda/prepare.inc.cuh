@@ -1,6 +1,9 @@
 // Part of run (prefill.cuh), the role of a preparer: the gates of a chunk, then T = (I + A)^-1, then P. Preparers
 // alternate by chunk. I + A is inverted by blocks: the diagonal 8 x 8 blocks in float32 by forward substitution, the
 // others by products.
+//
+// It uses of run: args, S, kTeamWarps, warp, lane, g, t, matrix, matrix_row, base, item, next_item, set_extent,
+// single_sequence, sync_block, initialise_barriers, ring, as_rows.
   const int preparer = warp - S::kFirstPreparer - (S::kIdleWarps == 1 && warp > 4);
   const uint32_t scratch = base + S::kScratch + preparer * S::kScratchBytes;
   int next_preparer = 0;
