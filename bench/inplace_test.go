@@ -63,19 +63,31 @@ func TestMoved(t *testing.T) {
 	}
 	at := tensor.New(tensor.Int32, 4)
 	at.WriteFloat64s([]float64{3, -1, 5, 3}, 0)
-	values := []workloads.Input{{Name: "initial_state", Tensor: before}, {Name: "x", Tensor: tensor.New(tensor.BFloat16, 10)}}
-	in := &inputs{Inputs: &workloads.Inputs{Values: values}, want: []expected{{Tensor: at}, e},
-		outputs: []worker.FileTensor{{Bytes: 40}, {Bytes: 128}}}
-	if read, written := in.moved(); read != 2*16+20 || written != 40+2*16 {
-		t.Errorf("got %d and %d bytes", read, written)
-	}
-	in.Values = append(values, workloads.Input{Name: "initial_state_indices", Tensor: at})
-	if read, written := in.moved(); read != 2*16+20+16 || written != 40+2*16 {
-		t.Errorf("with indices: got %d and %d bytes", read, written)
-	}
-	in.outputs = in.outputs[:1] // the pool stays unchanged
-	if read, written := in.moved(); read != 2*16+20+16 || written != 40 {
-		t.Errorf("not in place: got %d and %d bytes", read, written)
+	floats := trace.TensorSpec{Shape: []string{"slots", "k"}, DType: tensor.Float32}
+	ints := trace.TensorSpec{Shape: []string{"n"}, DType: tensor.Int32}
+	for _, pool := range []string{"initial_state", "cache"} {
+		def := &trace.Definition{}
+		def.Inputs.Set(pool, floats)
+		def.Inputs.Set("x", floats)
+		values := []workloads.Input{{Name: pool, Tensor: before}, {Name: "x", Tensor: tensor.New(tensor.BFloat16, 10)}}
+		in := &inputs{Inputs: &workloads.Inputs{Values: values}, def: def, want: []expected{{Tensor: at}, e},
+			outputs: []worker.FileTensor{{Bytes: 40}, {Bytes: 128}}}
+		if read, written := in.moved(); read != 2*16+20 || written != 40+2*16 {
+			t.Errorf("%s: got %d and %d bytes", pool, read, written)
+		}
+		def.Inputs.Set(pool+"_indices", ints)
+		in.Values = append(values, workloads.Input{Name: pool + "_indices", Tensor: at})
+		if read, written := in.moved(); read != 2*16+20+16 || written != 40+2*16 {
+			t.Errorf("%s with indices: got %d and %d bytes", pool, read, written)
+		}
+		in.outputs = in.outputs[:1] // the pool stays unchanged
+		if read, written := in.moved(); read != 2*16+20+16 || written != 40 {
+			t.Errorf("%s not in place: got %d and %d bytes", pool, read, written)
+		}
+		def.Inputs.Set(pool+"_indices", floats) // not indices
+		if read, _ := in.moved(); read != 128+20+16 {
+			t.Errorf("%s with other numbers: got %d bytes", pool, read)
+		}
 	}
 }
 

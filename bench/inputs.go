@@ -14,6 +14,7 @@ import (
 // Inputs are the inputs of one trial of a workload, with their description for the worker. Equal trials share one.
 type inputs struct {
 	*workloads.Inputs
+	def     *trace.Definition
 	load    *worker.Tensors
 	outputs []worker.FileTensor // as declared
 	size    int64               // total of the declared outputs in their file, in bytes
@@ -27,8 +28,8 @@ func openInputs(ctx context.Context, s *Shared, e evaluator, w *trace.Workload, 
 	if err != nil {
 		return nil, err
 	}
-	in := &inputs{Inputs: opened}
-	if err := in.describe(s.Definition, e); err != nil {
+	in := &inputs{Inputs: opened, def: s.Definition}
+	if err := in.describe(e); err != nil {
 		opened.Close()
 		return nil, err
 	}
@@ -36,7 +37,8 @@ func openInputs(ctx context.Context, s *Shared, e evaluator, w *trace.Workload, 
 }
 
 // describe sets the worker's description: the inputs, and the outputs as the definition declares them.
-func (in *inputs) describe(def *trace.Definition, e evaluator) error {
+func (in *inputs) describe(e evaluator) error {
+	def := in.def
 	in.load = &worker.Tensors{AnyCount: e == sparseAttention, Guard: guard}
 	shapes := map[string][]int{}
 	for _, v := range in.Values {
@@ -97,14 +99,13 @@ func (in *inputs) moved() (read, written int64) {
 		}
 		written += bytes
 	}
-	named := slices.IndexFunc(in.Values, func(v workloads.Input) bool { return v.Name == "initial_state_indices" })
 	for _, v := range in.Values {
 		if v.Tensor == nil {
 			continue
 		}
 		bytes, inPlace := changed[v.Tensor]
-		if v.Name == "initial_state" && named >= 0 && in.Values[named].Tensor != nil {
-			slots := in.Values[named].Tensor.Ints()
+		if at, ok := in.def.Slots(v.Name); ok && in.Values[at].Tensor != nil {
+			slots := in.Values[at].Tensor.Ints()
 			slices.Sort(slots)
 			slots = slices.DeleteFunc(slices.Compact(slots), func(slot int) bool { return slot < 0 })
 			bytes = slotBytes(v.Tensor, len(slots))

@@ -90,15 +90,11 @@ func Least(def *trace.Definition, w *trace.Workload) (t Traffic) {
 		}
 		return int64(size)
 	}
-	pools := map[string]bool{}
-	for name := range def.Inputs.All() {
-		pool, indices := strings.CutSuffix(name, "_indices")
-		pools[pool] = pools[pool] || indices
-	}
 	for i, name := range def.Inputs.Keys() {
 		spec, _ := def.Inputs.Get(name)
 		in, given := w.Inputs.Get(name)
-		if given && in.Kind != trace.ScalarInput && !pools[name] && !overwritten(def, i) {
+		_, pool := def.Slots(name)
+		if given && in.Kind != trace.ScalarInput && !pool && !overwritten(def, i) {
 			t.Read += bytes(spec)
 		}
 	}

@@ -81,6 +81,19 @@ func (d *Definition) InPlace(output string) (input int, ok bool) {
 	return max(input, 0), input >= 0 && spec.Param != ""
 }
 
+// Slots returns the index of the input that lists which slots (indices of the first axis) of the named input a call
+// uses: the integer input of the same name plus "_indices". Negative elements are padding. ok is false for an input
+// that a call uses in full.
+func (d *Definition) Slots(input string) (indices int, ok bool) {
+	pool, _ := d.Inputs.Get(input)
+	name := input + "_indices"
+	spec, ok := d.Inputs.Get(name)
+	if !ok || spec.Scalar || spec.DType.IsFloat() || len(pool.Shape) == 0 {
+		return 0, false
+	}
+	return slices.Index(d.Inputs.Keys(), name), true
+}
+
 // Returned returns the outputs with their own memory, in order. A solution returns them, or takes them after the
 // inputs.
 func (d *Definition) Returned() Map[TensorSpec] {
