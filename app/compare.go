@@ -323,12 +323,12 @@ func sameDefinition(sources []*project.Source) error {
 	return nil
 }
 
-// describeAll describes a run of each source. The run of A is the oldest.
+// describeAll describes a run of each source. Their ids sort in the order of the sources.
 func describeAll(ctx context.Context, u *setup.Setup, sources []*project.Source) (all []event.Run) {
-	for _, s := range sources {
-		time.Sleep(2 * time.Millisecond)
+	ids := runs.NewIDs(time.Now(), len(sources))
+	for i, s := range sources {
 		run := u.Describe(ctx, s.Submission)
-		run.Variant = s.Variant
+		run.ID, run.Variant = ids[i], s.Variant
 		if s.Git != nil {
 			run.Git = s.Git
 		}

@@ -39,11 +39,18 @@ const (
 )
 
 // NewID returns an id that sorts by time, to the millisecond, in any time zone.
-func NewID(now time.Time) string {
-	var b [2]byte
-	_, _ = rand.Read(b[:]) // never fails
-	now = now.UTC()
-	return fmt.Sprintf("%s-%03d%s", now.Format("20060102-150405"), now.Nanosecond()/1e6, hex.EncodeToString(b[:])[:3])
+func NewID(now time.Time) string { return NewIDs(now, 1)[0] }
+
+// NewIDs returns n ids that differ and sort in their order, for runs that begin together.
+func NewIDs(now time.Time, n int) []string {
+	ids := make([]string, n)
+	for i := range ids {
+		var b [2]byte
+		_, _ = rand.Read(b[:]) // never fails
+		at := now.UTC().Add(time.Duration(i) * time.Millisecond)
+		ids[i] = fmt.Sprintf("%s-%03d%s", at.Format("20060102-150405"), at.Nanosecond()/1e6, hex.EncodeToString(b[:])[:3])
+	}
+	return ids
 }
 
 // A Folder records one run. Its Record method is an event.Sink. Only one process at a time can open a folder: it

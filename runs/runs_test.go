@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -265,6 +266,17 @@ func TestNewLeavesNothing(t *testing.T) {
 	}
 	if _, _, err := Resume(root, id); !errors.Is(err, ErrEmpty) {
 		t.Errorf("resumed without a folder: got %v, want %v", err, ErrEmpty)
+	}
+}
+
+// The ids of runs that begin together differ and sort in their order, also across a second.
+func TestNewIDs(t *testing.T) {
+	ids := NewIDs(time.Date(2026, 1, 2, 3, 4, 5, 990e6, time.UTC), 30)
+	if len(ids) != 30 || len(slices.Compact(slices.Clone(ids))) != 30 || !slices.IsSorted(ids) {
+		t.Errorf("got %q", ids)
+	}
+	if !strings.HasPrefix(ids[29], "20260102-030406-019") {
+		t.Errorf("last: got %s", ids[29])
 	}
 }
 
