@@ -59,6 +59,29 @@ type Event struct {
 	Origin   int64      `json:"origin,omitempty"` // line number in that job's stream, from 1
 }
 
+// A Payload describes a payload of an event.
+type Payload struct {
+	Key   string // in JSON
+	Types []Type // whose events may have it; an event has one payload, or none if no payload has its type
+	Set   bool
+}
+
+// Payloads returns all payloads in the order of e's fields, and which of them e has.
+func (e *Event) Payloads() []Payload {
+	return []Payload{
+		{"run", []Type{TypeRun}, e.Run != nil},
+		{"built", []Type{TypeBuilt}, e.Built != nil},
+		{"started", []Type{TypeStarted}, e.Started != nil},
+		{"samples", []Type{TypeSamples}, e.Samples != nil},
+		{"evaluated", []Type{TypeEvaluated}, e.Evaluated != nil},
+		{"message", []Type{TypeFailed, TypeWarning}, e.Message != nil},
+		{"finding", []Type{TypeWarning}, e.Finding != nil},
+		{"floor", []Type{TypeFloor}, e.Floor != nil},
+		{"done", []Type{TypeDone}, e.Done != nil},
+		{"job_state", []Type{TypeJob}, e.JobState != nil},
+	}
+}
+
 // NeedsRun reports whether e makes sense only after a run event. Readers ignore such an event before the first one.
 func (e *Event) NeedsRun() bool {
 	return e.Type == TypeBuilding || e.Type == TypeFailed || e.Built != nil || e.Started != nil || e.Samples != nil ||

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"math"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -39,6 +40,30 @@ func TestShownNil(t *testing.T) {
 		if got := Shown(nil).Text(f, "w"); got != "it races" {
 			t.Errorf("got %q", got)
 		}
+	}
+}
+
+// Each field of an Event that is a pointer is a payload.
+func TestPayloads(t *testing.T) {
+	var e Event
+	at, v := 0, reflect.ValueOf(&e).Elem()
+	for i, payloads := 0, e.Payloads(); i < v.NumField(); i++ {
+		f := v.Type().Field(i)
+		if f.Type.Kind() != reflect.Pointer {
+			continue
+		}
+		key, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if at == len(payloads) || payloads[at].Key != key || payloads[at].Types == nil || payloads[at].Set {
+			t.Fatalf("payload %d: got %+v, want %s, not set", at, payloads, key)
+		}
+		v.Field(i).Set(reflect.New(f.Type.Elem()))
+		if !e.Payloads()[at].Set {
+			t.Errorf("%s: not set", key)
+		}
+		at++
+	}
+	if n := len(e.Payloads()); n != at {
+		t.Errorf("got %d payloads, want %d", n, at)
 	}
 }
 

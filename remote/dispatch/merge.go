@@ -214,9 +214,8 @@ func (m *merger) event(r *reader, line []byte) bool {
 	e.Seq, e.Time, e.JobState = 0, time.Time{}, nil
 	e.Place, e.Job, e.Origin = r.job.Place.String(), r.job.ID, r.line
 	payloads := 0
-	for _, is := range []bool{e.Run != nil, e.Built != nil, e.Started != nil, e.Samples != nil, e.Evaluated != nil,
-		e.Message != nil, e.Finding != nil, e.Floor != nil, e.Done != nil} {
-		if is {
+	for _, p := range e.Payloads() {
+		if p.Set {
 			payloads++
 		}
 	}

@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"go/ast"
 	"go/parser"
@@ -18,12 +17,14 @@ import (
 	"fisub/internal/trace"
 )
 
-// payloads lists the payload keys of each event type, of which an event has one, in the order of the constants.
-var payloads = map[event.Type][]string{
-	event.TypeRun: {"run"}, event.TypeBuilding: nil, event.TypeBuilt: {"built"}, event.TypeStarted: {"started"},
-	event.TypeSamples: {"samples"}, event.TypeEvaluated: {"evaluated"}, event.TypeFailed: {"message"},
-	event.TypeWarning: {"message", "finding"}, event.TypeFloor: {"floor"},
-	event.TypeDone: {"done"}, event.TypeJob: {"job_state"},
+// payloads returns the payload keys of an event type, of which an event has one.
+func payloads(t string) (keys []string) {
+	for _, p := range new(event.Event).Payloads() {
+		if slices.Contains(p.Types, event.Type(t)) {
+			keys = append(keys, p.Key)
+		}
+	}
+	return keys
 }
 
 // A stream describes the types of package event with their comments.
@@ -58,8 +59,8 @@ func describe(t reflect.Type, files ...string) (*stream, error) {
 		ast.Inspect(f, s.comment)
 	}
 	for _, t := range s.types {
-		if _, ok := payloads[event.Type(t)]; !ok || len(s.types) != len(payloads) {
-			return nil, errors.New("payloads does not have the types that package event has")
+		if payloads(t) == nil && event.Type(t) != event.TypeBuilding {
+			return nil, fmt.Errorf("events of type %q have no payload", t)
 		}
 	}
 	s.of(t, true)
@@ -172,7 +173,7 @@ func (s *stream) page() string {
 		"| type | when | payload |\n|---|---|---|\n")
 	for _, t := range s.types {
 		var keys []string
-		for _, key := range payloads[event.Type(t)] {
+		for _, key := range payloads(t) {
 			keys = append(keys, "`"+key+"`")
 		}
 		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", t, cell(s.comments[t]), strings.Join(keys, " or "))
@@ -214,7 +215,7 @@ func (s *stream) schema(title string) ([]byte, error) {
 	}
 	var rules []m
 	for _, t := range slices.Sorted(slices.Values(s.types)) {
-		if keys := payloads[event.Type(t)]; len(keys) > 0 {
+		if keys := payloads(t); len(keys) > 0 {
 			var one []m
 			for _, key := range keys {
 				one = append(one, m{"required": []string{key}})
