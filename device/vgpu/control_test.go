@@ -514,6 +514,36 @@ func TestFaults(t *testing.T) {
 	}
 }
 
+// TestUnusedValues computes a value from an unwritten register, as compilers do: only its use is a fault.
+func TestUnusedValues(t *testing.T) {
+	for _, body := range []string{
+		"add.u32 %r3, %r4, %r1;", "mad.lo.u32 %r3, %r1, %r4, %r1;", "shl.b32 %r3, %r4, 3;", "lop3.b32 %r3, %r4, %r1, %r1, 0x96;",
+		"bfe.u32 %r3, %r1, %r4, 3;", "szext.wrap.s32 %r3, %r4, 5;", "bmsk.clamp.b32 %r3, %r4, 5;", "fns.b32 %r3, %r1, %r4, 1;",
+		"setp.eq.u32 %p1, %r4, 0; selp.b32 %r3, %r1, %r2, %p1;", "cvt.s32.s8 %r3, %r4;", "sad.u32 %r3, %r1, %r1, %r4;",
+		"vadd.s32.s32.s32 %r3, %r4, %r1;", "vsub.u32.u32.u32 %r3, %r1, %r4.b1;", "vabsdiff.u32.s32.s32.add %r3, %r1, %r1, %r4;",
+		"vmin.s32.s32.s32 %r3, %r4, %r1;", "vmax.s32.s32.s32 %r3.h1, %r4, %r1, %r1;", "vshl.u32.u32.u32.wrap %r3, %r4, %r1;",
+		"vshr.s32.s32.u32.clamp %r3, %r4, %r1;", "vset.s32.u32.lt %r3, %r4, %r1;",
+	} {
+		const head = `
+.visible .entry k(.param .u64 x)
+{
+	.reg .b32 %r<9>; .reg .b64 %rd<9>; .reg .pred %p<4>;
+	ld.param.u64 %rd1, [x];
+	mov.u32 %r1, %tid.x;
+	mov.u32 %r2, 7;
+	st.global.u32 [%rd1], %r2;
+	`
+		got, err := runKernel(t, head+body+"\n\tret;\n}\n", threads(1, 1), 0)
+		if err != nil || got[0] != 7 {
+			t.Errorf("%s unused: got %d (%v), want 7", body, got[0], err)
+		}
+		_, err = runKernel(t, head+body+"\n\tst.global.u32 [%rd1], %r3;\n\tret;\n}\n", threads(1, 1), 0)
+		if err == nil || !strings.Contains(err.Error(), "reads an unwritten register") {
+			t.Errorf("%s stored: got %v, want a fault", body, err)
+		}
+	}
+}
+
 // TestWaits runs kernels that wait for a long time but not forever, or compute for a long time without a store.
 func TestWaits(t *testing.T) {
 	for name, body := range map[string]string{

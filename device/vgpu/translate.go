@@ -60,70 +60,99 @@ var forms = map[string]laneForm{
 	"shr":      {shrOf, []string{"", "u32"}, ""},
 }
 
-// handlers maps the first part of the name of every other instruction to its decoder.
-var handlers = func() map[string]func(*decoder) {
-	m := map[string]func(*decoder){}
-	for names, h := range map[string]func(*decoder){
-		`abs add cos div ex2 fma lg2 mad mad24 max min mul mul24 neg rcp rem rsqrt sad sin sqrt sub
-			tanh`: (*decoder).arith,
-		"activemask":                      (*decoder).activemask,
-		"addc subc madc":                  (*decoder).withCarry,
-		"and or xor":                      (*decoder).logic,
-		"atom red":                        (*decoder).atom,
-		"bar barrier":                     (*decoder).barrier,
-		"bfi":                             (*decoder).bfi,
-		"bfind":                           (*decoder).bfind,
-		"bmsk":                            (*decoder).bmsk,
-		"bra":                             (*decoder).branch,
-		"brx":                             (*decoder).branchIndirect,
-		"call":                            (*decoder).call,
-		"clusterlaunchcontrol":            (*decoder).launchControl,
-		"cp":                              (*decoder).copyAsync,
-		"createpolicy":                    (*decoder).policy,
-		"cvt":                             (*decoder).cvt,
-		"cvta":                            (*decoder).cvta,
-		"dp4a dp2a":                       (*decoder).dot,
-		"elect match redux shfl vote":     (*decoder).lanes,
-		"exit trap brkpt":                 (*decoder).end,
-		"fence membar":                    (*decoder).fence,
-		"isspacep":                        (*decoder).isspacep,
-		"ld ldu st":                       (*decoder).memory,
-		"lop3":                            (*decoder).lop3,
-		"mbarrier":                        (*decoder).mbarrier,
-		"mma ldmatrix stmatrix movmatrix": (*decoder).matrix,
-		"mov":                             (*decoder).mov,
-		"nanosleep":                       (*decoder).nanosleep,
-		"not":                             (*decoder).not,
-		"prefetch prefetchu applypriority discard pmevent setmaxnreg griddepcontrol": (*decoder).nop,
-		"prmt":     (*decoder).prmt,
-		"ret":      (*decoder).ret,
-		"selp":     (*decoder).selp,
-		"set setp": (*decoder).compare,
-		"shf":      (*decoder).funnel,
-		"slct":     (*decoder).slct,
-		"szext":    (*decoder).szext,
-		"tcgen05":  (*decoder).tcgen05,
-		"testp":    (*decoder).testp,
-		"vadd vsub vabsdiff vmin vmax vshl vshr vset": (*decoder).video,
-		"wgmma": (*decoder).wgmma,
-		"wmma":  (*decoder).wmma,
+// A class says what an instruction does with its first operand.
+type class uint8
+
+const (
+	withResult    class = iota // writes it, unless it is an address; also the class of unsupported instructions
+	laneByLane                 // writes it, and only computes it from the other operands, lane by lane
+	withoutResult              // reads it, or has no operands
+)
+
+// An instruction has the properties shared by all forms of an instruction.
+type instruction struct {
+	class  class
+	decode func(*decoder)
+}
+
+// instructions maps the first part of an instruction's name to its properties.
+var instructions = func() map[string]instruction {
+	m := map[string]instruction{}
+	for name, f := range forms {
+		m[name] = instruction{laneByLane, func(d *decoder) { d.form(f) }}
+	}
+	for class, decoders := range map[class]map[string]func(*decoder){
+		laneByLane: {
+			`abs add cos div ex2 fma lg2 mad mad24 max min mul mul24 neg rcp rem rsqrt sad sin sqrt sub
+				tanh`: (*decoder).arith,
+			"addc subc madc": (*decoder).withCarry,
+			"and or xor":     (*decoder).logic,
+			"bfi":            (*decoder).bfi,
+			"bfind":          (*decoder).bfind,
+			"bmsk":           (*decoder).bmsk,
+			"cvt":            (*decoder).cvt,
+			"cvta":           (*decoder).cvta,
+			"dp4a dp2a":      (*decoder).dot,
+			"isspacep":       (*decoder).isspacep,
+			"lop3":           (*decoder).lop3,
+			"mov":            (*decoder).mov,
+			"not":            (*decoder).not,
+			"prmt":           (*decoder).prmt,
+			"selp":           (*decoder).selp,
+			"set setp":       (*decoder).compare,
+			"shf":            (*decoder).funnel,
+			"slct":           (*decoder).slct,
+			"szext":          (*decoder).szext,
+			"testp":          (*decoder).testp,
+			"vadd vsub vabsdiff vmin vmax vshl vshr vset": (*decoder).video,
+		},
+		withResult: {
+			"activemask":                  (*decoder).activemask,
+			"atom":                        (*decoder).atom,
+			"call":                        (*decoder).call,
+			"clusterlaunchcontrol":        (*decoder).launchControl,
+			"createpolicy":                (*decoder).policy,
+			"elect match redux shfl vote": (*decoder).lanes,
+			"ld ldu":                      (*decoder).memory,
+			"mbarrier":                    (*decoder).mbarrier,
+			"mma ldmatrix movmatrix":      (*decoder).matrix,
+			"tcgen05":                     (*decoder).tcgen05,
+			"wgmma":                       (*decoder).wgmma,
+			"wmma":                        (*decoder).wmma,
+		},
+		withoutResult: {
+			"bar barrier":     (*decoder).barrier,
+			"bra":             (*decoder).branch,
+			"brx":             (*decoder).branchIndirect,
+			"cp":              (*decoder).copyAsync,
+			"exit trap brkpt": (*decoder).end,
+			"fence membar":    (*decoder).fence,
+			"nanosleep":       (*decoder).nanosleep,
+			"prefetch prefetchu applypriority discard pmevent setmaxnreg griddepcontrol": (*decoder).nop,
+			"red":      (*decoder).atom,
+			"ret":      (*decoder).ret,
+			"st":       (*decoder).memory,
+			"stmatrix": (*decoder).matrix,
+		},
 	} {
-		for _, name := range strings.Fields(names) {
-			m[name] = h
+		for names, decode := range decoders {
+			for _, name := range strings.Fields(names) {
+				if _, ok := m[name]; ok {
+					panic("duplicate instruction " + name)
+				}
+				m[name] = instruction{class, decode}
+			}
 		}
 	}
 	return m
 }()
 
 func (d *decoder) translate() {
-	name := d.parts[0]
-	if f, ok := forms[name]; ok {
-		d.form(f)
-	} else if h, ok := handlers[name]; ok {
-		h(d)
-	} else {
+	in, ok := instructions[d.parts[0]]
+	if !ok {
 		d.lack(d.in.Op)
 	}
+	in.decode(d)
 }
 
 func (d *decoder) form(f laneForm) {

@@ -18,27 +18,6 @@ import (
 // unread is the shadow of a register that was never written.
 const unread = 0xffffffff
 
-// laneOps holds the instructions that compute their first operand from the others, lane by lane.
-var laneOps = func() map[string]bool {
-	m := map[string]bool{}
-	for _, n := range strings.Fields(`mov add sub mul mul24 mad mad24 fma div rem min max abs neg rcp sqrt rsqrt sin cos
-		lg2 ex2 tanh sad addc subc madc and or xor not cnot shl shr shf popc clz brev bfind bfe bfi bmsk prmt lop3 dp4a dp2a
-		copysign selp slct setp set testp cvt cvta isspacep mapa fns szext`) {
-		m[n] = true
-	}
-	return m
-}()
-
-// withoutResult holds the instructions whose first operand is read, not written.
-var withoutResult = func() map[string]bool {
-	m := map[string]bool{}
-	for _, n := range strings.Fields(`st red bra brx ret exit trap bar barrier nanosleep discard applypriority prefetch
-		prefetchu cp stmatrix membar fence setmaxnreg griddepcontrol pmevent tensormap`) {
-		m[n] = true
-	}
-	return m
-}()
-
 // addRegisters appends the registers of an operand.
 func addRegisters(all []int, o ptx.Operand) []int {
 	if o.Kind == ptx.Register {
@@ -59,7 +38,7 @@ func registers(in *ptx.Inst) (reads, writes []int) {
 	args := in.Args
 	reduces := (name == "bar" || name == "barrier") && strings.Contains(in.Op, ".red")
 	stores := strings.HasPrefix(in.Op, "tcgen05.dealloc") || strings.HasPrefix(in.Op, "wmma.store") ||
-		withoutResult[name] && !reduces
+		instructions[name].class == withoutResult && !reduces
 	if len(args) > 0 && args[0].Kind != ptx.Memory && !stores && (name != "call" || args[0].Kind == ptx.List) {
 		writes = addRegisters(nil, args[0])
 		args = args[1:]
@@ -159,7 +138,7 @@ func undefined(f *ptx.Func) []int {
 		b := w.block[i]
 		reads, writes := registers(in)
 		name, _, _ := strings.Cut(in.Op, ".")
-		if laneOps[name] {
+		if instructions[name].class == laneByLane {
 			for _, r := range reads {
 				from[r] = append(from[r], writes...)
 			}
@@ -263,7 +242,7 @@ func (d *decoder) used() {
 		d.emit(inst{op: opUndefined, a: s})
 		d.guard, d.negated = guard, negated
 	}
-	if laneOps[d.parts[0]] || d.parts[0] == "shfl" {
+	if instructions[d.parts[0]].class == laneByLane || d.parts[0] == "shfl" {
 		return
 	}
 	reads, _ := registers(d.in)
@@ -292,7 +271,7 @@ func (d *decoder) computed() {
 			continue
 		}
 		switch {
-		case !laneOps[d.parts[0]] || len(reads) == 0:
+		case instructions[d.parts[0]].class != laneByLane || len(reads) == 0:
 			d.emit(inst{op: opMov32, a: d.constant(0, false), d: to})
 		case d.parts[0] == "mov" && len(reads) == 1:
 			d.emit(inst{op: opMov32, a: shadow(reads[0]), d: to})
