@@ -8,328 +8,328 @@ package vgpu
 type opcode uint16
 
 const (
-	opMov64            opcode = 0
-	opMov32_64         opcode = 1
-	opMov64_32         opcode = 2
-	opLo16             opcode = 3
-	opHi16             opcode = 4
-	opHi32             opcode = 5
-	opB16Of64_1        opcode = 6
-	opB16Of64_3        opcode = 7
-	opNot32            opcode = 8
-	opNot64            opcode = 9
-	opNot16            opcode = 10
-	opCnot32           opcode = 11
-	opNeg32            opcode = 12
-	opNeg64            opcode = 13
-	opNeg16            opcode = 14
-	opAbsS32           opcode = 15
-	opAbsS64           opcode = 16
-	opAbsS16           opcode = 17
-	opPopc32           opcode = 18
-	opPopc64           opcode = 19
-	opClz32            opcode = 20
-	opClz64            opcode = 21
-	opBrev32           opcode = 22
-	opBrev64           opcode = 23
-	opBfindU32         opcode = 24
-	opBfindS32         opcode = 25
-	opBfindU64         opcode = 26
-	opBfindS64         opcode = 27
-	opBfindShiftamtU32 opcode = 28
-	opBfindShiftamtS32 opcode = 29
-	opBfindShiftamtS64 opcode = 30
-	opBfindShiftamtU64 opcode = 31
-	opNegF32           opcode = 32
-	opAbsF32           opcode = 33
-	opNegF64           opcode = 34
-	opAbsF64           opcode = 35
-	opNegF16           opcode = 36
-	opNegF16x2         opcode = 37
-	opNegBf16          opcode = 38
-	opNegBf16x2        opcode = 39
-	opAbsF16           opcode = 40
-	opAbsF16x2         opcode = 41
-	opAbsBf16          opcode = 42
-	opAbsBf16x2        opcode = 43
-	opCvtU8_32         opcode = 44
-	opCvtS8_32         opcode = 45
-	opCvtU16_32        opcode = 46
-	opCvtS16_32        opcode = 47
-	opCvtS8_16         opcode = 48
-	opCvtU32_64        opcode = 49
-	opCvtS32_64        opcode = 50
-	opCvtU16_64        opcode = 51
-	opCvtS16_64        opcode = 52
-	opCvtU8_64         opcode = 53
-	opCvtS8_64         opcode = 54
-	opCvt64_16         opcode = 55
-	opCvtF32S32        opcode = 56
-	opCvtF32U32        opcode = 57
-	opCvtF64F32        opcode = 58
-	opCvtF64S32        opcode = 59
-	opCvtF64U32        opcode = 60
-	opCvtF32Bf16       opcode = 61
-	opCvtF32F16        opcode = 62
-	opCvtBf16F32       opcode = 63
-	opCvtF16F32        opcode = 64
-	opCvtaShared       opcode = 65
-	opCvtaToShared     opcode = 66
-	opCvtaLocal        opcode = 67
-	opCvtaToLocal      opcode = 68
-	opEx2F32           opcode = 69
-	opEx2FtzF32        opcode = 70
-	opLg2F32           opcode = 71
-	opLg2FtzF32        opcode = 72
-	opRcpF32           opcode = 73
-	opRcpFtzF32        opcode = 74
-	opSqrtF32          opcode = 75
-	opSqrtFtzF32       opcode = 76
-	opRsqrtF32         opcode = 77
-	opRsqrtFtzF32      opcode = 78
-	opSinF32           opcode = 79
-	opCosF32           opcode = 80
-	opTanhF32          opcode = 81
-	opRcpF64           opcode = 82
-	opSqrtF64          opcode = 83
-	opRsqrtF64         opcode = 84
-	opRcpGrossF64      opcode = 85
-	opRsqrtGrossF64    opcode = 86
-	opIsspacepShared   opcode = 87
-	opClusterRankOf    opcode = 88
-	opAdd32            opcode = 89
-	opSub32            opcode = 90
-	opHChoice          opcode = 91
-	opMullo32          opcode = 92
-	opAdd64            opcode = 93
-	opSub64            opcode = 94
-	opMullo64          opcode = 95
-	opAdd16            opcode = 96
-	opSub16            opcode = 97
-	opMullo16          opcode = 98
-	opAddSatS32        opcode = 99
-	opSubSatS32        opcode = 100
-	opMulhiS32         opcode = 101
-	opMulhiU32         opcode = 102
-	opMulhiS64         opcode = 103
-	opMulhiU64         opcode = 104
-	opMulhiS16         opcode = 105
-	opMulhiU16         opcode = 106
-	opMulwideS32       opcode = 107
-	opMulwideU32       opcode = 108
-	opMulwideS16       opcode = 109
-	opMulwideU16       opcode = 110
-	opMul24U32         opcode = 111
-	opMul24hiU32       opcode = 112
-	opMul24hiS32       opcode = 113
-	opMul24S32         opcode = 114
-	opAnd32            opcode = 115
-	opOr32             opcode = 116
-	opXor32            opcode = 117
-	opAnd64            opcode = 118
-	opOr64             opcode = 119
-	opXor64            opcode = 120
-	opShl32            opcode = 121
-	opShrU32           opcode = 122
-	opShrS32           opcode = 123
-	opShl64            opcode = 124
-	opShrU64           opcode = 125
-	opShrS64           opcode = 126
-	opShl16            opcode = 127
-	opShrU16           opcode = 128
-	opShrS16           opcode = 129
-	opMinS32           opcode = 130
-	opMaxS32           opcode = 131
-	opMinU32           opcode = 132
-	opMaxU32           opcode = 133
-	opMinS64           opcode = 134
-	opMaxS64           opcode = 135
-	opMinU64           opcode = 136
-	opMaxU64           opcode = 137
-	opMinS16           opcode = 138
-	opMaxS16           opcode = 139
-	opMinU16           opcode = 140
-	opMaxU16           opcode = 141
-	opDivS32           opcode = 142
-	opDivU32           opcode = 143
-	opRemS32           opcode = 144
-	opRemU32           opcode = 145
-	opDivS64           opcode = 146
-	opDivU64           opcode = 147
-	opRemS64           opcode = 148
-	opRemU64           opcode = 149
-	opDivS16           opcode = 150
-	opDivU16           opcode = 151
-	opRemS16           opcode = 152
-	opRemU16           opcode = 153
-	opAddF32           opcode = 154
-	opSubF32           opcode = 155
-	opMulF32           opcode = 156
-	opDivApproxF32     opcode = 157
-	opDivApproxFtzF32  opcode = 158
-	opDivF32           opcode = 159
-	opAddF64           opcode = 160
-	opSubF64           opcode = 161
-	opMulF64           opcode = 162
-	opDivF64           opcode = 163
-	opMinF32           opcode = 164
-	opMaxF32           opcode = 165
-	opMinNanF32        opcode = 166
-	opMaxNanF32        opcode = 167
-	opMinF64           opcode = 168
-	opMaxF64           opcode = 169
-	opXorsign32        opcode = 170
-	opSignF32          opcode = 171
-	opSignF16          opcode = 172
-	opSignBf16         opcode = 173
-	opXorsignH         opcode = 174
-	opCopysign32       opcode = 175
-	opCopysign64       opcode = 176
-	opPack16           opcode = 177
-	opPack32           opcode = 178
-	opCvtBf16x2F32     opcode = 179
-	opCvtF16x2F32      opcode = 180
-	opMapa64           opcode = 181
-	opMapa32           opcode = 182
-	opBmskClamp        opcode = 183
-	opBmskWrap         opcode = 184
-	opSzext            opcode = 185
-	opPair16           opcode = 186
-	opMix              opcode = 187
-	opMadlo32          opcode = 188
-	opMadlo64          opcode = 189
-	opMadlo16          opcode = 190
-	opMadhiS32         opcode = 191
-	opMadhiU32         opcode = 192
-	opMadwideS32       opcode = 193
-	opMadwideU32       opcode = 194
-	opMadwideS16       opcode = 195
-	opMadwideU16       opcode = 196
-	opFmaF32           opcode = 197
-	opFmaF64           opcode = 198
-	opSadS32           opcode = 199
-	opSadS64           opcode = 200
-	opSadU64           opcode = 201
-	opSadS16           opcode = 202
-	opSadU16           opcode = 203
-	opFns              opcode = 204
-	opCvtSatPack       opcode = 205
-	opVideo            opcode = 206
-	opSadU32           opcode = 207
-	opShfLWrap         opcode = 208
-	opShfLClamp        opcode = 209
-	opShfRWrap         opcode = 210
-	opShfRClamp        opcode = 211
-	opBfeU32           opcode = 212
-	opBfeS32           opcode = 213
-	opBfeU64           opcode = 214
-	opBfeS64           opcode = 215
-	opPrmt             opcode = 216
-	opLop3             opcode = 217
-	opMin3F32          opcode = 218
-	opMax3F32          opcode = 219
-	opDp4a             opcode = 220
-	opDp2a             opcode = 221
-	opSlct32           opcode = 222
-	opSlctF32          opcode = 223
-	opSlct64           opcode = 224
-	opHArith           opcode = 225
-	opFArith           opcode = 226
-	opDArith           opcode = 227
-	opSetpS32          opcode = 228
-	opSetpU32          opcode = 229
-	opSetpS64          opcode = 230
-	opSetpU64          opcode = 231
-	opSetpF32          opcode = 232
-	opSetpF64          opcode = 233
-	opSetpS16          opcode = 234
-	opSetpU16          opcode = 235
-	opMov32            opcode = 236
-	opNop              opcode = 237
-	opBra              opcode = 238
-	opBrx              opcode = 239
-	opCall             opcode = 240
-	opCalli            opcode = 241
-	opRet              opcode = 242
-	opExit             opcode = 243
-	opTrap             opcode = 244
-	opBrkpt            opcode = 245
-	opMissing          opcode = 246
-	opSelp32           opcode = 247
-	opSelp64           opcode = 248
-	opPand             opcode = 249
-	opPor              opcode = 250
-	opPxor             opcode = 251
-	opPnot             opcode = 252
-	opPmov             opcode = 253
-	opPconst           opcode = 254
-	opSetpH            opcode = 255
-	opSetpH2           opcode = 256
-	opTestpF32         opcode = 257
-	opTestpF64         opcode = 258
-	opSetOfPred        opcode = 259
-	opLdparam          opcode = 260
-	opLdGlobal         opcode = 261
-	opLdShared         opcode = 262
-	opLdLocal          opcode = 263
-	opLdGeneric        opcode = 264
-	opStGlobal         opcode = 265
-	opStShared         opcode = 266
-	opStLocal          opcode = 267
-	opStGeneric        opcode = 268
-	opLocalAddress     opcode = 269
-	opAtom             opcode = 270
-	opShfl             opcode = 271
-	opVote             opcode = 272
-	opBallot           opcode = 273
-	opMatchAny         opcode = 274
-	opMatchAll         opcode = 275
-	opRedux            opcode = 276
-	opActivemask       opcode = 277
-	opElect            opcode = 278
-	opWarpSync         opcode = 279
-	opBar              opcode = 280
-	opBarrierCluster   opcode = 281
-	opFence            opcode = 282
-	opMma              opcode = 283
-	opMmaF64           opcode = 284
-	opLdmatrix         opcode = 285
-	opStmatrix         opcode = 286
-	opMovmatrix        opcode = 287
-	opMbar             opcode = 288
-	opCpAsync          opcode = 289
-	opCpAsyncArrive    opcode = 290
-	opCpAsyncCommit    opcode = 291
-	opCpAsyncWait      opcode = 292
-	opCpBulk           opcode = 293
-	opCpTensor         opcode = 294
-	opStAsync          opcode = 295
-	opWgmma            opcode = 296
-	opTcMove           opcode = 297
-	opTcMma            opcode = 298
-	opTcgen05          opcode = 299
-	opNanosleep        opcode = 300
-	opClock            opcode = 301
-	opPolicy           opcode = 302
-	opCvt              opcode = 303
-	opBfi32            opcode = 304
-	opBfi64            opcode = 305
-	opAddc             opcode = 306
-	opVprintf          opcode = 307
-	opAssertfail       opcode = 308
-	opMalloc           opcode = 309
-	opFree             opcode = 310
-	opIsspacep         opcode = 311
-	opMovPred          opcode = 312
-	opCvtPack          opcode = 313
-	opCvtFp8x2         opcode = 314
-	opCvtFromFp8x2     opcode = 315
-	opF32x2            opcode = 316
-	opYield            opcode = 317
-	opUndefined        opcode = 318
-	opPair32           opcode = 319
-	opPair64           opcode = 320
-	opNonzero          opcode = 321
+	opMov64 opcode = iota
+	opMov32_64
+	opMov64_32
+	opLo16
+	opHi16
+	opHi32
+	opB16Of64_1
+	opB16Of64_3
+	opNot32
+	opNot64
+	opNot16
+	opCnot32
+	opNeg32
+	opNeg64
+	opNeg16
+	opAbsS32
+	opAbsS64
+	opAbsS16
+	opPopc32
+	opPopc64
+	opClz32
+	opClz64
+	opBrev32
+	opBrev64
+	opBfindU32
+	opBfindS32
+	opBfindU64
+	opBfindS64
+	opBfindShiftamtU32
+	opBfindShiftamtS32
+	opBfindShiftamtS64
+	opBfindShiftamtU64
+	opNegF32
+	opAbsF32
+	opNegF64
+	opAbsF64
+	opNegF16
+	opNegF16x2
+	opNegBf16
+	opNegBf16x2
+	opAbsF16
+	opAbsF16x2
+	opAbsBf16
+	opAbsBf16x2
+	opCvtU8_32
+	opCvtS8_32
+	opCvtU16_32
+	opCvtS16_32
+	opCvtS8_16
+	opCvtU32_64
+	opCvtS32_64
+	opCvtU16_64
+	opCvtS16_64
+	opCvtU8_64
+	opCvtS8_64
+	opCvt64_16
+	opCvtF32S32
+	opCvtF32U32
+	opCvtF64F32
+	opCvtF64S32
+	opCvtF64U32
+	opCvtF32Bf16
+	opCvtF32F16
+	opCvtBf16F32
+	opCvtF16F32
+	opCvtaShared
+	opCvtaToShared
+	opCvtaLocal
+	opCvtaToLocal
+	opEx2F32
+	opEx2FtzF32
+	opLg2F32
+	opLg2FtzF32
+	opRcpF32
+	opRcpFtzF32
+	opSqrtF32
+	opSqrtFtzF32
+	opRsqrtF32
+	opRsqrtFtzF32
+	opSinF32
+	opCosF32
+	opTanhF32
+	opRcpF64
+	opSqrtF64
+	opRsqrtF64
+	opRcpGrossF64
+	opRsqrtGrossF64
+	opIsspacepShared
+	opClusterRankOf
+	opAdd32
+	opSub32
+	opHChoice
+	opMullo32
+	opAdd64
+	opSub64
+	opMullo64
+	opAdd16
+	opSub16
+	opMullo16
+	opAddSatS32
+	opSubSatS32
+	opMulhiS32
+	opMulhiU32
+	opMulhiS64
+	opMulhiU64
+	opMulhiS16
+	opMulhiU16
+	opMulwideS32
+	opMulwideU32
+	opMulwideS16
+	opMulwideU16
+	opMul24U32
+	opMul24hiU32
+	opMul24hiS32
+	opMul24S32
+	opAnd32
+	opOr32
+	opXor32
+	opAnd64
+	opOr64
+	opXor64
+	opShl32
+	opShrU32
+	opShrS32
+	opShl64
+	opShrU64
+	opShrS64
+	opShl16
+	opShrU16
+	opShrS16
+	opMinS32
+	opMaxS32
+	opMinU32
+	opMaxU32
+	opMinS64
+	opMaxS64
+	opMinU64
+	opMaxU64
+	opMinS16
+	opMaxS16
+	opMinU16
+	opMaxU16
+	opDivS32
+	opDivU32
+	opRemS32
+	opRemU32
+	opDivS64
+	opDivU64
+	opRemS64
+	opRemU64
+	opDivS16
+	opDivU16
+	opRemS16
+	opRemU16
+	opAddF32
+	opSubF32
+	opMulF32
+	opDivApproxF32
+	opDivApproxFtzF32
+	opDivF32
+	opAddF64
+	opSubF64
+	opMulF64
+	opDivF64
+	opMinF32
+	opMaxF32
+	opMinNanF32
+	opMaxNanF32
+	opMinF64
+	opMaxF64
+	opXorsign32
+	opSignF32
+	opSignF16
+	opSignBf16
+	opXorsignH
+	opCopysign32
+	opCopysign64
+	opPack16
+	opPack32
+	opCvtBf16x2F32
+	opCvtF16x2F32
+	opMapa64
+	opMapa32
+	opBmskClamp
+	opBmskWrap
+	opSzext
+	opPair16
+	opMix
+	opMadlo32
+	opMadlo64
+	opMadlo16
+	opMadhiS32
+	opMadhiU32
+	opMadwideS32
+	opMadwideU32
+	opMadwideS16
+	opMadwideU16
+	opFmaF32
+	opFmaF64
+	opSadS32
+	opSadS64
+	opSadU64
+	opSadS16
+	opSadU16
+	opFns
+	opCvtSatPack
+	opVideo
+	opSadU32
+	opShfLWrap
+	opShfLClamp
+	opShfRWrap
+	opShfRClamp
+	opBfeU32
+	opBfeS32
+	opBfeU64
+	opBfeS64
+	opPrmt
+	opLop3
+	opMin3F32
+	opMax3F32
+	opDp4a
+	opDp2a
+	opSlct32
+	opSlctF32
+	opSlct64
+	opHArith
+	opFArith
+	opDArith
+	opSetpS32
+	opSetpU32
+	opSetpS64
+	opSetpU64
+	opSetpF32
+	opSetpF64
+	opSetpS16
+	opSetpU16
+	opMov32
+	opNop
+	opBra
+	opBrx
+	opCall
+	opCalli
+	opRet
+	opExit
+	opTrap
+	opBrkpt
+	opMissing
+	opSelp32
+	opSelp64
+	opPand
+	opPor
+	opPxor
+	opPnot
+	opPmov
+	opPconst
+	opSetpH
+	opSetpH2
+	opTestpF32
+	opTestpF64
+	opSetOfPred
+	opLdparam
+	opLdGlobal
+	opLdShared
+	opLdLocal
+	opLdGeneric
+	opStGlobal
+	opStShared
+	opStLocal
+	opStGeneric
+	opLocalAddress
+	opAtom
+	opShfl
+	opVote
+	opBallot
+	opMatchAny
+	opMatchAll
+	opRedux
+	opActivemask
+	opElect
+	opWarpSync
+	opBar
+	opBarrierCluster
+	opFence
+	opMma
+	opMmaF64
+	opLdmatrix
+	opStmatrix
+	opMovmatrix
+	opMbar
+	opCpAsync
+	opCpAsyncArrive
+	opCpAsyncCommit
+	opCpAsyncWait
+	opCpBulk
+	opCpTensor
+	opStAsync
+	opWgmma
+	opTcMove
+	opTcMma
+	opTcgen05
+	opNanosleep
+	opClock
+	opPolicy
+	opCvt
+	opBfi32
+	opBfi64
+	opAddc
+	opVprintf
+	opAssertfail
+	opMalloc
+	opFree
+	opIsspacep
+	opMovPred
+	opCvtPack
+	opCvtFp8x2
+	opCvtFromFp8x2
+	opF32x2
+	opYield
+	opUndefined
+	opPair32
+	opPair64
+	opNonzero
 )
 
 // opNames are the names of ops.h.
@@ -725,9 +725,9 @@ const (
 )
 
 const (
-	inFrame = 0
-	inPool  = 1
-	inWarp  = 2
+	inFrame = iota
+	inPool
+	inWarp
 )
 
 const (
@@ -736,57 +736,57 @@ const (
 )
 
 const (
-	faultNone                = 0
-	faultBounds              = 1
-	faultMisaligned          = 2
-	faultShared              = 3
-	faultLocal               = 4
-	faultTrap                = 5
-	faultAssert              = 6
-	faultDivergent           = 7
-	faultDeadlock            = 8
-	faultStack               = 9
-	faultMissing             = 10
-	faultCall                = 11
-	faultUninitialised       = 12
-	faultStopped             = 13
-	faultReadonly            = 14
-	faultMbarrier            = 15
-	faultMemory              = 16
-	faultInFlight            = 17
-	faultTensorMap           = 18
-	faultTmem                = 19
-	faultRace                = 20
-	faultUninitialisedLocal  = 21
-	faultDivision            = 22
-	faultEnded               = 23
-	faultUninitialisedGlobal = 24
-	faultOutsideMask         = 25
-	faultRegister            = 26
-	faultSpin                = 27
-	faultCount               = 28
-	faultHeap                = 29
+	faultNone = iota
+	faultBounds
+	faultMisaligned
+	faultShared
+	faultLocal
+	faultTrap
+	faultAssert
+	faultDivergent
+	faultDeadlock
+	faultStack
+	faultMissing
+	faultCall
+	faultUninitialised
+	faultStopped
+	faultReadonly
+	faultMbarrier
+	faultMemory
+	faultInFlight
+	faultTensorMap
+	faultTmem
+	faultRace
+	faultUninitialisedLocal
+	faultDivision
+	faultEnded
+	faultUninitialisedGlobal
+	faultOutsideMask
+	faultRegister
+	faultSpin
+	faultCount
+	faultHeap
 )
 
 const (
-	hazardShared      = 0
-	hazardRace        = 1
-	hazardLocal       = 2
-	hazardDivision    = 3
-	hazardRefusal     = 4
-	hazardEnded       = 5
-	hazardGlobal      = 6
-	hazardRegister    = 7
-	hazardOutsideMask = 8
-	hazardCount       = 9
+	hazardShared = iota
+	hazardRace
+	hazardLocal
+	hazardDivision
+	hazardRefusal
+	hazardEnded
+	hazardGlobal
+	hazardRegister
+	hazardOutsideMask
+	hazardCount
 )
 
 const (
-	spaceGeneric = 0
-	spaceGlobal  = 1
-	spaceShared  = 2
-	spaceLocal   = 3
-	spaceOutside = 4
+	spaceGeneric = iota
+	spaceGlobal
+	spaceShared
+	spaceLocal
+	spaceOutside
 )
 
 const (
@@ -799,46 +799,46 @@ const (
 )
 
 const (
-	typeU8   = 0
-	typeU16  = 1
-	typeU32  = 2
-	typeU64  = 3
-	typeS8   = 4
-	typeS16  = 5
-	typeS32  = 6
-	typeS64  = 7
-	typeF16  = 8
-	typeBf16 = 9
-	typeF32  = 10
-	typeF64  = 11
-	typeTf32 = 12
+	typeU8 = iota
+	typeU16
+	typeU32
+	typeU64
+	typeS8
+	typeS16
+	typeS32
+	typeS64
+	typeF16
+	typeBf16
+	typeF32
+	typeF64
+	typeTf32
 )
 
 const (
-	arithAdd    = 0
-	arithSub    = 1
-	arithMul    = 2
-	arithFma    = 3
-	arithDiv    = 4
-	arithRcp    = 5
-	arithSqrt   = 6
-	arithMin    = 7
-	arithMax    = 8
-	arithMinNan = 9
-	arithMaxNan = 10
-	arithEx2    = 11
-	arithTanh   = 12
-	arithRsqrt  = 13
-	arithNeg    = 14
-	arithAbs    = 15
+	arithAdd = iota
+	arithSub
+	arithMul
+	arithFma
+	arithDiv
+	arithRcp
+	arithSqrt
+	arithMin
+	arithMax
+	arithMinNan
+	arithMaxNan
+	arithEx2
+	arithTanh
+	arithRsqrt
+	arithNeg
+	arithAbs
 )
 
 const (
-	roundRn  = 0
-	roundRz  = 1
-	roundRm  = 2
-	roundRp  = 3
-	roundRna = 4
+	roundRn = iota
+	roundRz
+	roundRm
+	roundRp
+	roundRna
 )
 
 const (
@@ -854,29 +854,29 @@ const (
 )
 
 const (
-	cmpEq  = 0
-	cmpNe  = 1
-	cmpLt  = 2
-	cmpLe  = 3
-	cmpGt  = 4
-	cmpGe  = 5
-	cmpEqu = 6
-	cmpNeu = 7
-	cmpLtu = 8
-	cmpLeu = 9
-	cmpGtu = 10
-	cmpGeu = 11
-	cmpNum = 12
-	cmpNan = 13
+	cmpEq = iota
+	cmpNe
+	cmpLt
+	cmpLe
+	cmpGt
+	cmpGe
+	cmpEqu
+	cmpNeu
+	cmpLtu
+	cmpLeu
+	cmpGtu
+	cmpGeu
+	cmpNum
+	cmpNan
 )
 
 const (
-	testFinite     = 0
-	testInfinite   = 1
-	testNumber     = 2
-	testNotanumber = 3
-	testNormal     = 4
-	testSubnormal  = 5
+	testFinite = iota
+	testInfinite
+	testNumber
+	testNotanumber
+	testNormal
+	testSubnormal
 )
 
 const (
@@ -887,13 +887,13 @@ const (
 )
 
 const (
-	prmtPlain = 0
-	prmtF4e   = 1
-	prmtB4e   = 2
-	prmtRc8   = 3
-	prmtEcl   = 4
-	prmtEcr   = 5
-	prmtRc16  = 6
+	prmtPlain = iota
+	prmtF4e
+	prmtB4e
+	prmtRc8
+	prmtEcl
+	prmtEcr
+	prmtRc16
 )
 
 const (
@@ -908,9 +908,9 @@ const (
 )
 
 const (
-	pairAdd = 0
-	pairMin = 1
-	pairMax = 2
+	pairAdd = iota
+	pairMin
+	pairMax
 )
 
 const (
@@ -925,27 +925,27 @@ const (
 )
 
 const (
-	videoAdd     = 0
-	videoSub     = 1
-	videoAbsdiff = 2
-	videoMin     = 3
-	videoMax     = 4
-	videoShl     = 5
-	videoShr     = 6
-	videoSet     = 7
+	videoAdd = iota
+	videoSub
+	videoAbsdiff
+	videoMin
+	videoMax
+	videoShl
+	videoShr
+	videoSet
 )
 
 const (
-	atomicAdd  = 0
-	atomicMin  = 1
-	atomicMax  = 2
-	atomicAnd  = 3
-	atomicOr   = 4
-	atomicXor  = 5
-	atomicExch = 6
-	atomicCas  = 7
-	atomicInc  = 8
-	atomicDec  = 9
+	atomicAdd = iota
+	atomicMin
+	atomicMax
+	atomicAnd
+	atomicOr
+	atomicXor
+	atomicExch
+	atomicCas
+	atomicInc
+	atomicDec
 )
 
 const (
@@ -954,132 +954,132 @@ const (
 )
 
 const (
-	mbInit       = 0
-	mbInval      = 1
-	mbArrive     = 2
-	mbArriveTx   = 3
-	mbDrop       = 4
-	mbExpectTx   = 5
-	mbCompleteTx = 6
-	mbTest       = 7
-	mbTry        = 8
-	mbTestParity = 9
-	mbTryParity  = 10
-	mbPending    = 11
+	mbInit = iota
+	mbInval
+	mbArrive
+	mbArriveTx
+	mbDrop
+	mbExpectTx
+	mbCompleteTx
+	mbTest
+	mbTry
+	mbTestParity
+	mbTryParity
+	mbPending
 )
 
 const (
-	shflIdx  = 0
-	shflUp   = 1
-	shflDown = 2
-	shflBfly = 3
+	shflIdx = iota
+	shflUp
+	shflDown
+	shflBfly
 )
 
 const (
-	voteAll = 0
-	voteAny = 1
-	voteUni = 2
+	voteAll = iota
+	voteAny
+	voteUni
 )
 
 const (
-	barSync   = 0
-	barPopc   = 1
-	barAnd    = 2
-	barOr     = 3
-	barArrive = 4
+	barSync = iota
+	barPopc
+	barAnd
+	barOr
+	barArrive
 )
 
 const (
-	clusterArrive = 0
-	clusterWait   = 1
+	clusterArrive = iota
+	clusterWait
 )
 
 const (
-	copyToShared  = 0
-	copyToGlobal  = 1
-	copyToCluster = 2
+	copyToShared = iota
+	copyToGlobal
+	copyToCluster
 )
 
 const (
-	mmaF16  = 0
-	mmaBf16 = 1
-	mmaTf32 = 2
-	mmaE4m3 = 3
-	mmaE5m2 = 4
-	mmaS8   = 5
-	mmaU8   = 6
-	mmaS4   = 7
-	mmaU4   = 8
-	mmaB1   = 9
+	mmaF16 = iota
+	mmaBf16
+	mmaTf32
+	mmaE4m3
+	mmaE5m2
+	mmaS8
+	mmaU8
+	mmaS4
+	mmaU4
+	mmaB1
 )
 
 const (
-	tcAlloc   = 0
-	tcDealloc = 1
-	tcLd      = 2
-	tcSt      = 3
-	tcMma     = 4
-	tcCommit  = 5
-	tcCp      = 6
+	tcAlloc = iota
+	tcDealloc
+	tcLd
+	tcSt
+	tcMma
+	tcCommit
+	tcCp
 )
 
 const (
-	tc32x32   = 0
-	tc16x64   = 1
-	tc16x128  = 2
-	tc16x256  = 3
-	tc16x32x2 = 4
+	tc32x32 = iota
+	tc16x64
+	tc16x128
+	tc16x256
+	tc16x32x2
 )
 
 const (
-	tckF16  = 0
-	tckTf32 = 1
-	tckF8   = 2
-	tckI8   = 3
+	tckF16 = iota
+	tckTf32
+	tckF8
+	tckI8
 )
 
 const (
-	srTidX        = 0
-	srTidY        = 1
-	srTidZ        = 2
-	srNtidX       = 3
-	srNtidY       = 4
-	srNtidZ       = 5
-	srCtaidX      = 6
-	srCtaidY      = 7
-	srCtaidZ      = 8
-	srNctaidX     = 9
-	srNctaidY     = 10
-	srNctaidZ     = 11
-	srLaneid      = 12
-	srWarpid      = 13
-	srNwarpid     = 14
-	srLt          = 15
-	srLe          = 16
-	srGt          = 17
-	srGe          = 18
-	srEq          = 19
-	srSmid        = 20
-	srNsmid       = 21
-	srGridid      = 22
-	srClusterX    = 23
-	srClusterY    = 24
-	srClusterZ    = 25
-	srNclusterX   = 26
-	srNclusterY   = 27
-	srNclusterZ   = 28
-	srCctaidX     = 29
-	srCctaidY     = 30
-	srCctaidZ     = 31
-	srCnctaidX    = 32
-	srCnctaidY    = 33
-	srCnctaidZ    = 34
-	srCctarank    = 35
-	srCnctarank   = 36
-	srDynamicSmem = 37
-	srTotalSmem   = 38
-	srEnvreg1     = 39
-	srEnvreg2     = 40
+	srTidX = iota
+	srTidY
+	srTidZ
+	srNtidX
+	srNtidY
+	srNtidZ
+	srCtaidX
+	srCtaidY
+	srCtaidZ
+	srNctaidX
+	srNctaidY
+	srNctaidZ
+	srLaneid
+	srWarpid
+	srNwarpid
+	srLt
+	srLe
+	srGt
+	srGe
+	srEq
+	srSmid
+	srNsmid
+	srGridid
+	srClusterX
+	srClusterY
+	srClusterZ
+	srNclusterX
+	srNclusterY
+	srNclusterZ
+	srCctaidX
+	srCctaidY
+	srCctaidZ
+	srCnctaidX
+	srCnctaidY
+	srCnctaidZ
+	srCctarank
+	srCnctarank
+	srDynamicSmem
+	srTotalSmem
+	srEnvreg1
+	srEnvreg2
 )
 
 // specials are the special registers by name.
