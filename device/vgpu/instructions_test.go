@@ -315,6 +315,106 @@ func TestIntegers(t *testing.T) {
 	})
 }
 
+// TestVideo compares random forms of each scalar video instruction with their description in the ISA.
+func TestVideo(t *testing.T) {
+	type field struct{ at, bits int }
+	fields := map[string]field{"": {0, 32}, ".b0": {0, 8}, ".b1": {8, 8}, ".b2": {16, 8}, ".b3": {24, 8}, ".h0": {0, 16},
+		".h1": {16, 16}}
+	read := func(v uint64, selector, typ string) *big.Int {
+		f := fields[selector]
+		if typ == "s32" {
+			return signed(v>>f.at, f.bits)
+		}
+		return unsigned(v>>f.at, f.bits)
+	}
+	inputs := func(r *rand.Rand) [4]uint64 {
+		v := integers(r)
+		if r.IntN(2) == 0 { // a distance for shifts, in the word, all halves or all bytes
+			v[1] = uint64(r.IntN(80)) * []uint64{1, 0x10001, 0x1010101}[r.IntN(3)]
+		}
+		return v
+	}
+	r := rand.New(rand.NewPCG(4, 4))
+	pick := func(all ...string) string { return all[r.IntN(len(all))] }
+	part := func() string { return pick(".b0", ".b1", ".b2", ".b3", ".h0", ".h1") }
+	for _, name := range strings.Fields("vadd vsub vabsdiff vmin vmax vshl vshr vset") {
+		for range 60 {
+			result, atype, btype := pick("s32", "u32"), pick("s32", "u32"), pick("s32", "u32")
+			to, a, b, sat, second, mode := "", pick("", part()), pick("", part()), pick("", ".sat"), "", ""
+			third := ""
+			switch r.IntN(3) {
+			case 0:
+				to, third = part(), ", %r3"
+			case 1:
+				second, third = pick(".add", ".min", ".max"), ", %r3"
+			}
+			op := fmt.Sprintf("%s.%s.%s.%s%s", name, result, atype, btype, sat)
+			switch name {
+			case "vshl", "vshr":
+				btype, mode = "u32", pick(".clamp", ".wrap")
+				op = fmt.Sprintf("%s.%s.%s.%s%s%s", name, result, atype, btype, sat, mode)
+			case "vset":
+				result, sat, mode = "u32", "", pick(".eq", ".ne", ".lt", ".le", ".gt", ".ge")
+				op = fmt.Sprintf("%s.%s.%s%s", name, atype, btype, mode)
+			}
+			body := fmt.Sprintf("%s%s %%r9%s, %%r1%s, %%r2%s%s;", op, second, to, a, b, third)
+			check(t, body, "%r9", inputs, func(v [4]uint64) uint64 {
+				x, y, c := read(v[0], a, atype), read(v[1], b, btype), read(v[2], "", result)
+				distance := uint(y.Uint64())
+				if mode == ".wrap" {
+					distance %= 32
+				}
+				distance = min(distance, 32)
+				z := new(big.Int)
+				switch name {
+				case "vadd":
+					z.Add(x, y)
+				case "vsub":
+					z.Sub(x, y)
+				case "vabsdiff":
+					z.Abs(z.Sub(x, y))
+				case "vmin", "vmax":
+					z = x
+					if (x.Cmp(y) > 0) == (name == "vmin") {
+						z = y
+					}
+				case "vshl":
+					z.Lsh(x, distance)
+				case "vshr":
+					z.Rsh(x, distance)
+				case "vset":
+					less, equal := x.Cmp(y) < 0, x.Cmp(y) == 0
+					if map[string]bool{".eq": equal, ".ne": !equal, ".lt": less, ".le": less || equal, ".gt": !less && !equal,
+						".ge": !less}[mode] {
+						z.SetInt64(1)
+					}
+				}
+				f := fields[to]
+				if sat != "" {
+					least, most := int64(0), int64(1)<<f.bits-1
+					if result == "s32" {
+						least, most = -1<<(f.bits-1), most>>1
+					}
+					if z.Cmp(big.NewInt(least)) < 0 {
+						z = big.NewInt(least)
+					} else if z.Cmp(big.NewInt(most)) > 0 {
+						z = big.NewInt(most)
+					}
+				}
+				switch second {
+				case ".add":
+					return low(z.Add(z, c), 32)
+				case ".min", ".max":
+					if z = read(low(z, 32), "", result); (z.Cmp(c) > 0) == (second == ".min") {
+						z = c
+					}
+				}
+				return v[2]&0xffffffff&^((1<<f.bits-1)<<f.at) | low(z, f.bits)<<f.at
+			})
+		}
+	}
+}
+
 // floats returns the bits of float32 numbers; normal excludes special values and the ends of the range.
 func floats(normal bool) func(r *rand.Rand) [4]uint64 {
 	return func(r *rand.Rand) (v [4]uint64) {

@@ -154,7 +154,8 @@ static inline s64 video_part(u32 v, u32 sel) {
 // imm: selector of a, of b << 4, of the result << 8 (7: none), signed result << 12, saturate << 13,
 // wrapping shift << 14, second operation << 16 (0: merge into c, 1 to 3: add, min, max with c), comparison << 20.
 static u32 video(u32 a, u32 b, u32 c, int op, u32 imm) {
-  s64 x = video_part(a, imm & 15), y = video_part(b, imm >> 4 & 15), t = 0;
+  s64 x = video_part(a, imm & 15), y = video_part(b, imm >> 4 & 15);
+  __int128 t = 0; // of vshl: up to 65 bits
   int is_signed = imm >> 12 & 1;
   u32 shift = imm >> 14 & 1 ? (u32)y & 31 : (u64)y > 32 ? 32 : (u32)y;
   switch (op) {
@@ -163,7 +164,7 @@ static u32 video(u32 a, u32 b, u32 c, int op, u32 imm) {
   case V_ABSDIFF: t = x > y ? x - y : y - x; break;
   case V_MIN: t = x < y ? x : y; break;
   case V_MAX: t = x > y ? x : y; break;
-  case V_SHL: t = (s64)((u64)x << shift); break;
+  case V_SHL: t = (__int128)x * (1ll << shift); break;
   case V_SHR: t = x >> shift; break;
   case V_SET:
     switch (imm >> 20) {
