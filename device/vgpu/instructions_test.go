@@ -315,6 +315,74 @@ func TestIntegers(t *testing.T) {
 	})
 }
 
+// TestFields compares instructions on fields of bits, and sums of differences, with their description in the ISA.
+func TestFields(t *testing.T) {
+	small := func(r *rand.Rand) [4]uint64 {
+		v := integers(r)
+		for i := range 2 {
+			if v[i+1] = uint64(r.IntN(80)); r.IntN(8) == 0 {
+				v[i+1] = uint64(r.Uint32())
+			}
+		}
+		return v
+	}
+	for _, mode := range []string{"clamp", "wrap"} {
+		for _, typ := range []string{"s32", "u32"} {
+			check(t, fmt.Sprintf("szext.%s.%s %%r9, %%r1, %%r2;", mode, typ), "%r9", small, func(v [4]uint64) uint64 {
+				switch n := int(v[1] & 31); {
+				case mode == "clamp" && v[1] >= 32:
+					return v[0] & 0xffffffff
+				case n == 0:
+					return 0
+				case typ == "s32":
+					return low(signed(v[0], n), 32)
+				default:
+					return low(unsigned(v[0], n), 32)
+				}
+			})
+		}
+		check(t, fmt.Sprintf("bmsk.%s.b32 %%r9, %%r2, %%r3;", mode), "%r9", small, func(v [4]uint64) (out uint64) {
+			at, n := v[1], v[2]
+			if mode == "wrap" {
+				at, n = at&31, n&31
+			}
+			for i := range uint64(32) {
+				if i >= at && i-at < n {
+					out |= 1 << i
+				}
+			}
+			return out
+		})
+	}
+	check(t, "fns.b32 %r9, %r1, %r2, %r3;", "%r9", func(r *rand.Rand) [4]uint64 {
+		return [4]uint64{integers(r)[0], uint64(r.IntN(32)), uint64(uint32(r.IntN(41) - 20))}
+	}, func(v [4]uint64) uint64 {
+		at, n, step := int(v[1]), int(int32(v[2])), 1
+		if n < 0 {
+			n, step = -n, -1
+		}
+		for i := at; i >= 0 && i < 32 && (n != 0 || i == at); i += step {
+			if v[0]>>i&1 == 0 {
+				continue
+			}
+			if n <= 1 {
+				return uint64(i)
+			}
+			n--
+		}
+		return 0xffffffff
+	})
+	for _, n := range []int{16, 32, 64} {
+		for typ, read := range map[string]func(uint64, int) *big.Int{"s": signed, "u": unsigned} {
+			d, a, b, c := register(n, 9), register(n, 1), register(n, 2), register(n, 3)
+			check(t, fmt.Sprintf("sad.%s%d %s, %s, %s, %s;", typ, n, d, a, b, c), d, integers, func(v [4]uint64) uint64 {
+				x := new(big.Int).Sub(read(v[0], n), read(v[1], n))
+				return low(x.Add(x.Abs(x), read(v[2], n)), n)
+			})
+		}
+	}
+}
+
 // TestVideo compares random forms of each scalar video instruction with their description in the ISA.
 func TestVideo(t *testing.T) {
 	type field struct{ at, bits int }
