@@ -372,6 +372,15 @@ func TestFields(t *testing.T) {
 		}
 		return 0xffffffff
 	})
+	check(t, "slct.u64.s32 %rd9, %rd1, %rd2, %r3;", "%rd9", integers, func(v [4]uint64) uint64 {
+		return v[int(v[2]>>31&1)]
+	})
+	check(t, "slct.b32.f32 %r9, %r1, %r2, %r3;", "%r9", floats(false), func(v [4]uint64) uint64 {
+		if math.Float32frombits(uint32(v[2])) >= 0 {
+			return v[0]
+		}
+		return v[1]
+	})
 	for _, n := range []int{16, 32, 64} {
 		for typ, read := range map[string]func(uint64, int) *big.Int{"s": signed, "u": unsigned} {
 			d, a, b, c := register(n, 9), register(n, 1), register(n, 2), register(n, 3)
@@ -381,6 +390,23 @@ func TestFields(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestSpaces has addresses of each space.
+func TestSpaces(t *testing.T) {
+	const addresses = "{ .shared .b32 s; .local .b32 l; mov.u64 %rd7, s; cvta.shared.u64 %rd7, %rd7; mov.u64 %rd8, l; " +
+		"cvta.local.u64 %rd8, %rd8; isspacep."
+	for space, want := range map[string]string{"global": "%a1", "shared": "%rd7", "shared::cta": "%rd7", "local": "%rd8"} {
+		for _, address := range []string{"%a1", "%rd7", "%rd8"} {
+			check(t, addresses+space+" %p9, "+address+"; }", "%p9", integers, func([4]uint64) uint64 {
+				if address == want {
+					return 1
+				}
+				return 0
+			})
+		}
+	}
+	check(t, "ldu.global.v2.u64 {%rd8, %rd9}, [%a1+16];", "%rd9", integers, func(v [4]uint64) uint64 { return v[3] })
 }
 
 // TestVideo compares random forms of each scalar video instruction with their description in the ISA.
