@@ -9,6 +9,8 @@ import (
 	"math/big"
 	"math/bits"
 	"math/rand/v2"
+	"os"
+	"regexp"
 	"strings"
 	"testing"
 	"unsafe"
@@ -407,6 +409,50 @@ func TestSpaces(t *testing.T) {
 		}
 	}
 	check(t, "ldu.global.v2.u64 {%rd8, %rd9}, [%a1+16];", "%rd9", integers, func(v [4]uint64) uint64 { return v[3] })
+}
+
+// TestPage compares the names of instructions in docs/emulator.md with the decoder's.
+func TestPage(t *testing.T) {
+	data, err := os.ReadFile("../../docs/emulator.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, _ := strings.Cut(string(data), "\n## What it executes\n")
+	text, rest, _ := strings.Cut(text, "\nMissing:\n")
+	missing, _, _ := strings.Cut(rest, "\n## ")
+	name := regexp.MustCompile("`([a-z]\\w*)[^`]*`")
+	listed := map[string]bool{}
+	for line := range strings.Lines(text) {
+		if cells := strings.Split(line, " | "); len(cells) == 3 {
+			for _, m := range name.FindAllStringSubmatch(cells[1], -1) {
+				listed[m[1]] = true
+			}
+		}
+	}
+	for name := range instructions {
+		if !listed[name] {
+			t.Errorf("docs/emulator.md lacks %s", name)
+		}
+	}
+	for _, name := range []string{"f32x2", "printf", "assert", "malloc", "free"} { // a type, functions
+		delete(listed, name)
+	}
+	for name := range listed {
+		if _, ok := instructions[name]; !ok {
+			t.Errorf("docs/emulator.md names %s, which is not supported", name)
+		}
+	}
+	_, absent, _ := strings.Cut(missing, "\n- the instructions ")
+	absent, _, _ = strings.Cut(absent, ";\n")
+	all := name.FindAllStringSubmatch(absent, -1)
+	for _, m := range all {
+		if _, ok := instructions[m[1]]; ok {
+			t.Errorf("docs/emulator.md calls %s missing, but it is supported", m[1])
+		}
+	}
+	if len(all) == 0 {
+		t.Error("docs/emulator.md: no list of missing instructions")
+	}
 }
 
 // TestVideo compares random forms of each scalar video instruction with their description in the ISA.
