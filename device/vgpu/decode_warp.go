@@ -213,7 +213,7 @@ func (d *decoder) matrix() {
 	}
 }
 
-// multiplyIntegers decodes mma of integers; imm is described at multiply_integers.
+// multiplyIntegers decodes mma of integers; exec/matrix.h describes imm, at multiply_integers.
 func (d *decoder) multiplyIntegers(places func(o ptx.Operand, result bool) []int32) {
 	m, n, k := d.shape()
 	var kinds []uint8
