@@ -285,6 +285,9 @@ func (m *merger) event(r *reader, line []byte) bool {
 	case e.Type == event.TypeWarning && e.Message != nil:
 		emit = fresh
 	case e.Type == event.TypeFloor && e.Floor != nil:
+		if !timed(&e.Floor.Timings) || !within(e.Floor.Bytes) {
+			return false
+		}
 	case e.Type == event.TypeDone && e.Done != nil:
 		emit = false
 		if s := plain.Line(e.Done.Secret); s != "" && len(s) < 100 && !slices.Contains(m.secrets, s) {
@@ -394,19 +397,50 @@ func possible(e *event.Evaluated, emulated bool) bool {
 	return (e.Ratio == nil || *e.Ratio > 0 && *e.Ratio <= maxFigure) && (p.LatencyMS == 0 || !emulated)
 }
 
-// measurable reports whether all timings can come from a clock.
+// measurable reports whether all numbers of a measurement can come from a clock, the GPU or its driver.
 func measurable(s *event.Samples) bool {
-	for _, trial := range s.TrialsNS {
-		if len(trial) == 0 || slices.Min(trial) <= 0 || slices.Max(trial) > maxFigure*1e6 {
+	own := event.Timings{TrialsNS: s.TrialsNS, MedianNS: s.MedianNS, N: s.N, Interval: s.Interval}
+	for _, k := range s.Kernels {
+		if !within(k.MedianNS, float64(k.Bytes)) || !within(k.Grid[:]...) || !within(k.Block[:]...) ||
+			!within(k.Registers, k.StaticSharedBytes, k.DynamicSharedBytes, k.LocalBytes) {
 			return false
 		}
 	}
-	for _, x := range []float64{s.MedianNS, s.Q1NS, s.Q2NS, s.Q3NS, s.MeanNS, float64(s.MinNS), s.CopyNS, s.EmptyNS} {
-		if !(x >= 0 && x <= maxFigure*1e6) {
+	return timed(&own) && (s.Warm == nil || timed(s.Warm)) && (s.Baseline == nil || timed(s.Baseline)) &&
+		(s.Stamp == nil || stamped(s.Stamp)) && within(s.Bytes, s.MinNS, int64(s.Measured)) &&
+		within(s.Q1NS, s.Q2NS, s.Q3NS, s.MeanNS, s.CopyNS, s.EmptyNS, s.Bandwidth, s.PeakShare, s.CopyShare)
+}
+
+// timed reports whether all timings can come from a clock, and their figures from timings.
+func timed(t *event.Timings) bool {
+	for _, trial := range t.TrialsNS {
+		if len(trial) == 0 || slices.Min(trial) <= 0 || !within(trial...) {
 			return false
 		}
 	}
-	return true
+	i := t.Interval
+	return within(t.N) && within(t.MedianNS, i.LoNS, i.HiNS, i.Width) && i.Confidence >= 0 && i.Confidence <= 1
+}
+
+// stamped reports whether a driver can have reported all readings.
+func stamped(s *event.Stamp) bool {
+	for _, r := range []event.Reading{s.Before, s.After, s.During.Min, s.During.Median, s.During.Max} {
+		if !within(r.SMClockMHz, r.MemoryClockMHz, r.TemperatureC) || !within(r.PowerW) {
+			return false
+		}
+	}
+	for _, p := range s.OtherProcesses {
+		if !within(int64(p.PID), p.MemoryBytes) || p.SMPercent < -1 || !within(max(0, p.SMPercent)) { // -1: unknown
+			return false
+		}
+	}
+	return within(int64(s.During.N), s.ECCErrors)
+}
+
+// within reports whether no number of a measurement is negative or too large. The limit is 11 days in nanoseconds, or
+// a petabyte.
+func within[T int | int64 | float64](numbers ...T) bool {
+	return !slices.ContainsFunc(numbers, func(x T) bool { return !(x >= 0 && float64(x) <= maxFigure*1e6) })
 }
 
 // briefly shortens a list from a job.
