@@ -55,8 +55,6 @@ func kept(t *testing.T, root, id, hash string, base float64, latencies ...float6
 	}
 }
 
-// The best run has the largest mean speed-up over the family's common baseline, not the smallest mean latency. Runs
-// that failed or used other workloads are excluded.
 // A folder of fisub profile is listed as one.
 func TestProfileFolder(t *testing.T) {
 	root := t.TempDir()
@@ -71,6 +69,8 @@ func TestProfileFolder(t *testing.T) {
 	}
 }
 
+// The best run has the largest mean speed-up over the family's common baseline, not the smallest mean latency. Runs
+// that failed or used other workloads are excluded.
 func TestHistory(t *testing.T) {
 	root := t.TempDir()
 	kept(t, root, "20260101-1", "aaa", 0, 10, 10, 100, 100)
