@@ -236,8 +236,8 @@ type HostBuffer interface {
 	Address() uintptr // of the first byte; 0 if the buffer is empty
 }
 
-// A Detector is a Device that detects hazards.
-type Detector interface {
+// An Observer is a Device that observes calls: it detects hazards, and knows what the last call did.
+type Observer interface {
 	// Look begins a workload: its first call is checked most closely.
 	Look()
 

@@ -109,10 +109,10 @@ func (s *server) answer(req *request) reply {
 	if err != nil {
 		r = reply{Error: AsError(err, Machine)}
 	}
-	if detector, ok := s.dev.(device.Detector); ok {
-		detector.Forget()
+	if observer, ok := s.dev.(device.Observer); ok {
+		observer.Forget()
 		if req.Run != nil || req.Check != nil && req.Check.Out != nil {
-			launched, worked := detector.Launched(), detector.Worked()
+			launched, worked := observer.Launched(), observer.Worked()
 			r.Idle, r.Hosted = !worked, worked && !launched
 		}
 	}
@@ -154,12 +154,12 @@ func (s *server) open(req *openRequest) (r reply, err error) {
 		return r, err
 	}
 	s.dev = dev
-	if detector, ok := dev.(device.Detector); ok && req.Ledger != nil {
+	if observer, ok := dev.(device.Observer); ok && req.Ledger != nil {
 		shared, err := ledger.Open(req.Ledger) // never unmapped: the device may add lines at any time
 		if err != nil {
 			return r, err
 		}
-		detector.Record(func(h device.Hazard) {
+		observer.Record(func(h device.Hazard) {
 			if line, err := json.Marshal(h); err == nil {
 				shared.Add(line)
 			}
@@ -195,8 +195,8 @@ func (s *server) load(w *Tensors) error {
 		return err
 	}
 	s.home.args, s.home.bands = s.args, s.bands
-	if detector, ok := s.dev.(device.Detector); ok {
-		detector.Look()
+	if observer, ok := s.dev.(device.Observer); ok {
+		observer.Look()
 	}
 	return nil
 }

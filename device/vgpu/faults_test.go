@@ -162,8 +162,8 @@ TVM_FFI_DLL_EXPORT_TYPED_FUNC(run, run);
 		ctx, cancel := context.WithTimeout(t.Context(), limit)
 		defer cancel()
 		recorded := ""
-		d.(device.Detector).Forget()
-		d.(device.Detector).Record(func(h device.Hazard) {
+		d.(device.Observer).Forget()
+		d.(device.Observer).Record(func(h device.Hazard) {
 			if h.Kind == device.Faulted {
 				recorded += h.Text
 				return
