@@ -259,7 +259,7 @@ func (r *Subject) section(n int, brief bool) section {
 		for _, f := range w.Findings {
 			s.Findings = append(s.Findings, finding{clean(w.UUID, 80), clean(f.Check, 60), clean(shown.Text(&f, w.UUID), 1000)})
 		}
-		if !w.Passed() && (w.Evaluated != nil || w.Failed != nil) {
+		if !w.Passed() && (w.Evaluated != nil || w.Unjudged != nil) {
 			s.Failed = append(s.Failed, r.failure(w))
 		}
 	}
@@ -309,9 +309,9 @@ func (s section) Count() string { return plain.Count(len(s.Hist), "workload") }
 // failure describes a workload that did not pass.
 func (r *Subject) failure(w *runs.Row) failure {
 	f := failure{Workload: clean(w.UUID, 80), Verdict: clean(r.verdict(w), 60)}
-	if w.Failed != nil {
-		f.Text = clean(w.Failed.Text, 1000)
-		f.Log, f.More = logText(w.Failed.Log)
+	if w.Unjudged != nil {
+		f.Text = clean(w.Unjudged.Text, 1000)
+		f.Log, f.More = logText(w.Unjudged.Log)
 	}
 	if e := w.Evaluated; e != nil {
 		f.Text = clean(e.Detail, 1000)

@@ -57,7 +57,7 @@ func (r *Report) Markdown(w io.Writer) error {
 				note("finding %s on %s: %s", md(clean(f.Check, 60)), md(clean(w.UUID, 80)),
 					md(clean(shown.Text(&f, w.UUID), 400)))
 			}
-			if !w.Passed() && (w.Evaluated != nil || w.Failed != nil) {
+			if !w.Passed() && (w.Evaluated != nil || w.Unjudged != nil) {
 				f := run.failure(&w)
 				note("%s on %s: %s", md(f.Verdict), md(f.Workload), md(clean(f.Text, 400)))
 			}

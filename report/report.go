@@ -102,10 +102,10 @@ func locate(w *runs.Row, r *event.Run) {
 		e.Detail, e.Trace = known(e.Detail), &t
 		w.Evaluated = &e
 	}
-	if w.Failed != nil {
-		f := *w.Failed
+	if w.Unjudged != nil {
+		f := *w.Unjudged
 		f.Text, f.Log = known(f.Text), known(f.Log)
-		w.Failed = &f
+		w.Unjudged = &f
 	}
 }
 
@@ -168,7 +168,7 @@ func (r *Subject) verdict(w *runs.Row) string {
 	switch {
 	case w.Evaluated != nil:
 		return string(w.Evaluated.Status())
-	case w.Failed != nil:
+	case w.Unjudged != nil:
 		return "no verdict"
 	case w.Samples != nil:
 		return "timed, no verdict stored"

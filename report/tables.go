@@ -135,7 +135,7 @@ func (r *Subject) verdictCell(w *runs.Row) cell {
 	switch {
 	case w.Passed():
 		c.Class = "good"
-	case w.Evaluated != nil, w.Failed != nil:
+	case w.Evaluated != nil, w.Unjudged != nil:
 		c.Class = "bad"
 	}
 	return c

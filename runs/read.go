@@ -92,8 +92,8 @@ func (r *Run) Emit(s *event.Stream) {
 		}
 		if row.Evaluated != nil {
 			s.Emit(event.Event{Type: event.TypeEvaluated, Workload: row.UUID, Evaluated: row.Evaluated, Place: row.Place})
-		} else if row.Failed != nil {
-			s.Emit(event.Event{Type: event.TypeFailed, Workload: row.UUID, Message: row.Failed, Place: row.Place})
+		} else if row.Unjudged != nil {
+			s.Emit(event.Event{Type: event.TypeFailed, Workload: row.UUID, Message: row.Unjudged, Place: row.Place})
 		}
 		for _, f := range row.Findings {
 			s.Emit(event.Event{Type: event.TypeWarning, Workload: row.UUID, Finding: &f})
@@ -372,8 +372,8 @@ func (f *Folder) repair(r *Run) error {
 	}
 	var traces, samples []byte
 	for _, row := range r.Rows {
-		if row.Failed != nil {
-			if err := f.writeLog(row.UUID, row.Failed.Log); err != nil {
+		if row.Unjudged != nil {
+			if err := f.writeLog(row.UUID, row.Unjudged.Log); err != nil {
 				return err
 			}
 		}

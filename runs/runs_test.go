@@ -176,8 +176,8 @@ func TestNoVerdict(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	if r.State() != "incomplete" || len(r.Rows) != 1 || r.Rows[0].Evaluated != nil || r.Rows[0].Failed == nil ||
-		r.Rows[0].Failed.Text != "the virtual GPU does not support tcgen05.ld (kernel.cu:212)" || r.Done.Missing != 1 {
+	if r.State() != "incomplete" || len(r.Rows) != 1 || r.Rows[0].Evaluated != nil || r.Rows[0].Unjudged == nil ||
+		r.Rows[0].Unjudged.Text != "the virtual GPU does not support tcgen05.ld (kernel.cu:212)" || r.Done.Missing != 1 {
 		t.Errorf("got %+v, %+v", r, r.Rows)
 	}
 	if got := read(t, f, tracesFile) + read(t, f, log); got != "frames" {

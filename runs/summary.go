@@ -57,7 +57,7 @@ type Row struct {
 	Axes      map[string]int   `json:"axes,omitempty"`      // nil if they are not known
 	Samples   *event.Samples   `json:"samples,omitempty"`   // nil if it was not timed
 	Evaluated *event.Evaluated `json:"evaluated,omitempty"` // nil if it could not be judged
-	Failed    *event.Message   `json:"failed,omitempty"`    // why it could not be judged
+	Unjudged  *event.Message   `json:"failed,omitempty"`    // why it could not be judged
 	Findings  []event.Finding  `json:"findings,omitempty"`  // of the honesty checks
 	Place     string           `json:"place,omitempty"`     // of a remote run: the Name of one of its Places
 }
@@ -67,7 +67,7 @@ func (r *Row) Passed() bool { return r.Evaluated != nil && r.Evaluated.Passed() 
 
 func (r *Row) retract(why *event.Finding) {
 	r.Evaluated, r.Samples = nil, nil
-	r.Failed = &event.Message{Text: "untrusted verdict: " + why.Text,
+	r.Unjudged = &event.Message{Text: "untrusted verdict: " + why.Text,
 		Hint: "another program has written to the run: fisub help trust"}
 	r.Findings = append(r.Findings, *why)
 }
@@ -227,7 +227,7 @@ func (s *Summary) verdict(e *event.Event) {
 	if e.Evaluated != nil {
 		row.Axes, row.Samples = e.Evaluated.Axes(), s.samples[e.Workload]
 	} else {
-		row.Failed = e.Message
+		row.Unjudged = e.Message
 	}
 	delete(s.begun, e.Workload)
 	delete(s.samples, e.Workload)

@@ -273,11 +273,11 @@ func verdict(r *runs.Run, o *Outcome, contest func(definition string) bool) (sta
 		return "not passed", "fisub local" + device + " --set " + o.Run.Set + " --workload " + plain.Short(f.Workload) +
 			" --dump dump"
 	case o.Run.Missing > 0:
-		i := slices.IndexFunc(r.Rows, func(row runs.Row) bool { return row.Failed != nil })
+		i := slices.IndexFunc(r.Rows, func(row runs.Row) bool { return row.Unjudged != nil })
 		if i >= 0 {
 			row := r.Rows[i]
-			o.Fault = &Fault{Code: "no verdict", Workload: row.UUID, Axes: row.Axes, Text: plain.Line(row.Failed.Text),
-				Hint: row.Failed.Hint, Lines: first(row.Failed.Log)}
+			o.Fault = &Fault{Code: "no verdict", Workload: row.UUID, Axes: row.Axes, Text: plain.Line(row.Unjudged.Text),
+				Hint: row.Unjudged.Hint, Lines: first(row.Unjudged.Log)}
 		}
 		return "no verdict", again + r.ID
 	case o.Run.Findings > 0:

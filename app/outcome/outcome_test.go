@@ -72,7 +72,7 @@ func TestVerdict(t *testing.T) {
 	inTorch.Of(python, contest)
 	found := row("a", 1, "PASSED", 0)
 	found.Findings = []event.Finding{{Check: "late-write", Place: "kernel.cu:7:3", Text: "wrote late"}}
-	lost := runs.Row{UUID: "b", Failed: &event.Message{Text: "no memory"}}
+	lost := runs.Row{UUID: "b", Unjudged: &event.Message{Text: "no memory"}}
 	emu := event.Device{Emulated: true}
 	parameters := row("c", 1, "RUNTIME_ERROR", 0)
 	parameters.Evaluated.Detail = "TypeError: Expected 11 arguments but got 10"

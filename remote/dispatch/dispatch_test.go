@@ -657,7 +657,7 @@ func TestRunEventMissing(t *testing.T) {
 					t.Errorf("got warnings %s", text)
 				}
 				for _, row := range f.check(0).Rows {
-					if len(row.Findings) != 1 || row.Findings[0].Check != event.Contradiction || row.Failed == nil {
+					if len(row.Findings) != 1 || row.Findings[0].Check != event.Contradiction || row.Unjudged == nil {
 						t.Errorf("got %+v", row)
 					}
 				}

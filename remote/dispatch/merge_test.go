@@ -278,7 +278,7 @@ func TestFloorsAndScore(t *testing.T) {
 func TestUnableBefore(t *testing.T) {
 	c := newPlay(t, 2, "a b")
 	old := &runs.Run{Summary: runs.Summary{Run: &event.Run{},
-		Rows: []runs.Row{{UUID: "w0", Failed: &event.Message{Text: "no room"}, Place: "a: h"}}}}
+		Rows: []runs.Row{{UUID: "w0", Unjudged: &event.Message{Text: "no room"}, Place: "a: h"}}}}
 	c.restart(c.s.plan, old, rules{})
 	c.run("begin -> save; submit 1 b w0 w1")
 	c = newPlay(t, 2, "a b", had(1, "a", "w0"))

@@ -378,8 +378,8 @@ func (w *world) missing(id string) string {
 	_, judged, total := w.state(id)
 	text := fmt.Sprintf("%d of %d", total-judged, total)
 	for _, row := range r.Rows {
-		if row.Failed != nil {
-			text += fmt.Sprintf("; %.8s: %s", row.UUID, row.Failed.Text)
+		if row.Unjudged != nil {
+			text += fmt.Sprintf("; %.8s: %s", row.UUID, row.Unjudged.Text)
 		}
 	}
 	return text

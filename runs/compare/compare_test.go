@@ -120,7 +120,7 @@ func TestFailing(t *testing.T) {
 				r.Rows[i].Samples = nil
 			}
 			if s == "" {
-				r.Rows[i].Evaluated, r.Rows[i].Failed = nil, &event.Message{Text: "no blob"}
+				r.Rows[i].Evaluated, r.Rows[i].Unjudged = nil, &event.Message{Text: "no blob"}
 			}
 		}
 		return r
