@@ -72,9 +72,6 @@ func TestScripts(t *testing.T) {
 		t.Fatal(err)
 	}
 	cacheDir := newCache(t)
-	if err := vgputest.Library(); err != nil {
-		t.Fatal(err)
-	}
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/script",
 		Setup: func(env *testscript.Env) error {
@@ -86,7 +83,6 @@ func TestScripts(t *testing.T) {
 			env.Setenv("FIB_DATASET_PATH", "")
 			env.Setenv("GORACE", os.Getenv("GORACE"))
 			env.Setenv("FISUB_PYTHON", os.Getenv("FISUB_PYTHON"))
-			env.Setenv("FISUB_VGPU_LIBRARY", os.Getenv("FISUB_VGPU_LIBRARY"))
 			return copySubmission(repo, env.WorkDir)
 		},
 		Condition: func(name string) (bool, error) {
@@ -115,6 +111,7 @@ func TestScripts(t *testing.T) {
 			"scored":  scored,
 			"forged":  forged,
 			"typed":   typed,
+			"library": library,
 		},
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
@@ -174,6 +171,16 @@ func forged(ts *testscript.TestScript, neg bool, args []string) {
 		}
 	}
 	ts.Check(os.RemoveAll(ts.MkAbs(".fisub/runs")))
+}
+
+// library provides the virtual GPU's library to the commands that follow. It may take minutes to build, so only scripts
+// that run Python or fisub emu have it.
+func library(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 0 {
+		ts.Fatalf("usage: library")
+	}
+	ts.Check(vgputest.Library())
+	ts.Setenv("FISUB_VGPU_LIBRARY", os.Getenv("FISUB_VGPU_LIBRARY"))
 }
 
 // isJSON checks that the last command printed one or more JSON values and nothing else.
