@@ -27,6 +27,18 @@ type runFilter struct {
 	limit int // only the newest runs; 0: all
 }
 
+// String returns the flags of the filter, without the limit.
+func (f runFilter) String() string {
+	var flags []string
+	for _, text := range f.match {
+		flags = append(flags, "--match "+text)
+	}
+	if f.best {
+		flags = append(flags, "--best")
+	}
+	return strings.Join(flags, " ")
+}
+
 func (a *app) runsCommand() *cli.Command {
 	var f runFilter
 	var keep int
@@ -56,6 +68,7 @@ func (a *app) runsLs(f runFilter) error {
 	if err != nil {
 		return err
 	}
+	all := len(h.Runs)
 	lines := slices.DeleteFunc(h.Runs, func(b *runs.Brief) bool { return f.best && !b.Best || !b.Matches(f.match) })
 	if f.limit > 0 {
 		lines = lines[:min(f.limit, len(lines))]
@@ -64,7 +77,12 @@ func (a *app) runsLs(f runFilter) error {
 	case a.json:
 		return a.writeJSON(lines)
 	case len(lines) == 0:
-		a.term.Note("no runs below %s", filepath.Join(a.Root(), runs.Dir))
+		folder := filepath.Join(a.Root(), runs.Dir)
+		if all > 0 {
+			a.term.Note("no run below %s matches %s", folder, f)
+		} else {
+			a.term.Note("no runs below %s", folder)
+		}
 		return nil
 	}
 	align, rows := runTable(lines)
