@@ -86,6 +86,7 @@ func TestComplete(t *testing.T) {
 	}{
 		{"lo", []string{"local"}},
 		{"runs ", []string{"ls", "show", "best", "rm"}},
+		{"runs ls --f", []string{"--failed"}},
 		{"remote gc --a", []string{"--all"}},
 		{"remote c", []string{"cancel"}},
 		{"work", nil}, // a hidden command

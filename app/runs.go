@@ -22,9 +22,10 @@ import (
 
 // A runFilter selects the runs to list.
 type runFilter struct {
-	match []string // only runs that match these texts
-	best  bool
-	limit int // only the newest runs; 0: all
+	match  []string // only runs that match these texts
+	best   bool
+	failed bool // only runs with a workload that did not pass
+	limit  int  // only the newest runs; 0: all
 }
 
 // String returns the flags of the filter, without the limit.
@@ -35,6 +36,9 @@ func (f runFilter) String() string {
 	}
 	if f.best {
 		flags = append(flags, "--best")
+	}
+	if f.failed {
+		flags = append(flags, "--failed")
 	}
 	return strings.Join(flags, " ")
 }
@@ -50,7 +54,8 @@ func (a *app) runsCommand() *cli.Command {
 			{Name: "ls", Usage: "list the runs, newest first", Flags: []cli.Flag{
 				countFlag(&f.limit, "limit", "only the newest `N` runs", "all"),
 				listFlag(&f.match, "match", "only runs whose line, commit, hash or GPU contains `TEXT`; may be repeated"),
-				boolFlag(&f.best, "best", "only the best of each group of comparable runs")},
+				boolFlag(&f.best, "best", "only the best of each group of comparable runs"),
+				boolFlag(&f.failed, "failed", "only runs in which a workload failed or got no verdict")},
 				Action: func(*cli.Context) error { return a.runsLs(f) }},
 			{Name: "show", Usage: "show a run: its settings and its table", ArgsUsage: "RUN",
 				Action: func(c *cli.Context) error { return a.runsShow(c.Args().First()) }},
@@ -69,7 +74,9 @@ func (a *app) runsLs(f runFilter) error {
 		return err
 	}
 	all := len(h.Runs)
-	lines := slices.DeleteFunc(h.Runs, func(b *runs.Brief) bool { return f.best && !b.Best || !b.Matches(f.match) })
+	lines := slices.DeleteFunc(h.Runs, func(b *runs.Brief) bool {
+		return f.best && !b.Best || f.failed && !b.NotPassed() || !b.Matches(f.match)
+	})
 	if f.limit > 0 {
 		lines = lines[:min(f.limit, len(lines))]
 	}

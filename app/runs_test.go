@@ -62,7 +62,7 @@ func TestListNoMatch(t *testing.T) {
 	if got, want := list(filter), "no run below DIR/.fisub/runs matches --match tiles --match b200 --best\n"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	if got := list(runFilter{match: []string{"0103"}, limit: 1}); !strings.Contains(got, "\n20260103-1 ") {
+	if got := list(runFilter{match: []string{"0103"}, failed: true, limit: 1}); !strings.Contains(got, "\n20260103-1 ") {
 		t.Errorf("got %q, want the run", got)
 	}
 }

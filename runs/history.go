@@ -26,11 +26,13 @@ type Brief struct {
 	Device      string     `json:"device,omitempty"` // "cuda:0", "emu"
 	GPU         string     `json:"gpu,omitempty"`    // its name
 	Passed      int        `json:"passed"`
+	Failed      int        `json:"failed"` // judged, but not PASSED
 	Total       int        `json:"total"`
 	MeanNS      float64    `json:"mean_ns,omitempty"`
 	Score       *float64   `json:"score,omitempty"`
 	Best        bool       `json:"best,omitempty"` // of its family
 
+	left   int    // workloads not started because the budget was spent
 	family string // equal for runs whose figures can be compared; "" for a run without such figures
 
 	// All runs of a family have the same workloads, here sorted by uuid, and the same groups.
@@ -42,7 +44,8 @@ type Brief struct {
 // brief returns the entry of r. It gets a family if all workloads passed without findings and were timed.
 func brief(r *Run) *Brief {
 	b := &Brief{ID: r.ID, State: r.State(), MeanNS: r.Official()}
-	b.Passed, b.Total = r.Passed()
+	d := r.Totals()
+	b.Passed, b.Failed, b.Total, b.left = d.Passed, d.Failed, d.Passed+d.Failed+d.Missing, d.Left
 	f := r.Run
 	if f == nil {
 		return b
@@ -79,6 +82,16 @@ func brief(r *Run) *Brief {
 	}
 	b.family, b.groups = string(family), Groups(rows)
 	return b
+}
+
+// NotPassed reports whether a workload was judged and did not pass or, if the run has ended, has no verdict.
+// Workloads that were not started because the budget was spent do not count.
+func (b *Brief) NotPassed() bool {
+	switch b.State {
+	case "running", "detached", "profile", "broken", "": // "" if the run's end is unknown
+		return b.Failed > 0
+	}
+	return b.Total == 0 || b.Passed+b.left < b.Total
 }
 
 // Matches reports whether the entry contains all the texts, ignoring case.

@@ -69,6 +69,51 @@ func TestProfileFolder(t *testing.T) {
 	}
 }
 
+// A run counts as not passed if a workload was judged and did not pass or, after the run's end, has no verdict.
+func TestNotPassed(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		b    Brief
+		want bool
+	}{
+		{"passed", Brief{State: "done", Passed: 2, Total: 2}, false},
+		{"failed", Brief{State: "done", Passed: 1, Failed: 1, Total: 2}, true},
+		{"failed, still running", Brief{State: "running", Failed: 1, Total: 2}, true},
+		{"running", Brief{State: "running", Passed: 1, Total: 2}, false},
+		{"detached", Brief{State: "detached", Total: 2}, false},
+		{"not judged", Brief{State: "incomplete", Passed: 1, Total: 2}, true},
+		{"left by the budget", Brief{State: "incomplete", Passed: 1, Total: 2, left: 1}, false},
+		{"left by the budget, and not judged", Brief{State: "incomplete", Passed: 1, Total: 3, left: 1}, true},
+		{"killed", Brief{State: "killed", Passed: 1, Total: 2}, true},
+		{"killed before its first event", Brief{State: "killed"}, true},
+		{"cancelled", Brief{State: "cancelled", Passed: 1, Total: 2}, true},
+		{"refused", Brief{State: "refused"}, true},
+		{"profile", Brief{State: "profile"}, false},
+		{"broken", Brief{State: "broken"}, false},
+		{"without events", Brief{Total: 2}, false},
+	} {
+		if got := tc.b.NotPassed(); got != tc.want {
+			t.Errorf("%s: got %t, want %t", tc.name, got, tc.want)
+		}
+	}
+}
+
+// The numbers of a run in the list are those of its totals.
+func TestBriefTotals(t *testing.T) {
+	r := &Run{Summary: Summary{Run: &event.Run{Workloads: make([]event.WorkloadRef, 4)}}}
+	stream := event.NewStream(func(e event.Event) error { r.Add(&e); return nil })
+	stream.Emit(event.Event{Type: event.TypeRun, Run: r.Run})
+	for _, v := range []eventtest.Verdict{{UUID: "a", Status: "PASSED"}, {UUID: "b", Status: "INCORRECT_NUMERICAL"}} {
+		stream.Emit(event.Event{Type: event.TypeEvaluated, Workload: v.UUID, Evaluated: v.Evaluated()})
+	}
+	stream.Emit(event.Event{Type: event.TypeFailed, Workload: "c", Message: &event.Message{Text: "no room"}})
+	stream.Emit(event.Event{Type: event.TypeDone, Done: &event.Done{Passed: 1, Failed: 1, Missing: 2, Left: 1}})
+	b := brief(r)
+	if b.Passed != 1 || b.Failed != 1 || b.Total != 4 || b.left != 1 || b.State != "incomplete" {
+		t.Errorf("got %+v, left %d", b, b.left)
+	}
+}
+
 // The best run has the largest mean speed-up over the family's common baseline, not the smallest mean latency. Runs
 // that failed or used other workloads are excluded.
 func TestHistory(t *testing.T) {
@@ -105,6 +150,11 @@ func TestHistory(t *testing.T) {
 	} {
 		if ids := got(strings.Fields(tc.texts)...); ids != tc.want {
 			t.Errorf("%s: got %q, want %q", tc.texts, ids, tc.want)
+		}
+	}
+	for _, b := range history().Runs {
+		if failed := b.ID == "20260104-1"; b.NotPassed() != failed || b.Failed > 0 != failed {
+			t.Errorf("%s: got %d failed, not passed: %t", b.ID, b.Failed, b.NotPassed())
 		}
 	}
 	if ids := strings.Join(history().Surplus(1), " "); ids != "20260104-1 20260103-1 20260101-1" {
