@@ -151,6 +151,7 @@ func (c *checker) config(ctx context.Context) error {
 		if c.Repository, c.Findings, err = Repository(ctx, Root(cfg.Root())); err != nil {
 			return err
 		}
+		c.others(cfg.Path)
 	}
 	for _, name := range slices.Sorted(maps.Keys(cfg.Remote)) {
 		if c.Options.Remote != nil {

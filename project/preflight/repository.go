@@ -3,6 +3,7 @@ package preflight
 import (
 	"context"
 	"io/fs"
+	"os"
 	"path"
 	"path/filepath"
 	"slices"
@@ -10,6 +11,7 @@ import (
 
 	"fisub/internal/config"
 	"fisub/internal/git"
+	"fisub/internal/plain"
 	"fisub/pack"
 	"fisub/project/preflight/source"
 )
@@ -101,10 +103,6 @@ func (s *scan) several() {
 	if len(s.Configs) < 2 {
 		return
 	}
-	if first := s.Configs[0]; first.Path == config.Name {
-		s.add(Note, "stray-config", first.File, "delete it unless it is a submission",
-			"%d submissions are collected: this one, and %d in subfolders", len(s.Configs), len(s.Configs)-1)
-	}
 	definitions, names := map[string]string{"": ""}, map[string]string{"": ""}
 	for _, c := range s.Configs {
 		again := func(seen map[string]string, value, key string, severity source.Severity, code, hint, what string) {
@@ -119,6 +117,28 @@ func (s *scan) several() {
 		again(names, c.Name, "solution.name", Warning, "same-name",
 			"give each submission its own name", "same name: a dataset with both does not load, unless the pipeline "+
 				"renames one")
+	}
+}
+
+// others reports the configs other than own that the contest's collector takes but its packer cannot pack.
+func (c *checker) others(own string) {
+	st, err := os.Stat(own)
+	if err != nil || c.Repository.Packed != nil { // then no config counts
+		return
+	}
+	for _, other := range c.Repository.Configs {
+		if o, err := os.Stat(other.File); other.Err == nil || err != nil || os.SameFile(st, o) {
+			continue
+		}
+		text := strings.TrimPrefix(plain.First(other.Err.Error()), other.File+": ")
+		f := config.Fault{Path: other.File, Msg: strings.TrimPrefix(text, other.Path+": ")}
+		if faults := config.Faults(other.Err); len(faults) > 0 {
+			f = *faults[0]
+		}
+		f.Code = "stray-config"
+		f.Msg = "collected as another submission, but cannot be packed: " + f.Msg
+		f.Hint = "fix it, or delete it if it is not a submission"
+		c.fault(Note, &f)
 	}
 }
 
