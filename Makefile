@@ -1,8 +1,8 @@
 # make local   build fisub and run this repository's submission: 20 workloads, on the GPU or emulated
 # make quick   the tests of the packages without cgo and network, in seconds
 # make check   what to run between edits: format, vet, staticcheck, and the tests that are quick
-# make test    proves fisub right: tests, vet, an emulated run
-# make ci      everything: all tests, race detector, staticcheck, release and wheel, other hosts, browsers, shells
+# make test    proves fisub right: tests, an emulated run
+# make ci      everything: all tests, race detector, vet, staticcheck, release and wheel, other hosts, browsers, shells
 # make fuzz    each fuzz target for TIME=1m, on files in memory
 # make lint    golangci-lint with the rules of .golangci.yml, built from its source (about two minutes)
 # All install what is missing by themselves and say what they install.

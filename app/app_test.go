@@ -86,8 +86,11 @@ func TestScripts(t *testing.T) {
 			return copySubmission(repo, env.WorkDir)
 		},
 		Condition: func(name string) (bool, error) {
-			if name == "landlock" {
+			switch name {
+			case "landlock":
 				return sandbox.State().Files(), nil
+			case "all":
+				return longtest.All(), nil
 			}
 			if name != "python" {
 				return false, fmt.Errorf("unknown condition %q", name)

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"fisub/internal/longtest"
 	"fisub/remote/modal/modaltest"
 	"fisub/remote/slurm/slurmtest"
 	"fisub/remote/ssh/sshdtest"
@@ -72,6 +73,7 @@ func TestRemoteSlurmDefault(t *testing.T) {
 // the user has to choose.
 func TestRemoteModalDefault(t *testing.T) {
 	t.Parallel()
+	longtest.CI(t, "starts a fake Modal that runs jobs")
 	s, err := modaltest.Start(t.TempDir(), "ak-PlantedTokenId123", "as-PlantedTokenSecret456")
 	if err != nil {
 		t.Fatal(err)
