@@ -725,9 +725,9 @@ const (
 )
 
 const (
-	inFrame = iota
-	inPool
-	inWarp
+	inFrame = 0
+	inPool  = 1
+	inWarp  = 2
 )
 
 const (
@@ -782,11 +782,11 @@ const (
 )
 
 const (
-	spaceGeneric = iota
-	spaceGlobal
-	spaceShared
-	spaceLocal
-	spaceOutside
+	spaceGeneric = 0
+	spaceGlobal  = 1
+	spaceShared  = 2
+	spaceLocal   = 3
+	spaceOutside = 4
 )
 
 const (
@@ -834,11 +834,11 @@ const (
 )
 
 const (
-	roundRn = iota
-	roundRz
-	roundRm
-	roundRp
-	roundRna
+	roundRn  = 0
+	roundRz  = 1
+	roundRm  = 2
+	roundRp  = 3
+	roundRna = 4
 )
 
 const (
@@ -871,12 +871,12 @@ const (
 )
 
 const (
-	testFinite = iota
-	testInfinite
-	testNumber
-	testNotanumber
-	testNormal
-	testSubnormal
+	testFinite     = 0
+	testInfinite   = 1
+	testNumber     = 2
+	testNotanumber = 3
+	testNormal     = 4
+	testSubnormal  = 5
 )
 
 const (
@@ -887,13 +887,13 @@ const (
 )
 
 const (
-	prmtPlain = iota
-	prmtF4e
-	prmtB4e
-	prmtRc8
-	prmtEcl
-	prmtEcr
-	prmtRc16
+	prmtPlain = 0
+	prmtF4e   = 1
+	prmtB4e   = 2
+	prmtRc8   = 3
+	prmtEcl   = 4
+	prmtEcr   = 5
+	prmtRc16  = 6
 )
 
 const (
@@ -908,9 +908,9 @@ const (
 )
 
 const (
-	pairAdd = iota
-	pairMin
-	pairMax
+	pairAdd = 0
+	pairMin = 1
+	pairMax = 2
 )
 
 const (
@@ -925,14 +925,14 @@ const (
 )
 
 const (
-	videoAdd = iota
-	videoSub
-	videoAbsdiff
-	videoMin
-	videoMax
-	videoShl
-	videoShr
-	videoSet
+	videoAdd     = 0
+	videoSub     = 1
+	videoAbsdiff = 2
+	videoMin     = 3
+	videoMax     = 4
+	videoShl     = 5
+	videoShr     = 6
+	videoSet     = 7
 )
 
 const (
@@ -969,35 +969,35 @@ const (
 )
 
 const (
-	shflIdx = iota
-	shflUp
-	shflDown
-	shflBfly
+	shflIdx  = 0
+	shflUp   = 1
+	shflDown = 2
+	shflBfly = 3
 )
 
 const (
-	voteAll = iota
-	voteAny
-	voteUni
+	voteAll = 0
+	voteAny = 1
+	voteUni = 2
 )
 
 const (
-	barSync = iota
-	barPopc
-	barAnd
-	barOr
-	barArrive
+	barSync   = 0
+	barPopc   = 1
+	barAnd    = 2
+	barOr     = 3
+	barArrive = 4
 )
 
 const (
-	clusterArrive = iota
-	clusterWait
+	clusterArrive = 0
+	clusterWait   = 1
 )
 
 const (
-	copyToShared = iota
-	copyToGlobal
-	copyToCluster
+	copyToShared  = 0
+	copyToGlobal  = 1
+	copyToCluster = 2
 )
 
 const (
@@ -1014,28 +1014,28 @@ const (
 )
 
 const (
-	tcAlloc = iota
-	tcDealloc
-	tcLd
-	tcSt
-	tcMma
-	tcCommit
-	tcCp
+	tcAlloc   = 0
+	tcDealloc = 1
+	tcLd      = 2
+	tcSt      = 3
+	tcMma     = 4
+	tcCommit  = 5
+	tcCp      = 6
 )
 
 const (
-	tc32x32 = iota
-	tc16x64
-	tc16x128
-	tc16x256
-	tc16x32x2
+	tc32x32   = 0
+	tc16x64   = 1
+	tc16x128  = 2
+	tc16x256  = 3
+	tc16x32x2 = 4
 )
 
 const (
-	tckF16 = iota
-	tckTf32
-	tckF8
-	tckI8
+	tckF16  = 0
+	tckTf32 = 1
+	tckF8   = 2
+	tckI8   = 3
 )
 
 const (

@@ -145,10 +145,10 @@ type constant struct {
 	value int
 }
 
-// writeConstants writes a block of constants: with iota if they are numbered from 0 on, so that inserting one changes a
-// single line. typ may be empty.
+// writeConstants writes a block of constants: with iota if they are many and numbered from 0 on, so that inserting one
+// changes a single line. The numbers of a few are combined with other bits. typ may be empty.
 func writeConstants(b *bytes.Buffer, typ string, all []constant) {
-	numbered := true
+	numbered := len(all) > 8
 	for i, c := range all {
 		numbered = numbered && c.value == i
 	}
