@@ -91,15 +91,14 @@ func TestScripts(t *testing.T) {
 				return sandbox.State().Files(), nil
 			case "all":
 				return longtest.All(), nil
+			case "python":
+				_, err := pyworker.Command(t.Context(), cacheDir)
+				if err != nil && longtest.Required("python") {
+					return false, err
+				}
+				return err == nil, nil
 			}
-			if name != "python" {
-				return false, fmt.Errorf("unknown condition %q", name)
-			}
-			_, err := pyworker.Command(t.Context(), cacheDir)
-			if err != nil && longtest.Required("python") {
-				return false, err
-			}
-			return err == nil, nil
+			return false, fmt.Errorf("unknown condition %q", name)
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"exits":   exits,

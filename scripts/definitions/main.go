@@ -14,7 +14,7 @@ import (
 	"text/template"
 )
 
-// A Row of the table stands for definitions that differ only in the number of heads.
+// A row of the table stands for definitions that differ only in the number of heads.
 type row struct {
 	Op     string // "decode", "mtp_pool"
 	State  string // dtype of the states
@@ -49,7 +49,7 @@ var table = []row{
 	{"prefill", "float32", "k", "", "gdn.chunk_gated_delta_rule", []int{1, 2, 4}},
 }
 
-// A Definition is the data of the templates.
+// A definition is the data of the templates.
 type definition struct {
 	row
 	GPUs int
