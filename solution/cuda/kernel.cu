@@ -14,13 +14,8 @@
 // Arch: sm_80 and later; nothing specific to one. Built by nvcc -std=c++17 -O2 against the TVM-FFI headers and called
 // in destination-passing style as kernel(q, k, v, state, A_log, a, dt_bias, b, scale, output, new_state).
 //
-// Version 1: one pass over the state; S k, S q and k q are reduced independently, so the output does not wait for the
-//            update. No shared memory, no barrier. 2.2 us at batch 1, 18.9 us at 64 (H200, CUPTI, cold L2).
-// Version 2: a config for each range of batch sizes (table.cuh), loads that the compiler does not move,
-//            fewer instructions before the first load, sums dealt out to the lanes (decode.cuh). 1.8 us at batch 1, 17.6 us
-//            at 64.
-// Version 3: other configs, a part of the state's lines evict-first: 1 % less at batch 16 to 48; on a warm L2 6.1 us
-//            instead of 7.8 at batch 32, 14.1 instead of 16.5 at 64.
+// One pass over the state, without shared memory and barriers: S k, S q and k q are reduced independently, so the output
+// does not wait for the update. Each range of batch sizes has its config (table.cuh), because what limits it differs.
 
 #include <cstdint>
 
