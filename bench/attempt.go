@@ -243,13 +243,13 @@ func (a *attempt) settle(run context.Context, err error) error {
 	if unknown := (*referenceError)(nil); err == nil || errors.As(err, &unknown) {
 		return err
 	}
-	a.verdict, err = a.blame(err)
+	a.verdict, err = a.attribute(err)
 	return err
 }
 
-// blame turns an error of the worker into the verdict that the contest gives for it. If the solution is not at fault,
-// it returns the error.
-func (a *attempt) blame(err error) (verdict, error) {
+// attribute turns an error of the worker into the verdict that the contest gives for it. If the solution is not at
+// fault, it returns the error.
+func (a *attempt) attribute(err error) (verdict, error) {
 	var we *worker.Error
 	var died *worker.Died
 	switch {
@@ -262,11 +262,11 @@ func (a *attempt) blame(err error) (verdict, error) {
 			a.shared.Profile.Timeout.Seconds(), a.entry.Solution.Name)}, nil
 	case errors.As(err, &died):
 		a.printed += a.process.log()
-		if died.Own || starved(a.printed) {
+		if died.Own || outOfMemory(a.printed) {
 			if log := lastLines(a.printed, 5); log != "" {
 				err = fmt.Errorf("%w\n%s", err, log)
 			}
-			return verdict{}, a.spoilt(err)
+			return verdict{}, a.afterCall(err)
 		}
 		return verdict{status: trace.RuntimeError, detail: "Worker process failed unexpectedly: " + died.Reason}, nil
 	case errors.As(err, &we):
@@ -292,14 +292,14 @@ func (a *attempt) blame(err error) (verdict, error) {
 		if we.Code == worker.NoTimer && a.shared.Timer == device.TimerCUPTI {
 			return verdict{}, &DeviceError{we}
 		}
-		return verdict{}, a.spoilt(&DeviceError{we})
+		return verdict{}, a.afterCall(&DeviceError{we})
 	}
 	return verdict{}, err
 }
 
-// spoilt returns the error for a worker that failed in fisub's own code. It is an error of the machine, unless the
+// afterCall returns the error for a worker that failed in fisub's own code. It is an error of the machine, unless the
 // solution was called before and could have caused anything: then only this workload has no verdict.
-func (a *attempt) spoilt(err error) error {
+func (a *attempt) afterCall(err error) error {
 	if !a.process.client.Called() {
 		return err
 	}
@@ -307,8 +307,8 @@ func (a *attempt) spoilt(err error) error {
 	return &worker.Error{Kind: worker.Lacking, Text: "after the solution was called: " + err.Error()}
 }
 
-// starved reports whether log shows that the Go runtime, and so fisub, got no memory or thread.
-func starved(log string) bool {
+// outOfMemory reports whether log shows that the Go runtime, and so fisub, got no memory or thread.
+func outOfMemory(log string) bool {
 	return strings.Contains(log, "runtime/cgo: pthread_create failed") ||
 		strings.Contains(log, "runtime: failed to create new OS thread") ||
 		strings.Contains(log, "fatal error: runtime: out of memory") || strings.Contains(log, "fatal error: out of memory") ||

@@ -225,7 +225,9 @@ func newIndexer(inputs []workloads.Input, indices *tensor.Tensor) (*indexer, err
 	if len(indices.Shape) != 2 || indices.Shape[0] != batch || ix.q.Shape[2] != ix.dim || ix.cache.Shape[2] != 1 ||
 		ix.cache.DType.Bits() != 8 || ix.tokens == 0 || !slices.Equal(ix.weights.Shape, []int{batch, heads}) ||
 		table.Shape[0] != batch || lengths.Shape[0] != batch {
-		return nil, fmt.Errorf("top-k indexer: inconsistent input shapes")
+		return nil, fmt.Errorf("top-k indexer: the shapes do not fit together: q_index_fp8 %v, "+
+			"k_index_cache_fp8 %v of %s, weights %v, seq_lens %v, block_table %v, indices %v", ix.q.Shape, ix.cache.Shape,
+			ix.cache.DType, ix.weights.Shape, lengths.Shape, table.Shape, indices.Shape)
 	}
 	ix.lengths = lengths.Ints()
 	pages := table.Ints()

@@ -99,7 +99,7 @@ func (a *attempt) checkHonesty(ctx context.Context) error {
 		a.found = append(a.found, *v.found)
 	}
 	if err != nil {
-		h.blame(err)
+		h.attribute(err)
 	}
 	return nil
 }
@@ -138,8 +138,9 @@ func (a *attempt) tellFindings() {
 	a.process.log() // discards the output of calls that do not affect the verdict
 }
 
-// blame turns an error into a finding, because the solution could have caused it, except a request that was not sent.
-func (h *honesty) blame(err error) {
+// attribute turns an error into a finding, because the solution could have caused it, except a request that was not
+// sent.
+func (h *honesty) attribute(err error) {
 	var we *worker.Error
 	var died *worker.Died
 	switch {
@@ -377,7 +378,7 @@ func crashed(err error) bool {
 // fail sets the verdict of an emulated workload whose worker ended, or whose call on the first call's inputs failed,
 // with err: on a GPU the contest makes many such calls. what describes the call.
 func (h *honesty) fail(what string, err error) error {
-	v, err := h.attempt.blame(err)
+	v, err := h.attempt.attribute(err)
 	if err == nil {
 		v.detail = what + ": " + v.detail
 		h.verdict = v

@@ -122,10 +122,10 @@ func TestUnsent(t *testing.T) {
 	})
 	a := &attempt{runner: &runner{entry: Entry{Events: stream}, process: &process{}}, workload: &trace.Workload{UUID: "u"}}
 	unsent := &worker.Error{Kind: worker.Machine, Unsent: true, Text: "sending a request: too many references"}
-	if v, err := a.blame(unsent); v.status != "" || !lacking(err) || err.Error() != unsent.Text {
+	if v, err := a.attribute(unsent); v.status != "" || !lacking(err) || err.Error() != unsent.Text {
 		t.Errorf("got verdict %q and %v, want none for this workload", v.status, err)
 	}
-	(&honesty{attempt: a}).blame(fmt.Errorf("with all inputs changed: %w", unsent))
+	(&honesty{attempt: a}).attribute(fmt.Errorf("with all inputs changed: %w", unsent))
 	if len(a.found) > 0 || len(events) != 1 || events[0].Message == nil || events[0].Message.Text !=
 		"the honesty checks could not be completed: with all inputs changed: sending a request: too many references" {
 		t.Errorf("got findings %v and events %+v, want a message", a.found, events)

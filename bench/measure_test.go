@@ -137,7 +137,7 @@ func TestTimerUnavailable(t *testing.T) {
 		t.Fatalf("got %v, want an error of the machine", r.err)
 	}
 	var de *DeviceError
-	if _, err := r.blame(r.err); !errors.As(err, &de) {
+	if _, err := r.attribute(r.err); !errors.As(err, &de) {
 		t.Errorf("got %v, want the end of the run", err)
 	}
 }

@@ -44,7 +44,7 @@ func pagedFill(def *trace.Definition, axes map[string]int, name string, shape []
 	case "seq_lens":
 		limit := min(extent("max_num_pages"), pages)
 		if limit < 1 {
-			return nil, fmt.Errorf("no sequence has a page")
+			return nil, fmt.Errorf("axis max_num_pages is 0; a sequence needs a page")
 		}
 		return each(func(s random.Stream, i int) float64 {
 			switch s.Intn(2*i, 4) {
