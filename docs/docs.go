@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-//go:generate go run fisub/scripts/docs
+//go:generate env CGO_ENABLED=0 go run -tags= fisub/scripts/docs
 
 //go:embed topics/*.md
 var topics embed.FS

@@ -16,21 +16,6 @@ import (
 	"fisub/device"
 )
 
-// An Event is a kind of notification from the virtual GPU to the program's listener.
-type Event byte
-
-// Events that Attach reports.
-const (
-	Attached Event = 'a' // the program has loaded the virtual GPU
-	Launched Event = 'k' // a kernel was launched
-	Hazard   Event = 'h' // has a text, like Faulted, Lacking and Stopped
-	Faulted  Event = 'f'
-	Lacking  Event = 'l' // the program needs a feature that the virtual GPU does not support
-	Stopped  Event = 's' // the program was ended while no kernel ran
-	// A kernel's register count is unknown, so its launches are not checked against the limit.
-	Unlimited Event = 'u'
-)
-
 // attached holds the arguments of Attach, for a process that runs a program instead of a submission.
 var attached struct {
 	folder string

@@ -11,11 +11,8 @@ package vgpu
 import "C"
 
 import (
-	"bytes"
 	"cmp"
 	"context"
-	"debug/elf"
-	_ "embed"
 	"errors"
 	"fmt"
 	"io"
@@ -39,18 +36,6 @@ import (
 	"fisub/internal/tensor"
 	"fisub/internal/trace"
 )
-
-//go:embed host/runtime.c
-var runtimeSource string
-
-//go:embed host/driver.c
-var driverSource string
-
-//go:embed host/hooks.h
-var hooksSource string
-
-// Arch is the default arch for submissions: PTX for a B200.
-const Arch = "compute_100"
 
 // Opener returns the opener of the virtual GPU. A process has only one virtual GPU, and its kernels stay loaded.
 func Opener() device.Opener { return device.Opener{Kind: "emu", Open: open} }
@@ -76,11 +61,6 @@ type gpu struct {
 	first Hazards // also checked in the first call of a workload
 	next  Hazards // also checked in the next call
 	log   io.Writer
-}
-
-// ArchOf returns the arch that solutions are built for.
-func ArchOf(opts device.Options) string {
-	return cmp.Or(strings.Replace(opts.Arch, "sm_", "compute_", 1), Arch)
 }
 
 func open(ctx context.Context, opts device.Options) (device.Device, error) {
@@ -190,19 +170,6 @@ func (g *gpu) do(ctx context.Context, f func() error) error {
 	return ctx.Err()
 }
 
-// driverName is the file name under which programs load the CUDA driver.
-const driverName = "libcuda.so.1"
-
-// packed is the name of the runtime's folder, both in a folder of prebuilt kernels and in the cache.
-const packed = "vgpu"
-
-// Pack returns the files that kernels for Arch need besides those of nvcc.Pack, in the same form.
-func Pack(ctx context.Context, root string, t *nvcc.Toolchain) (map[string]string, error) {
-	library, err := Runtime(ctx, root, t)
-	return map[string]string{packed + "/" + filepath.Base(library): library,
-		packed + "/" + driverName: filepath.Join(filepath.Dir(library), driverName)}, err
-}
-
 // object returns the library built from sol and the path of the CUDA runtime to load with it.
 func (g *gpu) object(ctx context.Context, sol *trace.Solution) (o *nvcc.Object, library string, err error) {
 	if g.tools == nil {
@@ -217,96 +184,6 @@ func (g *gpu) object(ctx context.Context, sol *trace.Solution) (o *nvcc.Object, 
 	}
 	library, err = Runtime(ctx, g.root, g.tools)
 	return o, library, err
-}
-
-// Runtime returns the path of the virtual GPU's CUDA runtime, which has the file name of t's own runtime. The driver is
-// in the same folder. Runtime builds both in the cache below root if they are missing.
-func Runtime(ctx context.Context, root string, t *nvcc.Toolchain) (string, error) {
-	return runtimeLibrary(ctx, root, packed, t, filepath.Base(t.CUDART))
-}
-
-// runtimeLibrary returns the virtual GPU's CUDA runtime with the given file name. It builds it in folder kind of the
-// cache if it is missing.
-func runtimeLibrary(ctx context.Context, root, kind string, t *nvcc.Toolchain, name string) (string, error) {
-	key := cache.Key("vgpu 8", runtimeSource, driverSource, hooksSource, t.CXXVersion, t.CUDAVersion, name)
-	dir, _, err := cache.Folder(ctx, root, kind, key, func(dir string) error {
-		stubs, err := stubs(t.CUDART)
-		if err != nil {
-			return err
-		}
-		header, err := os.ReadFile(filepath.Join(t.CUDAInclude, "cuda.h"))
-		if err != nil {
-			return err
-		}
-		for file, text := range map[string]string{"runtime.c": runtimeSource, "hooks.h": hooksSource,
-			"driver.c": driverSource, "stubs.c": stubs, "driver_stubs.c": driverStubs(string(header)),
-			"version": name + " { global: *; };\n"} {
-			if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o644); err != nil {
-				return err
-			}
-		}
-		args := slices.Concat(t.CXX[1:], []string{"-O1", "-w", "-fPIC", "-shared", "-I" + t.CUDAInclude,
-			"-x", "c", "runtime.c", "-x", "c", "stubs.c", "-x", "none", "-o", name, "-Wl,-soname," + name,
-			"-Wl,--version-script=version", "-lpthread"})
-		cmd := device.Command(ctx, t.CXX[0], args...)
-		cmd.Dir = dir
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("emu: building the CUDA runtime: %w\n%s", err, bytes.TrimSpace(out))
-		}
-		args = slices.Concat(t.CXX[1:], []string{"-O1", "-w", "-fPIC", "-shared", "-I" + t.CUDAInclude,
-			"-x", "c", "driver.c", "-x", "c", "driver_stubs.c", "-x", "none", "-o", driverName,
-			"-Wl,-soname," + driverName, "./" + name})
-		cmd = device.Command(ctx, t.CXX[0], args...)
-		cmd.Dir = dir
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("emu: building the CUDA driver: %w\n%s", err, bytes.TrimSpace(out))
-		}
-		return nil
-	})
-	return filepath.Join(dir, name), err
-}
-
-// stubs returns C definitions for all functions that the real runtime exports. A stub reports its name as unsupported;
-// the virtual GPU's own functions replace it.
-func stubs(library string) (string, error) {
-	f, err := elf.Open(library)
-	if err != nil {
-		return "", err
-	}
-	defer f.Close()
-	symbols, err := f.DynamicSymbols()
-	if err != nil {
-		return "", err
-	}
-	var names []string
-	for _, s := range symbols {
-		defined := s.Section != elf.SHN_UNDEF && elf.ST_TYPE(s.Info) == elf.STT_FUNC
-		if defined && strings.Contains(s.Name, "cuda") {
-			names = append(names, s.Name)
-		}
-	}
-	return stubText(names), nil
-}
-
-var driverFunction = regexp.MustCompile(`(?m)^CUresult CUDAAPI\s+(cu\w+)\(`)
-
-// driverStubs returns stubs for the functions that cuda.h declares.
-func driverStubs(header string) string {
-	var names []string
-	for _, m := range driverFunction.FindAllStringSubmatch(header, -1) {
-		names = append(names, m[1])
-	}
-	return stubText(names)
-}
-
-func stubText(names []string) string {
-	text := &strings.Builder{}
-	text.WriteString("int fisub_vgpu_missing(const char *name);\n")
-	slices.Sort(names)
-	for _, name := range slices.Compact(names) {
-		fmt.Fprintf(text, "__attribute__((weak)) int %s(void) { return fisub_vgpu_missing(\"%[1]s\"); }\n", name)
-	}
-	return text.String()
 }
 
 // foreign matches the error for a missing function of NVIDIA's libraries, which exists on a machine with a GPU.
