@@ -71,9 +71,7 @@ func (u *usage) sum() int64 {
 func (u *usage) exact() int64 {
 	twice, unknown := int64(0), int64(0)
 	for _, p := range u.processes {
-		if shared := u.mappings(p.pid); shared > 0 {
-			twice += min(shared, field(fmt.Sprintf("/proc/%d/status", p.pid), "RssShmem", 0))
-		}
+		twice += u.mappings(p.pid)
 	}
 	for f, n := range u.extents {
 		if _, known := u.files[f]; !known {
@@ -131,17 +129,30 @@ var shmem = sync.OnceValues(func() (uint64, string) {
 	return st.Dev, fmt.Sprintf("%02x:%02x", unix.Major(st.Dev), unix.Minor(st.Dev))
 })
 
-// mappings adds the memory files mapped by a process and returns the total size of the mappings.
-func (u *usage) mappings(pid int) (size int64) {
+// mappings adds the memory files mapped by a process and returns the resident bytes of the mappings.
+func (u *usage) mappings(pid int) (resident int64) {
 	device, name := shmem()
-	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
+	wanted := []byte(" " + name + " ")
+	// smaps takes long for a large process, and few have memory files.
+	if data, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid)); err != nil || !bytes.Contains(data, wanted) {
+		return 0
+	}
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps", pid))
 	if err != nil {
 		return 0
 	}
-	wanted := []byte(" " + name + " ")
+	ofMemoryFile := false
 	for line := range bytes.Lines(data) {
-		// Format: start-end permissions offset device inode path. The path may contain anything but a line break.
-		if at := bytes.Index(line, wanted); at < 0 || bytes.Count(line[:at], []byte(" ")) != 2 {
+		// The lines of a mapping: start-end permissions offset device inode path; then "Rss:   12 kB" and others. The
+		// path may contain anything but a line break.
+		if word, rest, _ := bytes.Cut(line, []byte(" ")); bytes.HasSuffix(word, []byte(":")) {
+			if ofMemoryFile && string(word) == "Rss:" {
+				resident += kilobytes(rest)
+			}
+			continue
+		}
+		at := bytes.Index(line, wanted)
+		if ofMemoryFile = at >= 0 && bytes.Count(line[:at], []byte(" ")) == 2; !ofMemoryFile {
 			continue
 		}
 		parts := strings.Fields(string(line))
@@ -151,13 +162,18 @@ func (u *usage) mappings(pid int) (size int64) {
 		offset, _ := strconv.ParseInt(parts[2], 16, 64)
 		inode, _ := strconv.ParseUint(parts[4], 10, 64)
 		length := int64(end - start)
-		size += length
 		f := file{device, inode}
 		if _, known := u.files[f]; !known && !u.allocated(fmt.Sprintf("/proc/%d/map_files/%s", pid, parts[0])) {
 			u.extents[f] = max(u.extents[f], offset+length)
 		}
 	}
-	return size
+	return resident
+}
+
+// kilobytes returns the bytes of "   12 kB".
+func kilobytes(text []byte) int64 {
+	n, _ := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(string(text)), "kB")), 10, 64)
+	return n << 10
 }
 
 // field returns the bytes of a line such as "Shmem:    12 kB" in a file, or missing.
@@ -165,8 +181,7 @@ func field(path, name string, missing int64) int64 {
 	data, _ := os.ReadFile(path)
 	for line := range bytes.Lines(data) {
 		if rest, ok := bytes.CutPrefix(line, []byte(name+":")); ok {
-			n, _ := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(string(rest)), "kB")), 10, 64)
-			return n << 10
+			return kilobytes(rest)
 		}
 	}
 	return missing

@@ -99,6 +99,22 @@ func TestMemory(t *testing.T) {
 			touch(t, mapped(t, fd, part), false)
 			unix.Close(fd)
 		}},
+		{"memory file beside a mapped file of a tmpfs", 2 * part, func(t *testing.T) {
+			var fs unix.Statfs_t
+			if unix.Statfs("/dev/shm", &fs) != nil || fs.Type != unix.TMPFS_MAGIC {
+				t.Skip("no tmpfs at /dev/shm")
+			}
+			fd, err := unix.Open("/dev/shm", unix.O_TMPFILE|unix.O_RDWR, 0o600)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := unix.Ftruncate(fd, part); err != nil {
+				t.Fatal(err)
+			}
+			touch(t, mapped(t, fd, part), false) // resident, like a program on a tmpfs
+			unix.Close(fd)
+			touch(t, mapped(t, -1, part), true)
+		}},
 		{"shared memory", part, func(t *testing.T) { touch(t, mapped(t, -1, part), true) }},
 		{"mapped shared memory", part, func(t *testing.T) { touch(t, mapped(t, -1, part), false) }},
 		{"named shared memory", part, func(t *testing.T) {
