@@ -4,6 +4,8 @@
 
 package vgpu
 
+import "unsafe"
+
 // An opcode is an instruction of the executor.
 type opcode uint16
 
@@ -736,39 +738,6 @@ const (
 )
 
 const (
-	faultNone = iota
-	faultBounds
-	faultMisaligned
-	faultShared
-	faultLocal
-	faultTrap
-	faultAssert
-	faultDivergent
-	faultDeadlock
-	faultStack
-	faultMissing
-	faultCall
-	faultUninitialised
-	faultStopped
-	faultReadonly
-	faultMbarrier
-	faultMemory
-	faultInFlight
-	faultTensorMap
-	faultTmem
-	faultRace
-	faultUninitialisedLocal
-	faultDivision
-	faultEnded
-	faultUninitialisedGlobal
-	faultOutsideMask
-	faultRegister
-	faultSpin
-	faultCount
-	faultHeap
-)
-
-const (
 	hazardShared = iota
 	hazardRace
 	hazardLocal
@@ -779,6 +748,12 @@ const (
 	hazardRegister
 	hazardOutsideMask
 	hazardCount
+)
+
+const (
+	featureInstruction = 0
+	featureInterleaved = 1
+	featurePacked      = 2
 )
 
 const (
@@ -1125,4 +1100,189 @@ var specials = map[string]int32{
 	"%total_smem_size":   srTotalSmem,
 	"%envreg1":           srEnvreg1,
 	"%envreg2":           srEnvreg2,
+}
+
+// The arguments of the faults.
+type (
+	faultOutOfBounds struct {
+		address uint64
+		size    int32
+		write   bool
+	}
+	faultReadOnly struct {
+		address uint64
+		size    int32
+	}
+	faultMisaligned struct {
+		address  uint64
+		multiple int32
+		write    bool
+		outside  bool
+	}
+	faultCopySize struct {
+		size     uint32
+		multiple int32
+	}
+	faultSharedAddress struct {
+		address uint64
+	}
+	faultSharedRange struct {
+		offset int64
+		size   int32
+		limit  int32
+		write  bool
+	}
+	faultLocalRange struct {
+		size  int32
+		write bool
+	}
+	faultUnwrittenShared struct {
+	}
+	faultUnwrittenLocal struct {
+		size int32
+	}
+	faultUnwrittenGlobal struct {
+		address uint64
+		size    int32
+	}
+	faultUnwrittenRegister struct {
+	}
+	faultInFlight struct {
+	}
+	faultRace struct {
+		address     uint64
+		other       location
+		otherThread int32
+		global      bool
+		write       bool
+		otherWrite  bool
+		otherBlock  bool
+	}
+	faultDivision struct {
+	}
+	faultOutsideMask struct {
+		mask uint32
+	}
+	faultEndedThreads struct {
+		threads int32
+	}
+	faultEndedLanes struct {
+		mask uint32
+	}
+	faultMissingLanes struct {
+		arrived uint32
+		missing uint32
+		other   location
+	}
+	faultDeadlock struct {
+		waiting  int32
+		barrier  int32
+		arrived  int32
+		expected int32
+		other    location
+	}
+	faultBarrierCount struct {
+		barrier        int32
+		threads        int32
+		earlierThreads int32
+		earlier        location
+	}
+	faultSpinCluster struct {
+		waiting int32
+	}
+	faultSpinRead struct {
+		waiting int32
+		space   int32
+		address uint64
+		value   uint64
+	}
+	faultSpinMbarrier struct {
+		waiting int32
+		space   int32
+		address uint64
+		state   uint64
+		phase   int32
+	}
+	faultMbarrierArrivals struct {
+		arrivals int32
+		expected int32
+	}
+	faultTensorMap struct {
+		address    uint64
+		dimensions int32
+	}
+	faultTmemAlloc struct {
+		columns int32
+	}
+	faultTmemDealloc struct {
+		address uint32
+		columns int32
+	}
+	faultTmemLeak struct {
+	}
+	faultTmemRange struct {
+		address uint32
+		columns int32
+		write   bool
+	}
+	faultTrap struct {
+	}
+	faultAssertion struct {
+		message uint64
+		file    uint64
+		line    int32
+	}
+	faultStackOverflow struct {
+	}
+	faultCallTarget struct {
+		address uint64
+	}
+	faultFreeAddress struct {
+		address uint64
+	}
+	faultStopped struct {
+	}
+	faultUnsupported struct {
+		feature int32
+	}
+)
+
+// faultArguments converts a pointer to the arguments of a fault, by kind.
+var faultArguments = [...]func(p unsafe.Pointer) arguments{
+	func(p unsafe.Pointer) arguments { return (*faultOutOfBounds)(p) },
+	func(p unsafe.Pointer) arguments { return (*faultReadOnly)(p) },
+	func(p unsafe.Pointer) arguments { return (*faultMisaligned)(p) },
+	func(p unsafe.Pointer) arguments { return (*faultCopySize)(p) },
+	func(p unsafe.Pointer) arguments { return (*faultSharedAddress)(p) },
+	func(p unsafe.Pointer) arguments { return (*faultSharedRange)(p) },
+	func(p unsafe.Pointer) arguments { return (*faultLocalRange)(p) },
+	func(p unsafe.Pointer) arguments { return (*faultUnwrittenShared)(p) },
+	func(p unsafe.Pointer) arguments { return (*faultUnwrittenLocal)(p) },
+	func(p unsafe.Pointer) arguments { return (*faultUnwrittenGlobal)(p) },
+	func(p unsafe.Pointer) arguments { return (*faultUnwrittenRegister)(p) },
+	func(p unsafe.Pointer) arguments { return (*faultInFlight)(p) },
+	func(p unsafe.Pointer) arguments { return (*faultRace)(p) },
+	func(p unsafe.Pointer) arguments { return (*faultDivision)(p) },
+	func(p unsafe.Pointer) arguments { return (*faultOutsideMask)(p) },
+	func(p unsafe.Pointer) arguments { return (*faultEndedThreads)(p) },
+	func(p unsafe.Pointer) arguments { return (*faultEndedLanes)(p) },
+	func(p unsafe.Pointer) arguments { return (*faultMissingLanes)(p) },
+	func(p unsafe.Pointer) arguments { return (*faultDeadlock)(p) },
+	func(p unsafe.Pointer) arguments { return (*faultBarrierCount)(p) },
+	func(p unsafe.Pointer) arguments { return (*faultSpinCluster)(p) },
+	func(p unsafe.Pointer) arguments { return (*faultSpinRead)(p) },
+	func(p unsafe.Pointer) arguments { return (*faultSpinMbarrier)(p) },
+	func(p unsafe.Pointer) arguments { return (*faultMbarrierArrivals)(p) },
+	func(p unsafe.Pointer) arguments { return (*faultTensorMap)(p) },
+	func(p unsafe.Pointer) arguments { return (*faultTmemAlloc)(p) },
+	func(p unsafe.Pointer) arguments { return (*faultTmemDealloc)(p) },
+	func(p unsafe.Pointer) arguments { return (*faultTmemLeak)(p) },
+	func(p unsafe.Pointer) arguments { return (*faultTmemRange)(p) },
+	func(p unsafe.Pointer) arguments { return (*faultTrap)(p) },
+	func(p unsafe.Pointer) arguments { return (*faultAssertion)(p) },
+	func(p unsafe.Pointer) arguments { return (*faultStackOverflow)(p) },
+	func(p unsafe.Pointer) arguments { return (*faultCallTarget)(p) },
+	func(p unsafe.Pointer) arguments { return (*faultFreeAddress)(p) },
+	func(p unsafe.Pointer) arguments { return (*faultStopped)(p) },
+	func(p unsafe.Pointer) arguments { return (*faultUnsupported)(p) },
 }

@@ -441,6 +441,13 @@ func TestTakeHazards(t *testing.T) {
 // TestFaults checks the text of each fault. The strings are parts of it.
 func TestFaults(t *testing.T) {
 	head := `
+.const .align 4 .b32 table[4];
+.func deep()
+{
+	.loc 1 42 3
+	call deep, ();
+	ret;
+}
 .visible .entry k(.param .u64 x)
 {
 	.reg .b16 %h<9>; .reg .b32 %r<12>; .reg .b64 %rd<9>; .reg .pred %p<4>;
@@ -462,6 +469,15 @@ func TestFaults(t *testing.T) {
 			"thread (16,0,0): invalid write of 4 bytes of shared memory at 256, which has 256"},
 		{"shared, in front", "mov.u32 %r3, 1020; ld.shared.u32 %r4, [%r3];", "4 bytes before it"},
 		{"shared, misaligned", "ld.shared.u64 %rd3, [%r2+4];", "misaligned read"},
+		{"outside the window of shared memory", "mov.u64 %rd2, 0x100000000; ld.shared.u32 %r3, [%rd2];",
+			"invalid shared-memory address 0x100000000"},
+		{"constant", "mov.u64 %rd2, table; cvta.const.u64 %rd2, %rd2; st.global.u32 [%rd2+4], %r1;",
+			"thread (0,0,0): invalid write of 4 bytes to constant memory, byte 4 of table"},
+		{"size of a copy", "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r2], [%rd1], 24, [%r2+64];",
+			"thread (0,0,0): a copy of 24 bytes, not a multiple of 16"},
+		{"tensor memory that no block has", "mov.u32 %r3, 48; tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r2], %r3;",
+			"48 columns of tensor memory cannot be allocated"},
+		{"stack", "call deep, ();", "thread (0,0,0): the stack overflows"},
 		{"never written", "ld.shared.u32 %r4, [%r2];", "unwritten"},
 		{"trap", "@%p1 trap;", "thread (7,0,0): trap"},
 		{"lanes that never come", "@%p1 bra $out; shfl.sync.idx.b32 %r3, %r1, 0, 31, -1; $stay: bra.uni $stay2; $out: bar.sync 1, 64; $stay2:",
@@ -469,6 +485,10 @@ func TestFaults(t *testing.T) {
 		{"a barrier in a branch", "setp.lt.u32 %p2, %r1, 16; @%p2 bra $low; bar.sync 0; bra.uni $both; $low: bar.sync 1; $both:",
 			"waits for lanes that never come"},
 		{"deadlock", "bar.sync 3, 64;", "deadlock: 32 threads wait at bar.sync, barrier 3, where 32 of 64 have arrived"},
+		{"lanes at two places", "setp.lt.u32 %p2, %r1, 16; @!%p2 bra $high; bar.sync 0; $high: .loc 1 43 1 shfl.sync.idx.b32 %r3, %r1, 0, 31, -1;",
+			"waits for lanes that never come (mask 0xffff waits for 0xffff0000); others are at kernel.cu:43:1"},
+		{"two barriers", "setp.lt.u32 %p2, %r1, 32; @!%p2 bra $high; bar.sync 1, 64; bra $done; .loc 1 43 1 $high: bar.sync 2, 64; $done:",
+			"deadlock: 64 threads wait at bar.sync, barrier 1, where 32 of 64 have arrived; others wait at kernel.cu:43:1"},
 		{"barrier with two counts", "setp.lt.u32 %p2, %r1, 32; @%p2 bra $low; bar.sync 1, 96; bra $done; $low: bar.arrive 1, 64; $done:",
 			"barrier 1: bar.sync waits for 96 threads, but kernel.cu:42:3 waits for 64: " +
 				"a GPU reports an illegal instruction"},
@@ -477,6 +497,11 @@ func TestFaults(t *testing.T) {
 			"$again: mbarrier.try_wait.parity.shared.b64 %p2, [%r2+16], 0; @!%p2 bra $again;",
 			"deadlock: 64 threads wait forever, this one for phase 0 of the mbarrier at byte 16 of shared memory (s+16); " +
 				"still missing: 0 of 1 arrivals and 64 bytes"},
+		{"mbarrier with too many bytes", "@!%p1 bra $wait; mbarrier.init.shared.b64 [%r2+16], 1; " +
+			"mbarrier.complete_tx.relaxed.cta.shared::cta.b64 [%r2+16], 64; $wait: bar.sync 0; " +
+			"$again: mbarrier.try_wait.parity.shared.b64 %p2, [%r2+16], 0; @!%p2 bra $again;",
+			"deadlock: 64 threads wait forever, this one for phase 0 of the mbarrier at byte 16 of shared memory (s+16); " +
+				"still missing: 1 of 1 arrivals; 64 more bytes have arrived than expected"},
 		{"mbarrier that nobody arrives at", "@!%p1 bra $wait; mbarrier.init.shared.b64 [%r2+16], 2; " +
 			"mbarrier.arrive.shared.b64 %rd2, [%r2+16]; $wait: bar.sync 0; " +
 			"$again: mbarrier.test_wait.parity.shared.b64 %p2, [%r2+16], 0; nanosleep.u32 20; @!%p2 bra $again;",
@@ -491,8 +516,8 @@ func TestFaults(t *testing.T) {
 		{"lane outside its mask", "mov.u32 %r3, 0xffff; setp.le.u32 %p2, %r1, 16; @!%p2 bra $skip; bar.warp.sync %r3; $skip:",
 			"thread (16,0,0): bar.warp.sync with member mask 0xffff, which excludes the executing lane"},
 		{"free of what was not allocated", ".param .b64 a; st.param.b64 [a], %rd1; call free, (a);", "which malloc did not return"},
-		{"mbarrier", "mbarrier.init.shared.b64 [%r2], 1; mbarrier.arrive.shared.b64 _, [%r2], 5;", "5 arrivals at an mbarrier"},
-		{"no function", "p: .callprototype _ _; mov.u64 %rd2, 64; call %rd2, p;", "which is not a function"},
+		{"mbarrier", "mbarrier.init.shared.b64 [%r2], 1; mbarrier.arrive.shared.b64 _, [%r2], 5;", "5 arrivals at an mbarrier that expects 1 more"},
+		{"no function", "p: .callprototype _ _; mov.u64 %rd2, 64; call %rd2, p;", "call of 0x40, which is not a function"},
 		{"lacking with a reason", "call nothing;", "the virtual GPU does not " +
 			"support the function nothing (kernel.cu:42:3)"},
 		{"operands of no form", "mbarrier.init.shared.b64 [%r2];", "the virtual GPU does not support " +

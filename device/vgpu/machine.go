@@ -531,13 +531,12 @@ func (m *Machine) Run(k *Kernel, l Launch) error {
 	}
 	for i := range c.hazard {
 		if h := &c.hazards[i]; c.hazard[i] != 0 {
-			place, _ := k.place(int(h._func), int(h.pc))
 			m.saw(k)
-			m.notice(kinds[i], cmp.Or(strings.TrimSuffix(place, ": "), Demangled(k.src.Name)), m.describe(k, h).Text)
+			m.notice(kinds[i], cmp.Or(k.place(locationOf(h)), Demangled(k.src.Name)), k.describe(h).Text)
 		}
 	}
 	if c.faulted != 0 {
-		return m.describe(k, &c.fault)
+		return k.describe(&c.fault)
 	}
 	if c.stop != 0 {
 		return &Fault{Text: "kernel " + Demangled(k.src.Name) + " was stopped", Stopped: true}
@@ -610,14 +609,13 @@ func (m *Machine) Stop() {
 const maxCalls = 3
 
 // place returns the place of an instruction in the submission's own code, or in a header if none is known:
-// "kernel.cu:12:3: ". For inlined code it is the place of the call, followed by the rest of the chain:
-// "kernel.cu:57:3, in wait at kernel.cu:21:9: ".
-func (k *Kernel) place(fn, pc int) (string, *ptx.Inst) {
-	f := k.prog.funcs[fn]
-	if f == nil || pc < 0 || pc >= len(f.code) || int(f.code[pc].line) >= len(f.src.Body) {
-		return "", nil
+// "kernel.cu:12:3". For inlined code it is the place of the call, followed by the rest of the chain:
+// "kernel.cu:57:3, in wait at kernel.cu:21:9". It is empty if it is unknown.
+func (k *Kernel) place(at location) string {
+	in := k.inst(at)
+	if in == nil {
+		return ""
 	}
-	in := &f.src.Body[f.code[pc].line]
 	var chain []*ptx.Loc // innermost first
 	for l := &in.Loc; l != nil; l = l.Via {
 		if name := k.mod.file(l.File); name != "" && !ofToolkit(name) {
@@ -628,7 +626,7 @@ func (k *Kernel) place(fn, pc int) (string, *ptx.Inst) {
 		chain = append(chain, &in.Loc)
 	}
 	if chain[0].Line == 0 {
-		return "", in
+		return ""
 	}
 	if n := len(chain); n > maxCalls { // keep the kernel's own line and the innermost ones
 		chain = append(chain[:maxCalls-1:maxCalls-1], chain[n-1])
@@ -641,7 +639,16 @@ func (k *Kernel) place(fn, pc int) (string, *ptx.Inst) {
 		}
 		text += "at " + k.mod.position(l)
 	}
-	return text + ": ", in
+	return text
+}
+
+// inst returns the PTX of an instruction, or nil if it is unknown.
+func (k *Kernel) inst(at location) *ptx.Inst {
+	f := k.prog.funcs[int(at.fn)]
+	if f == nil || at.pc < 0 || int(at.pc) >= len(f.code) || int(f.code[at.pc].line) >= len(f.src.Body) {
+		return nil
+	}
+	return &f.src.Body[f.code[at.pc].line]
 }
 
 // position returns file:line:column, or file:line if the column is unknown.
@@ -670,178 +677,6 @@ func (mod *Module) file(n int) string {
 	return name
 }
 
-func (m *Machine) describe(k *Kernel, f *C.vg_fault) *Fault {
-	place, in := k.place(int(f._func), int(f.pc))
-	thread := int(f.thread[0]) + k.block[0]*(int(f.thread[1])+k.block[1]*int(f.thread[2]))
-	if f.lane < 0 {
-		thread = -1 - thread/32
-	}
-	who := fmt.Sprintf("kernel %s, block (%d,%d,%d), %s: ", Demangled(k.src.Name), f.block[0], f.block[1], f.block[2],
-		k.thread(thread))
-	verb := "read"
-	if f.write != 0 {
-		verb = "write"
-	}
-	what := ""
-	switch f.kind {
-	case faultBounds:
-		what = fmt.Sprintf("invalid %s of %d bytes at %#x, %s", verb, f.size, uint64(f.address), m.near(uint64(f.address)))
-	case faultReadonly:
-		what = fmt.Sprintf("invalid write of %d bytes to constant memory, %s", f.size, m.where(uint64(f.address)))
-	case faultMisaligned:
-		what = fmt.Sprintf("misaligned %s: address %#x is not a multiple of %d", verb, uint64(f.address), f.size)
-		switch {
-		case f.write == 2:
-			what = fmt.Sprintf("a copy of %d bytes, not a multiple of %d", uint64(f.address), f.size)
-		case f.limit == 4: // outside all allocations
-			what += ", " + m.near(uint64(f.address))
-		}
-	case faultShared:
-		a := uint64(f.address)
-		switch {
-		case f.limit == 0:
-			what = fmt.Sprintf("invalid shared-memory address %#x", a)
-		case a < sharedBase:
-			what = fmt.Sprintf("invalid %s of %d bytes of shared memory, %d bytes before its start", verb, f.size,
-				sharedBase-a)
-		default:
-			what = fmt.Sprintf("invalid %s of %d bytes of shared memory at %d, which has %d bytes", verb, f.size, a-sharedBase,
-				uint64(f.limit)-sharedBase)
-		}
-	case faultLocal:
-		what = fmt.Sprintf("invalid %s of %d bytes of local memory", verb, f.size)
-	case faultTrap:
-		what = "trap"
-	case faultAssert:
-		what = fmt.Sprintf("assertion `%s` failed", m.text(uint64(f.address)))
-		if place == "" {
-			place = fmt.Sprintf("%s:%d: ", m.text(uint64(f.limit)), f.size)
-		}
-	case faultDivergent:
-		what = fmt.Sprintf("%s waits for lanes that never come (mask %#x waits for %#x)", opName(in), uint64(f.limit),
-			uint64(f.address))
-		if other, _ := k.place(int(f.other_func), int(f.other_pc)); other != "" && f.other_pc != 0 {
-			what += "; others are at " + strings.TrimSuffix(other, ": ")
-		}
-	case faultDeadlock:
-		what = fmt.Sprintf("deadlock: %d threads wait at %s", f.waiting, opName(in))
-		if in != nil && strings.HasPrefix(in.Op, "bar") && f.size > 0 {
-			what += fmt.Sprintf(", barrier %d, where %d of %d have arrived", uint64(f.address), uint64(f.limit), f.size)
-		}
-		if other, _ := k.place(int(f.other_func), int(f.other_pc)); other != "" && f.other_pc != 0 {
-			what += "; others wait at " + strings.TrimSuffix(other, ": ")
-		}
-	case faultStack:
-		what = "the stack overflows"
-	case faultCall:
-		what = fmt.Sprintf("call of %#x, which is not a function", uint64(f.address))
-	case faultUninitialised:
-		what = "read of unwritten shared memory"
-	case faultUninitialisedLocal:
-		what = fmt.Sprintf("read of %d unwritten bytes of local memory", f.size)
-	case faultUninitialisedGlobal:
-		what = fmt.Sprintf("read of %d unwritten bytes of global memory at %#x, %s", f.size,
-			uint64(f.address), m.where(uint64(f.address)))
-	case faultDivision:
-		what = "integer division by zero"
-	case faultEnded:
-		what = fmt.Sprintf("%s waits for %d threads of the block, which have ended", opName(in), f.size)
-		if f.address != 0 {
-			what = fmt.Sprintf("%s waits for lanes %#x, which have ended", opName(in), uint64(f.address))
-		}
-	case faultRace:
-		other, _ := k.place(int(f.other_func), int(f.other_pc))
-		space, whose, was := "shared", "", "read"
-		if f.limit != 0 {
-			space = "global"
-		}
-		if f.size != 0 {
-			whose = " of another block"
-		}
-		if f.other_write != 0 {
-			was = "write"
-		}
-		what = fmt.Sprintf("race on %s memory: nothing orders this %s and the %s at %s, %s%s", space, verb, was,
-			cmp.Or(strings.TrimSuffix(other, ": "), "an unknown line"), k.thread(int(f.other_thread)), whose)
-		if f.limit != 0 {
-			what += ", at " + m.where(uint64(f.address))
-		}
-	case faultOutsideMask:
-		what = fmt.Sprintf("%s with member mask %#x, which excludes the executing lane", opName(in), uint64(f.address))
-	case faultRegister:
-		what = fmt.Sprintf("%s reads an unwritten register: an uninitialised variable?", opName(in))
-	case faultCount:
-		what = fmt.Sprintf("barrier %d: %s waits for %d threads", uint64(f.address), opName(in), f.size)
-		if other, _ := k.place(int(f.other_func), int(f.other_pc)); other != "" {
-			what += ", but " + strings.TrimSuffix(other, ": ")
-		} else {
-			what += ", but an earlier arrival"
-		}
-		what += fmt.Sprintf(" waits for %d: a GPU reports an illegal instruction", uint64(f.limit))
-	case faultSpin:
-		what = fmt.Sprintf("deadlock: %d threads wait forever, this one %s", f.waiting, k.waitsFor(f))
-	case faultHeap:
-		what = fmt.Sprintf("free of %#x, which malloc did not return", uint64(f.address))
-	case faultMbarrier:
-		what = fmt.Sprintf("%d arrivals at an mbarrier that expects %d more", f.size, uint64(f.limit))
-	case faultInFlight:
-		what = "read of shared memory while an asynchronous copy still writes it: missing wait"
-	case faultTensorMap:
-		what = fmt.Sprintf("no tensor map of %d dimensions at %#x", f.size, uint64(f.address))
-	case faultTmem:
-		a := uint64(f.address)
-		switch f.write {
-		case 2:
-			what = fmt.Sprintf("%d columns of tensor memory cannot be allocated", f.size)
-		case 3:
-			what = fmt.Sprintf("%d columns of tensor memory at %#x are not allocated", f.size, a)
-		case 4:
-			what = "the block ends without deallocating its tensor memory"
-		default:
-			what = fmt.Sprintf("invalid %s of %d columns of tensor memory at lane %d, column %d", verb, f.size, a>>16, a&0xffff)
-		}
-	case faultStopped:
-		return &Fault{Text: place + who + "timeout: still running", Stopped: true}
-	case faultMissing:
-		what := opName(in)
-		what += [...]string{"", " with an interleaved tensor map", " of packed values of 4 or 6 bits"}[f.limit]
-		if fn := k.prog.funcs[int(f._func)]; fn != nil && in != nil {
-			what = cmp.Or(fn.lacks[int(fn.code[f.pc].line)], what)
-		}
-		text := fmt.Sprintf("the virtual GPU does not support %s (%s)", what, strings.TrimSuffix(place, ": "))
-		return &Fault{Text: text, Missing: true}
-	}
-	return &Fault{Text: place + who + what}
-}
-
-// waitsFor describes what a thread polls: an mbarrier and its state, or an address and its value.
-func (k *Kernel) waitsFor(f *C.vg_fault) string {
-	a, v := uint64(f.address), uint64(f.limit)
-	where := ""
-	switch space := int(f.other_write); {
-	case space < 0:
-		return "for other threads of its cluster at barrier.cluster"
-	case space == spaceShared || a>>56 == sharedWindow>>56:
-		where = k.prog.sharedName(a & 0xffffff)
-	default:
-		where = fmt.Sprintf("%#x (%s)", a, k.mod.m.inside(a))
-	}
-	if f.write < 0 {
-		return fmt.Sprintf("reads %#x from %s, which no thread changes", v, where)
-	}
-	bytes := int64(v>>40&0x7fffff) - mbTxZero
-	what := fmt.Sprintf("for phase %d of the mbarrier at %s; still missing: %d of %d arrivals", f.write, where,
-		v&0xfffff,
-		v>>20&0xfffff)
-	switch {
-	case bytes > 0:
-		what += fmt.Sprintf(" and %d bytes", bytes)
-	case bytes < 0:
-		what += fmt.Sprintf("; %d more bytes have arrived than expected", -bytes)
-	}
-	return what
-}
-
 // thread returns the name of thread t of a block, or of warp -1-t if t is negative.
 func (k *Kernel) thread(t int) string {
 	name := func(t int) string {
@@ -853,13 +688,6 @@ func (k *Kernel) thread(t int) string {
 	first := 32 * (-1 - t)
 	return fmt.Sprintf("warp %d (threads %s to %s)", first/32, name(first),
 		name(min(first+31, k.block[0]*k.block[1]*k.block[2]-1)))
-}
-
-func opName(in *ptx.Inst) string {
-	if in == nil {
-		return "an instruction"
-	}
-	return in.Op
 }
 
 // reach is the maximum distance at which an access is attributed to an allocation: the range of a signed 32-bit index
@@ -916,7 +744,8 @@ func (m *Machine) inside(a uint64) string {
 	return "no allocation"
 }
 
-func (m *Machine) text(a uint64) string {
+// cString returns the string at a, or "?" if it is outside all allocations.
+func (m *Machine) cString(a uint64) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, r := range m.ranges {

@@ -8,19 +8,60 @@ enum { IN_FRAME, IN_POOL, IN_WARP };
 
 enum { FLAG_LEADER = 1, FLAG_NEGATED = 2 }; // a branch may end here; the guard is negated
 
-enum {
-  FAULT_NONE, FAULT_BOUNDS, FAULT_MISALIGNED, FAULT_SHARED, FAULT_LOCAL, FAULT_TRAP, FAULT_ASSERT, FAULT_DIVERGENT, FAULT_DEADLOCK,
-  FAULT_STACK, FAULT_MISSING, FAULT_CALL, FAULT_UNINITIALISED, FAULT_STOPPED, FAULT_READONLY, FAULT_MBARRIER, FAULT_MEMORY,
-  FAULT_IN_FLIGHT, FAULT_TENSOR_MAP, FAULT_TMEM, FAULT_RACE, FAULT_UNINITIALISED_LOCAL, FAULT_DIVISION,
-  FAULT_ENDED, FAULT_UNINITIALISED_GLOBAL, FAULT_OUTSIDE_MASK, FAULT_REGISTER, FAULT_SPIN, FAULT_COUNT, FAULT_HEAP
-};
-
 // Hazards, as bit numbers in vg_launch.strict. A hazard in strict is a fault; of others the first of each kind is
 // recorded. Ended threads are checked only if they are faults. The executor does not produce refusals.
 enum {
   HAZARD_SHARED, HAZARD_RACE, HAZARD_LOCAL, HAZARD_DIVISION, HAZARD_REFUSAL, HAZARD_ENDED, HAZARD_GLOBAL, HAZARD_REGISTER,
   HAZARD_OUTSIDE_MASK, HAZARD_COUNT
 };
+#define HAZARD_NONE (-1)
+
+// Features that the executor lacks, if the decoder cannot know it.
+enum { FEATURE_INSTRUCTION, FEATURE_INTERLEAVED, FEATURE_PACKED };
+
+// The faults: X(name, hazard, arguments). They are raised with FAULT; fault.go has the text of each. size is in bytes,
+// waiting is the number of waiting threads. other is the location of another access or group of lanes; its pc is 0 if
+// there is none.
+#define FAULTS(X)                                                                                                      \
+  X(out_of_bounds, NONE, uint64_t address; int32_t size; bool write;)                                                  \
+  X(read_only, NONE, uint64_t address; int32_t size;)                                                                  \
+  X(misaligned, NONE, uint64_t address; int32_t multiple; bool write, outside;) /* outside all allocations */          \
+  X(copy_size, NONE, uint32_t size; int32_t multiple;)                                                                 \
+  X(shared_address, NONE, uint64_t address;)                                                                           \
+  X(shared_range, NONE, int64_t offset; int32_t size, limit; bool write;) /* limit: bytes of shared memory */          \
+  X(local_range, NONE, int32_t size; bool write;)                                                                      \
+  X(unwritten_shared, SHARED, )                                                                                        \
+  X(unwritten_local, LOCAL, int32_t size;)                                                                             \
+  X(unwritten_global, GLOBAL, uint64_t address; int32_t size;)                                                         \
+  X(unwritten_register, REGISTER, )                                                                                    \
+  X(in_flight, NONE, )                                                                                                 \
+  X(race, RACE, uint64_t address; vg_location other; int32_t other_thread; bool global, write, other_write, other_block;) \
+  X(division, DIVISION, )                                                                                              \
+  X(outside_mask, OUTSIDE_MASK, uint32_t mask;)                                                                        \
+  X(ended_threads, ENDED, int32_t threads;)                                                                            \
+  X(ended_lanes, ENDED, uint32_t mask;)                                                                                \
+  X(missing_lanes, NONE, uint32_t arrived, missing; vg_location other;)                                                \
+  X(deadlock, NONE, int32_t waiting, barrier, arrived, expected; vg_location other;)                                   \
+  X(barrier_count, NONE, int32_t barrier, threads, earlier_threads; vg_location earlier;)                              \
+  X(spin_cluster, NONE, int32_t waiting;) /* at barrier.cluster */                                                     \
+  X(spin_read, NONE, int32_t waiting, space; uint64_t address, value;)                                                 \
+  X(spin_mbarrier, NONE, int32_t waiting, space; uint64_t address, state; int32_t phase;)                              \
+  X(mbarrier_arrivals, NONE, int32_t arrivals, expected;)                                                              \
+  X(tensor_map, NONE, uint64_t address; int32_t dimensions;)                                                           \
+  X(tmem_alloc, NONE, int32_t columns;)                                                                                \
+  X(tmem_dealloc, NONE, uint32_t address; int32_t columns;)                                                            \
+  X(tmem_leak, NONE, )                                                                                                 \
+  X(tmem_range, NONE, uint32_t address; int32_t columns; bool write;)                                                  \
+  X(trap, NONE, )                                                                                                      \
+  X(assertion, NONE, uint64_t message, file; int32_t line;)                                                            \
+  X(stack_overflow, NONE, )                                                                                            \
+  X(call_target, NONE, uint64_t address;)                                                                              \
+  X(free_address, NONE, uint64_t address;)                                                                             \
+  X(stopped, NONE, )                                                                                                   \
+  X(unsupported, NONE, int32_t feature;)
+#define FAULT_KIND(name, ...) FAULT_##name,
+enum { FAULTS(FAULT_KIND) };
+#undef FAULT_KIND
 
 // Windows in the generic address space.
 #define VG_SHARED_WINDOW 0x4000000000000000ull

@@ -1,5 +1,6 @@
 // The executor of the virtual GPU runs decoded PTX on warps of 32 lanes.
 #pragma once
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "codes.h"
@@ -38,17 +39,20 @@ typedef struct {
 
 enum { STOP_ASKED = 2, MAX_WORKERS = 256 };
 
+// The index of a function and of an instruction in it.
 typedef struct {
-  int32_t kind, write, size, lane;
-  int32_t block[3], thread[3];
   int32_t func, pc;
-  uint64_t address, limit;
-  int32_t waiting;    // waiting threads, for FAULT_DEADLOCK and FAULT_SPIN
-  int32_t other_func, other_pc;
-  // For FAULT_RACE; size is 1 if the other access is by another cluster. If the lane is unknown, lane is -1 and
-  // other_thread is -1 - warp.
-  int32_t other_write, other_thread;
+} vg_location;
+
+#define FAULT_ARGUMENTS(name, hazard, ...) struct { __VA_ARGS__ } name;
+typedef struct {
+  int32_t kind;
+  int32_t block[3];
+  int32_t thread; // number in the block, -1 - warp if the lane is unknown
+  vg_location at;
+  union { FAULTS(FAULT_ARGUMENTS) } args;
 } vg_fault;
+#undef FAULT_ARGUMENTS
 
 // Progress of a worker: its effects that other workers may notice, and proof that it waits. Each has its own cache
 // line.

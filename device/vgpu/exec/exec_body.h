@@ -156,32 +156,34 @@ static task *start(worker *k, u64 n, task *reuse) {
 static void stuck(worker *k, task *t) {
   warp *where = NULL;
   group *which = NULL;
-  int waiting = 0, kind = FAULT_DEADLOCK;
+  int waiting = 0, divergent = 0;
   for (int i = 0; i < t->nb; i++)
     for (int j = 0; j < t->b[i].nw; j++) {
       warp *w = &t->b[i].w[j];
       for (int q = 0; q < w->ng; q++) {
         waiting += __builtin_popcount(w->g[q].mask);
         int lanes = w->g[q].state == WAIT_LANES;
-        if (which == NULL || (lanes && kind == FAULT_DEADLOCK)) where = w, which = &w->g[q];
-        if (lanes) kind = FAULT_DIVERGENT;
+        if (which == NULL || (lanes && !divergent)) where = w, which = &w->g[q];
+        divergent |= lanes;
       }
     }
   if (which == NULL) return;
-  const barrier *bar = &where->b->bars[which->bar];
-  if (kind == FAULT_DEADLOCK) fault(k, where, which, kind, __builtin_ctz(which->mask), which->bar, bar->arrived, (int)bar->expected, 0);
-  else fault(k, where, which, kind, __builtin_ctz(which->mask), which->need & where->live & ~which->mask, which->mask, 0, 0);
-  k->l->fault.waiting = waiting;
-  for (int i = 0; i < t->nb; i++)
+  vg_location other = {0};
+  for (int i = 0, found = 0; i < t->nb; i++)
     for (int j = 0; j < t->b[i].nw; j++)
-      for (int q = 0; q < t->b[i].w[j].ng; q++) {
+      for (int q = 0; q < t->b[i].w[j].ng && !found; q++) {
         group *o = &t->b[i].w[j].g[q];
-        if (o != which && (o->pc != which->pc || o->fr->f != which->fr->f)) {
-          k->l->fault.other_func = o->fr->f->id;
-          k->l->fault.other_pc = o->pc;
-          return;
-        }
+        found = o->pc != which->pc || o->fr->f != which->fr->f;
+        if (found) other = location(o);
       }
+  const barrier *bar = &where->b->bars[which->bar];
+  int lane = __builtin_ctz(which->mask);
+  if (divergent)
+    FAULT(k, where, which, lane, missing_lanes, .arrived = which->mask, .missing = which->need & where->live & ~which->mask,
+          .other = other);
+  else
+    FAULT(k, where, which, lane, deadlock, .waiting = waiting, .barrier = which->bar, .arrived = (s32)bar->arrived,
+          .expected = (s32)bar->expected, .other = other);
 }
 
 // A snapshot is the state of a warp's threads, except memory.
@@ -278,15 +280,13 @@ static int spins(worker *k, task **active, int n, u64 *patience) {
         warp *w = &active[i]->b[j].w[q];
         waiting += __builtin_popcount(w->live);
         if (where || !w->live) continue;
-        k->watch = 1, k->poll.kind = 0;
-        if (waits_for_ever(k, w) && k->poll.kind) where = w;
+        k->watch = 1, k->poll_lane = -1;
+        if (waits_for_ever(k, w) && k->poll_lane >= 0) where = w;
         k->watch = 0;
       }
   if (where == NULL) return 0; // all wait at barriers for other warps: stuck reports that
-  group g = where->g[0];
-  fault(k, where, &g, FAULT_SPIN, k->poll.lane, k->poll.address, k->poll.limit, k->poll.size, k->poll.write);
-  vg_fault *f = &l->fault;
-  f->func = k->poll.func, f->pc = k->poll.pc, f->other_write = k->poll.other_write, f->waiting = waiting;
+  k->poll.args.spin_read.waiting = waiting; // the first argument of all spins
+  fault(k, where, k->poll_lane, &k->poll);
   return 1;
 }
 
@@ -389,7 +389,7 @@ void VG_WORK(vg_launch *l) {
     for (int j = 0; j < active[i]->nb * active[i]->b[0].nw && l->stop == STOP_ASKED; j++) {
       warp *w = &active[i]->b[j / active[i]->b[0].nw].w[j % active[i]->b[0].nw];
       int at_ = w->ng ? pick(w) : -1;
-      if (at_ >= 0) fault(&k, w, &w->g[at_], FAULT_STOPPED, __builtin_ctz(w->g[at_].mask), 0, 0, 0, 0);
+      if (at_ >= 0) FAULT(&k, w, &w->g[at_], __builtin_ctz(w->g[at_].mask), stopped);
     }
   if (k.first) *k.first = ~0u;
   for (int i = 0; i < n; i++) end_task(active[i]);

@@ -113,7 +113,7 @@ static void release(worker *k, block *b, int id) {
       group *g = &w->g[j];
       if (g->state != WAIT_BARRIER || g->bar != id) continue;
       if (missing && k->l->strict >> HAZARD_ENDED & 1) {
-        fault(k, w, g, FAULT_ENDED, __builtin_ctz(g->mask), 0, 0, missing, 0);
+        FAULT(k, w, g, __builtin_ctz(g->mask), ended_threads, .threads = missing);
         return;
       }
       vg_inst *in = &g->fr->f->code[g->pc];
@@ -153,7 +153,7 @@ static void cluster_arrived(task *t) {
 static void end_lanes(worker *k, warp *w, int gi) {
   group *g = &w->g[gi];
   effect(k);
-  if (w->live == g->mask && w->b->done + 1 == w->b->nw && w->b->columns) fault(k, w, g, FAULT_TMEM, __builtin_ctz(g->mask), 0, 0, 0, 4);
+  if (w->live == g->mask && w->b->done + 1 == w->b->nw && w->b->columns) FAULT(k, w, g, __builtin_ctz(g->mask), tmem_leak);
   w->live &= ~g->mask;
   w->b->live -= (u32)__builtin_popcount(g->mask);
   drop_frame(g->fr);
@@ -190,12 +190,13 @@ static int gathered(worker *k, warp *w, int gi, const vg_inst *in, u8 *const *ba
       want = masks[lane];
       same = 0;
       EACH(left) same |= (u32)(masks[l] == want) << l;
-      if (same & ~want) fault(k, w, g, FAULT_OUTSIDE_MASK, __builtin_ctz(same & ~want), want, 0, 0, 0);
+      if (same & ~want) FAULT(k, w, g, __builtin_ctz(same & ~want), outside_mask, .mask = want);
       if (k->l->stop) return 0;
     }
     left &= ~same;
-    if (want & w->exists & ~w->live && k->l->strict >> HAZARD_ENDED & 1) {
-      fault(k, w, g, FAULT_ENDED, (int)lane, want & w->exists & ~w->live, 0, 0, 0);
+    u32 ended = want & w->exists & ~w->live;
+    if (ended && k->l->strict >> HAZARD_ENDED & 1) {
+      FAULT(k, w, g, (int)lane, ended_lanes, .mask = ended);
       return 0;
     }
     want &= w->live;

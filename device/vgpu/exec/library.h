@@ -42,7 +42,7 @@ static int release_memory(vg_heap *h, u64 p) {
 static s32 print_formatted(worker *k, warp *w, group *g, int lane, u64 format, u64 args) {
   effect(k);
   if (!find(k, format, 1)) {
-    fault(k, w, g, FAULT_BOUNDS, lane, format, 0, 1, 0);
+    FAULT(k, w, g, lane, out_of_bounds, .address = format, .size = 1);
     return -1;
   }
   const char *s = (const char *)format;

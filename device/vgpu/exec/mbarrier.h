@@ -117,7 +117,7 @@ static int mbarrier(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *
     case MB_DROP: case MB_ARRIVE:
       if (in->d >= 0) U64(in->d)[l] = *p;
       if ((v & 0xfffff) < count) {
-        fault(k, w, g, FAULT_MBARRIER, (int)l, a, v & 0xfffff, (int)count, 1);
+        FAULT(k, w, g, (int)l, mbarrier_arrivals, .arrivals = (s32)count, .expected = v & 0xfffff);
         return 0;
       }
       tells_at(w, p);
@@ -130,7 +130,7 @@ static int mbarrier(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *
       // fall through
     case MB_TEST_PARITY: case MB_TRY_PARITY:
       if ((count & 1) == v >> 63) {
-        watch(k, g, space, (int)l, a, v, 8, (int)(count & 1));
+        WATCH(k, g, l, spin_mbarrier, .space = space, .address = a, .state = v, .phase = count & 1);
         break;
       }
       result |= 1u << l;

@@ -15,7 +15,7 @@ static void written_to(worker *k, warp *w, group *g, const vg_range *r, int lane
   u8 *s = (u8 *)(a + (u64)r->shadow);
   if (r->shadow == 0) return;
   if (write) memset(s, 1, size);
-  else if (memchr(s, 0, size)) fault(k, w, g, FAULT_UNINITIALISED_GLOBAL, lane, a, 0, (int)size, 0);
+  else if (memchr(s, 0, size)) FAULT(k, w, g, lane, unwritten_global, .address = a, .size = (s32)size);
 }
 
 // all_written reports whether n bytes of a shadow are 1.
@@ -46,14 +46,17 @@ static u8 *at(worker *k, warp *w, group *g, int space, int lane, u64 a, int size
     }
   }
   if (a & (u64)(size - 1) && space != GLOBAL) {
-    fault(k, w, g, FAULT_MISALIGNED, lane, a, (u64)space, size, write);
+    FAULT(k, w, g, lane, misaligned, .address = a, .multiple = size, .write = write);
     return NULL;
   }
   if (space == SHARED) {
     u64 o = a;
     block *b = a >> 32 ? NULL : shared_of(w, &o);
     if (b == NULL || o < k->l->shared_base || o + (u64)size > b->shared_size) {
-      fault(k, w, g, FAULT_SHARED, lane, a, b ? b->shared_size : 0, size, write);
+      if (b == NULL) FAULT(k, w, g, lane, shared_address, .address = a);
+      else
+        FAULT(k, w, g, lane, shared_range, .offset = (s64)a - k->l->shared_base, .size = size,
+              .limit = (s32)(b->shared_size - k->l->shared_base), .write = write);
       return NULL;
     }
     u8 *s = b->shadow + o;
@@ -62,8 +65,11 @@ static u8 *at(worker *k, warp *w, group *g, int space, int lane, u64 a, int size
     } else if (!all_written(s, size)) {
       for (int i = 0; i < size; i++)
         if (s[i] != 1) {
-          fault(k, w, g, s[i] ? FAULT_IN_FLIGHT : FAULT_UNINITIALISED, lane, a, SHARED, size, 0);
-          if (s[i]) return NULL;
+          if (s[i]) {
+            FAULT(k, w, g, lane, in_flight);
+            return NULL;
+          }
+          FAULT(k, w, g, lane, unwritten_shared);
           break;
         }
     }
@@ -71,22 +77,22 @@ static u8 *at(worker *k, warp *w, group *g, int space, int lane, u64 a, int size
   }
   if (space == LOCAL) {
     if (a + (u64)size > LOCAL_BYTES) {
-      fault(k, w, g, FAULT_LOCAL, lane, a, LOCAL_BYTES, size, write);
+      FAULT(k, w, g, lane, local_range, .size = size, .write = write);
       return NULL;
     }
     return w->local + (u64)lane * LOCAL_BYTES + a;
   }
   vg_range *r = find(k, a, (u64)size);
   if (a & (u64)(size - 1)) { // a GPU checks this first
-    fault(k, w, g, FAULT_MISALIGNED, lane, a, r ? GLOBAL : OUTSIDE, size, write);
+    FAULT(k, w, g, lane, misaligned, .address = a, .multiple = size, .write = write, .outside = r == NULL);
     return NULL;
   }
   if (r == NULL) {
-    fault(k, w, g, FAULT_BOUNDS, lane, a, 0, size, write);
+    FAULT(k, w, g, lane, out_of_bounds, .address = a, .size = size, .write = write);
     return NULL;
   }
   if (write && r->readonly) {
-    fault(k, w, g, FAULT_READONLY, lane, a, 0, size, write);
+    FAULT(k, w, g, lane, read_only, .address = a, .size = size);
     return NULL;
   }
   written_to(k, w, g, r, lane, a, (u64)size, write);
@@ -103,9 +109,9 @@ static inline u64 load_element(const u8 *p, int size, int c) {
 }
 
 // Layout of the lanes' addresses, if all lanes take part: no pattern, all the same, consecutive.
-enum { FAULTS, APART, ONE, IN_ORDER };
+enum { INVALID, APART, ONE, IN_ORDER };
 
-// places sets p to the addresses of n bytes for each lane of m. It returns their layout, or FAULTS, which is 0.
+// places sets p to the addresses of n bytes for each lane of m. It returns their layout, or INVALID, which is 0.
 static inline int places(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base, int space, u32 m, int bytes, int write,
                          u8 **p) {
   u64 a[32], differ = 0, gaps = 0;
@@ -189,7 +195,7 @@ static inline int places(worker *k, warp *w, group *g, const vg_inst *in, u8 *co
   }
   EACH(m) {
     p[l] = at(k, w, g, space, (int)l, a[l], bytes, write);
-    if (p[l] == NULL) return FAULTS;
+    if (p[l] == NULL) return INVALID;
   }
   return APART;
 }
@@ -211,11 +217,11 @@ static int load(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base
   u8 *p[32];
   int size = in->c & 31, n = in->n;
   int lie = places(k, w, g, in, base, space, m, size * n, 0, p);
-  if (lie == FAULTS) return 0;
+  if (lie == INVALID) return 0;
   if (k->watch) {
     int lane = __builtin_ctz(m);
     u64 a = in->c & M_ADDR32 ? U32(in->a)[lane] + (u32)in->imm : U64(in->a)[lane] + (u64)in->imm;
-    watch(k, g, space, lane, a, load_element(p[lane], size, 0), size, -1);
+    WATCH(k, g, lane, spin_read, .space = space, .address = a, .value = load_element(p[lane], size, 0));
   }
   if (k->l->races && space != LOCAL) {
     EACH(lie == ONE && !(in->c & M_STRONG) ? 3 : m) { // if lanes read the same word, two are enough
@@ -228,7 +234,7 @@ static int load(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base
     EACH(m)
       for (int i = 0; i < n; i++)
         if (extra[in->x + i] >= 0 && unwritten(w, p[l] + size * i, (size_t)size)) {
-          fault(k, w, g, FAULT_UNINITIALISED_LOCAL, (int)l, (u64)(p[l] - w->local) % LOCAL_BYTES, 0, size, 0);
+          FAULT(k, w, g, (int)l, unwritten_local, .size = size);
           if (k->l->stop) return 0;
         }
   }
@@ -354,7 +360,7 @@ static int atomic(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *ba
         break;
     }
     if (old != value) effect(k);
-    watch(k, g, space, (int)l, a, old, size, -1);
+    WATCH(k, g, l, spin_read, .space = space, .address = a, .value = old);
     if (in->d >= 0) {
       if (wide) U64(in->d)[l] = old;
       else U32(in->d)[l] = (u32)old;

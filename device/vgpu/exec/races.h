@@ -117,14 +117,10 @@ static int ordered(worker *k, warp *w, const access *a, u32 lane, int global) {
 static int conflict(worker *k, warp *w, group *g, const access *a, const access *now, const u8 *p, u32 lane, int global) {
   if (!(a->how & now->how & 15) || ((a->how & MORALLY_STRONG) && (now->how & MORALLY_STRONG))) return 0;
   if (ordered(k, w, a, lane, global)) return 0;
-  fault(k, w, g, FAULT_RACE, lane < 32 ? (int)lane : 0, (u64)(uintptr_t)p, (u64)global, a->task != w->b->t->number, now->how & A_WRITE);
-  vg_fault *f = k->l->strict >> HAZARD_RACE & 1 ? &k->l->fault : &k->l->hazards[HAZARD_RACE];
-  f->other_func = (s32)(a->place >> 20);
-  f->other_pc = (s32)(a->place & 0xfffff);
-  f->other_write = a->how & A_WRITE;
   s32 other = (s32)(a->warp % (u32)w->b->nw);
-  f->other_thread = a->lane < 32 ? 32 * other + a->lane : -1 - other;
-  if (lane >= 32) f->lane = -1;
+  FAULT(k, w, g, lane < 32 ? (int)lane : -1, race, .address = (u64)(uintptr_t)p, .global = global, .write = now->how & A_WRITE,
+        .other = {(s32)(a->place >> 20), (s32)(a->place & 0xfffff)}, .other_write = a->how & A_WRITE,
+        .other_thread = a->lane < 32 ? 32 * other + a->lane : -1 - other, .other_block = a->task != w->b->t->number);
   k->l->races = 0; // report only one race: others may be consequences
   return 1;
 }

@@ -163,7 +163,7 @@ again:
 #include "run_library.h"
     default:
       g->pc = pc;
-      fault(k, w, g, FAULT_MISSING, __builtin_ctz(m), in->op, 0, 0, 0);
+      FAULT(k, w, g, __builtin_ctz(m), unsupported);
       FAULTED
     }
     pc++;

@@ -84,14 +84,14 @@
         callee = (int)((target - VG_CODE_WINDOW) >> 4);
         if (target >> 56 != 0x42 || callee >= launch->nfuncs || launch->funcs[callee] == NULL) {
           g->pc = pc;
-          fault(k, w, g, FAULT_CALL, __builtin_ctz(m), target, 0, 8, 0);
+          FAULT(k, w, g, __builtin_ctz(m), call_target, .address = target);
           FAULTED
         }
       }
       vg_func *to = launch->funcs[callee];
       if (to == NULL) {
         g->pc = pc;
-        fault(k, w, g, FAULT_MISSING, __builtin_ctz(m), 0, 0, 0, 0);
+        FAULT(k, w, g, __builtin_ctz(m), unsupported);
         FAULTED
       }
       if (who != mask) { // the others continue, or call later
@@ -112,7 +112,7 @@
       fr->local = g->fr->local + (u32)f->local_size;
       if ((u64)fr->local + (u64)to->local_size > LOCAL_BYTES || g->depth > 100) {
         g->pc = pc;
-        fault(k, w, g, FAULT_STACK, __builtin_ctz(who), fr->local, LOCAL_BYTES, 0, 0);
+        FAULT(k, w, g, __builtin_ctz(who), stack_overflow);
         FAULTED
       }
       const int32_t *x = extra + in->x; // from, to and size of arguments, then of results
@@ -158,9 +158,9 @@
       goto again;
     case E_trap: case E_brkpt:
       g->pc = pc;
-      fault(k, w, g, FAULT_TRAP, __builtin_ctz(m), 0, 0, 0, 0);
+      FAULT(k, w, g, __builtin_ctz(m), trap);
       FAULTED
     case E_missing:
       g->pc = pc;
-      fault(k, w, g, FAULT_MISSING, __builtin_ctz(m), 0, 0, 0, 0);
+      FAULT(k, w, g, __builtin_ctz(m), unsupported);
       FAULTED

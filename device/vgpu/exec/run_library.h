@@ -46,7 +46,7 @@
           memcpy(lane + extra[in->x], &v, 8);
           written(w, lane + extra[in->x], 8);
         } else if (after_strong(k, w, (u8 *)v, 1), !release_memory(launch->heap, v)) {
-          fault(k, w, g, FAULT_HEAP, (int)l, v, 0, 0, 0);
+          FAULT(k, w, g, (int)l, free_address, .address = v);
           FAULTED
         }
       }
@@ -59,6 +59,6 @@
       memcpy(&message, lane + extra[in->x], 8);
       memcpy(&file, lane + extra[in->x + 1], 8);
       memcpy(&line, lane + extra[in->x + 2], 4);
-      fault(k, w, g, FAULT_ASSERT, __builtin_ctz(m), message, file, (int)line, 0);
+      FAULT(k, w, g, __builtin_ctz(m), assertion, .message = message, .file = file, .line = (s32)line);
       FAULTED
     }

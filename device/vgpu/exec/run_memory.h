@@ -27,7 +27,7 @@
         u8 *s = have ? at(k, w, g, GENERIC, (int)l, from, have == n ? (int)n : 1, 0) : d;
         if (d == NULL || s == NULL) FAULTED
         if (have && have < n && find(k, from, have) == NULL) {
-          fault(k, w, g, FAULT_BOUNDS, (int)l, from, 0, (int)have, 0);
+          FAULT(k, w, g, (int)l, out_of_bounds, .address = from, .size = (s32)have);
           FAULTED
         }
         if (launch->races) {

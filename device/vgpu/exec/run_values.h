@@ -10,7 +10,7 @@
       EACH(m)
         if ((in->n ? U64(in->a)[l] : U32(in->a)[l]) == 0) {
           g->pc = pc;
-          fault(k, w, g, FAULT_DIVISION, (int)l, 0, 0, 0, 0);
+          FAULT(k, w, g, (int)l, division);
           if (launch->stop) FAULTED
           break;
         }
@@ -23,7 +23,7 @@
       if (bad) {
         int lane = __builtin_ctz(bad);
         g->pc = s[lane] == ~0u ? pc : (int)s[lane] - 1;
-        fault(k, w, g, FAULT_REGISTER, lane, 0, 0, 0, 0);
+        FAULT(k, w, g, lane, unwritten_register);
         g->pc = pc;
         if (launch->stop) FAULTED
       }

@@ -74,12 +74,12 @@
       EACH(m) same |= (u32)((ids[l] & 15) == id && (counts == NULL || counts[l] == expected)) << l;
       if (same != m) split(w, g, m & ~same, pc)->state = RUN, m = same, mask = g->mask;
       barrier *bar = &w->b->bars[id];
-      if (bar->arrived == 0) bar->all = 1, bar->any = 0, bar->popc = 0, bar->by_func = g->fr->f->id, bar->by_pc = pc;
+      if (bar->arrived == 0) bar->all = 1, bar->any = 0, bar->popc = 0, bar->first = (vg_location){g->fr->f->id, pc};
       u32 whole = ((u32)w->b->nw) * 32;
       if (bar->arrived && (bar->expected ? bar->expected : whole) != (expected ? expected : whole)) {
         g->pc = pc;
-        fault(k, w, g, FAULT_COUNT, (int)lane, id, bar->expected ? bar->expected : whole, (int)(expected ? expected : whole), 0);
-        k->l->fault.other_func = bar->by_func, k->l->fault.other_pc = bar->by_pc;
+        FAULT(k, w, g, (int)lane, barrier_count, .barrier = (s32)id, .threads = (s32)(expected ? expected : whole),
+              .earlier_threads = (s32)(bar->expected ? bar->expected : whole), .earlier = bar->first);
         FAULTED
       }
       bar->expected = expected;
@@ -117,7 +117,7 @@
         if (waits) {
           g->pc = pc;
           g->turns++;
-          watch(k, g, -1, __builtin_ctz(m), 0, 0, 0, -1);
+          WATCH(k, g, __builtin_ctz(m), spin_cluster);
           if (w->ng > 1) turn(w, gi);
           k->executed += (u64)(start_budget - budget);
           return 1;

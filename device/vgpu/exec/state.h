@@ -65,7 +65,7 @@ typedef struct {
 typedef struct {
   u32 arrived, expected, popc;
   u32 all, any;
-  s32 by_func, by_pc; // place of the first arrival
+  vg_location first; // of the first arrival
 } barrier;
 
 typedef struct block {
@@ -108,26 +108,16 @@ typedef struct {
   u64 time; // logical time of communication between clusters
   pages pages;
   vg_progress *mine;
-  int watch;     // record reads in poll, to report what a thread waits for
+  int watch;     // record in poll what a thread waits for, and its lane
   vg_fault poll;
+  int poll_lane; // -1: poll is empty
   volatile u32 *first; // entry in vg_launch, or NULL
 } worker;
 
+static inline vg_location location(const group *g) { return (vg_location){g->fr->f->id, g->pc}; }
+
 // effect counts an action that other threads may notice.
 static inline void effect(worker *k) { k->mine->effects++; }
-
-static int hazard_of(int kind) {
-  switch (kind) {
-  case FAULT_UNINITIALISED: return HAZARD_SHARED;
-  case FAULT_RACE: return HAZARD_RACE;
-  case FAULT_UNINITIALISED_LOCAL: return HAZARD_LOCAL;
-  case FAULT_DIVISION: return HAZARD_DIVISION;
-  case FAULT_UNINITIALISED_GLOBAL: return HAZARD_GLOBAL;
-  case FAULT_REGISTER: return HAZARD_REGISTER;
-  case FAULT_OUTSIDE_MASK: return HAZARD_OUTSIDE_MASK;
-  }
-  return -1;
-}
 
 // earlier waits until no other worker can fault in a cluster before number, but at most two seconds: such a worker may
 // wait for this one.
@@ -141,30 +131,34 @@ static void earlier(worker *k, u32 number) {
   }
 }
 
-static void told(worker *k, u32 number, const vg_fault *f, vg_fault *at, int32_t *has, u32 *task_at) {
+// record stores a fault at *at unless *at holds one of an earlier cluster.
+static void record(worker *k, u32 number, const vg_fault *f, vg_fault *at, int32_t *has, u32 *task_at) {
   while (__atomic_exchange_n(&k->l->lock, 1, __ATOMIC_ACQUIRE)) {}
   if (!*has || number < *task_at) *at = *f, *task_at = number, *has = 1;
   __atomic_store_n(&k->l->lock, 0, __ATOMIC_RELEASE);
 }
 
-static void fault(worker *k, warp *w, group *g, int kind, int lane, u64 address, u64 limit, int size, int write) {
-  vg_fault f = {.kind = kind, .write = write, .size = size, .lane = lane, .address = address, .limit = limit};
-  for (int i = 0; i < 3; i++) f.block[i] = (s32)w->b->id[i];
-  u32 t = w->id * 32 + (u32)lane;
-  f.thread[0] = (s32)(t % k->l->block[0]);
-  f.thread[1] = (s32)(t / k->l->block[0] % k->l->block[1]);
-  f.thread[2] = (s32)(t / k->l->block[0] / k->l->block[1]);
-  f.func = g->fr->f->id;
-  f.pc = g->pc;
-  int hazard = hazard_of(kind);
-  if (hazard >= 0 && !(k->l->strict >> hazard & 1)) {
-    told(k, w->b->t->number, &f, &k->l->hazards[hazard], &k->l->hazard[hazard], &k->l->hazard_task[hazard]);
+// fault records a fault of a lane, or of a whole warp if lane is -1. It stops the launch unless the fault is a hazard
+// that is not in strict.
+static __attribute__((cold, noinline)) void fault(worker *k, warp *w, int lane, vg_fault *f) {
+#define FAULT_HAZARD(name, hazard, ...) HAZARD_##hazard,
+  static const s8 hazards[] = {FAULTS(FAULT_HAZARD)};
+  for (int i = 0; i < 3; i++) f->block[i] = (s32)w->b->id[i];
+  f->thread = lane < 0 ? -1 - (s32)w->id : (s32)w->id * 32 + lane;
+  int hazard = hazards[f->kind];
+  if (hazard != HAZARD_NONE && !(k->l->strict >> hazard & 1)) {
+    record(k, w->b->t->number, f, &k->l->hazards[hazard], &k->l->hazard[hazard], &k->l->hazard_task[hazard]);
     return;
   }
-  if (kind != FAULT_SPIN) earlier(k, w->b->t->number); // all workers took part in the proof of a spin
-  told(k, w->b->t->number, &f, &k->l->fault, &k->l->faulted, &k->l->fault_task);
+  int spin = f->kind == FAULT_spin_cluster || f->kind == FAULT_spin_read || f->kind == FAULT_spin_mbarrier;
+  if (!spin) earlier(k, w->b->t->number); // all workers took part in the proof of a spin
+  record(k, w->b->t->number, f, &k->l->fault, &k->l->faulted, &k->l->fault_task);
   k->l->stop = 1;
 }
+
+// FAULT_AT is a fault at the next instruction of a group. Its arguments are named: FAULT_AT(g, copy_size, .size = n).
+#define FAULT_AT(g, name, ...) (vg_fault){.kind = FAULT_##name, .at = location(g), .args.name = {__VA_ARGS__}}
+#define FAULT(k, w, g, lane, ...) fault(k, w, lane, &FAULT_AT(g, __VA_ARGS__))
 
 // find returns the allocation that contains size bytes at a, or NULL.
 static vg_range *find(worker *k, u64 a, u64 size) {
@@ -182,12 +176,11 @@ static vg_range *find(worker *k, u64 a, u64 size) {
   return k->last = r;
 }
 
-// watch records a lane's read if k->watch is set. waits is the phase of an mbarrier that the lane waits for, or -1.
-static inline void watch(worker *k, group *g, int space, int lane, u64 address, u64 value, int size, int waits) {
-  if (!k->watch) return;
-  k->poll = (vg_fault){.kind = FAULT_SPIN, .write = waits, .size = size, .lane = lane, .func = g->fr->f->id, .pc = g->pc,
-                       .address = address, .limit = value, .other_write = space};
-}
+// WATCH records what a lane waits for, one of the faults spin_*, if k->watch is set.
+#define WATCH(k, g, lane, ...)                                                                \
+  do {                                                                                        \
+    if ((k)->watch) (k)->poll = FAULT_AT(g, __VA_ARGS__), (k)->poll_lane = (int)(lane);       \
+  } while (0)
 
 // Address of an operand, and its values.
 #define P(x) (base[(x) & 3] + ((x) >> 2))

@@ -40,16 +40,16 @@ static int tensor_copy(worker *k, warp *w, group *g, const vg_inst *in, u8 *cons
     memcpy(&t, mp, sizeof t);
     int rank = gather ? 2 : n;
     if (t.magic != VG_TENSOR_MAP || t.rank != rank || t.type > 15) {
-      fault(k, w, g, FAULT_TENSOR_MAP, (int)l, map, t.magic == VG_TENSOR_MAP ? t.rank : 0, rank, 0);
+      FAULT(k, w, g, (int)l, tensor_map, .address = map, .dimensions = rank);
       return 0;
     }
     if (t.interleave || t.type > 12) {
-      fault(k, w, g, FAULT_MISSING, (int)l, map, t.interleave ? 1 : 2, 0, 0);
+      FAULT(k, w, g, (int)l, unsupported, .feature = t.interleave ? FEATURE_INTERLEAVED : FEATURE_PACKED);
       return 0;
     }
     u64 smem = shared_address(base, in->a, in->c & M_ADDR32, more[3], l);
     if (smem & 127) {
-      fault(k, w, g, FAULT_MISALIGNED, (int)l, smem, SHARED, 128, in->kind == COPY_TO_SHARED);
+      FAULT(k, w, g, (int)l, misaligned, .address = smem, .multiple = 128, .write = in->kind == COPY_TO_SHARED);
       return 0;
     }
     u32 es = sizes[t.type], count[5] = {1, 1, 1, 1, 1}, total = 1;
@@ -75,7 +75,7 @@ static int tensor_copy(worker *k, warp *w, group *g, const vg_inst *in, u8 *cons
       }
       s64 c0 = (s32)U32(x[0])[l];
       if (c0 * es & 15) { // an illegal instruction on an H200
-        fault(k, w, g, FAULT_MISALIGNED, (int)l, (u64)(c0 * es), GLOBAL, 16, in->kind);
+        FAULT(k, w, g, (int)l, misaligned, .address = (u64)(c0 * es), .multiple = 16, .write = in->kind);
         return 0;
       }
       s64 lo = c0 < 0 ? -c0 : 0, hi = (s64)t.dims[0] + 1 - c0;
@@ -84,7 +84,8 @@ static int tensor_copy(worker *k, warp *w, group *g, const vg_inst *in, u8 *cons
       u64 first = address + (u64)(c0 + lo) * es, valid = (u64)(hi - lo) * es;
       vg_range *range = valid ? find(k, first, valid) : NULL;
       if (valid && (range == NULL || (in->kind && range->readonly))) {
-        fault(k, w, g, range ? FAULT_READONLY : FAULT_BOUNDS, (int)l, first, 0, (int)valid, in->kind);
+        if (range) FAULT(k, w, g, (int)l, read_only, .address = first, .size = (s32)valid);
+        else FAULT(k, w, g, (int)l, out_of_bounds, .address = first, .size = (s32)valid, .write = in->kind);
         return 0;
       }
       if (valid && (in->kind == COPY_TO_SHARED || op >= 0)) written_to(k, w, g, range, (int)l, first, valid, 0);
@@ -155,8 +156,12 @@ static int bulk_copy(worker *k, warp *w, group *g, const vg_inst *in, u8 *const 
     u32 n = U32(x[0])[l], mask = x[4] >= 0 ? U32(x[4])[l] & 0xffff : 0;
     int to_space = in->kind == COPY_TO_GLOBAL ? GLOBAL : to >> 56 == 0x40 ? GENERIC : SHARED;
     int from_space = in->kind == COPY_TO_SHARED ? GENERIC : from >> 56 == 0x40 ? GENERIC : SHARED;
-    if (n & 15 || (to | from) & 15) {
-      fault(k, w, g, FAULT_MISALIGNED, (int)l, n & 15 ? n : to & 15 ? to : from, GLOBAL, 16, n & 15 ? 2 : (to & 15) != 0);
+    if (n & 15) {
+      FAULT(k, w, g, (int)l, copy_size, .size = n, .multiple = 16);
+      return 0;
+    }
+    if ((to | from) & 15) {
+      FAULT(k, w, g, (int)l, misaligned, .address = to & 15 ? to : from, .multiple = 16, .write = (to & 15) != 0);
       return 0;
     }
     for (u32 i = 0; i < n; i += 16) {
@@ -384,7 +389,7 @@ static int tc_move(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *b
     if (col + 1 > widest) widest = col + 1;
   }
   if (lane0 < mine || lane0 + lanes > mine + 32 || !allocated(w->b, column, widest)) {
-    fault(k, w, g, FAULT_TMEM, 0, address, mine, (int)widest, in->kind == TC_ST);
+    FAULT(k, w, g, 0, tmem_range, .address = address, .columns = (s32)widest, .write = in->kind == TC_ST);
     return 0;
   }
   for (u32 i = 0; i < (u32)in->n; i++)
@@ -412,14 +417,14 @@ static int tc_multiply(worker *k, warp *w, group *g, const vg_inst *in, u8 *cons
                                  {MMA_U8, MMA_S8, 255, 255, 255, 255, 255, 255}};
   int ta = types[in->kind][at_], tb = types[in->kind][bt];
   if (ta == 255 || tb == 255 || id & 7 || result != (in->kind == TCK_I8 ? 2 : 1)) { // narrow types, sparse, saturating, float16
-    fault(k, w, g, FAULT_MISSING, (int)lane, id, 0, 0, 0);
+    FAULT(k, w, g, (int)lane, unsupported);
     return 0;
   }
   u32 d = U32(in->a)[lane] + (u32)x[5], size = (u32)element_size(ta), depth = 32 / size, each = two ? M / 2 : M;
   int whole = two ? M == 256 || M == 128 : M == 128 || M == 64;
   u32 wide = two && M == 128 ? N / 2 : N;
   if (!whole || N == 0 || N > 256 || (two && (w->b->t->nb < 2 || N & 15)) || !allocated(w->b, d & 0xffff, wide)) {
-    fault(k, w, g, FAULT_TMEM, (int)lane, d, M, (int)wide, 1);
+    FAULT(k, w, g, (int)lane, tmem_range, .address = d, .columns = (s32)wide, .write = true);
     return 0;
   }
   int first = two ? (int)(w->b->rank & ~1u) : (int)w->b->rank;
@@ -439,7 +444,7 @@ static int tc_multiply(worker *k, warp *w, group *g, const vg_inst *in, u8 *cons
       u32 a = U32(in->b)[lane] + (u32)x[6], *t = tmem(&w->b->t->b[rank < 0 ? 0 : rank]);
       if (rank < 0) t = tmem(w->b);
       if (!allocated(w->b, a & 0xffff, 8)) {
-        fault(k, w, g, FAULT_TMEM, (int)lane, a, M, 8, 0);
+        FAULT(k, w, g, (int)lane, tmem_range, .address = a, .columns = 8);
         ok = 0;
         break;
       }
@@ -489,13 +494,13 @@ static int tcgen05(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *b
   case TC_ALLOC: { // a: where to store the address; c: flags of a; imm: offset of a; b: columns
     u32 n = U32(in->b)[0], units = n / 32, at_ = 0;
     if (n < 32 || n > 512 || n & (n - 1)) {
-      fault(k, w, g, FAULT_TMEM, 0, 0, 0, (int)n, 2);
+      FAULT(k, w, g, 0, tmem_alloc, .columns = (s32)n);
       return 0;
     }
     u32 bits = units == 16 ? 0xffff : (1u << units) - 1;
     while (at_ < 16 && b->columns >> at_ & bits) at_ += units;
     if (at_ >= 16) {
-      fault(k, w, g, FAULT_TMEM, 0, 0, 0, (int)n, 2);
+      FAULT(k, w, g, 0, tmem_alloc, .columns = (s32)n);
       return 0;
     }
     b->columns |= bits << at_;
@@ -507,7 +512,7 @@ static int tcgen05(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *b
   case TC_DEALLOC: {
     u32 a = U32(in->a)[0], n = U32(in->b)[0];
     if (a & 31 || n < 32 || !allocated(b, a, n)) {
-      fault(k, w, g, FAULT_TMEM, 0, a, 0, (int)n, 3);
+      FAULT(k, w, g, 0, tmem_dealloc, .address = a, .columns = (s32)n);
       return 0;
     }
     b->columns &= ~((n == 512 ? 0xffffu : (1u << n / 32) - 1) << a / 32);
@@ -522,7 +527,7 @@ static int tcgen05(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *b
         u64 *p = (u64 *)at(k, w, g, SHARED, (int)l, c < 0 ? bar : with_rank(bar, c), 8, 0);
         if (p == NULL) return 0;
         if ((*p & 0xfffff) == 0) {
-          fault(k, w, g, FAULT_MBARRIER, (int)l, bar, 0, 1, 1);
+          FAULT(k, w, g, (int)l, mbarrier_arrivals, .arrivals = 1);
           return 0;
         }
         tells_at(w, p);
@@ -535,7 +540,7 @@ static int tcgen05(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *b
       u32 to = U32(in->a)[l] + (u32)in->c, rows = in->imm & 0xffff, bytes = in->imm >> 16 & 0xffff, how = (u32)(in->imm >> 32);
       matrix d = described(U64(in->b)[l], 1);
       if (!allocated(b, to & 0xffff, bytes / 4)) {
-        fault(k, w, g, FAULT_TMEM, (int)l, to, 0, (int)bytes / 4, 1);
+        FAULT(k, w, g, (int)l, tmem_range, .address = to, .columns = (s32)bytes / 4, .write = true);
         return 0;
       }
       for (int c = 0; c < in->n; c++) {

@@ -1,0 +1,253 @@
+//go:build linux && cgo
+
+package vgpu
+
+/*
+#include "exec/exec.h"
+*/
+import "C"
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+	"unsafe"
+)
+
+// A location is an instruction: the index of a function, and of an instruction in it.
+type location struct{ fn, pc int32 }
+
+func locationOf(f *C.vg_fault) location { return location{int32(f.at._func), int32(f.at.pc)} }
+
+// Arguments describe a fault of one kind; exec/codes.h lists the kinds.
+type arguments interface {
+	text(s *site) string
+}
+
+// A site is the origin of a fault.
+type site struct {
+	*Kernel
+	*Machine
+	op string // the instruction's name
+}
+
+// describe returns the message for a fault.
+func (k *Kernel) describe(f *C.vg_fault) *Fault {
+	s, lacks := &site{k, k.mod.m, "an instruction"}, ""
+	at := locationOf(f)
+	if in := k.inst(at); in != nil {
+		fn := k.prog.funcs[int(at.fn)]
+		s.op, lacks = in.Op, fn.lacks[int(fn.code[at.pc].line)]
+	}
+	args, place := faultArguments[f.kind](unsafe.Pointer(&f.args)), k.place(at)
+	text := args.text(s)
+	switch args := args.(type) {
+	case *faultUnsupported:
+		text = fmt.Sprintf("the virtual GPU does not support %s (%s)", cmp.Or(lacks, text), place)
+		return &Fault{Text: text, Missing: true}
+	case *faultAssertion:
+		place = cmp.Or(place, fmt.Sprintf("%s:%d", s.cString(args.file), args.line))
+	}
+	if place != "" {
+		place += ": "
+	}
+	_, stopped := args.(*faultStopped)
+	return &Fault{Text: fmt.Sprintf("%skernel %s, block (%d,%d,%d), %s: %s", place, Demangled(k.src.Name),
+		f.block[0], f.block[1], f.block[2], k.thread(int(f.thread)), text), Stopped: stopped}
+}
+
+func (f *faultOutOfBounds) text(s *site) string {
+	return fmt.Sprintf("invalid %s of %d bytes at %#x, %s", access(f.write), f.size, f.address, s.near(f.address))
+}
+
+func (f *faultReadOnly) text(s *site) string {
+	return fmt.Sprintf("invalid write of %d bytes to constant memory, %s", f.size, s.where(f.address))
+}
+
+func (f *faultMisaligned) text(s *site) string {
+	text := fmt.Sprintf("misaligned %s: address %#x is not a multiple of %d", access(f.write), f.address, f.multiple)
+	if f.outside {
+		text += ", " + s.near(f.address)
+	}
+	return text
+}
+
+func (f *faultCopySize) text(s *site) string {
+	return fmt.Sprintf("a copy of %d bytes, not a multiple of %d", f.size, f.multiple)
+}
+
+func (f *faultSharedAddress) text(s *site) string {
+	return fmt.Sprintf("invalid shared-memory address %#x", f.address)
+}
+
+func (f *faultSharedRange) text(s *site) string {
+	text := fmt.Sprintf("invalid %s of %d bytes of shared memory", access(f.write), f.size)
+	if f.offset < 0 {
+		return text + fmt.Sprintf(", %d bytes before its start", -f.offset)
+	}
+	return text + fmt.Sprintf(" at %d, which has %d bytes", f.offset, f.limit)
+}
+
+func (f *faultLocalRange) text(s *site) string {
+	return fmt.Sprintf("invalid %s of %d bytes of local memory", access(f.write), f.size)
+}
+
+func (f *faultUnwrittenShared) text(s *site) string { return "read of unwritten shared memory" }
+
+func (f *faultUnwrittenLocal) text(s *site) string {
+	return fmt.Sprintf("read of %d unwritten bytes of local memory", f.size)
+}
+
+func (f *faultUnwrittenGlobal) text(s *site) string {
+	return fmt.Sprintf("read of %d unwritten bytes of global memory at %#x, %s", f.size, f.address,
+		s.where(f.address))
+}
+
+func (f *faultUnwrittenRegister) text(s *site) string {
+	return s.op + " reads an unwritten register: an uninitialised variable?"
+}
+
+func (f *faultInFlight) text(s *site) string {
+	return "read of shared memory while an asynchronous copy still writes it: missing wait"
+}
+
+func (f *faultRace) text(s *site) string {
+	space, whose, at := "shared", "", ""
+	if f.global {
+		space, at = "global", ", at "+s.where(f.address)
+	}
+	if f.otherBlock {
+		whose = " of another block"
+	}
+	return fmt.Sprintf("race on %s memory: nothing orders this %s and the %s at %s, %s%s%s", space, access(f.write),
+		access(f.otherWrite), cmp.Or(s.place(f.other), "an unknown line"), s.thread(int(f.otherThread)), whose, at)
+}
+
+func (f *faultDivision) text(s *site) string { return "integer division by zero" }
+
+func (f *faultOutsideMask) text(s *site) string {
+	return fmt.Sprintf("%s with member mask %#x, which excludes the executing lane", s.op, f.mask)
+}
+
+func (f *faultEndedThreads) text(s *site) string {
+	return fmt.Sprintf("%s waits for %d threads of the block, which have ended", s.op, f.threads)
+}
+
+func (f *faultEndedLanes) text(s *site) string {
+	return fmt.Sprintf("%s waits for lanes %#x, which have ended", s.op, f.mask)
+}
+
+func (f *faultMissingLanes) text(s *site) string {
+	return fmt.Sprintf("%s waits for lanes that never come (mask %#x waits for %#x)", s.op, f.arrived, f.missing) +
+		s.others("; others are at ", f.other)
+}
+
+func (f *faultDeadlock) text(s *site) string {
+	text := fmt.Sprintf("deadlock: %d threads wait at %s", f.waiting, s.op)
+	if strings.HasPrefix(s.op, "bar") && f.expected > 0 {
+		text += fmt.Sprintf(", barrier %d, where %d of %d have arrived", f.barrier, f.arrived, f.expected)
+	}
+	return text + s.others("; others wait at ", f.other)
+}
+
+func (f *faultBarrierCount) text(s *site) string {
+	return fmt.Sprintf("barrier %d: %s waits for %d threads, but %s waits for %d: a GPU reports an illegal instruction",
+		f.barrier, s.op, f.threads, cmp.Or(s.place(f.earlier), "an earlier arrival"), f.earlierThreads)
+}
+
+func (f *faultSpinCluster) text(s *site) string {
+	return spin(f.waiting) + "for other threads of its cluster at barrier.cluster"
+}
+
+func (f *faultSpinRead) text(s *site) string {
+	return spin(f.waiting) +
+		fmt.Sprintf("reads %#x from %s, which no thread changes", f.value, s.polled(f.space, f.address))
+}
+
+func (f *faultSpinMbarrier) text(s *site) string {
+	bytes := int64(f.state>>40&0x7fffff) - mbTxZero
+	text := spin(f.waiting) + fmt.Sprintf("for phase %d of the mbarrier at %s; still missing: %d of %d arrivals", f.phase,
+		s.polled(f.space, f.address), f.state&0xfffff, f.state>>20&0xfffff)
+	switch {
+	case bytes > 0:
+		text += fmt.Sprintf(" and %d bytes", bytes)
+	case bytes < 0:
+		text += fmt.Sprintf("; %d more bytes have arrived than expected", -bytes)
+	}
+	return text
+}
+
+func (f *faultMbarrierArrivals) text(s *site) string {
+	return fmt.Sprintf("%d arrivals at an mbarrier that expects %d more", f.arrivals, f.expected)
+}
+
+func (f *faultTensorMap) text(s *site) string {
+	return fmt.Sprintf("no tensor map of %d dimensions at %#x", f.dimensions, f.address)
+}
+
+func (f *faultTmemAlloc) text(s *site) string {
+	return fmt.Sprintf("%d columns of tensor memory cannot be allocated", f.columns)
+}
+
+func (f *faultTmemDealloc) text(s *site) string {
+	return fmt.Sprintf("%d columns of tensor memory at %#x are not allocated", f.columns, f.address)
+}
+
+func (f *faultTmemLeak) text(s *site) string {
+	return "the block ends without deallocating its tensor memory"
+}
+
+func (f *faultTmemRange) text(s *site) string {
+	return fmt.Sprintf("invalid %s of %d columns of tensor memory at lane %d, column %d", access(f.write), f.columns,
+		f.address>>16, f.address&0xffff)
+}
+
+func (f *faultTrap) text(s *site) string { return "trap" }
+
+func (f *faultAssertion) text(s *site) string {
+	return fmt.Sprintf("assertion `%s` failed", s.cString(f.message))
+}
+
+func (f *faultStackOverflow) text(s *site) string { return "the stack overflows" }
+
+func (f *faultCallTarget) text(s *site) string {
+	return fmt.Sprintf("call of %#x, which is not a function", f.address)
+}
+
+func (f *faultFreeAddress) text(s *site) string {
+	return fmt.Sprintf("free of %#x, which malloc did not return", f.address)
+}
+
+func (f *faultStopped) text(s *site) string { return "timeout: still running" }
+
+func (f *faultUnsupported) text(s *site) string {
+	return s.op + [...]string{featureInstruction: "", featureInterleaved: " with an interleaved tensor map",
+		featurePacked: " of packed values of 4 or 6 bits"}[f.feature]
+}
+
+func access(write bool) string {
+	if write {
+		return "write"
+	}
+	return "read"
+}
+
+func spin(waiting int32) string {
+	return fmt.Sprintf("deadlock: %d threads wait forever, this one ", waiting)
+}
+
+// others returns text and the place of other threads, or "" if there are none.
+func (k *Kernel) others(text string, at location) string {
+	if place := k.place(at); place != "" && at.pc != 0 {
+		return text + place
+	}
+	return ""
+}
+
+// polled describes an address that a thread reads again and again.
+func (k *Kernel) polled(space int32, a uint64) string {
+	if space == spaceShared || a>>56 == sharedWindow>>56 {
+		return k.prog.sharedName(a & 0xffffff)
+	}
+	return fmt.Sprintf("%#x (%s)", a, k.mod.m.inside(a))
+}
