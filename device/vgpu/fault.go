@@ -10,9 +10,23 @@ import "C"
 import (
 	"cmp"
 	"fmt"
+	"math"
+	"path/filepath"
+	"slices"
 	"strings"
 	"unsafe"
+
+	"fisub/device/vgpu/ptx"
 )
+
+// A Fault is an error of a kernel or, if Missing is set, a feature that the virtual GPU does not support.
+type Fault struct {
+	Text    string
+	Missing bool
+	Stopped bool
+}
+
+func (f *Fault) Error() string { return f.Text }
 
 // A location is an instruction: the index of a function, and of an instruction in it.
 type location struct{ fn, pc int32 }
@@ -249,5 +263,155 @@ func (k *Kernel) polled(space int32, a uint64) string {
 	if space == spaceShared || a>>56 == sharedWindow>>56 {
 		return k.prog.sharedName(a & 0xffffff)
 	}
-	return fmt.Sprintf("%#x (%s)", a, k.mod.m.inside(a))
+	return fmt.Sprintf("%#x (%s)", a, cmp.Or(k.mod.m.inside(a), "no allocation"))
+}
+
+// maxCalls is the maximum number of places printed for a chain of inlined calls.
+const maxCalls = 3
+
+// place returns the place of an instruction in the submission's own code, or in a header if none is known:
+// "kernel.cu:12:3". For inlined code it is the place of the call, followed by the rest of the chain:
+// "kernel.cu:57:3, in wait at kernel.cu:21:9". It is empty if it is unknown.
+func (k *Kernel) place(at location) string {
+	in := k.inst(at)
+	if in == nil {
+		return ""
+	}
+	var chain []*ptx.Loc // innermost first
+	for l := &in.Loc; l != nil; l = l.Via {
+		if name := k.mod.file(l.File); name != "" && !ofToolkit(name) {
+			chain = append(chain, l)
+		}
+	}
+	if len(chain) == 0 {
+		chain = append(chain, &in.Loc)
+	}
+	if chain[0].Line == 0 {
+		return ""
+	}
+	if n := len(chain); n > maxCalls { // keep the kernel's own line and the innermost ones
+		chain = append(chain[:maxCalls-1:maxCalls-1], chain[n-1])
+	}
+	text := k.mod.position(chain[len(chain)-1])
+	for _, l := range slices.Backward(chain[:len(chain)-1]) {
+		text += ", "
+		if name := k.mod.ptx.Strings[l.Func]; name != "" {
+			text += "in " + Demangled(name) + " "
+		}
+		text += "at " + k.mod.position(l)
+	}
+	return text
+}
+
+// inst returns the PTX of an instruction, or nil if it is unknown.
+func (k *Kernel) inst(at location) *ptx.Inst {
+	f := k.prog.funcs[int(at.fn)]
+	if f == nil || at.pc < 0 || int(at.pc) >= len(f.code) || int(f.code[at.pc].line) >= len(f.src.Body) {
+		return nil
+	}
+	return &f.src.Body[f.code[at.pc].line]
+}
+
+// position returns file:line:column, or file:line if the column is unknown.
+func (mod *Module) position(l *ptx.Loc) string {
+	name, col := mod.file(l.File), l.Col
+	if mod.Column != nil {
+		col = mod.Column(name, l.Line, col)
+	}
+	if col == 0 {
+		return fmt.Sprintf("%s:%d", name, l.Line)
+	}
+	return fmt.Sprintf("%s:%d:%d", name, l.Line, col)
+}
+
+// ofToolkit reports whether a source is a header of the toolkit or the system.
+func ofToolkit(path string) bool {
+	return filepath.IsAbs(path) && (strings.Contains(path, "/include/") || strings.HasPrefix(path, "/usr/"))
+}
+
+// file returns the name of a source, relative if it belongs to the submission.
+func (mod *Module) file(n int) string {
+	name := mod.ptx.Files[n]
+	if mod.Rename != nil {
+		return mod.Rename(name)
+	}
+	return name
+}
+
+// thread returns the name of thread t of a block, or of warp -1-t if t is negative.
+func (k *Kernel) thread(t int) string {
+	name := func(t int) string {
+		return fmt.Sprintf("(%d,%d,%d)", t%k.block[0], t/k.block[0]%k.block[1], t/k.block[0]/k.block[1])
+	}
+	if t >= 0 {
+		return "thread " + name(t)
+	}
+	first := 32 * (-1 - t)
+	return fmt.Sprintf("warp %d (threads %s to %s)", first/32, name(first),
+		name(min(first+31, k.block[0]*k.block[1]*k.block[2]-1)))
+}
+
+// reach is the maximum distance at which an access is attributed to an allocation: the range of a signed 32-bit index
+// of 4-byte elements. Unless memory is scarce, memory.c places allocations more than twice as far apart.
+const reach = 8 << 30
+
+// where describes an address by the allocation that contains it or the nearest one.
+func (m *Machine) where(a uint64) string { return cmp.Or(m.inside(a), m.near(a)) }
+
+// near describes the address of an access that is not inside an allocation, relative to the nearest one.
+func (m *Machine) near(a uint64) string {
+	if a < 4096 {
+		return "a null pointer"
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	best, text := uint64(math.MaxUint64), ""
+	for _, r := range m.ranges {
+		distance, how := uint64(0), "past the end of"
+		switch {
+		case r.name == "":
+			continue
+		case a >= r.base && a < r.base+r.size:
+			return fmt.Sprintf("crossing the end of %s", r.name)
+		case a >= r.base:
+			distance = a - r.base - r.size
+		default:
+			distance, how = r.base-a, "before"
+		}
+		// An allocation beyond reach is named only if it is an argument of the call.
+		if distance < best && (distance <= reach || r.free == nil) {
+			best, text = distance, fmt.Sprintf("%d bytes %s %s", distance, how, r.name)
+		}
+	}
+	switch {
+	case best <= reach:
+		return text
+	case text != "" && best < 1<<40:
+		return "outside the device's memory, far from the nearest tensor: " + text
+	}
+	return "outside the device's memory"
+}
+
+// inside describes an address by the allocation that contains it; it returns "" if there is none.
+func (m *Machine) inside(a uint64) string {
+	if base, _, name, ok := m.Find(uintptr(a)); ok {
+		return fmt.Sprintf("byte %d of %s", a-uint64(base), name)
+	}
+	return ""
+}
+
+// cString returns the string at a, or "?" if it is outside all allocations.
+func (m *Machine) cString(a uint64) string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, r := range m.ranges {
+		if a >= r.base && a < r.base+r.size {
+			data := unsafe.Slice((*byte)(at(uintptr(a))), int(r.base+r.size-a))
+			if i := slices.Index(data, 0); i >= 0 {
+				data = data[:i]
+			}
+			return string(data)
+		}
+	}
+	return "?"
 }

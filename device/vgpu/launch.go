@@ -1,0 +1,248 @@
+//go:build linux && cgo
+
+package vgpu
+
+/*
+#include <stdlib.h>
+#include "exec/exec.h"
+*/
+import "C"
+
+import (
+	"cmp"
+	"math"
+	"runtime"
+	"slices"
+	"sync"
+	"unsafe"
+
+	"fisub/device"
+	"fisub/device/vgpu/exec"
+)
+
+// Hazards is a set of errors that do not always make the result wrong.
+type Hazards uint32
+
+// UnwrittenShared, UnwrittenLocal, UnwrittenGlobal and UnwrittenRegister are reads of memory or registers that were
+// never written; UnwrittenGlobal covers outputs and memory allocated by the submission. Races are unordered accesses,
+// Divisions are integer divisions by zero. Refusals are refused launches and copies; the caller of a Machine reports
+// them. Ended are barriers and warp instructions that wait for ended threads; a GPU permits them, so they are checked
+// only if they are faults. OutsideMask are warp instructions executed by a lane outside their member mask.
+const (
+	UnwrittenShared   Hazards = 1 << hazardShared
+	Races             Hazards = 1 << hazardRace
+	UnwrittenLocal    Hazards = 1 << hazardLocal
+	Divisions         Hazards = 1 << hazardDivision
+	Refusals          Hazards = 1 << hazardRefusal
+	Ended             Hazards = 1 << hazardEnded
+	UnwrittenGlobal   Hazards = 1 << hazardGlobal
+	UnwrittenRegister Hazards = 1 << hazardRegister
+	OutsideMask       Hazards = 1 << hazardOutsideMask
+)
+
+// A Launch is the configuration and the parameters of a launch.
+type Launch struct {
+	Grid, Block, Cluster [3]int
+	Shared               int // dynamic shared memory in bytes
+	Params               []byte
+	Cooperative          bool // the kernel may use a grid-wide barrier
+	anyCluster           bool // clusters may exceed portableCluster
+}
+
+// A form identifies similar launches: same kernel, same sizes.
+type form struct {
+	kernel               *Kernel
+	grid, block, cluster [3]int
+	shared               int
+}
+
+// laterRacesUntil replaces RacesUntil from the second workload on. There, launches of more than fewBlocks blocks are
+// not checked, because a check takes several times as long as the calls.
+const laterRacesUntil, fewBlocks = 100_000, 128
+
+// looks returns the hazards to check for in a launch.
+func (m *Machine) looks(k *Kernel, l *Launch) Hazards {
+	if m.Workload == 0 || m.Look == 0 || m.looked[k] > 0 {
+		return m.Look
+	}
+	f := form{k, l.Grid, l.Block, l.Cluster, l.Shared}
+	if first := m.looked[f]; first > 0 && first != m.Workload || m.Workload > 1 && l.blocks() > fewBlocks {
+		return 0
+	}
+	m.saw(f)
+	return m.Look
+}
+
+func (m *Machine) saw(what any) {
+	if m.looked == nil {
+		m.looked = map[any]int{}
+	}
+	m.looked[what] = m.Workload
+}
+
+func (l *Launch) blocks() int { return l.Grid[0] * l.Grid[1] * l.Grid[2] }
+
+// Run runs a kernel to its end. An error of the kernel is a *Fault.
+func (m *Machine) Run(k *Kernel, l Launch) error {
+	m.worked.Store(true)
+	m.launched.Store(true)
+	m.launch.Lock()
+	defer m.launch.Unlock()
+	c := (*C.vg_launch)(C.calloc(1, C.sizeof_vg_launch))
+	defer C.free(unsafe.Pointer(c))
+	k.block = l.Block
+	c.funcs, c.nfuncs, c.entry = k.funcs, C.int32_t(k.n), C.int32_t(k.prog.entry)
+	for i := range 3 {
+		c.grid[i], c.block[i] = C.uint32_t(l.Grid[i]), C.uint32_t(l.Block[i])
+		c.cluster[i] = C.uint32_t(max(1, l.Cluster[i]))
+	}
+	c.shared_static, c.shared_dynamic, c.shared_base = C.uint32_t(k.prog.staticShared), C.uint32_t(l.Shared), sharedBase
+	params := k.mod.args[k.src]
+	copy(unsafe.Slice((*byte)(at(uintptr(params))), paramsSize), l.Params)
+	c.params, c.params_size = (*C.uint8_t)(at(uintptr(params))), C.uint32_t(k.size)
+	if l.Cooperative {
+		workspace := m.Alloc(8, "the grid's barrier")
+		defer m.Unmap(workspace)
+		*(*[2]uint32)(at(workspace)) = [2]uint32{8, 0}
+		c.workspace = C.uint64_t(workspace)
+	}
+	if k.prog.heap {
+		c.heap = m.deviceHeap()
+	}
+	m.mu.Lock()
+	if m.stopped {
+		m.mu.Unlock()
+		return &Fault{Text: "stopped", Stopped: true}
+	}
+	m.watch()
+	ranges := (*C.vg_range)(C.calloc(C.size_t(len(m.ranges)+1), C.sizeof_vg_range))
+	defer C.free(unsafe.Pointer(ranges))
+	for i, a := range m.ranges {
+		r := C.vg_range{base: C.uint64_t(a.base), size: C.uint64_t(a.size), id: C.int32_t(a.id),
+			shadow: C.int64_t(a.shadow)}
+		if a.readonly {
+			r.readonly = 1
+		}
+		unsafe.Slice(ranges, len(m.ranges))[i] = r
+	}
+	c.ranges, c.nranges = ranges, C.int32_t(len(m.ranges))
+	m.running = c
+	m.mu.Unlock()
+	workers := m.Workers
+	if workers == 0 {
+		workers = runtime.GOMAXPROCS(0)
+	}
+	look := m.looks(k, &l)
+	if k.prog.atomics {
+		workers = 1
+	}
+	if look&Races != 0 {
+		c.races, c.races_until, c.solo = 1, math.MaxUint64, C.int32_t(k.resident(l))
+		if m.RacesUntil != 0 {
+			c.races_until = C.uint64_t(m.RacesUntil)
+		}
+		if m.Workload > 1 {
+			c.races_until = min(c.races_until, laterRacesUntil)
+		}
+		if blocks := l.blocks(); blocks <= 1<<24 {
+			c.told = (*C.uint64_t)(C.calloc(C.size_t(blocks), 8))
+			defer C.free(unsafe.Pointer(c.told))
+		}
+	}
+	if look&UnwrittenLocal != 0 {
+		c.local = 1
+	}
+	c.resident = C.int32_t(k.resident(l) / workers)
+	c.strict = C.int32_t(m.Strict)
+	if m.Counts != nil {
+		c.counts = (*C.uint64_t)(C.calloc(C.size_t(len(opNames)), 8))
+		defer C.free(unsafe.Pointer(c.counts))
+	}
+	c.workers = C.int32_t(workers)
+	c.progress = (*C.vg_progress)(C.calloc(C.size_t(workers), C.sizeof_vg_progress))
+	defer C.free(unsafe.Pointer(c.progress))
+	if c.solo != 0 {
+		for i := range workers - 1 { // counts as ended, so that the first worker does not wait for it yet
+			unsafe.Slice(c.progress, workers)[1+i].waiting = math.MaxUint64
+		}
+	}
+	var group sync.WaitGroup
+	for range workers {
+		group.Go(func() { exec.Work(unsafe.Pointer(c)) })
+	}
+	group.Wait()
+	m.mu.Lock()
+	m.running = nil
+	m.mu.Unlock()
+	m.Executed += uint64(c.executed)
+	if m.Counts != nil {
+		counts := unsafe.Slice(c.counts, len(opNames))
+		for i, name := range opNames {
+			if counts[i] > 0 {
+				m.Counts[name] += uint64(counts[i])
+			}
+		}
+	}
+	for i := range c.hazard {
+		if h := &c.hazards[i]; c.hazard[i] != 0 {
+			m.saw(k)
+			m.notice(kinds[i], cmp.Or(k.place(locationOf(h)), Demangled(k.src.Name)), k.describe(h).Text)
+		}
+	}
+	if c.faulted != 0 {
+		return k.describe(&c.fault)
+	}
+	if c.stop != 0 {
+		return &Fault{Text: "kernel " + Demangled(k.src.Name) + " was stopped", Stopped: true}
+	}
+	return nil
+}
+
+// kinds maps the bits of Hazards to values of device.Hazard.Kind.
+var kinds = [hazardCount]string{hazardShared: "unwritten-memory", hazardRace: "race", hazardLocal: "unwritten-memory",
+	hazardDivision: "division-by-zero", hazardRefusal: "refused-launch", hazardEnded: "ended-threads",
+	hazardGlobal: "unwritten-memory", hazardRegister: "unwritten-register", hazardOutsideMask: "member-mask"}
+
+// notice records a hazard unless one of the same kind and place is known.
+func (m *Machine) notice(kind, place, text string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if h := (device.Hazard{Kind: kind, Place: place, Text: text}); !slices.ContainsFunc(m.noticed, h.Same) {
+		m.noticed = append(m.noticed, h)
+		if m.Heard != nil {
+			m.Heard(h)
+		}
+	}
+}
+
+// TakeHazards returns the hazards noticed since the last call. Faults are not among them.
+func (m *Machine) TakeHazards() []device.Hazard {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	noticed := m.noticed
+	m.noticed = nil
+	return noticed
+}
+
+// Worked reports whether a kernel was launched, or memory copied or set, since the last call.
+func (m *Machine) Worked() bool { return m.worked.Swap(false) }
+
+// Launched reports whether a kernel was launched since the last call.
+func (m *Machine) Launched() bool { return m.launched.Swap(false) }
+
+// Reset lets a stopped machine run again.
+func (m *Machine) Reset() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.stopped = false
+}
+
+// Stop ends the running launch; later ones end at once.
+func (m *Machine) Stop() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.stopped = true
+	if m.running != nil {
+		m.running.stop = C.STOP_ASKED
+	}
+}

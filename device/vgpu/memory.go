@@ -1,0 +1,131 @@
+//go:build linux && cgo
+
+package vgpu
+
+/*
+#include <stdlib.h>
+#include <string.h>
+#include "exec/exec.h"
+#include "glue.h"
+*/
+import "C"
+
+import (
+	"slices"
+	"unsafe"
+)
+
+// An allocation is memory that kernels may use.
+type allocation struct {
+	base, size uint64
+	id         int32
+	readonly   bool
+	name       string
+	free       func() // nil: the caller owns the memory
+	shadow     int64  // see exec.h
+}
+
+// Map lets kernels use size bytes at base, under the given name in messages. The caller keeps ownership of the memory.
+func (m *Machine) Map(base uintptr, size int, name string, readonly bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.insert(allocation{base: uint64(base), size: uint64(size), readonly: readonly, name: name})
+}
+
+func (m *Machine) insert(a allocation) {
+	m.nextID++
+	a.id = m.nextID
+	i, _ := slices.BinarySearchFunc(m.ranges, a.base, func(r allocation, b uint64) int {
+		if r.base < b {
+			return -1
+		} else if r.base > b {
+			return 1
+		}
+		return 0
+	})
+	m.ranges = slices.Insert(m.ranges, i, a)
+}
+
+// Unmap removes the allocation that begins at base, and reports whether there is one.
+func (m *Machine) Unmap(base uintptr) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	i := slices.IndexFunc(m.ranges, func(a allocation) bool { return a.base == uint64(base) })
+	if i < 0 {
+		return false
+	}
+	if free := m.ranges[i].free; free != nil {
+		free()
+	}
+	m.ranges = slices.Delete(m.ranges, i, i+1)
+	return true
+}
+
+// Alloc returns the address of size bytes that kernels and host code may use, or 0 if memory is exhausted. The same
+// sequence of calls returns the same addresses in every process.
+func (m *Machine) Alloc(size int, name string) uintptr {
+	p := C.vg_map(C.size_t(max(size, 0)), C.VG_OPEN)
+	if p == nil {
+		return 0
+	}
+	m.own(allocation{base: uint64(uintptr(p)), size: uint64(size), name: name, free: func() { C.vg_unmap(p) }})
+	return uintptr(p)
+}
+
+// own lets kernels use an allocation until Unmap, which frees it.
+func (m *Machine) own(a allocation) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.insert(a)
+}
+
+// written marks size bytes at p as written by the host. It has no effect unless Look includes UnwrittenGlobal.
+func (m *Machine) written(p uintptr, size int) {
+	m.worked.Store(true)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.watch()
+	for _, a := range m.ranges {
+		if from, to := max(uint64(p), a.base), min(uint64(p)+uint64(size), a.base+a.size); a.shadow != 0 && from < to {
+			C.memset(at(uintptr(from+uint64(a.shadow))), 1, C.size_t(to-from))
+		}
+	}
+}
+
+// watch drops all shadows if UnwrittenGlobal is not checked: later writes are not recorded.
+func (m *Machine) watch() {
+	if m.Look&UnwrittenGlobal == 0 {
+		for i := range m.ranges {
+			m.ranges[i].shadow = 0
+		}
+	}
+}
+
+// Find returns the allocation that contains addr.
+func (m *Machine) Find(addr uintptr) (base uintptr, size int, name string, ok bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, a := range m.ranges {
+		if uint64(addr) >= a.base && uint64(addr) < a.base+max(a.size, 1) {
+			return uintptr(a.base), int(a.size), a.name, true
+		}
+	}
+	return 0, 0, "", false
+}
+
+// at returns a pointer to non-Go memory. If inlined, it makes Go 1.26's compiler fail on copies of a fixed size.
+//
+//go:noinline
+func at(p uintptr) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&p)) }
+
+// heapBytes is the size of the heap of device malloc, the same as CUDA's default.
+const heapBytes = 8 << 20
+
+// deviceHeap returns the heap for device malloc. It lives as long as the machine.
+func (m *Machine) deviceHeap() *C.vg_heap {
+	if m.heap == nil {
+		m.heap = (*C.vg_heap)(C.calloc(1, C.sizeof_vg_heap))
+		m.heap.base, m.heap.size = (*C.uint8_t)(at(m.Alloc(heapBytes, "memory of device malloc"))), heapBytes
+	}
+	return m.heap
+}
