@@ -591,7 +591,7 @@ func (d *decoder) two(op opcode, typ string) {
 	d.emit(inst{op: op, a: a, b: b, d: d.dst(d.arg(0), typ)})
 }
 
-func (d *decoder) three(op opcode, typ string) {
+func (d *decoder) three(op opcode, typ string) *inst {
 	a, b, c := d.src(d.arg(1), typ), d.src(d.arg(2), typ), d.src(d.arg(3), typ)
-	d.emit(inst{op: op, a: a, b: b, c: c, d: d.dst(d.arg(0), typ)})
+	return d.emit(inst{op: op, a: a, b: b, c: c, d: d.dst(d.arg(0), typ)})
 }
