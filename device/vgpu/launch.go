@@ -3,7 +3,6 @@
 package vgpu
 
 /*
-#include <stdlib.h>
 #include "exec/exec.h"
 */
 import "C"
@@ -88,8 +87,9 @@ func (m *Machine) Run(k *Kernel, l Launch) error {
 	m.launched.Store(true)
 	m.launch.Lock()
 	defer m.launch.Unlock()
-	c := (*C.vg_launch)(C.calloc(1, C.sizeof_vg_launch))
-	defer C.free(unsafe.Pointer(c))
+	c, s := &C.vg_launch{}, &C.vg_state{}
+	var pinned runtime.Pinner // what c and s point to
+	defer pinned.Unpin()
 	k.block = l.Block
 	c.funcs, c.nfuncs, c.entry = k.funcs, C.int32_t(k.n), C.int32_t(k.prog.entry)
 	for i := range 3 {
@@ -107,7 +107,7 @@ func (m *Machine) Run(k *Kernel, l Launch) error {
 		c.workspace = C.uint64_t(workspace)
 	}
 	if k.prog.heap {
-		c.heap = m.deviceHeap()
+		s.heap = m.deviceHeap()
 	}
 	m.mu.Lock()
 	if m.stopped {
@@ -115,18 +115,17 @@ func (m *Machine) Run(k *Kernel, l Launch) error {
 		return &Fault{Text: "stopped", Stopped: true}
 	}
 	m.watch()
-	ranges := (*C.vg_range)(C.calloc(C.size_t(len(m.ranges)+1), C.sizeof_vg_range))
-	defer C.free(unsafe.Pointer(ranges))
+	ranges := make([]C.vg_range, len(m.ranges)+1)
 	for i, a := range m.ranges {
-		r := C.vg_range{base: C.uint64_t(a.base), size: C.uint64_t(a.size), id: C.int32_t(a.id),
+		ranges[i] = C.vg_range{base: C.uint64_t(a.base), size: C.uint64_t(a.size), id: C.int32_t(a.id),
 			shadow: C.int64_t(a.shadow)}
 		if a.readonly {
-			r.readonly = 1
+			ranges[i].readonly = 1
 		}
-		unsafe.Slice(ranges, len(m.ranges))[i] = r
 	}
-	c.ranges, c.nranges = ranges, C.int32_t(len(m.ranges))
-	m.running = c
+	c.ranges, c.nranges = &ranges[0], C.int32_t(len(m.ranges))
+	pinned.Pin(c.ranges)
+	m.running = s
 	m.mu.Unlock()
 	workers := m.Workers
 	if workers == 0 {
@@ -137,7 +136,7 @@ func (m *Machine) Run(k *Kernel, l Launch) error {
 		workers = 1
 	}
 	if look&Races != 0 {
-		c.races, c.races_until, c.solo = 1, math.MaxUint64, C.int32_t(k.resident(l))
+		s.races, s.serial, c.races_until = 1, 1, math.MaxUint64
 		if m.RacesUntil != 0 {
 			c.races_until = C.uint64_t(m.RacesUntil)
 		}
@@ -145,54 +144,54 @@ func (m *Machine) Run(k *Kernel, l Launch) error {
 			c.races_until = min(c.races_until, laterRacesUntil)
 		}
 		if blocks := l.blocks(); blocks <= 1<<24 {
-			c.told = (*C.uint64_t)(C.calloc(C.size_t(blocks), 8))
-			defer C.free(unsafe.Pointer(c.told))
+			s.released = &make([]C.uint64_t, blocks+1)[0]
+			pinned.Pin(s.released)
 		}
 	}
 	if look&UnwrittenLocal != 0 {
-		c.local = 1
+		c.check_local = 1
 	}
-	c.resident = C.int32_t(k.resident(l) / workers)
-	c.strict = C.int32_t(m.Strict)
+	resident := k.resident(l)
+	c.resident, c.worker_resident = C.int32_t(resident), C.int32_t(resident/workers)
+	c.strict, c.workers = C.int32_t(m.Strict), C.int32_t(workers)
+	var counts []C.uint64_t
 	if m.Counts != nil {
-		c.counts = (*C.uint64_t)(C.calloc(C.size_t(len(opNames)), 8))
-		defer C.free(unsafe.Pointer(c.counts))
+		counts = make([]C.uint64_t, len(opNames))
+		s.counts = &counts[0]
+		pinned.Pin(s.counts)
 	}
-	c.workers = C.int32_t(workers)
-	c.progress = (*C.vg_progress)(C.calloc(C.size_t(workers), C.sizeof_vg_progress))
-	defer C.free(unsafe.Pointer(c.progress))
-	if c.solo != 0 {
-		for i := range workers - 1 { // counts as ended, so that the first worker does not wait for it yet
-			unsafe.Slice(c.progress, workers)[1+i].waiting = math.MaxUint64
+	progress := make([]C.vg_progress, workers)
+	s.progress = &progress[0]
+	pinned.Pin(s.progress)
+	if s.serial != 0 {
+		for i := range progress[1:] { // counts as ended, so that the first worker does not wait for it yet
+			progress[1+i].waiting = math.MaxUint64
 		}
 	}
 	var group sync.WaitGroup
 	for range workers {
-		group.Go(func() { exec.Work(unsafe.Pointer(c)) })
+		group.Go(func() { exec.Work(unsafe.Pointer(c), unsafe.Pointer(s)) })
 	}
 	group.Wait()
 	m.mu.Lock()
 	m.running = nil
 	m.mu.Unlock()
-	m.Executed += uint64(c.executed)
-	if m.Counts != nil {
-		counts := unsafe.Slice(c.counts, len(opNames))
-		for i, name := range opNames {
-			if counts[i] > 0 {
-				m.Counts[name] += uint64(counts[i])
-			}
+	m.Executed += uint64(s.executed)
+	for i, n := range counts {
+		if n > 0 {
+			m.Counts[opNames[i]] += uint64(n)
 		}
 	}
-	for i := range c.hazard {
-		if h := &c.hazards[i]; c.hazard[i] != 0 {
+	for i := range s.hazards {
+		if h := &s.hazards[i].fault; s.hazards[i].set != 0 {
 			m.saw(k)
 			m.notice(kinds[i], cmp.Or(k.place(locationOf(h)), Demangled(k.src.Name)), k.describe(h).Text)
 		}
 	}
-	if c.faulted != 0 {
-		return k.describe(&c.fault)
+	if s.fault.set != 0 {
+		return k.describe(&s.fault.fault)
 	}
-	if c.stop != 0 {
+	if s.stop != 0 {
 		return &Fault{Text: "kernel " + Demangled(k.src.Name) + " was stopped", Stopped: true}
 	}
 	return nil

@@ -51,7 +51,7 @@ type Machine struct {
 
 	heap     *C.vg_heap // for device malloc; nil until a kernel needs it
 	launch   sync.Mutex
-	running  *C.vg_launch
+	running  *C.vg_state
 	stopped  bool
 	Executed uint64            // warp instructions so far
 	worked   atomic.Bool       // a kernel was launched, or memory copied or set

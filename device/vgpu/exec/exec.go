@@ -25,5 +25,8 @@ var wide = func() C.int {
 	return 0
 }()
 
-// Work runs blocks of a vg_launch until none is left or one faults. Several threads may call it at once.
-func Work(launch unsafe.Pointer) { C.vg_work((*C.vg_launch)(launch), wide) }
+// Work runs blocks of a vg_launch until none is left or one faults. Several threads may call it at once, with the same
+// vg_state.
+func Work(launch, state unsafe.Pointer) {
+	C.vg_work((*C.vg_launch)(launch), (*C.vg_state)(state), wide)
+}

@@ -71,6 +71,7 @@ typedef struct {
   int32_t lock;
 } vg_heap;
 
+// A launch. The workers only read it.
 typedef struct {
   vg_func **funcs;
   int32_t nfuncs, entry;
@@ -79,34 +80,39 @@ typedef struct {
   uint8_t *params;
   uint32_t params_size;
   uint64_t workspace; // of a cooperative launch: its size and the grid barrier, 4 bytes each; else 0
-  vg_range *ranges; // sorted by base
+  vg_range *ranges;   // sorted by base
   int32_t nranges;
-  int32_t resident; // maximum number of blocks running at once on one worker
-  int32_t strict;   // hazards that are faults
-  int32_t local;    // check for reads of unwritten local memory
-  int32_t races;    // check for races until races_until instructions were executed
-  uint64_t races_until;
-  // If not 0, only the first worker runs while races are checked, with at most this many blocks at once.
-  volatile int32_t solo;
-  uint64_t *told;   // by cluster: time of its last publication to other clusters; see races.h
-  // Shared by the workers.
-  volatile int32_t stop; // no further instruction is executed; STOP_ASKED: not because of a fault
-  int32_t faulted;
-  uint64_t next;
+  int32_t workers;          // number of threads that call vg_work
+  int32_t resident;         // maximum number of blocks running at once on a GPU
+  int32_t worker_resident;  // the same, on one worker
+  int32_t strict;           // hazards that are faults
+  int32_t check_local;      // check for reads of unwritten local memory
+  uint64_t races_until;     // maximum number of instructions checked for races
+} vg_launch;
+
+// If several workers have faults or hazards, the one in the first cluster is reported, so that all runs report the same.
+typedef struct {
+  int32_t set;      // 1: the report has a fault
+  uint32_t cluster; // of the fault
   vg_fault fault;
+} vg_report;
+
+// The state of a launch, common to its workers.
+typedef struct {
+  volatile int32_t stop;   // no further instruction is executed; STOP_ASKED: not because of a fault
+  int32_t races;           // check for races; ends with the first race
+  volatile int32_t serial; // only the first worker runs, while races are checked
+  int32_t started;         // workers that have started
+  uint64_t next;           // the next cluster to run
   uint64_t executed;
-  uint64_t *counts; // by op, or NULL
-  int32_t hazard[HAZARD_COUNT]; // 1: hazards has an entry
-  vg_fault hazards[HAZARD_COUNT];
-  int32_t workers;         // number of threads that call vg_work
+  uint64_t *counts;        // by op, or NULL
+  uint64_t *released;      // by cluster: time of its last release to other clusters, see races.h; or NULL
   vg_progress *progress;   // by worker
   vg_heap *heap;           // of device malloc, NULL if no kernel uses it
-  // If several workers have faults or hazards, the one in the first cluster is reported, so that all runs report the
-  // same.
-  volatile int32_t lock, joined; // workers that have started
-  uint32_t fault_task, hazard_task[HAZARD_COUNT];
+  volatile int32_t lock;   // of fault and hazards
+  vg_report fault, hazards[HAZARD_COUNT];
   volatile uint32_t first[MAX_WORKERS]; // by worker: the first cluster in which it may still fault
-} vg_launch;
+} vg_state;
 
 // The result of cuTensorMapEncodeTiled. host/driver.c has the same definition.
 #define VG_TENSOR_MAP 0x70616d726f736e74ull
@@ -118,4 +124,4 @@ typedef struct {
 } vg_tensor_map;
 
 // vg_work runs blocks of the launch until none is left or one faults. Several threads may call it at once.
-void vg_work(vg_launch *l, int wide);
+void vg_work(const vg_launch *l, vg_state *s, int wide);

@@ -4,7 +4,7 @@
 // turn, even if another one loops.
 #include "run.h"
 
-static void set_special(vg_launch *l, block *b, warp *w) {
+static void set_special(const vg_launch *l, block *b, warp *w) {
   u32 *s = (u32 *)w->spec;
 #define SPEC(which, expr) { u32 *to_ = s + 64 * (which); for (u32 i = 0; i < 32; i++) to_[i] = (u32)(expr); }
   u32 nx = l->block[0], ny = l->block[1];
@@ -63,7 +63,7 @@ static void end_task(task *t) {
   free(t);
 }
 
-static int uses_local(vg_launch *l) {
+static int uses_local(const vg_launch *l) {
   for (int i = 0; i < l->nfuncs; i++)
     if (l->funcs[i] && (l->funcs[i]->local_size || l->funcs[i]->calls)) return 1;
   return 0;
@@ -71,7 +71,7 @@ static int uses_local(vg_launch *l) {
 
 // start creates the blocks of cluster n. reuse is an ended task whose memory is reused, or NULL.
 static task *start(worker *k, u64 n, task *reuse) {
-  vg_launch *l = k->l;
+  const vg_launch *l = k->l;
   vg_func *f = l->funcs[l->entry];
   u32 per = l->cluster[0] * l->cluster[1] * l->cluster[2], threads = l->block[0] * l->block[1] * l->block[2];
   int nw = (int)((threads + 31) / 32), local = uses_local(l);
@@ -84,8 +84,8 @@ static task *start(worker *k, u64 n, task *reuse) {
   t->arrived = t->phase = 0;
   t->number = (u32)n + 1;
   t->nclocks = per * (u32)nw;
-  t->heard = 0;
-  if (l->races) {
+  t->acquired = 0;
+  if (k->state->races) {
     size_t clocks = (size_t)clock_rows(t) * t->nclocks;
     if (!t->clocks && (t->clocks = malloc(clocks * sizeof(u32))) == NULL) abort();
     memset(t->clocks, 0, clocks * sizeof(u32));
@@ -114,7 +114,7 @@ static task *start(worker *k, u64 n, task *reuse) {
       b->shared_size = shared;
       b->shared = aligned_alloc(1024, ((size_t)shared + 1023) / 1024 * 1024 + 1024);
       b->shadow = malloc(shared + 64);
-      if (l->races && (b->words = calloc((size_t)shared / 4 + 8, sizeof(word))) == NULL) abort();
+      if (k->state->races && (b->words = calloc((size_t)shared / 4 + 8, sizeof(word))) == NULL) abort();
       b->w = calloc((size_t)nw, sizeof(warp));
       if (!b->shared || !b->shadow || !b->w) abort();
     }
@@ -130,7 +130,7 @@ static task *start(worker *k, u64 n, task *reuse) {
         if (local) {
           w->local = mmap(NULL, 32ull * LOCAL_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
           if (w->local == MAP_FAILED) abort();
-          if (l->local) {
+          if (l->check_local) {
             w->local_shadow = mmap(NULL, 32ull * LOCAL_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
             if (w->local_shadow == MAP_FAILED) abort();
           }
@@ -152,8 +152,8 @@ static task *start(worker *k, u64 n, task *reuse) {
   return t;
 }
 
-// stuck reports a fault for a task in which no thread can run.
-static void stuck(worker *k, task *t) {
+// report_deadlock reports a fault for a task in which no thread can run.
+static void report_deadlock(worker *k, task *t) {
   warp *where = NULL;
   group *which = NULL;
   int waiting = 0, divergent = 0;
@@ -233,7 +233,7 @@ static int waits_for_ever(worker *k, warp *w) {
   frames_of(w, s.regs);
   u64 before = k->mine->effects;
   int found = 0;
-  for (int i = 0; i < MOST_STEPS && !found && k->mine->effects == before && !k->l->stop; i++) {
+  for (int i = 0; i < MOST_STEPS && !found && k->mine->effects == before && !k->state->stop; i++) {
     run(k, w, 1);
     found = k->mine->effects == before && recurs(w, &s, s.regs + s.size);
   }
@@ -241,17 +241,16 @@ static int waits_for_ever(worker *k, warp *w) {
   return found;
 }
 
-static u64 effects_of_all(const vg_launch *l) {
+static u64 effects_of_all(const worker *k) {
   u64 n = 0;
-  for (int i = 0; i < l->workers; i++) n += l->progress[i].effects;
+  for (int i = 0; i < k->l->workers; i++) n += k->state->progress[i].effects;
   return n;
 }
 
-// spins raises a fault and returns 1 if all threads of the launch wait forever. Call it when a worker's tasks ran for a
+// report_spin raises a fault and returns 1 if all threads of the launch wait forever. Call it when a worker's tasks ran for a
 // while without any effect and no further block can start. It increases *patience if some warp does not wait.
-static int spins(worker *k, task **active, int n, u64 *patience) {
-  vg_launch *l = k->l;
-  u64 all = effects_of_all(l);
+static int report_spin(worker *k, task **active, int n, u64 *patience) {
+  u64 all = effects_of_all(k);
   int waiting = 0;
   if (k->mine->waiting != all + 1) {
     k->mine->waiting = 0;
@@ -267,12 +266,14 @@ static int spins(worker *k, task **active, int n, u64 *patience) {
           }
       }
     k->watch = 0;
-    if (effects_of_all(l) != all) return 0;
+    if (effects_of_all(k) != all) return 0;
     k->mine->waiting = all + 1;
   }
-  for (int i = 0; i < l->workers; i++)
-    if (l->progress[i].waiting != UINT64_MAX && l->progress[i].waiting != all + 1) return 0;
-  if (effects_of_all(l) != all) return 0;
+  for (int i = 0; i < k->l->workers; i++) {
+    u64 waiting_at = k->state->progress[i].waiting;
+    if (waiting_at != UINT64_MAX && waiting_at != all + 1) return 0;
+  }
+  if (effects_of_all(k) != all) return 0;
   warp *where = NULL;
   for (int i = 0; i < n; i++)
     for (int j = 0; j < active[i]->nb; j++)
@@ -284,8 +285,8 @@ static int spins(worker *k, task **active, int n, u64 *patience) {
         if (waits_for_ever(k, w) && k->poll_lane >= 0) where = w;
         k->watch = 0;
       }
-  if (where == NULL) return 0; // all wait at barriers for other warps: stuck reports that
-  k->poll.args.spin_read.waiting = waiting; // the first argument of all spins
+  if (where == NULL) return 0; // all wait at barriers for other warps: report_deadlock reports that
+  k->poll.args.spin_read.waiting = waiting; // the first argument of each spin_* fault
   fault(k, where, k->poll_lane, &k->poll);
   return 1;
 }
@@ -293,7 +294,7 @@ static int spins(worker *k, task **active, int n, u64 *patience) {
 // advance runs a task for a while. It returns 1 if the task has ended, -1 if it faulted or was stopped, else 0.
 static int advance(worker *k, task *t) {
   u64 begin = k->executed;
-  for (int still = 0; still < MAX_STILL && !k->l->stop;) {
+  for (int still = 0; still < MAX_STILL && !k->state->stop;) {
     u64 pass = k->executed, effects = k->mine->effects;
     int ran = 0, ended = 0;
     for (int i = 0; i < t->nb; i++) {
@@ -302,7 +303,7 @@ static int advance(worker *k, task *t) {
         if (b->w[j].live == 0) continue;
         k->yield = 0;
         ran |= run(k, &b->w[j], SLICE);
-        if (k->l->stop) return -1;
+        if (k->state->stop) return -1;
         if (b->w[j].live == 0) ran = 1;
       }
       ended += b->done == b->nw;
@@ -315,45 +316,49 @@ static int advance(worker *k, task *t) {
         for (int j = 0; j < t->b[i].nw; j++)
           for (int q = 0; q < t->b[i].w[j].ng; q++) runnable |= t->b[i].w[j].g[q].state == RUN;
       if (!runnable) {
-        stuck(k, t);
+        report_deadlock(k, t);
         return -1;
       }
     }
-    if (k->executed > k->l->races_until) k->l->races = 0;
+    if (k->executed > k->l->races_until) k->state->races = 0;
     if (k->executed - begin > BLOCK_SLICE) return 0;
     // If all warps only poll, give other tasks a turn.
     int polls = k->mine->effects == effects && k->executed - pass < 32 * (u64)(t->nb * t->b[0].nw);
     still = polls ? still + 1 : 0;
   }
-  return k->l->stop ? -1 : 0;
+  return k->state->stop ? -1 : 0;
 }
 
-void VG_WORK(vg_launch *l) {
-  int index = __atomic_fetch_add(&l->joined, 1, __ATOMIC_SEQ_CST);
-  // *first is 0 at the start: the worker may get any cluster.
-  worker k = {.l = l, .mine = &l->progress[index], .first = index < MAX_WORKERS ? &l->first[index] : NULL};
+// limited returns the number of blocks that run at once if at most n may.
+static int limited(int n) { return n < 1 ? 1 : n > MAX_BLOCKS ? MAX_BLOCKS : n; }
+
+void VG_WORK(const vg_launch *l, vg_state *s) {
+  int index = __atomic_fetch_add(&s->started, 1, __ATOMIC_SEQ_CST);
+  // s->first[index] is 0 until the worker asks for its first cluster, which may be any of those left.
+  worker k = {.l = l, .state = s, .mine = &s->progress[index], .first = index < MAX_WORKERS ? &s->first[index] : NULL};
   task **active = calloc(MAX_BLOCKS, sizeof *active), *spare = NULL;
   if (active == NULL) abort();
   if (index > 0) {
     if (k.first) *k.first = ~0u;
-    while (l->solo && !l->stop) nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+    while (s->serial && !s->stop) nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
   }
-  int n = 0, most = l->resident < 1 ? 1 : l->resident > MAX_BLOCKS ? MAX_BLOCKS : l->resident, turn_ = 0;
+  int n = 0, most = limited(l->worker_resident), turn_ = 0, serial = index == 0 && s->serial;
   u64 total = (u64)(l->grid[0] / l->cluster[0]) * (l->grid[1] / l->cluster[1]) * (l->grid[2] / l->cluster[2]);
-  int alone = index > 0 ? 0 : l->solo > MAX_BLOCKS ? MAX_BLOCKS : l->solo, capped = most < l->resident || (index == 0 && alone < l->solo);
+  // Blocks that a GPU would run at once have to wait for others.
+  int too_many = l->worker_resident > MAX_BLOCKS || (serial && l->resident > MAX_BLOCKS);
   u64 seen = 0, since = 0, patience = 2;
   for (;;) {
-    if (l->stop) break;
+    if (s->stop) break;
     int fresh = 0;
-    if (alone && !l->races && n <= most) {
-      alone = 0;
-      for (int i = 1; i < l->workers; i++) l->progress[i].waiting = 0;
-      __atomic_store_n(&l->solo, 0, __ATOMIC_SEQ_CST);
+    if (serial && !s->races && n <= most) {
+      serial = 0;
+      for (int i = 1; i < l->workers; i++) s->progress[i].waiting = 0;
+      __atomic_store_n(&s->serial, 0, __ATOMIC_SEQ_CST);
     }
-    if (n < (alone ? alone : most)) {
+    if (n < (serial ? limited(l->resident) : most)) {
       if (k.first) *k.first = 0;
       __atomic_thread_fence(__ATOMIC_SEQ_CST);
-      u64 next = __atomic_fetch_add(&l->next, 1, __ATOMIC_SEQ_CST);
+      u64 next = __atomic_fetch_add(&s->next, 1, __ATOMIC_SEQ_CST);
       u32 first = ~0u;
       for (int i = 0; i < n; i++) first = active[i]->number < first ? active[i]->number : first;
       if (next < total && next + 1 < first) first = (u32)next + 1;
@@ -376,17 +381,17 @@ void VG_WORK(vg_launch *l) {
       continue;
     }
     if (fresh) continue;
-    u64 all = effects_of_all(l);
+    u64 all = effects_of_all(&k);
     if (all != seen) seen = all, since = 0;
-    else if (++since >= patience * (u64)n && !(capped && l->next < total)) {
+    else if (++since >= patience * (u64)n && !(too_many && s->next < total)) {
       since = 0;
-      if (spins(&k, active, n, &patience)) break;
+      if (report_spin(&k, active, n, &patience)) break;
     }
   }
   k.mine->waiting = UINT64_MAX;
-  if (index == 0) __atomic_store_n(&l->solo, 0, __ATOMIC_SEQ_CST);
-  for (int i = 0; i < n && l->stop == STOP_ASKED; i++) // report the place of unfinished threads
-    for (int j = 0; j < active[i]->nb * active[i]->b[0].nw && l->stop == STOP_ASKED; j++) {
+  if (index == 0) __atomic_store_n(&s->serial, 0, __ATOMIC_SEQ_CST);
+  for (int i = 0; i < n && s->stop == STOP_ASKED; i++) // report the place of unfinished threads
+    for (int j = 0; j < active[i]->nb * active[i]->b[0].nw && s->stop == STOP_ASKED; j++) {
       warp *w = &active[i]->b[j / active[i]->b[0].nw].w[j % active[i]->b[0].nw];
       int at_ = w->ng ? pick(w) : -1;
       if (at_ >= 0) FAULT(&k, w, &w->g[at_], __builtin_ctz(w->g[at_].mask), stopped);
@@ -396,5 +401,5 @@ void VG_WORK(vg_launch *l) {
   if (spare) end_task(spare);
   free(active);
   drop_pages(&k.pages);
-  __atomic_fetch_add(&l->executed, k.executed, __ATOMIC_SEQ_CST);
+  __atomic_fetch_add(&s->executed, k.executed, __ATOMIC_SEQ_CST);
 }

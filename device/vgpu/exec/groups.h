@@ -25,8 +25,8 @@ static void drop_frame(frame *fr) {
   }
 }
 
-// settle merges groups at the same place, unless they wait there for different lanes.
-static void settle(warp *w) {
+// merge_groups merges groups at the same place, unless they wait there for different lanes.
+static void merge_groups(warp *w) {
   for (int i = 0; i < w->ng; i++)
     for (int j = i + 1; j < w->ng;) {
       group *a = &w->g[i], *b = &w->g[j];
@@ -104,7 +104,7 @@ static void turn(warp *w, int i) {
   }
 }
 
-static void release(worker *k, block *b, int id) {
+static void release_barrier(worker *k, block *b, int id) {
   barrier *bar = &b->bars[id];
   int missing = bar->expected ? 0 : (int)(b->threads - b->live);
   for (int i = 0; i < b->nw; i++) {
@@ -128,7 +128,7 @@ static void release(worker *k, block *b, int id) {
       }
       g->state = RUN;
       g->pc++;
-      if (b->t->clocks) hears(w, row_bar(b->t, b->rank, (u32)id));
+      if (b->t->clocks) acquire_clock(w, row_bar(b->t, b->rank, (u32)id));
     }
   }
   if (b->t->clocks) memset(clock_row(b->t, row_bar(b->t, b->rank, (u32)id)), 0, b->t->nclocks * sizeof(u32));
@@ -139,7 +139,7 @@ static void release(worker *k, block *b, int id) {
 static void lanes_ended(worker *k, block *b) {
   for (int i = 0; i < 16; i++) {
     barrier *bar = &b->bars[i];
-    if (bar->arrived && !bar->expected && bar->arrived >= b->live) release(k, b, i);
+    if (bar->arrived && !bar->expected && bar->arrived >= b->live) release_barrier(k, b, i);
   }
 }
 
@@ -191,7 +191,7 @@ static int gathered(worker *k, warp *w, int gi, const vg_inst *in, u8 *const *ba
       same = 0;
       EACH(left) same |= (u32)(masks[l] == want) << l;
       if (same & ~want) FAULT(k, w, g, __builtin_ctz(same & ~want), outside_mask, .mask = want);
-      if (k->l->stop) return 0;
+      if (k->state->stop) return 0;
     }
     left &= ~same;
     u32 ended = want & w->exists & ~w->live;

@@ -25,9 +25,9 @@ static int ldmatrix(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *
   u32 m = in->n == 1 ? 0xff : in->n == 2 ? 0xffff : ~0u;
   int write = in->op == E_stmatrix;
   if (write) effect(k);
-  if (places(k, w, g, in, base, in->c & M_SIGNED ? GENERIC : SHARED, m, 16, write, row) == INVALID || k->l->stop) return 0;
-  if (k->l->races) EACH(m) touch(k, w, g, ANY_LANE, row[l], 16, write ? A_WRITE : 0, 0);
-  if (k->l->stop) return 0;
+  if (places(k, w, g, in, base, in->c & M_SIGNED ? GENERIC : SHARED, m, 16, write, row) == INVALID || k->state->stop) return 0;
+  if (k->state->races) EACH(m) touch(k, w, g, ANY_LANE, row[l], 16, write ? A_WRITE : 0, 0);
+  if (k->state->stop) return 0;
   for (int j = 0; j < in->n; j++) {
     u8 *d = P(extra[in->x + j]);
     u16 v[8][8], t[8][8];

@@ -5,7 +5,8 @@
 // An mbarrier: pending arrivals in bits 0-19, expected arrivals in 20-39, bytes in flight + MB_TX_ZERO in 40-62, phase
 // in 63.
 static u64 mb_make(u64 pending, u64 expected, u64 tx, u64 phase) { return pending | expected << 20 | tx << 40 | phase << 63; }
-static u64 mb_settle(u64 v) {
+// mb_next_phase begins the next phase if the current one is complete.
+static u64 mb_next_phase(u64 v) {
   if ((v & 0xfffff) == 0 && (v >> 40 & 0x7fffff) == MB_TX_ZERO) {
     u64 e = v >> 20 & 0xfffff;
     return mb_make(e, e, MB_TX_ZERO, ~v >> 63);
@@ -29,8 +30,8 @@ typedef struct copy { // by a lane (cp.async) or on an mbarrier (bulk copy)
 
 // raced checks a copy or matrix product for races, for which the lane is unknown. It returns 0 after a fault.
 static int raced(worker *k, warp *w, group *g, u8 *p, u32 n, int how) {
-  if (k->l->races) touch(k, w, g, ANY_LANE, p, n, how, 0);
-  return !k->l->stop;
+  if (k->state->races) touch(k, w, g, ANY_LANE, p, n, how, 0);
+  return !k->state->stop;
 }
 
 static void add_copy(copies *c, copy one) {
@@ -42,7 +43,8 @@ static void add_copy(copies *c, copy one) {
   c->all[c->n++] = one;
 }
 
-static void landed(const copy *c) {
+// finish_copy marks the bytes of a copy as written.
+static void finish_copy(const copy *c) {
   for (u32 i = c->at; i < c->at + c->size; i++)
     if (i < c->to->shared_size && c->to->shadow[i] == IN_FLIGHT) c->to->shadow[i] = WRITTEN;
 }
@@ -52,18 +54,18 @@ static void wait_copies(warp *w, u32 m, u32 n) {
   int left = 0;
   for (int i = 0; i < w->copies.n; i++) {
     copy *c = &w->copies.all[i];
-    if (m >> c->lane & 1 && c->group + n < w->committed[c->lane]) landed(c);
+    if (m >> c->lane & 1 && c->group + n < w->committed[c->lane]) finish_copy(c);
     else w->copies.all[left++] = *c;
   }
   w->copies.n = left;
 }
 
-// passed lands the copies of a phase of the mbarrier at bar, after a successful wait.
-static void passed(block *b, u32 bar, u32 phase) {
+// finish_phase marks the copies of a phase of the mbarrier at bar as written, after a successful wait.
+static void finish_phase(block *b, u32 bar, u32 phase) {
   int left = 0;
   for (int i = 0; i < b->copies.n; i++) {
     copy *c = &b->copies.all[i];
-    if (c->bar == bar && c->phase == phase) landed(c);
+    if (c->bar == bar && c->phase == phase) finish_copy(c);
     else b->copies.all[left++] = *c;
   }
   b->copies.n = left;
@@ -83,8 +85,8 @@ static u64 *complete(worker *k, warp *w, group *g, u32 lane, u64 bar, u64 n, u64
   u64 *p = (u64 *)at(k, w, g, SHARED, (int)lane, bar, 8, 0);
   if (p == NULL) return NULL;
   *before = *p;
-  tells_at(w, p);
-  *p = mb_settle(mb_tx(*p, -(s64)n));
+  release_clock_at(w, p);
+  *p = mb_next_phase(mb_tx(*p, -(s64)n));
   return p;
 }
 
@@ -120,12 +122,12 @@ static int mbarrier(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *
         FAULT(k, w, g, (int)l, mbarrier_arrivals, .arrivals = (s32)count, .expected = v & 0xfffff);
         return 0;
       }
-      tells_at(w, p);
+      release_clock_at(w, p);
       if (in->kind == MB_DROP) v -= count << 20;
-      *p = mb_settle(v - count);
+      *p = mb_next_phase(v - count);
       break;
     case MB_EXPECT_TX: *p = mb_tx(v, (s64)count); break;
-    case MB_COMPLETE_TX: *p = mb_settle(mb_tx(v, -(s64)count)); break;
+    case MB_COMPLETE_TX: *p = mb_next_phase(mb_tx(v, -(s64)count)); break;
     case MB_TEST: case MB_TRY: count = U64(in->b)[l] >> 63;
       // fall through
     case MB_TEST_PARITY: case MB_TRY_PARITY:
@@ -134,10 +136,10 @@ static int mbarrier(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *
         break;
       }
       result |= 1u << l;
-      hears_at(w, p);
+      acquire_clock_at(w, p);
       block *of = w->b;
       if (space == SHARED && a >> 24) of = shared_of(w, &a);
-      if (of->copies.n) passed(of, (u32)a, (u32)count & 1);
+      if (of->copies.n) finish_phase(of, (u32)a, (u32)count & 1);
       break;
     }
   }

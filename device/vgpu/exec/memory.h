@@ -223,19 +223,19 @@ static int load(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base
     u64 a = in->c & M_ADDR32 ? U32(in->a)[lane] + (u32)in->imm : U64(in->a)[lane] + (u64)in->imm;
     WATCH(k, g, lane, spin_read, .space = space, .address = a, .value = load_element(p[lane], size, 0));
   }
-  if (k->l->races && space != LOCAL) {
+  if (k->state->races && space != LOCAL) {
     EACH(lie == ONE && !(in->c & M_STRONG) ? 3 : m) { // if lanes read the same word, two are enough
       if (in->c & M_STRONG) before_strong(k, w, p[l]);
       touch(k, w, g, l, p[l], (u32)(size * n), in->c & M_STRONG ? A_STRONG : 0, 0);
     }
-    if (k->l->stop) return 0;
+    if (k->state->stop) return 0;
   }
   if (w->local_shadow && (space == LOCAL || space == GENERIC)) {
     EACH(m)
       for (int i = 0; i < n; i++)
         if (extra[in->x + i] >= 0 && unwritten(w, p[l] + size * i, (size_t)size)) {
           FAULT(k, w, g, (int)l, unwritten_local, .size = size);
-          if (k->l->stop) return 0;
+          if (k->state->stop) return 0;
         }
   }
   for (int i = 0; i < n; i++) {
@@ -267,7 +267,7 @@ static int store(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *bas
   if (!places(k, w, g, in, base, space, m, size * n, 1, p)) return 0;
   effect(k);
   if (w->local_shadow && (space == LOCAL || space == GENERIC)) EACH(m) written(w, p[l], (size_t)(size * n));
-  if (k->l->races && space != LOCAL) { // one lane after another: they may write to the same address
+  if (k->state->races && space != LOCAL) { // one lane after another: they may write to the same address
     EACH(m) {
       u8 v[32];
       for (int i = 0; i < n; i++) {
@@ -275,7 +275,7 @@ static int store(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *bas
         memcpy(v + size * i, &x, (size_t)size);
       }
       touch(k, w, g, l, p[l], (u32)(size * n), A_WRITE | (in->c & M_STRONG ? A_STRONG : 0), memcmp(p[l], v, (size_t)(size * n)) == 0);
-      if (k->l->stop) return 0;
+      if (k->state->stop) return 0;
       if (in->c & M_STRONG) after_strong(k, w, p[l], in->c & M_RELEASE);
       memcpy(p[l], v, (size_t)(size * n));
     }
@@ -341,10 +341,10 @@ static int atomic(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *ba
     u64 a = in->c & M_ADDR32 ? U32(in->a)[l] + (u32)in->imm : U64(in->a)[l] + (u64)in->imm;
     u8 *p = at(k, w, g, space, (int)l, a, size, 0);
     if (p == NULL || (p = at(k, w, g, space, (int)l, a, size, 1)) == NULL) return 0;
-    if (k->l->races) {
+    if (k->state->races) {
       before_strong(k, w, p);
       touch(k, w, g, l, p, (u32)size, A_WRITE | A_ATOMIC, 0);
-      if (k->l->stop) return 0;
+      if (k->state->stop) return 0;
       after_strong(k, w, p, in->c & M_RELEASE);
     }
     int32_t second = extra[in->x + 1];

@@ -1,8 +1,8 @@
 // Race detection. Two accesses to the same bytes race if at least one is a write and nothing orders them. Each warp has
 // a vector clock: its own clock ticks when its lanes wait for each other or publish something, and it holds the latest
 // clock of each other warp of the cluster known from barriers, mbarriers and atomics. Between the many clusters only
-// two times are kept: when a cluster last published something to all others, and when it last listened. In case of
-// doubt, accesses count as ordered.
+// two times are kept: those of a cluster's last release to and last acquire from the others. In case of doubt, accesses
+// count as ordered.
 #pragma once
 #include "state.h"
 
@@ -40,26 +40,29 @@ static void join(u32 *to, const u32 *from, u32 n) {
 static void ticks(warp *w) {
   if (w->b->t->clocks) ++*tick_of(w);
 }
-// tells publishes in a row everything that the warp has done; hears orders the warp after everything published there.
-static void tells(warp *w, u32 row) {
+// release_clock publishes in a row everything that the warp has done; acquire_clock orders the warp after everything
+// published there.
+static void release_clock(warp *w, u32 row) {
   task *t = w->b->t;
   if (t->clocks == NULL) return;
   join(clock_row(t, row), clock_row(t, warp_of(w)), t->nclocks);
   ticks(w);
 }
-static void hears(warp *w, u32 row) {
+static void acquire_clock(warp *w, u32 row) {
   task *t = w->b->t;
   if (t->clocks == NULL) return;
   join(clock_row(t, warp_of(w)), clock_row(t, row), t->nclocks);
   ticks(w);
 }
 // For mbarriers the row depends on the address.
-static void tells_at(warp *w, const void *p) { tells(w, row_key(w->b->t, (u64)(uintptr_t)p)); }
-static void hears_at(warp *w, const void *p) { hears(w, row_key(w->b->t, (u64)(uintptr_t)p)); }
+static void release_clock_at(warp *w, const void *p) { release_clock(w, row_key(w->b->t, (u64)(uintptr_t)p)); }
+static void acquire_clock_at(warp *w, const void *p) { acquire_clock(w, row_key(w->b->t, (u64)(uintptr_t)p)); }
 
-// published and listened record communication of a cluster with all others.
-static void published(worker *k, task *t) { if (k->l->told) k->l->told[t->number - 1] = ++k->time; }
-static void listened(worker *k, task *t) { t->heard = ++k->time; }
+// release_to_clusters and acquire_from_clusters record communication of a cluster with all others.
+static void release_to_clusters(worker *k, task *t) {
+  if (k->state->released) k->state->released[t->number - 1] = ++k->time;
+}
+static void acquire_from_clusters(worker *k, task *t) { t->acquired = ++k->time; }
 
 static word *word_of(worker *k, warp *w, const u8 *p, u64 *task_at) {
   task *t = w->b->t;
@@ -106,8 +109,10 @@ static void drop_pages(pages *all) {
 // ordered reports whether access a happened before the current instruction of the warp.
 static int ordered(worker *k, warp *w, const access *a, u32 lane, int global) {
   task *t = w->b->t;
-  if (a->task != t->number)
-    return a->task == 0 || !global || k->l->told == NULL || (k->l->told[a->task - 1] > a->time && t->heard > a->time);
+  if (a->task != t->number) {
+    const u64 *released = k->state->released;
+    return a->task == 0 || !global || released == NULL || (released[a->task - 1] > a->time && t->acquired > a->time);
+  }
   const u32 *mine = clock_row(t, warp_of(w));
   if (a->warp != warp_of(w)) return a->tick <= mine[a->warp];
   return a->tick < mine[a->warp] || lane == ANY_LANE || a->lane == ANY_LANE || a->lane == lane;
@@ -121,7 +126,7 @@ static int conflict(worker *k, warp *w, group *g, const access *a, const access 
   FAULT(k, w, g, lane < 32 ? (int)lane : -1, race, .address = (u64)(uintptr_t)p, .global = global, .write = now->how & A_WRITE,
         .other = {(s32)(a->place >> 20), (s32)(a->place & 0xfffff)}, .other_write = a->how & A_WRITE,
         .other_thread = a->lane < 32 ? 32 * other + a->lane : -1 - other, .other_block = a->task != w->b->t->number);
-  k->l->races = 0; // report only one race: others may be consequences
+  k->state->races = 0; // report only one race: others may be consequences
   return 1;
 }
 
@@ -148,7 +153,7 @@ static void touch(worker *k, warp *w, group *g, u32 lane, u8 *p, u32 n, int how,
   u64 begin = (u64)(uintptr_t)p, global;
   word *s = NULL;
   access now = {w->b->t->number, *tick_of(w), k->time, (u32)g->pc | (u32)g->fr->f->id << 20, (u16)warp_of(w), (u8)lane, 0};
-  for (u64 at = begin & ~3ull; at < begin + n && k->l->races; at += 4, s++) {
+  for (u64 at = begin & ~3ull; at < begin + n && k->state->races; at += 4, s++) {
     if ((s == NULL || at % PAGE == 0) && (s = word_of(k, w, (u8 *)(uintptr_t)(at < begin ? begin : at), &global)) == NULL) return;
     u32 from = at < begin ? (u32)(begin - at) : 0, to = begin + n - at < 4 ? (u32)(begin + n - at) : 4;
     now.how = (u8)(how | ((1 << to) - (1 << from)));
@@ -183,15 +188,15 @@ static void touch(worker *k, warp *w, group *g, u32 lane, u8 *p, u32 n, int how,
 // its warp did before its last fence, a releasing one publishes everything. Every reader of the word is assumed to
 // acquire.
 static void before_strong(worker *k, warp *w, const u8 *p) {
-  hears_at(w, p);
-  hears(w, row_fence(w->b->t));
-  listened(k, w->b->t);
+  acquire_clock_at(w, p);
+  acquire_clock(w, row_fence(w->b->t));
+  acquire_from_clusters(k, w->b->t);
 }
 static void after_strong(worker *k, warp *w, const u8 *p, int releases) {
   task *t = w->b->t;
   if (releases) {
-    tells_at(w, p);
-    published(k, t);
+    release_clock_at(w, p);
+    release_to_clusters(k, t);
   } else if (t->clocks) {
     join(clock_row(t, row_key(t, (u64)(uintptr_t)p)), clock_row(t, row_fenced(t, warp_of(w))), t->nclocks);
     ticks(w);
@@ -201,6 +206,6 @@ static void after_strong(worker *k, warp *w, const u8 *p, int releases) {
 static void fenced(worker *k, warp *w) {
   task *t = w->b->t;
   if (t->clocks) memcpy(clock_row(t, row_fenced(t, warp_of(w))), clock_row(t, warp_of(w)), t->nclocks * sizeof(u32));
-  tells(w, row_fence(t));
-  published(k, t);
+  release_clock(w, row_fence(t));
+  release_to_clusters(k, t);
 }

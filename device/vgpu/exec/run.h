@@ -31,10 +31,11 @@ static void shuffle(const vg_inst *in, u8 *const *base, u32 m, const int32_t *ex
 
 // run executes up to budget instructions of a warp. It returns 0 if all groups wait.
 static int run(worker *k, warp *w, int budget) {
-  vg_launch *launch = k->l;
+  const vg_launch *launch = k->l;
+  vg_state *state = k->state;
   int gi, start_budget = budget;
 again:
-  settle(w);
+  merge_groups(w);
   gi = pick(w);
   if (gi < 0) {
     if (wake(w)) goto again;
@@ -64,7 +65,7 @@ again:
       }
       if (other) goto again;
     }
-    if (budget-- <= 0 || launch->stop) {
+    if (budget-- <= 0 || state->stop) {
       g->pc = pc;
       if (g->forced && w->ng > 1) turn(w, gi);
       k->executed += (u64)(start_budget - budget);
@@ -79,7 +80,7 @@ again:
         continue;
       }
     }
-    if (launch->counts) __atomic_fetch_add(&launch->counts[in->op], 1, __ATOMIC_RELAXED);
+    if (state->counts) __atomic_fetch_add(&state->counts[in->op], 1, __ATOMIC_RELAXED);
 
 #define FAULTED { g->pc = pc; k->executed += (u64)(start_budget - budget); return 0; }
 // MISSING_LANES sets m to the lanes that are ready to execute a warp instruction together, and need_ to the lanes that
@@ -88,7 +89,7 @@ again:
   g->pc = pc;                                                   \
   u32 need_ = required;                                         \
   if (!gathered(k, w, gi, in, base, &m, &need_)) {              \
-    if (launch->stop) FAULTED                                   \
+    if (state->stop) FAULTED                                   \
     goto again;                                                 \
   }                                                             \
   mask = g->mask;                                               \

@@ -1,7 +1,7 @@
 // Part of the switch of run.h: loads, stores, atomics, asynchronous copies and mbarriers. g->pc is set before any
 // fault.
     case E_fence:
-      if (launch->races) fenced(k, w);
+      if (state->races) fenced(k, w);
       break;
     case E_ld_global: g->pc = pc; if (!load(k, w, g, in, base, GLOBAL, m, extra)) FAULTED break;
     case E_ld_shared: g->pc = pc; if (!load(k, w, g, in, base, SHARED, m, extra)) FAULTED break;
@@ -30,10 +30,10 @@
           FAULT(k, w, g, (int)l, out_of_bounds, .address = from, .size = (s32)have);
           FAULTED
         }
-        if (launch->races) {
+        if (state->races) {
           if (have) touch(k, w, g, l, s, have, 0, 0);
           touch(k, w, g, ANY_LANE, d, n, A_WRITE, 0);
-          if (launch->stop) FAULTED
+          if (state->stop) FAULTED
         }
         if (have) memcpy(d, s, have);
         memset(d + have, 0, n - have);
@@ -58,8 +58,8 @@
         u64 a = in->c & M_ADDR32 ? U32(in->a)[l] + (u32)in->imm : U64(in->a)[l] + (u64)in->imm;
         u64 *p = (u64 *)at(k, w, g, in->c & M_SIGNED ? GENERIC : SHARED, (int)l, a, 8, 0);
         if (p == NULL) FAULTED
-        tells_at(w, p);
-        if (in->kind) *p = mb_settle(*p - 1); // .noinc
+        release_clock_at(w, p);
+        if (in->kind) *p = mb_next_phase(*p - 1); // .noinc
       }
       break;
     }

@@ -11,7 +11,7 @@
         if ((in->n ? U64(in->a)[l] : U32(in->a)[l]) == 0) {
           g->pc = pc;
           FAULT(k, w, g, (int)l, division);
-          if (launch->stop) FAULTED
+          if (state->stop) FAULTED
           break;
         }
       break;
@@ -25,7 +25,7 @@
         g->pc = s[lane] == ~0u ? pc : (int)s[lane] - 1;
         FAULT(k, w, g, lane, unwritten_register);
         g->pc = pc;
-        if (launch->stop) FAULTED
+        if (state->stop) FAULTED
       }
       break;
     }

@@ -84,7 +84,7 @@
       }
       bar->expected = expected;
       effect(k);
-      if (w->b->t->clocks) tells(w, row_bar(w->b->t, w->b->rank, id));
+      if (w->b->t->clocks) release_clock(w, row_bar(w->b->t, w->b->rank, id));
       bar->arrived += expected && m == w->live ? 32u : (u32)__builtin_popcount(m);
       if (in->kind >= BAR_POPC && in->kind <= BAR_OR) {
         u32 p = (in->n ? ~PRED(in->c) : PRED(in->c)) & m;
@@ -93,14 +93,14 @@
         if (p) bar->any = 1;
       }
       if (in->kind == BAR_ARRIVE) {
-        if (bar->arrived >= expected) release(k, w->b, (int)id);
+        if (bar->arrived >= expected) release_barrier(k, w->b, (int)id);
         break;
       }
       if (m != mask) split(w, g, mask & ~m, pc + 1);
       g->pc = pc;
       g->state = WAIT_BARRIER;
       g->bar = (u8)id;
-      if (bar->arrived >= (expected ? expected : w->b->live)) release(k, w->b, (int)id);
+      if (bar->arrived >= (expected ? expected : w->b->live)) release_barrier(k, w->b, (int)id);
       goto again;
     }
     case E_barrier_cluster: { // kind: CLUSTER_*
@@ -109,7 +109,7 @@
         t->arrived += (u32)__builtin_popcount(m);
         effect(k);
         EACH(m) U32(extra[in->x])[l] = t->phase;
-        tells(w, row_cluster(t));
+        release_clock(w, row_cluster(t));
         cluster_arrived(t);
       } else {
         int waits = 0;
@@ -122,7 +122,7 @@
           k->executed += (u64)(start_budget - budget);
           return 1;
         }
-        hears(w, row_cluster(t));
+        acquire_clock(w, row_cluster(t));
       }
       break;
     }

@@ -90,7 +90,7 @@ typedef struct task {
   int nb, done;
   u32 arrived, phase;
   u32 number, nclocks, *clocks; // see races.h; clocks is NULL if races are not checked
-  u64 heard;
+  u64 acquired;
 } task;
 
 typedef struct {
@@ -99,7 +99,8 @@ typedef struct {
 } pages;
 
 typedef struct {
-  vg_launch *l;
+  const vg_launch *l;
+  vg_state *state;
   vg_range *last;
   u64 executed;
   u64 slept; // nanoseconds; the device's clocks count these and one per warp instruction
@@ -111,7 +112,7 @@ typedef struct {
   int watch;     // record in poll what a thread waits for, and its lane
   vg_fault poll;
   int poll_lane; // -1: poll is empty
-  volatile u32 *first; // entry in vg_launch, or NULL
+  volatile u32 *first; // entry in vg_state, or NULL
 } worker;
 
 static inline vg_location location(const group *g) { return (vg_location){g->fr->f->id, g->pc}; }
@@ -119,23 +120,23 @@ static inline vg_location location(const group *g) { return (vg_location){g->fr-
 // effect counts an action that other threads may notice.
 static inline void effect(worker *k) { k->mine->effects++; }
 
-// earlier waits until no other worker can fault in a cluster before number, but at most two seconds: such a worker may
+// await_earlier waits until no other worker can fault in a cluster before number, but at most two seconds: such a worker may
 // wait for this one.
-static void earlier(worker *k, u32 number) {
-  vg_launch *l = k->l;
+static void await_earlier(worker *k, u32 number) {
+  vg_state *s = k->state;
   if (k->first) *k->first = number;
-  for (int turns = 0, some = 1; some && turns < 20000 && !l->stop; turns++) {
+  for (int turns = 0, some = 1; some && turns < 20000 && !s->stop; turns++) {
     some = 0;
-    for (int i = 0; i < l->joined && i < MAX_WORKERS; i++) some |= l->first[i] < number;
+    for (int i = 0; i < s->started && i < MAX_WORKERS; i++) some |= s->first[i] < number;
     if (some) nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
   }
 }
 
-// record stores a fault at *at unless *at holds one of an earlier cluster.
-static void record(worker *k, u32 number, const vg_fault *f, vg_fault *at, int32_t *has, u32 *task_at) {
-  while (__atomic_exchange_n(&k->l->lock, 1, __ATOMIC_ACQUIRE)) {}
-  if (!*has || number < *task_at) *at = *f, *task_at = number, *has = 1;
-  __atomic_store_n(&k->l->lock, 0, __ATOMIC_RELEASE);
+// record stores a fault in a report unless the report has one of an earlier cluster.
+static void record(worker *k, u32 cluster, const vg_fault *f, vg_report *to) {
+  while (__atomic_exchange_n(&k->state->lock, 1, __ATOMIC_ACQUIRE)) {}
+  if (!to->set || cluster < to->cluster) *to = (vg_report){1, cluster, *f};
+  __atomic_store_n(&k->state->lock, 0, __ATOMIC_RELEASE);
 }
 
 // fault records a fault of a lane, or of a whole warp if lane is -1. It stops the launch unless the fault is a hazard
@@ -147,13 +148,13 @@ static __attribute__((cold, noinline)) void fault(worker *k, warp *w, int lane, 
   f->thread = lane < 0 ? -1 - (s32)w->id : (s32)w->id * 32 + lane;
   int hazard = hazards[f->kind];
   if (hazard != HAZARD_NONE && !(k->l->strict >> hazard & 1)) {
-    record(k, w->b->t->number, f, &k->l->hazards[hazard], &k->l->hazard[hazard], &k->l->hazard_task[hazard]);
+    record(k, w->b->t->number, f, &k->state->hazards[hazard]);
     return;
   }
   int spin = f->kind == FAULT_spin_cluster || f->kind == FAULT_spin_read || f->kind == FAULT_spin_mbarrier;
-  if (!spin) earlier(k, w->b->t->number); // all workers took part in the proof of a spin
-  record(k, w->b->t->number, f, &k->l->fault, &k->l->faulted, &k->l->fault_task);
-  k->l->stop = 1;
+  if (!spin) await_earlier(k, w->b->t->number); // all workers took part in the proof of a spin
+  record(k, w->b->t->number, f, &k->state->fault);
+  k->state->stop = 1;
 }
 
 // FAULT_AT is a fault at the next instruction of a group. Its arguments are named: FAULT_AT(g, copy_size, .size = n).

@@ -530,8 +530,8 @@ static int tcgen05(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *b
           FAULT(k, w, g, (int)l, mbarrier_arrivals, .arrivals = 1);
           return 0;
         }
-        tells_at(w, p);
-        *p = mb_settle(*p - 1);
+        release_clock_at(w, p);
+        *p = mb_next_phase(*p - 1);
       }
     }
     return 1;
