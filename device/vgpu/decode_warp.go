@@ -213,7 +213,8 @@ func (d *decoder) matrix() {
 	}
 }
 
-// multiplyIntegers decodes mma of integers; exec/matrix.h describes imm, at multiply_integers.
+// multiplyIntegers decodes mma of integers. imm has the depth in bits 0 to 11, then flags: 8 rows, saturation, bitwise
+// and instead of xor.
 func (d *decoder) multiplyIntegers(places func(o ptx.Operand, result bool) []int32) {
 	m, n, k := d.shape()
 	var kinds []uint8

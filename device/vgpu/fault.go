@@ -250,7 +250,7 @@ func spin(waiting int32) string {
 	return fmt.Sprintf("deadlock: %d threads wait forever, this one ", waiting)
 }
 
-// others returns text and the place of other threads, or "" if there are none.
+// others returns text and the place of other threads, or "" if the place is unknown.
 func (k *Kernel) others(text string, at location) string {
 	if place := k.place(at); place != "" && at.pc != 0 {
 		return text + place
@@ -392,7 +392,7 @@ func (m *Machine) near(a uint64) string {
 	return "outside the device's memory"
 }
 
-// inside describes an address by the allocation that contains it; it returns "" if there is none.
+// inside describes an address by the allocation that contains it, or returns "".
 func (m *Machine) inside(a uint64) string {
 	if base, _, name, ok := m.Find(uintptr(a)); ok {
 		return fmt.Sprintf("byte %d of %s", a-uint64(base), name)

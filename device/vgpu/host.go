@@ -313,8 +313,8 @@ func keepFault(f *Fault) {
 	if host.fault == nil {
 		host.fault = f
 		tell(Faulted, f.Text)
-		if hear := host.machine.Heard; hear != nil && attached.hear == nil {
-			hear(device.Hazard{Kind: device.Faulted, Text: f.Error()})
+		if report := host.machine.OnHazard; report != nil && attached.notify == nil {
+			report(device.Hazard{Kind: device.Faulted, Text: f.Error()})
 		}
 	}
 }
@@ -355,7 +355,7 @@ func lateWork() {
 			place = Demangled(C.GoString(kernel))
 			what = "kernel " + place
 		}
-		host.machine.notice("late-write", place, what+" may go on when the call has returned: nothing orders its "+
+		host.machine.recordHazard("late-write", place, what+" may go on when the call has returned: nothing orders its "+
 			"stream, which is non-blocking, with the stream of the call")
 	}
 }
@@ -378,7 +378,7 @@ func vgKnown(p C.uintptr_t) C.int {
 
 //export vgStatus
 func vgStatus() C.int {
-	if attached.hear != nil {
+	if attached.notify != nil {
 		hostUse("")
 	}
 	host.Lock()
@@ -402,7 +402,7 @@ func refused(kernel, why string) {
 		keepFault(&Fault{Text: text})
 		return
 	}
-	host.machine.notice("refused-launch", Demangled(kernel), text)
+	host.machine.recordHazard("refused-launch", Demangled(kernel), text)
 }
 
 //export vgRefused

@@ -59,24 +59,24 @@ type form struct {
 // not checked, because a check takes several times as long as the calls.
 const laterRacesUntil, fewBlocks = 100_000, 128
 
-// looks returns the hazards to check for in a launch.
-func (m *Machine) looks(k *Kernel, l *Launch) Hazards {
-	if m.Workload == 0 || m.Look == 0 || m.looked[k] > 0 {
-		return m.Look
+// checks returns the hazards to check for in a launch.
+func (m *Machine) checks(k *Kernel, l *Launch) Hazards {
+	if m.Workload == 0 || m.Check == 0 || m.checked[k] > 0 {
+		return m.Check
 	}
 	f := form{k, l.Grid, l.Block, l.Cluster, l.Shared}
-	if first := m.looked[f]; first > 0 && first != m.Workload || m.Workload > 1 && l.blocks() > fewBlocks {
+	if first := m.checked[f]; first > 0 && first != m.Workload || m.Workload > 1 && l.blocks() > fewBlocks {
 		return 0
 	}
-	m.saw(f)
-	return m.Look
+	m.markChecked(f)
+	return m.Check
 }
 
-func (m *Machine) saw(what any) {
-	if m.looked == nil {
-		m.looked = map[any]int{}
+func (m *Machine) markChecked(what any) {
+	if m.checked == nil {
+		m.checked = map[any]int{}
 	}
-	m.looked[what] = m.Workload
+	m.checked[what] = m.Workload
 }
 
 func (l *Launch) blocks() int { return l.Grid[0] * l.Grid[1] * l.Grid[2] }
@@ -114,7 +114,7 @@ func (m *Machine) Run(k *Kernel, l Launch) error {
 		m.mu.Unlock()
 		return &Fault{Text: "stopped", Stopped: true}
 	}
-	m.watch()
+	m.dropShadows()
 	ranges := make([]C.vg_range, len(m.ranges)+1)
 	for i, a := range m.ranges {
 		ranges[i] = C.vg_range{base: C.uint64_t(a.base), size: C.uint64_t(a.size), id: C.int32_t(a.id),
@@ -131,11 +131,11 @@ func (m *Machine) Run(k *Kernel, l Launch) error {
 	if workers == 0 {
 		workers = runtime.GOMAXPROCS(0)
 	}
-	look := m.looks(k, &l)
+	check := m.checks(k, &l)
 	if k.prog.atomics {
 		workers = 1
 	}
-	if look&Races != 0 {
+	if check&Races != 0 {
 		s.races, s.serial, c.races_until = 1, 1, math.MaxUint64
 		if m.RacesUntil != 0 {
 			c.races_until = C.uint64_t(m.RacesUntil)
@@ -148,7 +148,7 @@ func (m *Machine) Run(k *Kernel, l Launch) error {
 			pinned.Pin(s.released)
 		}
 	}
-	if look&UnwrittenLocal != 0 {
+	if check&UnwrittenLocal != 0 {
 		c.check_local = 1
 	}
 	resident := k.resident(l)
@@ -184,8 +184,8 @@ func (m *Machine) Run(k *Kernel, l Launch) error {
 	}
 	for i := range s.hazards {
 		if h := &s.hazards[i].fault; s.hazards[i].set != 0 {
-			m.saw(k)
-			m.notice(kinds[i], cmp.Or(k.place(locationOf(h)), Demangled(k.src.Name)), k.describe(h).Text)
+			m.markChecked(k)
+			m.recordHazard(kinds[i], cmp.Or(k.place(locationOf(h)), Demangled(k.src.Name)), k.describe(h).Text)
 		}
 	}
 	if s.fault.set != 0 {
@@ -202,25 +202,25 @@ var kinds = [hazardCount]string{hazardShared: "unwritten-memory", hazardRace: "r
 	hazardDivision: "division-by-zero", hazardRefusal: "refused-launch", hazardEnded: "ended-threads",
 	hazardGlobal: "unwritten-memory", hazardRegister: "unwritten-register", hazardOutsideMask: "member-mask"}
 
-// notice records a hazard unless one of the same kind and place is known.
-func (m *Machine) notice(kind, place, text string) {
+// recordHazard records a hazard unless one of the same kind and place is known.
+func (m *Machine) recordHazard(kind, place, text string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if h := (device.Hazard{Kind: kind, Place: place, Text: text}); !slices.ContainsFunc(m.noticed, h.Same) {
-		m.noticed = append(m.noticed, h)
-		if m.Heard != nil {
-			m.Heard(h)
+	if h := (device.Hazard{Kind: kind, Place: place, Text: text}); !slices.ContainsFunc(m.hazards, h.Same) {
+		m.hazards = append(m.hazards, h)
+		if m.OnHazard != nil {
+			m.OnHazard(h)
 		}
 	}
 }
 
-// TakeHazards returns the hazards noticed since the last call. Faults are not among them.
+// TakeHazards returns the hazards recorded since the last call. Faults are not among them.
 func (m *Machine) TakeHazards() []device.Hazard {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	noticed := m.noticed
-	m.noticed = nil
-	return noticed
+	all := m.hazards
+	m.hazards = nil
+	return all
 }
 
 // Worked reports whether a kernel was launched, or memory copied or set, since the last call.

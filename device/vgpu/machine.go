@@ -36,18 +36,18 @@ type Machine struct {
 	nextID  int32
 	Workers int // threads that run blocks; 0: one per processor
 
-	Strict  Hazards             // hazards to report as faults
-	Heard   func(device.Hazard) // called at once with each hazard that is not a fault; may be nil
-	noticed []device.Hazard     // hazards that are not faults; for each kind and place the first
+	Strict   Hazards             // hazards to report as faults
+	OnHazard func(device.Hazard) // called at once with each hazard that is not a fault; may be nil
+	hazards  []device.Hazard     // hazards that are not faults; for each kind and place the first
 
-	// Look holds the hazards to check for in addition to those that are always checked: Races, UnwrittenLocal,
+	// Check holds the hazards to check for in addition to those that are always checked: Races, UnwrittenLocal,
 	// UnwrittenGlobal. The check for races stops after RacesUntil warp instructions of a launch; 0 means no limit.
-	Look       Hazards
+	Check      Hazards
 	RacesUntil uint64
 	// Workload is the number of the current workload, or 0. From the second workload on, checks run only in small
 	// launches of a new kernel or size, and in launches of kernels that had a hazard.
 	Workload int
-	looked   map[any]int // number of the first workload with a form, or with a *Kernel that had a hazard
+	checked  map[any]int // number of the first workload with a form, or with a *Kernel that had a hazard
 
 	heap     *C.vg_heap // for device malloc; nil until a kernel needs it
 	launch   sync.Mutex

@@ -79,12 +79,12 @@ func (m *Machine) own(a allocation) {
 	m.insert(a)
 }
 
-// written marks size bytes at p as written by the host. It has no effect unless Look includes UnwrittenGlobal.
+// written marks size bytes at p as written by the host. It has no effect unless Check includes UnwrittenGlobal.
 func (m *Machine) written(p uintptr, size int) {
 	m.worked.Store(true)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.watch()
+	m.dropShadows()
 	for _, a := range m.ranges {
 		if from, to := max(uint64(p), a.base), min(uint64(p)+uint64(size), a.base+a.size); a.shadow != 0 && from < to {
 			C.memset(at(uintptr(from+uint64(a.shadow))), 1, C.size_t(to-from))
@@ -92,9 +92,9 @@ func (m *Machine) written(p uintptr, size int) {
 	}
 }
 
-// watch drops all shadows if UnwrittenGlobal is not checked: later writes are not recorded.
-func (m *Machine) watch() {
-	if m.Look&UnwrittenGlobal == 0 {
+// dropShadows drops all shadows if UnwrittenGlobal is not checked: later writes are not recorded.
+func (m *Machine) dropShadows() {
+	if m.Check&UnwrittenGlobal == 0 {
 		for i := range m.ranges {
 			m.ranges[i].shadow = 0
 		}

@@ -25,7 +25,7 @@ func opened(t *testing.T, sanitize string) *gpu {
 	}
 	t.Cleanup(func() {
 		d.Close()
-		host.machine.Look, host.machine.Strict = 0, 0
+		host.machine.Check, host.machine.Strict = 0, 0
 	})
 	return d.(*gpu)
 }
@@ -291,7 +291,7 @@ func resident(t *testing.T) (pages int) {
 // shared memory whose first 16 bytes are written.
 func TestUnwrittenGlobal(t *testing.T) {
 	opened(t, "initcheck")
-	host.machine.Look = UnwrittenGlobal
+	host.machine.Check = UnwrittenGlobal
 	const said = ": read of %d unwritten bytes of global memory at %#x, byte %d of memory allocated by the submission"
 	load := "ld.global.u32 %r2, [%rd1+16];"
 	copied := `
@@ -351,13 +351,13 @@ func TestUnwrittenGlobal(t *testing.T) {
 			if c.bytes == 0 && err != nil || c.bytes != 0 && (err == nil || !strings.HasSuffix(err.Error(), want)) {
 				t.Errorf("got %v, want %s", err, want)
 			}
-			host.machine.Look = 0
+			host.machine.Check = 0
 			if err := at64(t, mod, "k", base); err != nil {
-				t.Errorf("where nobody looks: %v", err)
+				t.Errorf("without the check: %v", err)
 			}
-			host.machine.Look = UnwrittenGlobal
+			host.machine.Check = UnwrittenGlobal
 			if err := at64(t, mod, "k", base); err != nil {
-				t.Errorf("of memory that was used when nobody looked: %v", err)
+				t.Errorf("memory used before the check was on: %v", err)
 			}
 		})
 	}
@@ -423,7 +423,7 @@ func TestWriteFile(t *testing.T) {
 func TestUnwrittenOutput(t *testing.T) {
 	g := opened(t, "initcheck")
 	mod := accesses(t)
-	host.machine.Look = UnwrittenGlobal
+	host.machine.Check = UnwrittenGlobal
 	args, free := tensors(t, g, 4, 1024, 1024)
 	defer free()
 	call := func(name string, i int) error {
@@ -472,7 +472,7 @@ func TestFirstFault(t *testing.T) {
 			m := &Machine{Workers: 2}
 			defer m.drop()
 			said := ""
-			m.Heard = func(h device.Hazard) { said = h.Text }
+			m.OnHazard = func(h device.Hazard) { said = h.Text }
 			mod, err := m.Load(`.version 9.0
 .target sm_100
 .address_size 64

@@ -19,28 +19,28 @@ import (
 // attached holds the arguments of Attach, for a process that runs a program instead of a submission.
 var attached struct {
 	folder string
-	hear   func(Event, string)
+	notify func(Event, string)
 
 	running sync.Mutex // held while a kernel runs
 	first   bool       // check only the first launch of each kernel
-	looked  map[*Kernel]bool
+	checked map[*Kernel]bool
 }
 
 // Attach lets this process, a program with its own main, run on the virtual GPU through the CUDA runtime at path, which
 // it has loaded. Hazards that tools check for are faults; without tools, the first launch of each kernel is checked and
-// hear is called with its hazards. Messages name sources relative to folder. hear is called before the runtime call
+// notify is called with its hazards. Messages name sources relative to folder. notify is called before the runtime call
 // that caused the event returns; it must not use the virtual GPU.
-func Attach(path, folder string, tools []string, hear func(Event, string)) error {
+func Attach(path, folder string, tools []string, notify func(Event, string)) error {
 	m := host.machine
 	m.Strict = hazards(tools)
-	m.Look, m.RacesUntil = m.Strict, 0
+	m.Check, m.RacesUntil = m.Strict, 0
 	if len(tools) == 0 {
-		m.Look, m.RacesUntil = Races|UnwrittenLocal|UnwrittenGlobal, LookUntil
+		m.Check, m.RacesUntil = Races|UnwrittenLocal|UnwrittenGlobal, FirstRacesUntil
 	}
-	m.Heard = func(h device.Hazard) { hear(Hazard, h.Text) }
-	attached.folder, attached.hear = folder, hear
-	attached.first, attached.looked = len(tools) == 0, map[*Kernel]bool{}
-	hear(Attached, "")
+	m.OnHazard = func(h device.Hazard) { notify(Hazard, h.Text) }
+	attached.folder, attached.notify = folder, notify
+	attached.first, attached.checked = len(tools) == 0, map[*Kernel]bool{}
+	notify(Attached, "")
 	err := install(path)
 	C.vg_host_begins()
 	return err
@@ -56,14 +56,14 @@ func hazards(tools []string) (all Hazards) {
 
 // tell passes an event to the program's listener, if there is one.
 func tell(e Event, text string) {
-	if attached.hear != nil {
-		attached.hear(e, text)
+	if attached.notify != nil {
+		attached.notify(e, text)
 	}
 }
 
 // launching must be called before a launch of k, and done after it.
 func launching(k *Kernel) (done func()) {
-	if attached.hear == nil {
+	if attached.notify == nil {
 		return func() {}
 	}
 	attached.running.Lock()
@@ -72,11 +72,11 @@ func launching(k *Kernel) (done func()) {
 		tell(Unlimited, "")
 	}
 	if attached.first {
-		host.machine.Look = Races | UnwrittenLocal | UnwrittenGlobal
-		if attached.looked[k] {
-			host.machine.Look = 0
+		host.machine.Check = Races | UnwrittenLocal | UnwrittenGlobal
+		if attached.checked[k] {
+			host.machine.Check = 0
 		}
-		attached.looked[k] = true
+		attached.checked[k] = true
 	}
 	return attached.running.Unlock
 }

@@ -14,7 +14,7 @@ import (
 // bytes, %r11 the thread's word in it, %r1 the thread's number, %r9 the block's.
 func hazard(t *testing.T, body string) string {
 	t.Helper()
-	m := &Machine{Strict: Races | UnwrittenShared | UnwrittenLocal | Divisions | Ended, Look: Races | UnwrittenLocal}
+	m := &Machine{Strict: Races | UnwrittenShared | UnwrittenLocal | Divisions | Ended, Check: Races | UnwrittenLocal}
 	t.Cleanup(m.drop)
 	mod, err := m.Load(`.version 9.0
 .target sm_100
@@ -50,7 +50,7 @@ func hazard(t *testing.T, body string) string {
 
 // After the first workload, only new small launches and kernels with an earlier hazard are checked.
 func TestLooks(t *testing.T) {
-	m := &Machine{Look: Races, Workload: 1}
+	m := &Machine{Check: Races, Workload: 1}
 	k, bad := &Kernel{}, &Kernel{}
 	grid := func(n int) *Launch { return &Launch{Grid: [3]int{n, 1, 1}, Block: [3]int{32, 1, 1}} }
 	for i, step := range []struct {
@@ -62,9 +62,9 @@ func TestLooks(t *testing.T) {
 		{3, 129, k, 0}, {3, 1000, bad, Races}, {0, 128, k, Races},
 	} {
 		if m.Workload = step.workload; step.kernel == bad {
-			m.saw(bad)
+			m.markChecked(bad)
 		}
-		if got := m.looks(step.kernel, grid(step.blocks)); got != step.want {
+		if got := m.checks(step.kernel, grid(step.blocks)); got != step.want {
 			t.Errorf("step %d: got %v, want %v", i, got, step.want)
 		}
 	}
@@ -95,7 +95,7 @@ $again:
 			"deadlock: 1 threads wait forever"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			m := &Machine{Workers: 4, Look: Races, RacesUntil: c.until}
+			m := &Machine{Workers: 4, Check: Races, RacesUntil: c.until}
 			defer m.drop()
 			mod, err := m.Load(head + c.body + "\n\tret;\n}\n")
 			if err != nil {

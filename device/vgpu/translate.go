@@ -29,7 +29,7 @@ var forms = map[string]laneForm{
 	"shr":      {shrOf, []string{"", "u32"}, ""},
 }
 
-// A class says what an instruction does with its first operand.
+// A class is the use of an instruction's first operand.
 type class uint8
 
 const (

@@ -44,9 +44,9 @@ func Opener() device.Opener { return device.Opener{Kind: "emu", Open: open} }
 var sanitizers = map[string]Hazards{"memcheck": Refusals | Divisions, "racecheck": Races,
 	"initcheck": UnwrittenShared | UnwrittenLocal | UnwrittenGlobal | UnwrittenRegister, "synccheck": Ended | OutsideMask}
 
-// LookUntil is the number of warp instructions after which the check for races in a launch of a first call stops. The
-// check takes about a microsecond per instruction.
-const LookUntil = 2_000_000
+// FirstRacesUntil is the number of warp instructions after which the check for races ends in a launch of a first call.
+// The check takes about a microsecond per instruction.
+const FirstRacesUntil = 2_000_000
 
 type gpu struct {
 	opts  device.Options
@@ -57,7 +57,7 @@ type gpu struct {
 	work  chan func()
 	lost  error // set once a call was cancelled; later calls return it
 	done  bool
-	look  Hazards // checked in every call
+	check Hazards // checked in every call
 	first Hazards // also checked in the first call of a workload
 	next  Hazards // also checked in the next call
 	log   io.Writer
@@ -85,9 +85,9 @@ func open(ctx context.Context, opts device.Options) (device.Device, error) {
 	host.Lock()
 	host.fault, host.lack = nil, ""
 	host.machine.Strict = hazards(strings.Split(opts.Sanitize, ","))
-	g.look, host.machine.RacesUntil, host.machine.Workload = host.machine.Strict, 0, 0
+	g.check, host.machine.RacesUntil, host.machine.Workload = host.machine.Strict, 0, 0
 	if opts.Sanitize == "" { // checks in the first call only
-		g.first, host.machine.RacesUntil = Races|UnwrittenLocal|UnwrittenGlobal, LookUntil
+		g.first, host.machine.RacesUntil = Races|UnwrittenLocal|UnwrittenGlobal, FirstRacesUntil
 	}
 	g.next = g.first
 	if g.log = opts.Stderr; g.log == nil {
@@ -123,7 +123,7 @@ func (g *gpu) Look() {
 	}
 }
 
-func (g *gpu) Record(f func(device.Hazard)) { host.machine.Heard = f }
+func (g *gpu) Record(f func(device.Hazard)) { host.machine.OnHazard = f }
 
 func (g *gpu) Forget() { host.machine.TakeHazards() }
 
@@ -454,7 +454,7 @@ func (k *kernel) Call(ctx context.Context, args []device.Arg) error {
 		return err
 	}
 	return k.gpu.do(ctx, func() error {
-		host.machine.Look, k.gpu.next = k.gpu.look|k.gpu.next, 0
+		host.machine.Check, k.gpu.next = k.gpu.check|k.gpu.next, 0
 		converted, mapped, err := k.convert(args)
 		defer func() {
 			for _, p := range mapped {
@@ -511,7 +511,7 @@ func (k *kernel) convert(args []device.Arg) (all []tvmffi.Arg, mapped []uintptr,
 		if i < len(k.names) {
 			name += " (" + k.names[i] + ")"
 		}
-		if host.machine.Look&UnwrittenGlobal == 0 {
+		if host.machine.Check&UnwrittenGlobal == 0 {
 			b.shadow = 0
 		}
 		parts = append(parts, part{data, data + uintptr(n), name, b.shadow})

@@ -16,12 +16,11 @@ enum {
 };
 #define HAZARD_NONE (-1)
 
-// Features that the executor lacks, if the decoder cannot know it.
+// Unsupported features that only the executor detects.
 enum { FEATURE_INSTRUCTION, FEATURE_INTERLEAVED, FEATURE_PACKED };
 
-// The faults: X(name, hazard, arguments). They are raised with FAULT; fault.go has the text of each. size is in bytes,
-// waiting is the number of waiting threads. other is the location of another access or group of lanes; its pc is 0 if
-// there is none.
+// The faults: X(name, hazard, arguments). FAULT raises them; fault.go has the text of each. size is in bytes, waiting is
+// the number of waiting threads, other is the location of another access or group of lanes (pc 0: no other).
 #define FAULTS(X)                                                                                                      \
   X(out_of_bounds, NONE, uint64_t address; int32_t size; bool write;)                                                  \
   X(read_only, NONE, uint64_t address; int32_t size;)                                                                  \

@@ -1,7 +1,7 @@
 // Race detection. Two accesses to the same bytes race if at least one is a write and nothing orders them. Each warp has
 // a vector clock: its own clock ticks when its lanes wait for each other or publish something, and it holds the latest
 // clock of each other warp of the cluster known from barriers, mbarriers and atomics. Between the many clusters only
-// two times are kept: those of a cluster's last release to and last acquire from the others. In case of doubt, accesses
+// two times are kept: a cluster's last release to the others, and its last acquire from them. In case of doubt, accesses
 // count as ordered.
 #pragma once
 #include "state.h"

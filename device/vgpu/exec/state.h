@@ -109,7 +109,7 @@ typedef struct {
   u64 time; // logical time of communication between clusters
   pages pages;
   vg_progress *mine;
-  int watch;     // record in poll what a thread waits for, and its lane
+  int watch;     // WATCH records in poll
   vg_fault poll;
   int poll_lane; // -1: poll is empty
   volatile u32 *first; // entry in vg_state, or NULL
@@ -177,7 +177,7 @@ static vg_range *find(worker *k, u64 a, u64 size) {
   return k->last = r;
 }
 
-// WATCH records what a lane waits for, one of the faults spin_*, if k->watch is set.
+// WATCH records a wait of a lane, as one of the faults spin_*, if k->watch is set.
 #define WATCH(k, g, lane, ...)                                                                \
   do {                                                                                        \
     if ((k)->watch) (k)->poll = FAULT_AT(g, __VA_ARGS__), (k)->poll_lane = (int)(lane);       \

@@ -627,7 +627,8 @@ static cudaError_t set(const char *function, void *d, int v, size_t n) {
   cudaError_t e = status();
   return e || n == 0 ? e : fail((cudaError_t)hooks.set(function, d, (unsigned char)v, 1, n));
 }
-// copy_rows copies h rows of w bytes on the stream st, or records that. The errors are as on an H100.
+// copy_rows copies h rows of w bytes on the stream st; if st is being captured, it adds the copy to the graph instead.
+// The errors are as on an H100.
 static cudaError_t copy_rows(const char *function, void *d, size_t dp, const void *s, size_t sp, size_t w, size_t h, cudaStream_t st) {
   if (w == 0 || h == 0) return status();
   if (dp < w || sp < w) return fail(cudaErrorInvalidPitchValue);

@@ -135,11 +135,11 @@ func fisub_launch(kernel C.int, grid *C.int, threads, shared C.int, values *C.ui
 		machine.Map(uintptr(base), int(unsafe.Slice(sizes, int(n))[i]), C.GoString(unsafe.Slice(names, int(n))[i]), false)
 		defer machine.Unmap(uintptr(base))
 	}
-	look := machine.Look
+	check := machine.Check
 	// In a Triton kernel every warp loads the data common to all warps, and only the first one stores it: no race.
-	machine.Look &^= vgpu.Races
+	machine.Check &^= vgpu.Races
 	err := machine.Run(k, l)
-	machine.Look = look
+	machine.Check = check
 	if err == nil {
 		return done
 	}
@@ -148,8 +148,8 @@ func fisub_launch(kernel C.int, grid *C.int, threads, shared C.int, values *C.ui
 	if errors.As(err, &f) && f.Missing {
 		return lacks
 	}
-	if machine.Heard != nil {
-		machine.Heard(device.Hazard{Kind: device.Faulted, Text: err.Error()})
+	if machine.OnHazard != nil {
+		machine.OnHazard(device.Hazard{Kind: device.Faulted, Text: err.Error()})
 	}
 	return faulted
 }
@@ -159,9 +159,9 @@ func fisub_launch(kernel C.int, grid *C.int, threads, shared C.int, values *C.ui
 //
 //export fisub_look
 func fisub_look(closely C.int) {
-	machine.Look, machine.RacesUntil = 0, vgpu.LookUntil
+	machine.Check, machine.RacesUntil = 0, vgpu.FirstRacesUntil
 	if closely != 0 {
-		machine.Look = vgpu.Races | vgpu.UnwrittenLocal
+		machine.Check = vgpu.Races | vgpu.UnwrittenLocal
 		machine.Workload++
 	}
 }
@@ -171,7 +171,7 @@ func fisub_look(closely C.int) {
 //export fisub_ledger
 func fisub_ledger(p unsafe.Pointer) {
 	l := ledger.At(p)
-	machine.Heard = func(h device.Hazard) {
+	machine.OnHazard = func(h device.Hazard) {
 		if line, err := json.Marshal(h); err == nil {
 			l.Add(line)
 		}
@@ -213,7 +213,7 @@ func fisub_emu() *C.char {
 	}
 	words := map[vgpu.Event]string{vgpu.Hazard: "warning: ", vgpu.Faulted: "fault: "}
 	var mu sync.Mutex
-	hear := func(e vgpu.Event, text string) {
+	notify := func(e vgpu.Event, text string) {
 		mu.Lock()
 		defer mu.Unlock()
 		_, _ = report.Write([]byte{byte(e)})
@@ -222,7 +222,7 @@ func fisub_emu() *C.char {
 		}
 	}
 	folder, _ := os.Getwd()
-	if err := vgpu.Attach(os.Getenv("FISUB_EMU_RUNTIME"), folder, tools, hear); err != nil {
+	if err := vgpu.Attach(os.Getenv("FISUB_EMU_RUNTIME"), folder, tools, notify); err != nil {
 		return C.CString(err.Error())
 	}
 	ends := make(chan os.Signal, 1)
