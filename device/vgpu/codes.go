@@ -1151,10 +1151,10 @@ type (
 	}
 	faultRace struct {
 		address     uint64
-		other       location
-		otherThread int32
 		global      bool
 		write       bool
+		other       location
+		otherThread int32
 		otherWrite  bool
 		otherBlock  bool
 	}

@@ -113,8 +113,7 @@ func (f *faultUnwrittenLocal) text(s *site) string {
 }
 
 func (f *faultUnwrittenGlobal) text(s *site) string {
-	return fmt.Sprintf("read of %d unwritten bytes of global memory at %#x, %s", f.size, f.address,
-		s.where(f.address))
+	return fmt.Sprintf("read of %d unwritten bytes of global memory at %#x, %s", f.size, f.address, s.where(f.address))
 }
 
 func (f *faultUnwrittenRegister) text(s *site) string {
@@ -402,16 +401,10 @@ func (m *Machine) inside(a uint64) string {
 
 // cString returns the string at a, or "?" if it is outside all allocations.
 func (m *Machine) cString(a uint64) string {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, r := range m.ranges {
-		if a >= r.base && a < r.base+r.size {
-			data := unsafe.Slice((*byte)(at(uintptr(a))), int(r.base+r.size-a))
-			if i := slices.Index(data, 0); i >= 0 {
-				data = data[:i]
-			}
-			return string(data)
-		}
+	base, size, _, ok := m.Find(uintptr(a))
+	if !ok {
+		return "?"
 	}
-	return "?"
+	text, _, _ := strings.Cut(unsafe.String((*byte)(at(uintptr(a))), size-int(uintptr(a)-base)), "\x00")
+	return strings.Clone(text)
 }

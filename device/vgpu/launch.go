@@ -117,11 +117,8 @@ func (m *Machine) Run(k *Kernel, l Launch) error {
 	m.dropShadows()
 	ranges := make([]C.vg_range, len(m.ranges)+1)
 	for i, a := range m.ranges {
-		ranges[i] = C.vg_range{base: C.uint64_t(a.base), size: C.uint64_t(a.size), id: C.int32_t(a.id),
+		ranges[i] = C.vg_range{base: C.uint64_t(a.base), size: C.uint64_t(a.size), readonly: C.bool(a.readonly),
 			shadow: C.int64_t(a.shadow)}
-		if a.readonly {
-			ranges[i].readonly = 1
-		}
 	}
 	c.ranges, c.nranges = &ranges[0], C.int32_t(len(m.ranges))
 	pinned.Pin(c.ranges)
@@ -148,9 +145,7 @@ func (m *Machine) Run(k *Kernel, l Launch) error {
 			pinned.Pin(s.released)
 		}
 	}
-	if check&UnwrittenLocal != 0 {
-		c.check_local = 1
-	}
+	c.check_local = C.bool(check&UnwrittenLocal != 0)
 	resident := k.resident(l)
 	c.resident, c.worker_resident = C.int32_t(resident), C.int32_t(resident/workers)
 	c.strict, c.workers = C.int32_t(m.Strict), C.int32_t(workers)
@@ -183,12 +178,12 @@ func (m *Machine) Run(k *Kernel, l Launch) error {
 		}
 	}
 	for i := range s.hazards {
-		if h := &s.hazards[i].fault; s.hazards[i].set != 0 {
+		if h := &s.hazards[i].fault; s.hazards[i].set {
 			m.markChecked(k)
 			m.recordHazard(kinds[i], cmp.Or(k.place(locationOf(h)), Demangled(k.src.Name)), k.describe(h).Text)
 		}
 	}
-	if s.fault.set != 0 {
+	if s.fault.set {
 		return k.describe(&s.fault.fault)
 	}
 	if s.stop != 0 {

@@ -33,8 +33,7 @@ import (
 type Machine struct {
 	mu      sync.Mutex
 	ranges  []allocation // sorted by base
-	nextID  int32
-	Workers int // threads that run blocks; 0: one per processor
+	Workers int          // threads that run blocks; 0: one per processor
 
 	Strict   Hazards             // hazards to report as faults
 	OnHazard func(device.Hazard) // called at once with each hazard that is not a fault; may be nil
@@ -202,9 +201,7 @@ func (mod *Module) Kernel(name string) (*Kernel, error) {
 		c.extra = (*C.int32_t)(copied(unsafe.Pointer(unsafe.SliceData(f.extra)), len(f.extra)*4))
 		c.pool = (*C.uint8_t)(copied(unsafe.Pointer(unsafe.SliceData(f.pool)), len(f.pool)))
 		c.frame_size, c.local_size, c.id = C.int32_t(f.frameSize), C.int32_t(f.localSize), C.int32_t(i)
-		if f.calls {
-			c.calls = 1
-		}
+		c.calls = C.bool(f.calls)
 		table[i] = c
 	}
 	mod.kernels[name] = k

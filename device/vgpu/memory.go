@@ -11,6 +11,7 @@ package vgpu
 import "C"
 
 import (
+	"cmp"
 	"slices"
 	"unsafe"
 )
@@ -18,7 +19,6 @@ import (
 // An allocation is memory that kernels may use.
 type allocation struct {
 	base, size uint64
-	id         int32
 	readonly   bool
 	name       string
 	free       func() // nil: the caller owns the memory
@@ -27,23 +27,7 @@ type allocation struct {
 
 // Map lets kernels use size bytes at base, under the given name in messages. The caller keeps ownership of the memory.
 func (m *Machine) Map(base uintptr, size int, name string, readonly bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.insert(allocation{base: uint64(base), size: uint64(size), readonly: readonly, name: name})
-}
-
-func (m *Machine) insert(a allocation) {
-	m.nextID++
-	a.id = m.nextID
-	i, _ := slices.BinarySearchFunc(m.ranges, a.base, func(r allocation, b uint64) int {
-		if r.base < b {
-			return -1
-		} else if r.base > b {
-			return 1
-		}
-		return 0
-	})
-	m.ranges = slices.Insert(m.ranges, i, a)
+	m.own(allocation{base: uint64(base), size: uint64(size), readonly: readonly, name: name})
 }
 
 // Unmap removes the allocation that begins at base, and reports whether there is one.
@@ -76,7 +60,8 @@ func (m *Machine) Alloc(size int, name string) uintptr {
 func (m *Machine) own(a allocation) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.insert(a)
+	i, _ := slices.BinarySearchFunc(m.ranges, a.base, func(r allocation, b uint64) int { return cmp.Compare(r.base, b) })
+	m.ranges = slices.Insert(m.ranges, i, a)
 }
 
 // written marks size bytes at p as written by the host. It has no effect unless Check includes UnwrittenGlobal.

@@ -34,7 +34,8 @@ enum { FEATURE_INSTRUCTION, FEATURE_INTERLEAVED, FEATURE_PACKED };
   X(unwritten_global, GLOBAL, uint64_t address; int32_t size;)                                                         \
   X(unwritten_register, REGISTER, )                                                                                    \
   X(in_flight, NONE, )                                                                                                 \
-  X(race, RACE, uint64_t address; vg_location other; int32_t other_thread; bool global, write, other_write, other_block;) \
+  X(race, RACE, uint64_t address; bool global, write;                                                                  \
+    vg_location other; int32_t other_thread; bool other_write, other_block;)                                           \
   X(division, DIVISION, )                                                                                              \
   X(outside_mask, OUTSIDE_MASK, uint32_t mask;)                                                                        \
   X(ended_threads, ENDED, int32_t threads;)                                                                            \

@@ -27,13 +27,12 @@ typedef struct {
   int32_t frame_size;
   int32_t local_size; // bytes per lane
   int32_t id;
-  int32_t calls; // it calls other functions
+  bool calls; // it calls other functions
 } vg_func;
 
 typedef struct {
   uint64_t base, size;
-  int32_t id;
-  int32_t readonly;
+  bool readonly;
   int64_t shadow; // distance from a byte to its shadow, 1 if the byte was written; 0: all bytes count as written
 } vg_range;
 
@@ -86,13 +85,13 @@ typedef struct {
   int32_t resident;         // maximum number of blocks running at once on a GPU
   int32_t worker_resident;  // the same, on one worker
   int32_t strict;           // hazards that are faults
-  int32_t check_local;      // check for reads of unwritten local memory
+  bool check_local;         // check for reads of unwritten local memory
   uint64_t races_until;     // maximum number of instructions checked for races
 } vg_launch;
 
-// If several workers have faults or hazards, the one in the first cluster is reported, so that all runs report the same.
+// If several workers have faults or hazards, the one in the first cluster is reported: all runs report the same.
 typedef struct {
-  int32_t set;      // 1: the report has a fault
+  bool set;         // the report has a fault
   uint32_t cluster; // of the fault
   vg_fault fault;
 } vg_report;

@@ -179,8 +179,8 @@ static void report_deadlock(worker *k, task *t) {
   const barrier *bar = &where->b->bars[which->bar];
   int lane = __builtin_ctz(which->mask);
   if (divergent)
-    FAULT(k, where, which, lane, missing_lanes, .arrived = which->mask, .missing = which->need & where->live & ~which->mask,
-          .other = other);
+    FAULT(k, where, which, lane, missing_lanes, .arrived = which->mask,
+          .missing = which->need & where->live & ~which->mask, .other = other);
   else
     FAULT(k, where, which, lane, deadlock, .waiting = waiting, .barrier = which->bar, .arrived = (s32)bar->arrived,
           .expected = (s32)bar->expected, .other = other);
@@ -247,8 +247,8 @@ static u64 effects_of_all(const worker *k) {
   return n;
 }
 
-// report_spin raises a fault and returns 1 if all threads of the launch wait forever. Call it when a worker's tasks ran for a
-// while without any effect and no further block can start. It increases *patience if some warp does not wait.
+// report_spin raises a fault and returns 1 if all threads of the launch wait forever. Call it when a worker's tasks ran
+// for a while without any effect and no further block can start. It increases *patience if some warp does not wait.
 static int report_spin(worker *k, task **active, int n, u64 *patience) {
   u64 all = effects_of_all(k);
   int waiting = 0;

@@ -153,7 +153,8 @@ static void cluster_arrived(task *t) {
 static void end_lanes(worker *k, warp *w, int gi) {
   group *g = &w->g[gi];
   effect(k);
-  if (w->live == g->mask && w->b->done + 1 == w->b->nw && w->b->columns) FAULT(k, w, g, __builtin_ctz(g->mask), tmem_leak);
+  if (w->live == g->mask && w->b->done + 1 == w->b->nw && w->b->columns)
+    FAULT(k, w, g, __builtin_ctz(g->mask), tmem_leak);
   w->live &= ~g->mask;
   w->b->live -= (u32)__builtin_popcount(g->mask);
   drop_frame(g->fr);

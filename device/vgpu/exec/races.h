@@ -1,8 +1,8 @@
 // Race detection. Two accesses to the same bytes race if at least one is a write and nothing orders them. Each warp has
 // a vector clock: its own clock ticks when its lanes wait for each other or publish something, and it holds the latest
 // clock of each other warp of the cluster known from barriers, mbarriers and atomics. Between the many clusters only
-// two times are kept: a cluster's last release to the others, and its last acquire from them. In case of doubt, accesses
-// count as ordered.
+// two times are kept: a cluster's last release to the others, and its last acquire from them. In case of doubt,
+// accesses count as ordered.
 #pragma once
 #include "state.h"
 
@@ -123,8 +123,8 @@ static int conflict(worker *k, warp *w, group *g, const access *a, const access 
   if (!(a->how & now->how & 15) || ((a->how & MORALLY_STRONG) && (now->how & MORALLY_STRONG))) return 0;
   if (ordered(k, w, a, lane, global)) return 0;
   s32 other = (s32)(a->warp % (u32)w->b->nw);
-  FAULT(k, w, g, lane < 32 ? (int)lane : -1, race, .address = (u64)(uintptr_t)p, .global = global, .write = now->how & A_WRITE,
-        .other = {(s32)(a->place >> 20), (s32)(a->place & 0xfffff)}, .other_write = a->how & A_WRITE,
+  FAULT(k, w, g, lane < 32 ? (int)lane : -1, race, .address = (u64)(uintptr_t)p, .global = global,
+        .write = now->how & A_WRITE, .other = {(s32)(a->place >> 20), (s32)(a->place & 0xfffff)}, .other_write = a->how & A_WRITE,
         .other_thread = a->lane < 32 ? 32 * other + a->lane : -1 - other, .other_block = a->task != w->b->t->number);
   k->state->races = 0; // report only one race: others may be consequences
   return 1;

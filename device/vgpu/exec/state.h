@@ -120,8 +120,8 @@ static inline vg_location location(const group *g) { return (vg_location){g->fr-
 // effect counts an action that other threads may notice.
 static inline void effect(worker *k) { k->mine->effects++; }
 
-// await_earlier waits until no other worker can fault in a cluster before number, but at most two seconds: such a worker may
-// wait for this one.
+// await_earlier waits until no other worker can fault in a cluster before number, but at most two seconds: such a
+// worker may wait for this one.
 static void await_earlier(worker *k, u32 number) {
   vg_state *s = k->state;
   if (k->first) *k->first = number;
@@ -135,7 +135,7 @@ static void await_earlier(worker *k, u32 number) {
 // record stores a fault in a report unless the report has one of an earlier cluster.
 static void record(worker *k, u32 cluster, const vg_fault *f, vg_report *to) {
   while (__atomic_exchange_n(&k->state->lock, 1, __ATOMIC_ACQUIRE)) {}
-  if (!to->set || cluster < to->cluster) *to = (vg_report){1, cluster, *f};
+  if (!to->set || cluster < to->cluster) *to = (vg_report){true, cluster, *f};
   __atomic_store_n(&k->state->lock, 0, __ATOMIC_RELEASE);
 }
 
