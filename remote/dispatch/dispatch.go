@@ -40,9 +40,6 @@ type Follow struct {
 	Overtime  time.Duration // how long a host may be silent about a job that must be over; 0 means 3 minutes
 }
 
-// maxTries is the maximum number of jobs per workload.
-const maxTries = 3
-
 // Run starts the missing jobs, follows those that are running, and returns when all workloads have a verdict or no job
 // can deliver one. It waits for an unreachable job until the job's time limit has passed, but also gives its workloads
 // to free places. The totals cover the whole run; for a tool they count a failure if it found something.
@@ -67,29 +64,20 @@ func (d *Dispatcher) Run(ctx context.Context) (event.Done, error) {
 		return event.Done{}, err
 	}
 	s.runs.release()
-	res := s.runs.summary.Totals()
-	if s.runs.unclean {
-		res.Failed++
-	}
+	res := s.content.totals()
 	if err := s.nothing(); err != nil {
 		return res, errors.Join(err, d.finish(true))
 	}
-	if d.Plan.Tool == "" {
-		s.runs.done(time.Now())
-	}
+	s.content.done(time.Now())
 	err := x.perform(s.next(time.Now()))
 	return res, errors.Join(err, d.finish(s.paused == nil))
 }
 
 // prepare sets up the state and claims the run.
 func (d *Dispatcher) prepare() error {
-	r := rules{detach: d.Follow.Detach, overtime: d.Follow.Overtime, stream: d.Follow.MaxStream, tries: maxTries,
-		key: rand.Text}
+	r := rules{detach: d.Follow.Detach, overtime: d.Follow.Overtime, stream: d.Follow.MaxStream, key: rand.Text}
 	if r.overtime == 0 {
 		r.overtime = 3 * time.Minute
-	}
-	if d.Plan.Tool != "" {
-		r.tries = 1
 	}
 	d.state = newState(d.Plan, d.Old, r)
 	d.state.runs.begun = time.Now()
@@ -118,15 +106,15 @@ func (d *Dispatcher) Cancel(ctx context.Context) error {
 	}
 	s := d.state
 	x := &executor{Dispatcher: d, base: ctx, facts: make(chan message), stops: map[*job]context.CancelFunc{}}
-	if fresh && d.Plan.Tool == "" {
+	if fresh && s.content.partial() {
 		d.fetch(ctx)
 		x.replay()
 	}
 	s.end()
 	x.loop(nil, nil, nil)
 	s.runs.release()
-	if s.runs.first != "" && d.Plan.Tool == "" {
-		s.runs.done(time.Now())
+	if s.runs.first != "" {
+		s.content.done(time.Now())
 	}
 	err := x.perform(s.next(time.Now()))
 	return errors.Join(s.left, err, d.finish(true))

@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -184,13 +185,7 @@ func streamOf(id string) string { return filepath.Join(streams, id+".jsonl") }
 
 // room returns the maximum bytes of a job's stream.
 func (s *state) room(j *job) int64 {
-	switch {
-	case s.rules.stream > 0:
-		return s.rules.stream
-	case s.plan.Tool != "":
-		return UsualStream
-	}
-	return room(len(j.Workloads))
+	return cmp.Or(s.rules.stream, s.content.room(len(j.Workloads)))
 }
 
 // replay reads the recorded streams of jobs that may be running.

@@ -44,7 +44,6 @@ type merger struct {
 	least   map[string]bound.Traffic // of the workloads, as known to the client
 	work    map[string]*workload
 	summary runs.Summary // of the merged events
-	unclean bool         // a tool has found something
 	settled int          // number of workloads that have or had a verdict
 	first   string       // job whose stream opened the run
 	device  event.Device

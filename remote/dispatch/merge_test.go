@@ -295,8 +295,7 @@ func TestRoom(t *testing.T) {
 		stream    int64
 		want      int64
 	}{{1, "", 0, 24 << 20}, {2, "", 0, 32 << 20}, {1000, "", 0, UsualStream}, {1, "check", 0, UsualStream}, {1, "", 5, 5}} {
-		s := &state{plan: &Plan{}, rules: rules{stream: tc.stream}}
-		s.plan.Tool = tc.tool
+		s := newState(&Plan{Kind: Kind{Tool: tc.tool}}, nil, rules{stream: tc.stream})
 		if got := s.room(&job{JobRecord: &JobRecord{Workloads: make([]string, tc.workloads)}}); got != tc.want {
 			t.Errorf("%+v: got %d", tc, got)
 		}
@@ -347,7 +346,7 @@ free 1 -> save; ended: lost: untrusted output: line 1 of its stream is not signe
 		t.Run(tc.name, func(t *testing.T) {
 			c := newPlay(t, 1, "a")
 			c.s.plan.Tool = "sanitize"
-			c.restart(c.s.plan, nil, rules{tries: 1})
+			c.restart(c.s.plan, nil, rules{})
 			c.s.rules.key = func() string { return "k" }
 			c.run(begin)
 			text, _ := signed(t, "k", "fisub-r-1", "one\ntwo\n")
@@ -362,7 +361,7 @@ free 1 -> save; ended: lost: untrusted output: line 1 of its stream is not signe
 			if fmt.Sprint(err) != tc.err && (err != nil || tc.err != "") {
 				t.Errorf("got %v, want %q", err, tc.err)
 			}
-			if got := c.s.runs.unclean; got != tc.unclean {
+			if got := c.s.content.totals().Failed > 0; got != tc.unclean {
 				t.Errorf("got findings %v", got)
 			}
 		})

@@ -61,7 +61,6 @@ type rules struct {
 	detach   bool          // do not follow jobs
 	overtime time.Duration // how long a host may be silent about a job that must be over
 	stream   int64         // maximum bytes of a job's stream; 0: depends on the number of its workloads
-	tries    int           // maximum number of jobs per workload, since a workload may be the reason for lost hosts
 	key      func() string // returns a new key for a job
 }
 
@@ -77,16 +76,17 @@ const (
 // state is all that dispatch knows about a run. It only decides: apply takes a fact, next returns actions. It neither
 // waits nor reads the clock.
 type state struct {
-	plan   *Plan
-	rules  rules
-	runs   *merger
-	jobs   []*job            // in the order of the plan
-	places map[string]*place // by String of their ProviderPlace
-	mode   mode
-	left   error    // errors of jobs that cannot be followed and may be running
-	paused error    // why this process is to end
-	broken error    // why this process must give up
-	out    []action // decided, but not returned yet
+	plan    *Plan
+	rules   rules
+	runs    *merger
+	content content
+	jobs    []*job            // in the order of the plan
+	places  map[string]*place // by String of their ProviderPlace
+	mode    mode
+	left    error    // errors of jobs that cannot be followed and may be running
+	paused  error    // why this process is to end
+	broken  error    // why this process must give up
+	out     []action // decided, but not returned yet
 }
 
 // An action is a step for the executor. Their order matters.
@@ -175,6 +175,7 @@ func (e *noTableError) Error() string {
 func newState(p *Plan, old *runs.Run, r rules) *state {
 	s := &state{plan: p, rules: r, places: map[string]*place{}}
 	s.runs = newMerger(p, p.Run, func(e event.Event) { s.do(tell{e}) })
+	s.content = newContent(s)
 	origins := map[string]int64{}
 	if old != nil {
 		s.runs.restore(old)
@@ -256,7 +257,7 @@ func (s *state) resume(now time.Time) {
 		case j.Handle == nil:
 			j.phase = clearing
 			s.do(clear{j})
-		case s.plan.Tool != "" && j.stream.against != "":
+		case s.content.rejects(j):
 			s.quit(j, ending{exit: forged(j.stream.against)})
 		case s.superseded(j): // the previous process ended before it released the job
 			s.needless(j)
@@ -364,7 +365,7 @@ func (s *state) deal() {
 		had := slices.ContainsFunc(s.jobs, func(j *job) bool {
 			return j.Ended == nil && !j.ceded && slices.Contains(j.Workloads, about.UUID) && !w.failedOn[j.Place.host()]
 		})
-		if w.by == "" && !w.given && w.tries < s.rules.tries && !had {
+		if w.by == "" && !w.given && w.tries < s.content.tries() && !had {
 			rest = append(rest, about.UUID)
 		}
 	}
@@ -497,12 +498,8 @@ func (s *state) said(f said) {
 	if f.at.After(s.runs.now) {
 		s.runs.now = f.at
 	}
-	if s.plan.Tool == "" {
-		s.runs.read(&j.stream, f.text)
-		return
-	}
-	j.stream.lines(f.text, func(text []byte) { s.do(hand{j, slices.Clone(text)}) })
-	if j.stream.against != "" && j.phase == following {
+	s.content.read(j, f.text)
+	if j.phase == following && s.content.rejects(j) {
 		s.quit(j, ending{exit: forged(j.stream.against)})
 	}
 }
@@ -604,16 +601,11 @@ func words(j *job, err error) string {
 // finish handles the end of a job, or the decision to end it.
 func (s *state) finish(j *job) {
 	e := j.end
-	switch {
-	case e.needless, s.mode == cancelling:
+	if e.needless || s.mode == cancelling {
 		s.free(j)
 		return
-	case s.plan.Tool == "":
-		s.runs.exited(&j.stream, e.exit)
-	case j.stream.against == "" && j.stream.cut.Missing(e.exit) != "":
-		j.stream.against = j.stream.cut.Missing(e.exit)
-		e.exit = forged(j.stream.against)
 	}
+	e.exit = s.content.end(j, e.exit)
 	e.exit.Lines, e.exit.MAC = 0, ""
 	if n := j.stream.junk; n > 0 {
 		s.warn(j, fmt.Sprintf("%d lines of its stream are not events of this run", n), "they are in "+streamOf(j.ID))
@@ -683,12 +675,7 @@ func (s *state) closed(j *job, held error) {
 // judge updates the job's place and workloads after its end.
 func (s *state) judge(j *job) {
 	exit, at := j.end.exit, s.place(j.Place)
-	if s.plan.Tool != "" && exit.End == remote.Exited && (exit.Code == 0 || exit.Code == 3) {
-		s.runs.first, s.runs.unclean = j.ID, s.runs.unclean || exit.Code == 3
-		for _, uuid := range j.Workloads {
-			s.runs.settle(s.runs.of(uuid), j.ID)
-		}
-	}
+	s.content.settle(j, exit)
 	left := slices.DeleteFunc(slices.Clone(j.Workloads), func(uuid string) bool { return s.runs.of(uuid).by != "" })
 	if len(left) == 0 || j.end.needless || !s.awaited(j) && exit.End == remote.Exited {
 		return
@@ -699,7 +686,7 @@ func (s *state) judge(j *job) {
 		s.runs.of(uuid).given = s.runs.of(uuid).given || over
 	}
 	at.losses++
-	if j.end.again && at.losses == 1 && s.rules.tries > 1 {
+	if j.end.again && at.losses == 1 && s.content.tries() > 1 {
 		alone = false // a host that was just rebooted gets another job
 	} else if !over || alone {
 		at.bad = fmt.Errorf("%s: %w", j.Place, &Ended{exit})

@@ -68,9 +68,6 @@ func had(id int, place string, workloads ...string) *JobRecord {
 // restart replaces the state, as if another process had taken over the run.
 func (c *play) restart(p *Plan, old *runs.Run, r rules) {
 	r.overtime, r.key = 3*time.Minute, func() string { return "" }
-	if r.tries == 0 {
-		r.tries = maxTries
-	}
 	c.s = newState(p, old, r)
 }
 
