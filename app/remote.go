@@ -197,16 +197,14 @@ func (a *app) send(ctx context.Context, o sendRequest) (err error) {
 		return a.unsent()
 	}
 	kept = true
-	d := &dispatch.Dispatcher{Plan: plan, Folder: folder.Path(), Providers: h.open, Files: b.Files,
-		Follow: dispatch.Follow{Detach: o.detach}}
 	if o.jobOutput == nil {
 		o.jobOutput = a.newJobOutput
 	}
-	said, err := o.jobOutput(plan, folder.Path())
+	output, err := o.jobOutput(plan, folder.Path())
 	if err != nil {
 		return err
 	}
-	err = a.dispatch(ctx, d, folder, nil, said)
+	err = a.dispatch(ctx, dispatch.New(plan, folder, nil, h.open, b.Files), o.detach, output)
 	begun := slices.ContainsFunc(plan.Jobs, func(j *dispatch.JobRecord) bool { return j.Handle != nil })
 	if len(plan.Active()) == 0 && !begun {
 		kept = false // no job started: the folder adds nothing to the messages
@@ -264,8 +262,7 @@ func (a *app) remoteResume(ctx context.Context, o remoteOptions, given []string)
 	if err != nil {
 		return err
 	}
-	d := &dispatch.Dispatcher{Plan: plan, Folder: folder.Path(), Providers: h.open, Old: old, Files: files,
-		Follow: dispatch.Follow{Detach: o.detach}, Events: event.NewStream(folder.Record)}
+	d := dispatch.New(plan, folder, old, h.open, files)
 	if n, err := d.Reopen(ctx); err != nil {
 		a.term.Warn(usage.Explain(err))
 	} else if n > 0 {
@@ -282,11 +279,11 @@ func (a *app) remoteResume(ctx context.Context, o remoteOptions, given []string)
 	if err := dispatch.Unmark(folder.Path()); err != nil {
 		return err
 	}
-	said, err := a.newJobOutput(plan, folder.Path())
+	output, err := a.newJobOutput(plan, folder.Path())
 	if err != nil {
 		return err
 	}
-	return a.dispatch(ctx, d, folder, old, said)
+	return a.dispatch(ctx, d, o.detach, output)
 }
 
 // notCompiled explains why a solution was not sent.
@@ -296,9 +293,9 @@ func (a *app) notCompiled(build *device.BuildError, arch string) error {
 	return shown(exitNotPassed)
 }
 
-// dispatch runs d to the end, handling signals itself, and returns the error for the exit status.
-func (a *app) dispatch(ctx context.Context, d *dispatch.Dispatcher, folder *runs.Folder, old *runs.Run,
-	said jobOutput) error {
+// dispatch runs d to the end, handling signals itself, and returns the error for the exit status. output is nil for an
+// ordinary run.
+func (a *app) dispatch(ctx context.Context, d *dispatch.Dispatcher, detach bool, output jobOutput) error {
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, endSignals()...)
 	defer signal.Stop(signals)
@@ -309,90 +306,92 @@ func (a *app) dispatch(ctx context.Context, d *dispatch.Dispatcher, folder *runs
 		defer context.AfterFunc(ctx, func() { signals <- os.Interrupt })()
 	}
 	a.signals = true
-	if said != nil {
-		d.Line, d.Events = said.line, event.NewStream(a.notes)
-	} else {
-		view := a.events()
-		if old != nil && old.Run != nil {
-			before := *old
-			before.Done = nil
-			before.Emit(event.NewStream(view))
-		}
-		d.Events = event.NewStream(folder.Record, view)
-	}
-	d.Old = old
-	bar := a.term.Sums("sending")
-	d.Progress = bar.Set
-
-	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	defer cancel()
 	stopping, abort := context.WithCancel(context.Background())
 	defer abort()
-	over := make(chan struct{})
-	decided := make(chan bool, 1) // whether to stop the jobs
-	go func() {
-		decided <- a.term.Decide(signals, over)
-		cancel()
-		for n := 0; ; n++ {
-			select {
-			case <-stopping.Done():
-				return
-			case <-signals:
-			}
-			if n > 0 {
-				signal.Stop(signals) // the next signal ends the program at once
-				abort()
-				return
-			}
-			a.term.Note("still stopping; another Ctrl-C exits at once, and jobs may continue: fisub remote cancel %s ends "+
-				"them",
-				d.Plan.Run.ID)
+	bar := a.term.Sums("sending")
+	follow := dispatch.Follow{Detach: detach, Progress: bar.Set, Decide: func(over <-chan struct{}) bool {
+		defer func() { go a.abortOnSignal(stopping, signals, abort, d.Plan.Run.ID) }()
+		return a.term.Decide(signals, over)
+	}}
+	if output != nil {
+		follow.Line, follow.Events = output.line, a.notes
+	} else {
+		follow.Events = a.events()
+		if d.Old != nil && d.Old.Run != nil {
+			before := *d.Old
+			before.Done = nil
+			before.Emit(event.NewStream(follow.Events))
 		}
-	}()
-	result, err := d.Run(running)
-	close(over)
+	}
+	end, result, err := d.Run(context.WithoutCancel(ctx), follow)
 	bar.Finish()
-	stop := <-decided
-	switch {
-	case errors.Is(err, dispatch.ErrDetached):
-		if a.final != nil {
-			a.runID = "" // the run has only begun
-			a.final.Detached(&d.Plan.Run)
-		}
-		if a.json {
-			return nil
-		}
-		a.sayAttach(d.Plan)
-		_, err := fmt.Fprintln(a.stdout, d.Plan.Run.ID)
-		return err
-	case errors.Is(err, context.Canceled) && stop:
+	switch end {
+	case dispatch.Detached:
+		return a.detached(d.Plan)
+	case dispatch.Stopped:
 		return a.stop(stopping, d, "interrupted")
-	case errors.Is(err, dispatch.ErrCancelled):
-		return a.stop(stopping, d, err.Error())
-	case errors.Is(err, context.Canceled):
+	case dispatch.Cancelled:
+		return a.stop(stopping, d, dispatch.ErrCancelled.Error())
+	case dispatch.Left:
 		a.sayAttach(d.Plan)
 		return shown(exitInterrupted)
-	case err != nil:
+	case dispatch.Failed:
 		if len(d.Plan.Active()) > 0 {
 			a.sayAttach(d.Plan)
 		}
-		if said != nil {
-			return said.end(false, err)
+		if output != nil {
+			return output.end(false, err)
 		}
 		return err
 	}
-	if err := folder.Order(); err != nil {
+	return a.finished(d, result, output)
+}
+
+// abortOnSignal calls abort at the second signal, unless ctx has ended. The third signal ends the program at once.
+func (a *app) abortOnSignal(ctx context.Context, signals chan os.Signal, abort func(), id string) {
+	for n := 0; ; n++ {
+		select {
+		case <-ctx.Done():
+			return
+		case <-signals:
+		}
+		if n > 0 {
+			signal.Stop(signals)
+			abort()
+			return
+		}
+		a.term.Note("still stopping; another Ctrl-C exits at once, and jobs may continue: fisub remote cancel %s ends "+
+			"them", id)
+	}
+}
+
+// detached prints the id of a run whose jobs continue without this process.
+func (a *app) detached(plan *dispatch.Plan) error {
+	if a.final != nil {
+		a.runID = "" // the run has only begun
+		a.final.Detached(&plan.Run)
+	}
+	if a.json {
+		return nil
+	}
+	a.sayAttach(plan)
+	_, err := fmt.Fprintln(a.stdout, plan.Run.ID)
+	return err
+}
+
+// finished ends the output of a run that needs no further job, and returns the error for the exit status.
+func (a *app) finished(d *dispatch.Dispatcher, result event.Done, output jobOutput) error {
+	if err := d.Folder.Order(); err != nil {
 		return err
 	}
 	a.sayHeld(d.Plan)
-	if said != nil {
-		a.term.Note("run folder %s", plain.Relative(folder.Path()))
-		return said.end(result.Failed > 0, nil)
-	}
-	if result.Missing > 0 {
+	if output == nil && result.Missing > 0 {
 		a.term.Note("run the remaining workloads with: fisub remote --resume %s", d.Plan.Run.ID)
 	}
-	a.term.Note("run folder %s", plain.Relative(folder.Path()))
+	a.term.Note("run folder %s", plain.Relative(d.Folder.Path()))
+	if output != nil {
+		return output.end(result.Failed > 0, nil)
+	}
 	return verdict(result.Missing, result.Failed, result.Findings, d.Plan.Strict)
 }
 

@@ -101,8 +101,7 @@ func (a *app) remoteAttach(ctx context.Context, arg string) error {
 		return err
 	}
 	defer open.Close()
-	d := &dispatch.Dispatcher{Plan: plan, Folder: folder.Path(), Providers: open, Old: old, Files: files,
-		Events: event.NewStream(recorder(folder, plan))}
+	d := dispatch.New(plan, folder, old, open, files)
 	if dispatch.Marked(folder.Path()) {
 		if err := a.cancel(ctx, d); err != nil {
 			return err
@@ -117,19 +116,11 @@ func (a *app) remoteAttach(ctx context.Context, arg string) error {
 		a.term.Note("run the remaining workloads with: fisub remote --resume %s", plan.Run.ID)
 		return a.showEnded(plan, old)
 	}
-	said, err := a.newJobOutput(plan, folder.Path())
+	output, err := a.newJobOutput(plan, folder.Path())
 	if err != nil {
 		return err
 	}
-	return a.dispatch(ctx, d, folder, old, said)
-}
-
-// recorder returns the sink that stores the events of the plan's jobs, or nil for a tool.
-func recorder(folder *runs.Folder, plan *dispatch.Plan) event.Sink {
-	if plan.Tool != "" {
-		return nil
-	}
-	return folder.Record
+	return a.dispatch(ctx, d, false, output)
 }
 
 // showEnded prints the contents of a run's folder and returns the error for the exit status.
@@ -215,9 +206,7 @@ func (a *app) remoteCancel(ctx context.Context, arg string) error {
 		return err
 	}
 	defer open.Close()
-	d := &dispatch.Dispatcher{Plan: plan, Folder: folder.Path(), Providers: open, Old: old,
-		Events: event.NewStream(recorder(folder, plan))}
-	return errors.Join(a.cancel(ctx, d), d.Events.Err())
+	return a.cancel(ctx, dispatch.New(plan, folder, old, open, nil))
 }
 
 // vanished reports whether the folder of a remote run is gone, as after a run that ended before any host had taken a
@@ -288,7 +277,7 @@ func (a *app) cancel(ctx context.Context, d *dispatch.Dispatcher) error {
 	if n -= len(left); n > 0 {
 		a.term.Note("run %s: %s ended", d.Plan.Run.ID, plain.Count(n, "job"))
 	}
-	if r, _ := runs.Read(d.Folder); r != nil && d.Plan.Tool == "" {
+	if r, _ := runs.Read(d.Folder.Path()); r != nil && d.Plan.Tool == "" {
 		all := len(d.Plan.Run.Workloads)
 		a.term.Note("run %s: %d of %s have a verdict", d.Plan.Run.ID, all-len(dispatch.MissingVerdicts(d.Plan, r)),
 			plain.Count(all, "workload"))

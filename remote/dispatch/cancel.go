@@ -57,12 +57,13 @@ func (d *Dispatcher) fetch(ctx context.Context) {
 	defer cancel()
 	var group sync.WaitGroup
 	for _, j := range d.state.active() {
-		provider := d.Providers[j.Place.Table]
+		provider := d.providers[j.Place.Table]
 		if j.Handle == nil || provider == nil {
 			continue
 		}
 		group.Go(func() {
-			file, err := plain.OpenFile(filepath.Join(d.Folder, streamOf(j.ID)), os.O_CREATE|os.O_APPEND|os.O_RDWR, 0o644)
+			file, err := plain.OpenFile(filepath.Join(d.Folder.Path(), streamOf(j.ID)),
+				os.O_CREATE|os.O_APPEND|os.O_RDWR, 0o644)
 			if err != nil {
 				return // replay reports it
 			}

@@ -15,80 +15,148 @@ import (
 	"fisub/runs"
 )
 
-// A Dispatcher executes one run. The caller sets its fields.
+// A Dispatcher executes one run.
 type Dispatcher struct {
-	Plan      *Plan
-	Folder    string                     // the run folder
-	Old       *runs.Run                  // the content of the folder; nil for a new run
-	Providers map[string]remote.Provider // by table
-	Follow    Follow
+	Plan   *Plan
+	Folder *runs.Folder
+	Old    *runs.Run // the first content of the folder; nil for a new run
 
-	// Files returns the files of a job for the workloads, and its command.
-	Files func(ctx context.Context, workloads []string) ([]remote.File, []string, error)
-
-	Events   *event.Stream                         // receives the events of the run; its sinks record them
-	Line     func(j *JobRecord, text []byte) error // receives the lines of a tool
-	Progress func(place string, sent, total int64) // of sending a bundle; may be nil
-
-	state *state
+	providers map[string]remote.Provider // by table
+	files     Files
+	settings  Follow
+	events    *event.Stream // of the run
+	state     *state
 }
 
-// Follow controls how jobs are followed.
+// Files returns the files of a job for the workloads, and its command.
+type Files func(ctx context.Context, workloads []string) ([]remote.File, []string, error)
+
+// Follow controls how Run follows the jobs.
 type Follow struct {
 	Detach    bool          // return as soon as each place has accepted or refused its job
 	MaxStream int64         // maximum bytes of a job's stream; 0: depends on the number of its workloads
 	Overtime  time.Duration // how long a host may be silent about a job that must be over; 0 means 3 minutes
+
+	Events   event.Sink                            // also receives the events of the run; may be nil
+	Line     func(j *JobRecord, text []byte) error // receives the lines of a tool; nil for an ordinary run
+	Progress func(place string, sent, total int64) // of sending a bundle; may be nil
+
+	// Decide returns when the user wants to end the run, and reports whether to stop its jobs. It also returns when over
+	// is closed. Nil: the run ends with its context.
+	Decide func(over <-chan struct{}) (stop bool)
+}
+
+// An End is the way in which a Run has ended.
+type End int
+
+const (
+	Finished  End = iota // all workloads have a verdict, or no job can deliver one
+	Failed               // with an error
+	Detached             // as Follow.Detach demands
+	Left                 // the jobs are left running: the user or the context has ended the Run
+	Stopped              // the user wants to stop the jobs, which Cancel does
+	Cancelled            // another process has cancelled the run; Cancel stops the jobs
+)
+
+// New returns the Dispatcher of a plan in its run folder, which has the content old; old is nil for a new run. The
+// folder records the events of an ordinary run. files may be nil if no job is to be started.
+func New(p *Plan, folder *runs.Folder, old *runs.Run, providers map[string]remote.Provider, files Files) *Dispatcher {
+	d := &Dispatcher{Plan: p, Folder: folder, Old: old, providers: providers, files: files}
+	d.record()
+	return d
+}
+
+// record opens the stream of events for the folder and for show.
+func (d *Dispatcher) record(show ...event.Sink) {
+	if d.Plan.Tool == "" {
+		show = append([]event.Sink{d.Folder.Record}, show...)
+	}
+	d.events = event.NewStream(show...)
 }
 
 // Run starts the missing jobs, follows those that are running, and returns when all workloads have a verdict or no job
 // can deliver one. It waits for an unreachable job until the job's time limit has passed, but also gives its workloads
 // to free places. The totals cover the whole run; for a tool they count a failure if it found something.
 //
-// If ctx ends first, Run leaves the jobs running and returns an error that wraps ctx's. It also leaves a job that it
-// cannot follow because of the user's credentials, the table, or an unreachable host; if the results are needed, the
-// error is the provider's. If nothing ran, the error is ErrNothing, or the error of the only place. If another process
-// has cancelled the run, it is ErrCancelled.
-func (d *Dispatcher) Run(ctx context.Context) (event.Done, error) {
+// If ctx or Decide ends first, Run leaves the jobs running. It also leaves a job that it cannot follow because of the
+// user's credentials, the table, or an unreachable host; if the results are needed, Run has Failed with the provider's
+// error. If nothing ran, the error is ErrNothing, or the error of the only place. The error is nil unless Run has
+// Failed.
+func (d *Dispatcher) Run(ctx context.Context, f Follow) (End, event.Done, error) {
+	if d.settings = f; f.Events != nil {
+		d.record(f.Events)
+	}
+	ctx, leave := context.WithCancel(ctx)
+	defer leave()
+	over, stop := make(chan struct{}), make(chan bool, 1)
+	go func() {
+		if f.Decide == nil {
+			<-over
+			stop <- false
+			return
+		}
+		stop <- f.Decide(over)
+		leave()
+	}()
+	totals, err := d.run(ctx)
+	close(over)
+	stopped, ended := <-stop, errors.Is(err, context.Canceled)
+	switch {
+	case err == nil:
+		return Finished, totals, nil
+	case errors.Is(err, errDetached):
+		return Detached, totals, nil
+	case ended && stopped:
+		return Stopped, totals, nil
+	case errors.Is(err, ErrCancelled):
+		return Cancelled, totals, nil
+	case ended:
+		return Left, totals, nil
+	}
+	return Failed, totals, err
+}
+
+// run is Run without Decide.
+func (d *Dispatcher) run(ctx context.Context) (event.Done, error) {
 	if err := d.prepare(); err != nil {
 		return event.Done{}, err
 	}
 	s := d.state
-	x := &executor{Dispatcher: d, base: context.WithoutCancel(ctx), facts: make(chan message),
-		stops: map[*job]context.CancelFunc{}}
+	x := newExecutor(d, context.WithoutCancel(ctx))
 	x.replay()
 	s.resume(time.Now())
 	watching, unwatch := context.WithCancel(ctx)
 	defer unwatch()
-	x.loop(ctx.Done(), watch(watching, d.Folder), func() error { return ctx.Err() })
-	if err := s.stays(); err != nil {
+	x.loop(ctx.Done(), watch(watching, d.Folder.Path()), func() error { return ctx.Err() })
+	if err := s.unfollowed(); err != nil {
 		return event.Done{}, err
 	}
 	s.runs.release()
-	res := s.content.totals()
-	if err := s.nothing(); err != nil {
-		return res, errors.Join(err, d.finish(true))
+	totals := s.content.totals()
+	if err := s.nothingRan(); err != nil {
+		return totals, errors.Join(err, d.finish(true))
 	}
 	s.content.done(time.Now())
 	err := x.perform(s.next(time.Now()))
-	return res, errors.Join(err, d.finish(s.paused == nil))
+	return totals, errors.Join(err, d.finish(s.paused == nil))
 }
 
 // prepare sets up the state and claims the run.
 func (d *Dispatcher) prepare() error {
-	r := rules{detach: d.Follow.Detach, overtime: d.Follow.Overtime, stream: d.Follow.MaxStream, key: rand.Text}
+	r := rules{detach: d.settings.Detach, overtime: d.settings.Overtime, stream: d.settings.MaxStream, key: rand.Text}
 	if r.overtime == 0 {
 		r.overtime = 3 * time.Minute
 	}
 	d.state = newState(d.Plan, d.Old, r)
 	d.state.runs.begun = time.Now()
 	d.state.runs.now = d.state.runs.begun
-	return d.Plan.Claim(d.Folder)
+	return d.Plan.Claim(d.Folder.Path())
 }
 
 // finish records in the plan whether anything is left to do.
 func (d *Dispatcher) finish(done bool) error {
 	d.Plan.Done = done && len(d.Plan.Active()) == 0
-	return d.Plan.Save(d.Folder)
+	return d.Plan.Save(d.Folder.Path())
 }
 
 // Cancel ends all jobs that may be running and prevents new ones. Without a Run before it, it first fetches the events
@@ -101,11 +169,11 @@ func (d *Dispatcher) Cancel(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := Mark(d.Folder); err != nil {
+	if err := Mark(d.Folder.Path()); err != nil {
 		return err
 	}
 	s := d.state
-	x := &executor{Dispatcher: d, base: ctx, facts: make(chan message), stops: map[*job]context.CancelFunc{}}
+	x := newExecutor(d, ctx)
 	if fresh && s.content.partial() {
 		d.fetch(ctx)
 		x.replay()
@@ -133,19 +201,19 @@ func (d *Dispatcher) Reopen(ctx context.Context) (n int, err error) {
 	}
 	given := map[string][]*JobRecord{}
 	for _, j := range d.Plan.Jobs {
-		if j.Ended != nil && j.Handle != nil && pending[j] && d.Providers[j.Place.Table] != nil {
+		if j.Ended != nil && j.Handle != nil && pending[j] && d.providers[j.Place.Table] != nil {
 			given[j.Place.Table] = append(given[j.Place.Table], j)
 		}
 	}
 	var faults []error
 	for table, jobs := range given {
-		held, err := d.Providers[table].List(ctx)
+		held, err := d.providers[table].List(ctx)
 		faults = append(faults, err)
 		for _, j := range jobs {
 			if slices.ContainsFunc(held, func(h remote.Handle) bool { return h.Job == j.ID }) {
 				n++
 				j.Ended, j.Exit, d.Plan.Done = nil, nil, false
-				faults = append(faults, d.Plan.Save(d.Folder))
+				faults = append(faults, d.Plan.Save(d.Folder.Path()))
 			}
 		}
 	}
@@ -176,9 +244,8 @@ type writer func(p []byte) error
 
 func (w writer) Write(p []byte) (int, error) { return len(p), w(p) }
 
-var (
-	// ErrDetached is the error of a Run that leaves its jobs running.
-	ErrDetached = errors.New("detached")
-	// ErrNothing is the error if no place accepted a job; events have the reasons.
-	ErrNothing = errors.New("nothing ran: no place accepted the job")
-)
+// errDetached means that the jobs are left running, as Follow.Detach demands.
+var errDetached = errors.New("detached")
+
+// ErrNothing is the error if no place accepted a job; events have the reasons.
+var ErrNothing = errors.New("nothing ran: no place accepted the job")

@@ -47,6 +47,7 @@ type fixture struct {
 	on        func(event.Event)
 	full      bool // simulates a full local disk after the first verdict
 	follow    dispatch.Follow
+	end       dispatch.End // of the last run
 }
 
 func newFixture(t testing.TB, workloads int, tables map[string]map[string]any) *fixture {
@@ -110,15 +111,22 @@ func (f *fixture) files(_ context.Context, workloads []string) ([]remote.File, [
 	return job.Files, append([]string{"run.sh"}, workloads...), nil
 }
 
-// run dispatches in the run folder of the previous process.
-func (f *fixture) run(ctx context.Context) (event.Done, error) {
+// dispatcher opens the run folder of the previous process.
+func (f *fixture) dispatcher() (*dispatch.Dispatcher, *runs.Folder) {
 	f.t.Helper()
 	folder, old, err := runs.Attach(strings.TrimSuffix(f.dir, filepath.Join(runs.Dir, f.plan.Run.ID)), f.plan.Run.ID)
 	if err != nil {
 		f.t.Fatal(err)
 	}
+	return dispatch.New(f.plan, folder, old, f.providers, f.files), folder
+}
+
+// run dispatches in the run folder of the previous process.
+func (f *fixture) run(ctx context.Context) (totals event.Done, err error) {
+	f.t.Helper()
+	d, folder := f.dispatcher()
 	defer folder.Close()
-	keep := func(e event.Event) error {
+	f.follow.Events = func(e event.Event) error {
 		f.events = append(f.events, e)
 		if f.on != nil {
 			f.on(e)
@@ -128,12 +136,10 @@ func (f *fixture) run(ctx context.Context) (event.Done, error) {
 		}
 		return nil
 	}
-	d := &dispatch.Dispatcher{Plan: f.plan, Folder: f.dir, Old: old, Providers: f.providers, Files: f.files,
-		Events: event.NewStream(folder.Record, keep),
-		Follow: f.follow}
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
-	return d.Run(ctx)
+	f.end, totals, err = d.Run(ctx, f.follow)
+	return totals, err
 }
 
 func (f *fixture) warnings() (all []string) {
@@ -271,14 +277,14 @@ func TestDetachAndAttach(t *testing.T) {
 		}
 		got, err := f.run(ctx)
 		cancel()
-		if err == nil {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if f.end == dispatch.Finished {
 			if got.Passed != 8 || n < 3 {
 				t.Errorf("round %d: got %+v", n, got)
 			}
 			break
-		}
-		if !errors.Is(err, context.Canceled) {
-			t.Fatal(err)
 		}
 		if f.plan, err = dispatch.Load(f.dir); err != nil {
 			t.Fatal(err)
@@ -374,7 +380,7 @@ func (f *fixture) submitted(place dispatch.ProviderPlace, script string, workloa
 	f.plan.Jobs = append(f.plan.Jobs, j)
 }
 
-// A client interrupted during Submit does not report ErrDetached: the user may want the jobs to stop.
+// A client interrupted during Submit does not end as Detached: the user may want the jobs to stop.
 func TestDetachInterrupted(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, 2, map[string]map[string]any{"a": {}, "b": {}})
@@ -389,10 +395,11 @@ func TestDetachInterrupted(t *testing.T) {
 		<-ctx.Done()
 		return ctx.Err()
 	}
-	if _, err := f.run(ctx); !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v, want %v", err, context.Canceled)
+	if _, err := f.run(ctx); err != nil || f.end != dispatch.Left {
+		t.Errorf("got %v, %v, want %v", f.end, err, dispatch.Left)
 	}
-	d := &dispatch.Dispatcher{Plan: f.plan, Folder: f.dir, Providers: f.providers, Events: event.NewStream()}
+	d, folder := f.dispatcher()
+	defer folder.Close()
 	if err := d.Cancel(t.Context()); err != nil || len(f.plan.Active()) != 0 {
 		t.Errorf("Cancel: %v, %d jobs left", err, len(f.plan.Active()))
 	}
@@ -481,14 +488,14 @@ func TestHalfSubmittedOtherHostDown(t *testing.T) {
 		f.script = program
 		s := f.scripted("a")
 		s.list = func(context.Context) error { return errors.New("h2 is down") }
-		d := &dispatch.Dispatcher{Plan: f.plan, Folder: f.dir, Providers: f.providers, Events: event.NewStream()}
 		switch how {
 		case "run":
 			if got, err := f.run(t.Context()); err != nil || got.Passed != 2 {
 				t.Errorf("got %+v, %v", got, err)
 			}
 		case "cancel":
-			if err := d.Cancel(t.Context()); err != nil {
+			d, folder := f.dispatcher()
+			if err := errors.Join(d.Cancel(t.Context()), folder.Close()); err != nil {
 				t.Errorf("Cancel: %v", err)
 			}
 		case "release": // the run belongs to another process, and continues
@@ -513,7 +520,8 @@ func TestReopen(t *testing.T) {
 	now := time.Now()
 	f.plan.Jobs[0].Ended, f.plan.Jobs[0].Exit, f.plan.Done = &now, &remote.Exit{End: remote.Lost}, true
 	reopen := func() (int, error) {
-		d := &dispatch.Dispatcher{Plan: f.plan, Folder: f.dir, Providers: f.providers, Events: event.NewStream()}
+		d, folder := f.dispatcher()
+		defer folder.Close()
 		return d.Reopen(t.Context())
 	}
 	s := f.scripted("a")
@@ -597,7 +605,7 @@ cat run.json
 ` + tc.script
 			if strings.HasSuffix(tc.name, "late") {
 				f.follow.Detach = true
-				if _, err := f.run(t.Context()); !errors.Is(err, dispatch.ErrDetached) {
+				if _, err := f.run(t.Context()); err != nil || f.end != dispatch.Detached {
 					t.Fatal(err)
 				}
 				f.follow.Detach = false
@@ -645,7 +653,7 @@ func TestRunEventMissing(t *testing.T) {
 				f := newFixture(t, 2, map[string]map[string]any{"a": {}})
 				f.script, f.follow.Detach = tc.script, detach
 				if detach {
-					if _, err := f.run(t.Context()); !errors.Is(err, dispatch.ErrDetached) {
+					if _, err := f.run(t.Context()); err != nil || f.end != dispatch.Detached {
 						t.Fatal(err)
 					}
 				}

@@ -28,6 +28,10 @@ type executor struct {
 	tasks sync.WaitGroup
 }
 
+func newExecutor(d *Dispatcher, base context.Context) *executor {
+	return &executor{Dispatcher: d, base: base, facts: make(chan message), stops: map[*job]context.CancelFunc{}}
+}
+
 // A message is a fact for the loop. taken receives the first error of the resulting actions.
 type message struct {
 	fact  fact
@@ -80,14 +84,14 @@ func (x *executor) perform(actions []action) (err error) {
 	for _, a := range actions {
 		switch a := a.(type) {
 		case save:
-			if saved := x.Plan.Save(x.Folder); saved != nil && err == nil {
+			if saved := x.Plan.Save(x.Folder.Path()); saved != nil && err == nil {
 				err = &unsavedError{saved}
 			}
 		case tell:
-			x.Events.Emit(a.event)
+			x.events.Emit(a.event)
 		case hand:
 			if err == nil {
-				err = x.Line(a.job.JobRecord, a.text)
+				err = x.settings.Line(a.job.JobRecord, a.text)
 			}
 		case stop:
 			if cancel := x.stops[a.job]; cancel != nil {
@@ -122,7 +126,7 @@ func (x *executor) perform(actions []action) (err error) {
 		}
 	}
 	if err == nil {
-		err = x.Events.Err()
+		err = x.events.Err()
 	}
 	if err != nil {
 		s.apply(broken{err})
@@ -134,7 +138,7 @@ func (x *executor) perform(actions []action) (err error) {
 func (x *executor) begin(j *job, do func(context.Context, remote.Provider, JobRecord)) {
 	ctx, cancel := context.WithCancel(x.base)
 	x.stops[j] = cancel
-	provider, spec := x.Providers[j.Place.Table], *j.JobRecord
+	provider, spec := x.providers[j.Place.Table], *j.JobRecord
 	x.tasks.Go(func() {
 		defer cancel()
 		do(ctx, provider, spec)
@@ -152,7 +156,7 @@ func (x *executor) submit(ctx context.Context, p remote.Provider, j *job, spec J
 		_ = x.send(refused{j, &noTableError{spec.Place}})
 		return
 	}
-	files, args, err := x.Files(ctx, spec.Workloads)
+	files, args, err := x.files(ctx, spec.Workloads)
 	if err != nil {
 		_ = x.send(refused{j, err})
 		return
@@ -163,8 +167,8 @@ func (x *executor) submit(ctx context.Context, p remote.Provider, j *job, spec J
 		Labels: map[string]string{"run": plan.Run.ID, "definition": plan.Run.Definition},
 		Tell:   func(is remote.Stage) { _ = x.send(changed{j, is, time.Now()}) }}
 	h, err := p.Submit(ctx, sent, func(sent, total int64) {
-		if x.Progress != nil {
-			x.Progress(spec.Place.String(), sent, total)
+		if x.settings.Progress != nil {
+			x.settings.Progress(spec.Place.String(), sent, total)
 		}
 	})
 	if err != nil {
@@ -194,7 +198,7 @@ func (x *executor) replay() {
 		if j.Handle == nil || x.state.broken != nil {
 			continue
 		}
-		f, err := plain.Open(filepath.Join(x.Folder, streamOf(j.ID)))
+		f, err := plain.Open(filepath.Join(x.Folder.Path(), streamOf(j.ID)))
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
@@ -227,8 +231,8 @@ func (x *executor) follow(ctx context.Context, p remote.Provider, w *watcher, sp
 		err = &noTableError{spec.Place}
 	}
 	if err == nil {
-		if w.file, err = plain.OpenFile(filepath.Join(x.Folder, streamOf(spec.ID)), os.O_CREATE|os.O_APPEND|os.O_WRONLY,
-			0o644); err != nil {
+		if w.file, err = plain.OpenFile(filepath.Join(x.Folder.Path(), streamOf(spec.ID)),
+			os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644); err != nil {
 			_ = x.send(broken{err})
 		}
 	}
@@ -259,7 +263,7 @@ func (w *watcher) State(is remote.Stage) { _ = w.send(changed{w.job, is, time.No
 func (x *executor) collect(ctx context.Context, p remote.Provider, j *job, spec JobRecord) {
 	f := collected{job: j}
 	if p != nil {
-		dir := filepath.Join(x.Folder, "log", spec.ID)
+		dir := filepath.Join(x.Folder.Path(), "log", spec.ID)
 		if f.err = os.MkdirAll(dir, 0o755); f.err == nil {
 			ctx, cancel := context.WithTimeout(ctx, time.Minute)
 			defer cancel()

@@ -309,7 +309,7 @@ func TestDetached(t *testing.T) {
 	c.run(`
 begin    -> save; submit 2 b w1
 accept 2 -> save`)
-	if err := c.s.stays(); err != ErrDetached || !c.s.over() {
+	if err := c.s.unfollowed(); err != errDetached || !c.s.over() {
 		t.Errorf("got %v, over %v", err, c.s.over())
 	}
 }
@@ -357,7 +357,7 @@ free 1 -> save; ended: lost: untrusted output: line 1 of its stream is not signe
 				}
 			}
 			c.run(tc.script)
-			err := c.s.nothing()
+			err := c.s.nothingRan()
 			if fmt.Sprint(err) != tc.err && (err != nil || tc.err != "") {
 				t.Errorf("got %v, want %q", err, tc.err)
 			}

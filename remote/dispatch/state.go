@@ -704,8 +704,8 @@ func (s *state) end() {
 	}
 }
 
-// stays returns why jobs with missing verdicts are not followed any longer, or nil if there are no such jobs.
-func (s *state) stays() error {
+// unfollowed returns why jobs with missing verdicts are not followed any longer, or nil if there are no such jobs.
+func (s *state) unfollowed() error {
 	active := s.active()
 	awaited := slices.ContainsFunc(active, s.awaited)
 	switch {
@@ -716,13 +716,13 @@ func (s *state) stays() error {
 	case s.left != nil && awaited:
 		return s.left
 	case s.rules.detach && awaited:
-		return ErrDetached
+		return errDetached
 	}
 	return nil
 }
 
-// nothing returns why no host has run anything, or nil if one has.
-func (s *state) nothing() error {
+// nothingRan returns why no host has run anything, or nil if one has.
+func (s *state) nothingRan() error {
 	if s.runs.first != "" {
 		return nil
 	}

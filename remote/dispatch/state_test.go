@@ -280,7 +280,7 @@ say 1 run -> run
 		jobs      []*JobRecord
 		script    string
 		passed    int
-		err       string // from stays or nothing
+		err       string // from unfollowed or nothingRan
 		active    int    // jobs that may be running
 	}{
 		{"a run", 4, "a b", nil, two + judged(1, "w0", "w2") + judged(2, "w1", "w3") + closing(1) + closing(2), 4, "", 0},
@@ -576,9 +576,9 @@ free 1 -> save; ended: stopped
 			if got.Passed != tc.passed || got.Missing != tc.workloads-tc.passed {
 				t.Errorf("got %+v, want %d passed", got, tc.passed)
 			}
-			err := c.s.stays()
+			err := c.s.unfollowed()
 			if err == nil {
-				err = c.s.nothing()
+				err = c.s.nothingRan()
 			}
 			if text := fmt.Sprint(err); text != tc.err && (err != nil || tc.err != "") && !strings.HasPrefix(text, tc.err+":") {
 				t.Errorf("got error %q, want %q", text, tc.err)
