@@ -394,20 +394,20 @@ func (a *app) remoteSides(ctx context.Context, o compareOptions, sources []*proj
 				"with --on")
 	}
 	o.Baseline, o.jobs.Shards = "none", 1
-	return a.send(ctx, sendRequest{s: sources[0].Submission, how: o.Options, where: o.jobs, on: o.on, yes: o.yes,
-		jobOutput: func(plan *dispatch.Plan, _ string) (jobOutput, error) {
-			return a.newComparison(plan, threshold, o.failOn)
-		},
-		change: func(u *setup.Setup, order *order) error {
-			u.Profile = u.Profile.InTurn(sources[0].Definition)
-			order.Plan.Tool, order.Spec.Command = "compare", "compare"
-			order.Spec.Args = append(order.Spec.Args, "--send")
-			order.Plan.Sides = describeAll(ctx, u, sources)
-			for _, s := range sources[1:] {
-				order.Others = append(order.Others, s.Solution)
-			}
-			return nil
-		}})
+	order, err := a.prepare(ctx, sendRequest{s: sources[0].Submission, options: o.Options, jobs: o.jobs, on: o.on,
+		yes: o.yes})
+	if err != nil {
+		return err
+	}
+	defer order.open.Close()
+	order.setup.Profile = order.setup.Profile.InTurn(sources[0].Definition)
+	order.plan.Tool, order.spec.Command = "compare", "compare"
+	order.spec.Args = append(order.spec.Args, "--send")
+	order.plan.Sides = describeAll(ctx, order.setup, sources)
+	for _, s := range sources[1:] {
+		order.others = append(order.others, s.Solution)
+	}
+	return a.start(ctx, order, &comparison{a: a, threshold: threshold, failOn: o.failOn})
 }
 
 // A comparison receives the events of several runs from one job and stores each run in its own folder.
@@ -419,13 +419,13 @@ type comparison struct {
 	failOn    string
 }
 
-func (a *app) newComparison(plan *dispatch.Plan, threshold float64, failOn string) (*comparison, error) {
-	c := &comparison{a: a, threshold: threshold, failOn: failOn}
+func (c *comparison) open(plan *dispatch.Plan, _ string) error {
+	a := c.a
 	for i, run := range plan.Sides {
 		folder, old := runs.New(a.Root(), run.ID), (*runs.Run)(nil)
 		if _, err := os.Stat(folder.Path()); err == nil {
 			if folder, old, err = runs.Attach(a.Root(), run.ID); err != nil {
-				return nil, err
+				return err
 			}
 		}
 		letter := string(rune('A' + i))
@@ -434,7 +434,7 @@ func (a *app) newComparison(plan *dispatch.Plan, threshold float64, failOn strin
 		c.folders = append(c.folders, folder)
 		c.sides = append(c.sides, dispatch.NewSide(plan, i, old, event.NewStream(folder.Record, view)))
 	}
-	return c, nil
+	return nil
 }
 
 func (c *comparison) line(j *dispatch.JobRecord, text []byte) error { return c.sides.Line(j, text) }

@@ -34,6 +34,7 @@ import (
 	"fisub/remote/providers"
 	"fisub/remote/slurm"
 	"fisub/remote/ssh"
+	"fisub/runs"
 )
 
 // hostOptions choose the hosts of a run and its limits. Zero values use the settings of the tables.
@@ -102,15 +103,6 @@ func unconfigured(all bool) ([]string, error) {
 	return nil, usage.Errorf(strings.Join(lines, hintLine), "this machine is set up for %s", plain.List(found, "and"))
 }
 
-// An order is a prepared remote run that has not started.
-type order struct {
-	Plan     *dispatch.Plan
-	Spec     bundle.Spec
-	Baseline *bench.Baseline
-	Others   []*trace.Solution // solutions to compare with the submission
-	solution *trace.Solution
-}
-
 // hosts holds the opened providers of tables.
 type hosts struct {
 	names []string // tables, in the user's order
@@ -128,11 +120,53 @@ func (a *app) openTables(names []string, gpu string) (hosts, error) {
 	return hosts{names, open, terms}, err
 }
 
-// newOrder assigns the workloads of u to places.
-func (a *app) newOrder(ctx context.Context, e sendRequest, u *setup.Setup, terms dispatch.Terms, h hosts) (*order,
-	error) {
-	s, o := e.s, e.where
-	plan := &dispatch.Plan{Version: 1, Terms: terms}
+// openOn opens the tables that tablesOf returns.
+func (a *app) openOn(on string, all bool, gpu string) (hosts, error) {
+	tables, err := a.Tables()
+	if err != nil {
+		return hosts{}, err
+	}
+	names, err := tablesOf(tables, on, all)
+	if err != nil {
+		return hosts{}, err
+	}
+	return a.openTables(names, gpu)
+}
+
+// An order is a prepared remote run that has not started. Until then plan, spec and others may be changed.
+type order struct {
+	sendRequest
+	hosts
+	setup  *setup.Setup
+	plan   *dispatch.Plan
+	spec   bundle.Spec
+	others []*trace.Solution // solutions to compare with the submission
+}
+
+// prepare opens the hosts of a request, which the caller closes, and assigns its workloads to places.
+func (a *app) prepare(ctx context.Context, r sendRequest) (*order, error) {
+	h, err := a.openOn(r.on, false, r.jobs.GPU)
+	if err != nil {
+		return nil, err
+	}
+	o := &order{sendRequest: r, hosts: h}
+	if err := o.assign(ctx, a); err != nil {
+		h.open.Close()
+		return nil, err
+	}
+	return o, nil
+}
+
+// assign sets up the run and assigns its workloads to places.
+func (o *order) assign(ctx context.Context, a *app) error {
+	terms, kind, err := termsOf(o.jobs, o.hosts)
+	if err != nil {
+		return err
+	}
+	u, err := setup.New(&a.Project, o.s, o.options, kind, a.term)
+	if err != nil {
+		return err
+	}
 	spec := bundle.Spec{Set: u.Set, Args: []string{"--profile", u.Profile.Name, "--timer", u.Timer, "--timeout",
 		u.Profile.Timeout.String()}}
 	if u.Profile.Target > 0 && u.Kind == "cuda" {
@@ -142,40 +176,40 @@ func (a *app) newOrder(ctx context.Context, e sendRequest, u *setup.Setup, terms
 	if u.Seed != 0 {
 		spec.Args = append(spec.Args, "--seed", fmt.Sprint(u.Seed))
 	}
-	if !s.Data.Embedded() {
-		spec.Dataset = s.Data.Root()
+	if !o.s.Data.Embedded() {
+		spec.Dataset = o.s.Data.Root()
 	}
-	var err error
 	switch {
 	case u.Kind == "cuda":
-		spec.Arch, err = hostArch(s, u, plan.GPU, e.how.Arch, a.term)
-	case s.Solution.Spec.Compiled():
+		spec.Arch, err = hostArch(o.s, u, terms.GPU, o.options.Arch, a.term)
+	case o.s.Solution.Spec.Compiled():
 		spec.Arch = vgpu.Arch
 		opts := device.Options{}
 		if opts.CacheDir, err = cache.Root(); err == nil {
-			_, err = machine.Compiler(ctx, u.Kind, &opts, s.Solution, a.term)
+			_, err = machine.Compiler(ctx, u.Kind, &opts, o.s.Solution, a.term)
 		}
 	}
 	if err != nil {
-		return nil, err
+		return err
 	}
-	plan.Run = *u.Describe(ctx, s)
+	plan := &dispatch.Plan{Version: 1, Terms: terms, Run: *u.Describe(ctx, o.s), Least: map[string]bound.Traffic{},
+		Places: placesOf(o.jobs, len(u.Workloads), o.hosts)}
 	plan.Run.Remote = true
-	plan.Least = map[string]bound.Traffic{}
 	for _, w := range u.Workloads {
-		if least := bound.Least(s.Definition, w); least != (bound.Traffic{}) {
+		if least := bound.Least(o.s.Definition, w); least != (bound.Traffic{}) {
 			plan.Least[w.UUID] = least
 		}
 	}
-	if plan.Places = placesOf(o, len(u.Workloads), h); len(plan.Places) == 0 {
-		return nil, usage.Errorf("", "the tables contain no place to run on")
+	if len(plan.Places) == 0 {
+		return usage.Errorf("", "the tables contain no place to run on")
 	}
-	return &order{Plan: plan, Spec: spec, Baseline: u.Baseline, solution: s.Solution}, nil
+	o.setup, o.plan, o.spec = u, plan, spec
+	return nil
 }
 
 // show prints what would run where, and the number of bytes to send.
 func (o *order) show(term *ui.Terminal, size int64) {
-	p, spec := o.Plan, o.Spec
+	p, spec := o.plan, o.spec
 	term.Note("plan       %s, %s, profile %s", p.Run.Definition, p.Run.Selection(), p.Run.Profile.Name)
 	if b := p.Run.Baseline; b != nil {
 		term.Note("baseline   %s", plain.Line(b.Name))
@@ -288,24 +322,24 @@ func (o *order) keep(folder string) error {
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return err
 	}
-	if base := o.Baseline; base != nil {
-		o.Spec.Baseline = strings.TrimSuffix(filepath.Base(base.Name), ".json") + ".json"
-		within(folder, &o.Spec)
-		if err := os.MkdirAll(filepath.Dir(o.Spec.Baseline), 0o755); err != nil {
+	if base := o.setup.Baseline; base != nil {
+		o.spec.Baseline = strings.TrimSuffix(filepath.Base(base.Name), ".json") + ".json"
+		within(folder, &o.spec)
+		if err := os.MkdirAll(filepath.Dir(o.spec.Baseline), 0o755); err != nil {
 			return err
 		}
-		if err := os.WriteFile(o.Spec.Baseline, base.Solution.JSON(trace.Compact), 0o644); err != nil {
-			return err
-		}
-	}
-	o.Spec.Others = make([]string, len(o.Others))
-	within(folder, &o.Spec)
-	for i, other := range o.Others {
-		if err := os.WriteFile(o.Spec.Others[i], other.JSON(trace.Compact), 0o644); err != nil {
+		if err := os.WriteFile(o.spec.Baseline, base.Solution.JSON(trace.Compact), 0o644); err != nil {
 			return err
 		}
 	}
-	return os.WriteFile(o.Spec.Solution, o.solution.JSON(trace.Compact), 0o644)
+	o.spec.Others = make([]string, len(o.others))
+	within(folder, &o.spec)
+	for i, other := range o.others {
+		if err := os.WriteFile(o.spec.Others[i], other.JSON(trace.Compact), 0o644); err != nil {
+			return err
+		}
+	}
+	return os.WriteFile(o.spec.Solution, o.s.Solution.JSON(trace.Compact), 0o644)
 }
 
 // within points the paths of spec into the run folder, whose path differs between machines.
@@ -317,6 +351,21 @@ func within(folder string, spec *bundle.Spec) {
 	if spec.Baseline != "" {
 		spec.Baseline = filepath.Join(folder, baselineDir, filepath.Base(spec.Baseline))
 	}
+}
+
+// pack claims the run folder and builds the files of the jobs, until the run is cancelled.
+func (o *order) pack(ctx context.Context, folder *runs.Folder) (b *bundle.Bundle, err error) {
+	for _, step := range []func() error{func() error { return o.plan.Claim(folder.Path()) }, folder.Hold,
+		func() error { return o.keep(folder.Path()) }} {
+		if err := step(); err != nil {
+			return nil, err
+		}
+	}
+	err = dispatch.UntilMarked(ctx, folder.Path(), func(ctx context.Context) (err error) {
+		b, err = newBundle(ctx, folder.Path(), o.spec)
+		return err
+	})
+	return b, err
 }
 
 // newBundle builds the files that all jobs of the run share.
@@ -336,15 +385,15 @@ func newBundle(ctx context.Context, folder string, spec bundle.Spec) (*bundle.Bu
 	return bundle.New(ctx, root, filepath.Join(folder, "remote", "files"), self, spec, beside...)
 }
 
-// asking runs do, which prepares a run, and checks the hosts at the same time, which also opens their connections. If
-// no host could run a job, it cancels do and returns the reasons.
-func asking(ctx context.Context, open providers.Set, do func(context.Context) error) error {
+// whileCheckingHosts runs do, which prepares a run, and checks the hosts at the same time, which also opens their
+// connections. If no host could run a job, it cancels do and returns the reasons.
+func whileCheckingHosts(ctx context.Context, open providers.Set, do func(context.Context) error) error {
 	doing, stop := context.WithCancelCause(ctx)
-	asked, enough := context.WithCancel(ctx)
+	checking, enough := context.WithCancel(ctx)
 	var none error
 	var group sync.WaitGroup
 	group.Go(func() {
-		if err := nowhere(asked, open); err != nil && asked.Err() == nil {
+		if err := noUsableHost(checking, open); err != nil && checking.Err() == nil {
 			none = err
 			stop(err)
 		}
@@ -359,8 +408,8 @@ func asking(ctx context.Context, open providers.Set, do func(context.Context) er
 	return err
 }
 
-// nowhere returns the reasons why no host could run a job, or nil if one could or a provider does not know.
-func nowhere(ctx context.Context, open providers.Set) error {
+// noUsableHost returns the reasons why no host could run a job, or nil if one could or a provider does not know.
+func noUsableHost(ctx context.Context, open providers.Set) error {
 	var mu sync.Mutex
 	var faults []error
 	could := false

@@ -29,7 +29,7 @@ func (h *fakeHost) Check(ctx context.Context) ([]remote.Host, error) {
 }
 
 // Nothing is compiled for hosts that could not run it, and compiling does not wait for a host.
-func TestAsking(t *testing.T) {
+func TestWhileCheckingHosts(t *testing.T) {
 	down := remote.Host{State: "down", Err: &remote.Denied{Code: "no-driver", Provider: "lab", Host: "h1", Text: "no GPU"}}
 	busy := remote.Host{State: "busy"}
 	compile := func(ctx context.Context) error {
@@ -43,7 +43,7 @@ func TestAsking(t *testing.T) {
 		}
 		return set
 	}
-	err := asking(t.Context(), open(&fakeHost{hosts: []remote.Host{down, down}}, &fakeHost{hosts: []remote.Host{down}}), compile)
+	err := whileCheckingHosts(t.Context(), open(&fakeHost{hosts: []remote.Host{down, down}}, &fakeHost{hosts: []remote.Host{down}}), compile)
 	if remote.CodeOf(err) != "no-driver" {
 		t.Errorf("hosts that are down: got %v", err)
 	}
@@ -53,11 +53,11 @@ func TestAsking(t *testing.T) {
 		"another one":  open(&fakeHost{hosts: []remote.Host{down}}, &fakeHost{hosts: []remote.Host{busy}}),
 		"nobody asked": nil,
 	} {
-		if err := asking(t.Context(), set, func(context.Context) error { return nil }); err != nil {
+		if err := whileCheckingHosts(t.Context(), set, func(context.Context) error { return nil }); err != nil {
 			t.Errorf("%s: got %v", name, err)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-		if err := asking(ctx, set, compile); !errors.Is(err, context.DeadlineExceeded) {
+		if err := whileCheckingHosts(ctx, set, compile); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("%s, given up: got %v", name, err)
 		}
 		cancel()

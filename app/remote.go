@@ -86,86 +86,47 @@ func (a *app) remote(ctx context.Context, o remoteOptions) error {
 	if err != nil {
 		return err
 	}
-	return a.send(ctx, sendRequest{s: s, how: o.Options, where: o.jobs, on: o.on, yes: o.yes, dryRun: o.dryRun,
-		detach: o.detach})
+	order, err := a.prepare(ctx, sendRequest{s: s, options: o.Options, jobs: o.jobs, on: o.on, yes: o.yes,
+		dryRun: o.dryRun, detach: o.detach})
+	if err != nil {
+		return err
+	}
+	defer order.open.Close()
+	return a.start(ctx, order, nil)
 }
 
 // A sendRequest is a run, or the job of another command, for remote hosts.
 type sendRequest struct {
 	s                   *project.Submission
-	how                 setup.Options
-	where               hostOptions
+	options             setup.Options
+	jobs                hostOptions
 	on                  string
 	yes, dryRun, detach bool
-	change              func(*setup.Setup, *order) error                // adjusts the setup and the order; may be nil
-	jobOutput           func(*dispatch.Plan, string) (jobOutput, error) // nil: app.newJobOutput
 }
 
-// send prepares a request, asks for confirmation, and runs it to its end. It removes the run folder if no host has
-// taken a job.
-func (a *app) send(ctx context.Context, o sendRequest) (err error) {
-	tables, err := a.Tables()
-	if err != nil {
-		return err
-	}
-	names, err := tablesOf(tables, o.on, false)
-	if err != nil {
-		return err
-	}
-	h, err := a.openTables(names, o.where.GPU)
-	if err != nil {
-		return err
-	}
-	defer h.open.Close()
-	terms, kind, err := termsOf(o.where, h)
-	if err != nil {
-		return err
-	}
-	u, err := setup.New(&a.Project, o.s, o.how, kind, a.term)
-	if err != nil {
-		return err
-	}
-	var order *order
-	var folder *runs.Folder
-	var b *bundle.Bundle
-	kept := false
+// start packs an order, asks for confirmation, and runs it to its end; output is nil for an ordinary run. It removes
+// the run folder if no host has taken a job.
+func (a *app) start(ctx context.Context, o *order, output jobOutput) (err error) {
+	plan, folder, kept := o.plan, runs.New(a.Root(), o.plan.Run.ID), false
+	defer folder.Close()
 	defer func() {
-		if folder == nil {
+		if kept {
 			return
 		}
-		defer folder.Close()
-		if !kept {
-			err = errors.Join(err, os.RemoveAll(folder.Path()))
-			for dir := filepath.Dir(folder.Path()); dir != filepath.Clean(a.Root()) &&
-				os.Remove(dir) == nil; { // remove empty parents too
-				dir = filepath.Dir(dir)
-			}
+		err = errors.Join(err, os.RemoveAll(folder.Path()))
+		for dir := filepath.Dir(folder.Path()); dir != filepath.Clean(a.Root()) &&
+			os.Remove(dir) == nil; { // remove empty parents too
+			dir = filepath.Dir(dir)
 		}
 	}()
-	ask := h.open
+	check := o.open
 	if o.dryRun {
-		ask = nil // nothing will run
+		check = nil // nothing will run
 	}
-	err = asking(ctx, ask, func(ctx context.Context) (err error) {
-		if order, err = a.newOrder(ctx, o, u, terms, h); err != nil {
-			return err
-		}
-		if o.change != nil {
-			if err := o.change(u, order); err != nil {
-				return err
-			}
-		}
-		folder = runs.New(a.Root(), order.Plan.Run.ID)
-		for _, prepare := range []func() error{func() error { return order.Plan.Claim(folder.Path()) }, folder.Hold,
-			func() error { return order.keep(folder.Path()) }} {
-			if err := prepare(); err != nil {
-				return err
-			}
-		}
-		return dispatch.UntilMarked(ctx, folder.Path(), func(ctx context.Context) (err error) {
-			b, err = newBundle(ctx, folder.Path(), order.Spec)
-			return err
-		})
+	var b *bundle.Bundle
+	err = whileCheckingHosts(ctx, check, func(ctx context.Context) (err error) {
+		b, err = o.pack(ctx, folder)
+		return err
 	})
 	if errors.Is(err, dispatch.ErrCancelled) {
 		return a.unsent()
@@ -174,16 +135,15 @@ func (a *app) send(ctx context.Context, o sendRequest) (err error) {
 		if a.final != nil {
 			a.final.Unbuilt(o.s.Solution, o.s.SourceFolder(), build)
 		}
-		return a.notCompiled(build, order.Spec.Arch)
+		return a.notCompiled(build, o.spec.Arch)
 	}
 	if err != nil {
 		return err
 	}
-	plan := order.Plan
-	if plan.Bundle, err = json.Marshal(order.Spec); err != nil {
+	if plan.Bundle, err = json.Marshal(o.spec); err != nil {
 		return err
 	}
-	order.show(a.term, b.Size())
+	o.show(a.term, b.Size())
 	switch {
 	case o.dryRun && a.final != nil:
 		a.final.Planned(plan, b.Size(), commandLine(a.Command, "--dry-run", "--json=final"))
@@ -197,14 +157,12 @@ func (a *app) send(ctx context.Context, o sendRequest) (err error) {
 		return a.unsent()
 	}
 	kept = true
-	if o.jobOutput == nil {
-		o.jobOutput = a.newJobOutput
+	if output != nil {
+		if err := output.open(plan, folder.Path()); err != nil {
+			return err
+		}
 	}
-	output, err := o.jobOutput(plan, folder.Path())
-	if err != nil {
-		return err
-	}
-	err = a.dispatch(ctx, dispatch.New(plan, folder, nil, h.open, b.Files), o.detach, output)
+	err = a.dispatch(ctx, dispatch.New(plan, folder, nil, o.open, b.Files), o.detach, output)
 	begun := slices.ContainsFunc(plan.Jobs, func(j *dispatch.JobRecord) bool { return j.Handle != nil })
 	if len(plan.Active()) == 0 && !begun {
 		kept = false // no job started: the folder adds nothing to the messages
@@ -236,33 +194,27 @@ func (a *app) remoteResume(ctx context.Context, o remoteOptions, given []string)
 		a.term.Note("run %s: every workload has a verdict", plan.Run.ID)
 		return a.showEnded(plan, old)
 	}
-	tables, err := a.Tables()
-	if err != nil {
-		return err
-	}
-	var names []string
+	var h hosts
 	if o.on != "" {
-		if names, err = tablesOf(tables, o.on, false); err != nil {
+		if h, err = a.openOn(o.on, false, ""); err != nil {
 			return err
 		}
+		defer h.open.Close()
 	}
 	before, err := a.openPlan(plan)
 	if err != nil {
 		return err
 	}
 	defer before.Close()
-	h, err := a.openTables(names, "")
-	if err != nil {
-		return err
-	}
-	defer h.open.Close()
-	h.open = maps.Clone(h.open)
-	maps.Copy(h.open, before) // earlier jobs keep their providers
+	open := providers.Set{}
+	maps.Copy(open, h.open)
+	maps.Copy(open, before) // earlier jobs keep their providers
+	h.open = open
 	files, err := filesOf(ctx, folder.Path(), plan)
 	if err != nil {
 		return err
 	}
-	d := dispatch.New(plan, folder, old, h.open, files)
+	d := dispatch.New(plan, folder, old, open, files)
 	if n, err := d.Reopen(ctx); err != nil {
 		a.term.Warn(usage.Explain(err))
 	} else if n > 0 {
@@ -279,7 +231,7 @@ func (a *app) remoteResume(ctx context.Context, o remoteOptions, given []string)
 	if err := dispatch.Unmark(folder.Path()); err != nil {
 		return err
 	}
-	output, err := a.newJobOutput(plan, folder.Path())
+	output, err := a.openJobOutput(plan, folder.Path())
 	if err != nil {
 		return err
 	}
@@ -397,19 +349,22 @@ func (a *app) finished(d *dispatch.Dispatcher, result event.Done, output jobOutp
 
 // A jobOutput shows the output lines of a job that is not an ordinary run.
 type jobOutput interface {
+	open(plan *dispatch.Plan, folder string) error
 	line(j *dispatch.JobRecord, text []byte) error
 	end(failed bool, err error) error // err: why there is no result; returns the error for the exit status
 }
 
-// newJobOutput returns the output of the plan's job, or nil for an ordinary run.
-func (a *app) newJobOutput(plan *dispatch.Plan, folder string) (jobOutput, error) {
+// openJobOutput returns the open output of the plan's job, or nil for an ordinary run.
+func (a *app) openJobOutput(plan *dispatch.Plan, folder string) (output jobOutput, err error) {
 	switch {
 	case len(plan.Sides) > 0:
-		return a.newComparison(plan, compare.Threshold, "")
+		output = &comparison{a: a, threshold: compare.Threshold}
 	case plan.Tool != "":
-		return a.newToolAnswer(plan, folder)
+		output = &toolOutput{a: a}
+	default:
+		return nil, nil
 	}
-	return nil, nil
+	return output, output.open(plan, folder)
 }
 
 // notes prints the states and messages of a tool's job.

@@ -116,7 +116,7 @@ func (a *app) remoteAttach(ctx context.Context, arg string) error {
 		a.term.Note("run the remaining workloads with: fisub remote --resume %s", plan.Run.ID)
 		return a.showEnded(plan, old)
 	}
-	output, err := a.newJobOutput(plan, folder.Path())
+	output, err := a.openJobOutput(plan, folder.Path())
 	if err != nil {
 		return err
 	}
@@ -126,7 +126,7 @@ func (a *app) remoteAttach(ctx context.Context, arg string) error {
 // showEnded prints the contents of a run's folder and returns the error for the exit status.
 func (a *app) showEnded(plan *dispatch.Plan, old *runs.Run) error {
 	folder := filepath.Join(a.Root(), runs.Dir, plan.Run.ID)
-	said, err := a.newJobOutput(plan, folder)
+	said, err := a.openJobOutput(plan, folder)
 	if err != nil {
 		return err
 	}
@@ -306,19 +306,6 @@ func (a *app) remoteLogs(ctx context.Context, arg string, follow bool) error {
 	})
 }
 
-// openOn opens the providers of the tables in on, or of all tables if on is "".
-func (a *app) openOn(on string) (open providers.Set, names []string, err error) {
-	tables, err := a.Tables()
-	if err != nil {
-		return nil, nil, err
-	}
-	if names, err = tablesOf(tables, on, true); err != nil {
-		return nil, nil, err
-	}
-	open, _, err = providers.OpenAll(tables, names, "")
-	return open, names, err
-}
-
 // A hostLine is a row in the list of hosts.
 type hostLine struct {
 	Table string `json:"table"`
@@ -328,25 +315,25 @@ type hostLine struct {
 }
 
 func (a *app) remoteHosts(ctx context.Context, on string) error {
-	open, names, err := a.openOn(on)
+	h, err := a.openOn(on, true, "")
 	if err != nil {
 		return err
 	}
-	defer open.Close()
+	defer h.open.Close()
 	lines := []hostLine{}
 	rows := [][]string{{"TABLE", "HOST", "STATE", "DETAIL"}}
 	var down error
-	for _, name := range names {
-		hosts, err := open[name].Check(ctx)
+	for _, name := range h.names {
+		hosts, err := h.open[name].Check(ctx)
 		if err != nil {
 			return err
 		}
-		for _, h := range hosts {
-			l := hostLine{Table: name, Host: h}
-			if h.Err != nil {
+		for _, host := range hosts {
+			l := hostLine{Table: name, Host: host}
+			if host.Err != nil {
 				down = shown(exitError)
-				l.Error, l.Hint = usage.Explain(h.Err)
-				l.Error = strings.TrimPrefix(l.Error, name+": "+h.Name+": ") // the columns already show them
+				l.Error, l.Hint = usage.Explain(host.Err)
+				l.Error = strings.TrimPrefix(l.Error, name+": "+host.Name+": ") // the columns already show them
 			}
 			lines = append(lines, l)
 			rows = append(rows, []string{l.Table, l.Name, l.State, cmp.Or(l.Error, l.Detail)})
@@ -366,12 +353,12 @@ func (a *app) remoteHosts(ctx context.Context, on string) error {
 }
 
 func (a *app) remoteGC(ctx context.Context, on string, yes, all bool) error {
-	open, names, err := a.openOn(on)
+	h, err := a.openOn(on, true, "")
 	if err != nil {
 		return err
 	}
-	defer open.Close()
-	found, err := dispatch.Orphans(ctx, a.Root(), open, names)
+	defer h.open.Close()
+	found, err := dispatch.Orphans(ctx, a.Root(), h.open, h.names)
 	if found == nil {
 		return err
 	}
@@ -405,7 +392,7 @@ func (a *app) remoteGC(ctx context.Context, on string, yes, all bool) error {
 	}
 	ended := 0
 	for _, o := range orphans {
-		if err := o.End(ctx, a.Root(), open); err != nil {
+		if err := o.End(ctx, a.Root(), h.open); err != nil {
 			faults = append(faults, err)
 		} else {
 			ended++

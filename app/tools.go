@@ -184,11 +184,11 @@ func (a *app) sanitize(ctx context.Context, o toolOptions) error {
 	if err != nil {
 		return err
 	}
-	said := &verdictList{a: a}
+	verdicts := &verdictList{a: a}
 	err = run.Sanitize(ctx, names, func(w *trace.Workload) {
 		a.term.Note("workload   %s%s", w.UUID, axesText(w))
-	}, func(l tools.Record) { _ = said.add(l) })
-	said.end()
+	}, func(l tools.Record) { _ = verdicts.add(l) })
+	verdicts.end()
 	if err == nil && a.final != nil {
 		ran := &event.Run{Definition: s.Definition.Name, Solution: s.Solution.Name, ContentHash: s.Solution.Hash(),
 			Set: run.Set}
@@ -196,13 +196,13 @@ func (a *app) sanitize(ctx context.Context, o toolOptions) error {
 		for _, w := range run.Workloads {
 			ran.Workloads = append(ran.Workloads, event.WorkloadRef{UUID: w.UUID, Axes: maps.Collect(w.Axes.All())})
 		}
-		c := outcome.Sanitized{Run: ran, Records: said.all, Contest: a.inContest(ran.Definition)}
+		c := outcome.Sanitized{Run: ran, Records: verdicts.all, Contest: a.inContest(ran.Definition)}
 		if run.Emulated {
 			c.Where = " --device emu"
 		}
 		a.final.Sanitize(c)
 	}
-	if err == nil && len(said.found) > 0 {
+	if err == nil && len(verdicts.found) > 0 {
 		err = shown(exitNotPassed)
 	}
 	return err
@@ -283,37 +283,39 @@ func (a *app) remoteTool(
 	o.Limit, o.Timeout, o.Baseline = 1, 0, "none"
 	o.jobs.Shards = 1
 	o.jobs.Limit = time.Duration(n+1)*timeout + 5*time.Minute
-	return a.send(ctx, sendRequest{s: s, how: o.Options, where: o.jobs, on: o.on, yes: o.yes,
-		change: func(u *setup.Setup, order *order) error {
-			if u.Kind == "emu" && command == "profile" {
-				return errEmulatorTime
-			}
-			order.Plan.Tool, order.Spec.Command = command, command
-			order.Spec.Args = append([]string{"--device", u.Kind, "--timeout", timeout.String()}, args...)
-			return nil
-		}})
-}
-
-// A toolAnswer shows the output of a tool on a host and stores its report.
-type toolAnswer struct {
-	a      *app
-	plan   *dispatch.Plan
-	folder string
-	said   *verdictList
-	report tools.ReportFile
-	last   *dispatch.JobRecord // the last job with output
-}
-
-func (a *app) newToolAnswer(plan *dispatch.Plan, folder string) (*toolAnswer, error) {
-	t := &toolAnswer{a: a, plan: plan, folder: folder, said: &verdictList{a: a}}
-	t.report.Path = filepath.Join(folder, tools.ReportName)
-	if err := os.Remove(t.report.Path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err // the output contains the report again
+	order, err := a.prepare(ctx, sendRequest{s: s, options: o.Options, jobs: o.jobs, on: o.on, yes: o.yes})
+	if err != nil {
+		return err
 	}
-	return t, nil
+	defer order.open.Close()
+	if order.setup.Kind == "emu" && command == "profile" {
+		return errEmulatorTime
+	}
+	order.plan.Tool, order.spec.Command = command, command
+	order.spec.Args = append([]string{"--device", order.setup.Kind, "--timeout", timeout.String()}, args...)
+	return a.start(ctx, order, &toolOutput{a: a})
 }
 
-func (t *toolAnswer) line(j *dispatch.JobRecord, text []byte) error {
+// A toolOutput shows the output of a tool on a host and stores its report.
+type toolOutput struct {
+	a        *app
+	plan     *dispatch.Plan
+	folder   string
+	verdicts *verdictList
+	report   tools.ReportFile
+	last     *dispatch.JobRecord // the last job with output
+}
+
+func (t *toolOutput) open(plan *dispatch.Plan, folder string) error {
+	t.plan, t.folder, t.verdicts = plan, folder, &verdictList{a: t.a}
+	t.report.Path = filepath.Join(folder, tools.ReportName)
+	if err := os.Remove(t.report.Path); !errors.Is(err, fs.ErrNotExist) {
+		return err // the output contains the report again
+	}
+	return nil
+}
+
+func (t *toolOutput) line(j *dispatch.JobRecord, text []byte) error {
 	l, ok := tools.ReadRecord(text)
 	switch {
 	case !ok:
@@ -327,14 +329,14 @@ func (t *toolAnswer) line(j *dispatch.JobRecord, text []byte) error {
 		}
 	}
 	t.last = j
-	return t.said.add(l)
+	return t.verdicts.add(l)
 }
 
-func (t *toolAnswer) end(failed bool, err error) error {
-	t.said.end()
+func (t *toolOutput) end(failed bool, err error) error {
+	t.verdicts.end()
 	if t.a.final != nil && err == nil && t.plan.Tool == "sanitize" && t.last != nil {
-		t.a.final.Sanitize(outcome.Sanitized{Run: &t.plan.Run, Records: t.said.all, Where: hostFlags(t.plan), Remote: true,
-			Contest: t.a.inContest(t.plan.Run.Definition)})
+		t.a.final.Sanitize(outcome.Sanitized{Run: &t.plan.Run, Records: t.verdicts.all, Where: hostFlags(t.plan),
+			Remote: true, Contest: t.a.inContest(t.plan.Run.Definition)})
 	}
 	if !failed {
 		return err

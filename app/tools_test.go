@@ -16,15 +16,15 @@ func TestFinalOfRemoteProfile(t *testing.T) {
 		term: &ui.Terminal{Out: io.Discard, Err: io.Discard}}
 	plan := new(dispatch.Plan)
 	plan.Tool = "profile"
-	answer, err := a.newToolAnswer(plan, t.TempDir())
-	if err != nil {
+	output := &toolOutput{a: a}
+	if err := output.open(plan, t.TempDir()); err != nil {
 		t.Fatal(err)
 	}
 	line := `{"tool":"ncu","workload":"w","verdict":"profiled","kernels":[{"name":"f()","figures":[]}]}`
 	if _, ok := tools.ReadRecord([]byte(line)); !ok {
 		t.Fatal("not a record")
 	}
-	if err := answer.line(nil, []byte(line)); err != nil {
+	if err := output.line(nil, []byte(line)); err != nil {
 		t.Fatal(err)
 	}
 	if a.final.Status != "profiled" || len(a.final.Kernels) != 1 {
