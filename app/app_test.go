@@ -353,7 +353,7 @@ func remake(ts *testscript.TestScript, id string, factor float64, seed uint64, c
 		r.Rows[i].Samples, r.Rows[i].Evaluated.Trace.Evaluation.Performance.LatencyMS = s, s.MedianNS/1e6
 		change(r, &r.Rows[i])
 	}
-	folder := runs.New(root, id)
+	folder := runs.NewFolder(root, id)
 	stream := event.NewStream(folder.Record)
 	r.Emit(stream)
 	ts.Check(stream.Err())

@@ -348,7 +348,7 @@ func (a *app) runTogether(ctx context.Context, u *setup.Setup, sources []*projec
 	described := describeAll(ctx, u, sources)
 	for i, s := range sources {
 		run := &described[i]
-		folder := runs.New(a.Root(), run.ID)
+		folder := runs.NewFolder(a.Root(), run.ID)
 		defer folder.Close()
 		stream := event.NewStream(folder.Record, begin(string(rune('A'+i)), s, run))
 		folders, streams = append(folders, folder), append(streams, stream)
@@ -422,7 +422,7 @@ type comparison struct {
 func (c *comparison) open(plan *dispatch.Plan, _ string) error {
 	a := c.a
 	for i, run := range plan.Sides {
-		folder, old := runs.New(a.Root(), run.ID), (*runs.Run)(nil)
+		folder, old := runs.NewFolder(a.Root(), run.ID), (*runs.Run)(nil)
 		if _, err := os.Stat(folder.Path()); err == nil {
 			if folder, old, err = runs.Attach(a.Root(), run.ID); err != nil {
 				return err

@@ -138,36 +138,9 @@ type shownTensor struct {
 
 // A shownSet is a workload set with the range of each axis that the workloads set.
 type shownSet struct {
-	Name      string               `json:"name"`
-	Workloads int                  `json:"workloads"`
-	Axes      map[string]axisRange `json:"axes"`
-}
-
-type axisRange struct {
-	Min int `json:"min"`
-	Max int `json:"max"`
-}
-
-func (r axisRange) String() string {
-	if r.Min == r.Max {
-		return fmt.Sprint(r.Min)
-	}
-	return fmt.Sprintf("%d to %d", r.Min, r.Max)
-}
-
-// axisRanges returns the smallest and the largest size of each axis of the workloads.
-func axisRanges(ws []*trace.Workload) map[string]axisRange {
-	ranges := map[string]axisRange{}
-	for _, w := range ws {
-		for axis, n := range w.Axes.All() {
-			r, ok := ranges[axis]
-			if !ok {
-				r = axisRange{n, n}
-			}
-			ranges[axis] = axisRange{min(r.Min, n), max(r.Max, n)}
-		}
-	}
-	return ranges
+	Name      string                     `json:"name"`
+	Workloads int                        `json:"workloads"`
+	Axes      map[string]workloads.Range `json:"axes"`
 }
 
 // datasetShow prints the definition of that name, or the project's if name is "".
@@ -215,7 +188,7 @@ func showDefinition(data *workloads.Dataset, def *trace.Definition) (*shownDefin
 		if err != nil {
 			return nil, err
 		}
-		d.Sets = append(d.Sets, shownSet{name, len(ws), axisRanges(ws)})
+		d.Sets = append(d.Sets, shownSet{name, len(ws), workloads.Ranges(ws)})
 	}
 	return d, nil
 }

@@ -1,10 +1,10 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -87,15 +87,8 @@ func (a *app) runLocal(ctx context.Context, s *project.Submission, o localOption
 	if folder != nil {
 		defer folder.Close()
 	}
-	if o.secret != "" && o.strict {
-		return total, usage.Errorf("omit one of them", "--secret and --strict: a submission may know the secret, so a run "+
-			"without findings proves nothing")
-	}
-	if o.dump != "" {
-		o.dump = a.Path(o.dump)
-		if err := os.MkdirAll(o.dump, 0o755); err != nil {
-			return total, err
-		}
+	if err := o.prepare(&a.Project); err != nil {
+		return total, err
 	}
 	u, err := setup.NewLocal(ctx, &a.Project, s, o.Options, old, a.term)
 	if err != nil {
@@ -106,67 +99,102 @@ func (a *app) runLocal(ctx context.Context, s *project.Submission, o localOption
 	}
 	run := u.Describe(ctx, s)
 	run.BudgetS, run.KnownSecret = o.budget.Seconds(), o.secret != ""
-
-	var before *runs.Summary
-	var admit func(event.Device) error
+	entry := bench.Entry{Solution: s.Solution, Run: run, Dump: o.dump}
 	if old == nil {
-		folder = runs.New(s.Root, run.ID)
+		folder = runs.NewFolder(s.Root, run.ID)
 		defer folder.Close()
 	} else {
-		if err = old.Continue(run); err != nil {
+		if err := old.Continue(run); err != nil {
 			return total, err
 		}
-		before = &old.Summary
-		admit = old.SameDevice
-		total = before.Totals()
-		a.term.Note("resumed    %s: %d of %d workloads have a verdict", run.ID, total.Passed+total.Failed, len(run.Workloads))
-		if total.Failed > 0 {
-			a.term.Note("           %d of them did not pass; fisub report %s shows them", total.Failed, run.ID)
-		}
-		total.Missing -= total.Left
-		if !slices.ContainsFunc(u.Workloads, func(w *trace.Workload) bool { return !before.Judged(w.UUID) }) {
+		total = a.resumed(old, len(run.Workloads))
+		if !slices.ContainsFunc(u.Workloads, func(w *trace.Workload) bool { return !old.Judged(w.UUID) }) {
 			return total, folder.End(old)
 		}
+		entry.Admit, entry.Before = old.SameDevice, &old.Summary
 	}
-	wrong := "" // the first workload that was called and did not pass
-	stream := event.NewStream(folder.Record, show, func(e event.Event) error {
-		if v := e.Evaluated; v != nil && wrong == "" && !v.Passed() && v.Status() != trace.CompileError {
-			wrong = e.Workload
+	failed := "" // the first workload that was called and did not pass
+	entry.Events = event.NewStream(folder.Record, show, func(e event.Event) error {
+		if v := e.Evaluated; v != nil && failed == "" && !v.Passed() && v.Status() != trace.CompileError {
+			failed = e.Workload
 		}
 		return nil
 	})
 	shared := u.Shared(s)
 	shared.FailFast, shared.EndEarly, shared.Budget, shared.Secret = o.failFast, !o.keepGoing, o.budget, o.secret
-	result, err := bench.Run(ctx, shared, bench.Entry{Solution: s.Solution, Events: stream, Run: run,
-		Admit: admit, Before: before, Dump: o.dump})
+	result, err := bench.Run(ctx, shared, entry)
 	total = event.Done{Failed: result.Failed, Findings: result.Findings, Missing: result.Missing - result.Left}
 	if result.Stopped && result.Failed > 0 {
 		total.Missing = 0 // the failed workloads decide the exit status
 	}
-	if ctx.Err() != nil || result.Stopped && !result.Unbuilt {
-		a.term.Note("continue with: fisub local --resume %s", run.ID)
+	err = cmp.Or(machine.Invalid(err), entry.Events.Err())
+	r := localResult{Result: result, id: run.ID, folder: folder.Path(), failed: failed, omitted: u.Omitted,
+		interrupted: ctx.Err() != nil, err: err}
+	for _, line := range r.notes() {
+		a.term.Note("%s", line)
 	}
-	if err != nil {
-		return total, machine.Invalid(err)
+	return total, err
+}
+
+// prepare checks the options that are not part of the setup, and creates the folder for tensors.
+func (o *localOptions) prepare(p *project.Project) error {
+	if o.secret != "" && o.strict {
+		return usage.Errorf("omit one of them", "--secret and --strict: a submission may know the secret, so a run "+
+			"without findings proves nothing")
 	}
-	if err := stream.Err(); err != nil {
-		return total, err
+	if o.dump == "" {
+		return nil
 	}
-	a.term.Note("run folder %s", plain.Relative(folder.Path()))
-	if d := result.Dumped; d != nil {
+	o.dump = p.Path(o.dump)
+	return os.MkdirAll(o.dump, 0o755)
+}
+
+// resumed prints how much of n workloads of a run is done, and returns its totals without the workloads left out by
+// --budget.
+func (a *app) resumed(old *runs.Run, n int) event.Done {
+	total := old.Totals()
+	a.term.Note("resumed    %s: %d of %d workloads have a verdict", old.ID, total.Passed+total.Failed, n)
+	if total.Failed > 0 {
+		a.term.Note("           %d of them did not pass; fisub report %s shows them", total.Failed, old.ID)
+	}
+	total.Missing -= total.Left
+	return total
+}
+
+// A localResult is the end of a run on this machine.
+type localResult struct {
+	bench.Result
+	id, folder  string
+	failed      string // the first workload that was called and did not pass, or ""
+	omitted     string // by the set; see setup.Setup
+	interrupted bool
+	err         error
+}
+
+// notes returns where the results of a run are, and what to do next.
+func (r *localResult) notes() (list []string) {
+	note := func(format string, args ...any) { list = append(list, fmt.Sprintf(format, args...)) }
+	if r.interrupted || r.Stopped && !r.Unbuilt {
+		note("continue with: fisub local --resume %s", r.id)
+	}
+	if r.err != nil {
+		return list
+	}
+	note("run folder %s", plain.Relative(r.folder))
+	if d := r.Dumped; d != nil {
 		what := "inputs, expected and actual outputs"
 		if !d.Actual {
 			what = "inputs and expected outputs; the call returned none"
 		}
-		a.term.Note("dumped     %s, %.1f MB: %s", plain.Relative(d.Path), float64(d.Bytes)/1e6, what)
-	} else if wrong != "" {
-		a.term.Note("tensors    fisub local --workload %s --dump DIR saves the inputs, outputs and expected outputs of %s",
-			plain.Short(wrong), plain.Short(wrong))
+		note("dumped     %s, %.1f MB: %s", plain.Relative(d.Path), float64(d.Bytes)/1e6, what)
+	} else if r.failed != "" {
+		note("tensors    fisub local --workload %s --dump DIR saves the inputs, outputs and expected outputs of %s",
+			plain.Short(r.failed), plain.Short(r.failed))
 	}
-	if text := narrow(s, run); text != "" {
-		a.term.Note("%s", text)
+	if r.omitted != "" {
+		note("%s", r.omitted)
 	}
-	return total, nil
+	return list
 }
 
 // openResumed opens the folder of the run to resume, below root; folder and old are nil if resume is "".
@@ -183,30 +211,6 @@ func openResumed(root, resume string) (folder *runs.Folder, old *runs.Run, err e
 	}
 	folder, old, err = runs.Resume(root, id)
 	return folder, old, usage.Invalid(err)
-}
-
-// narrow describes the part of the contest's mix that the default set leaves out, or returns "" for another set.
-func narrow(s *project.Submission, run *event.Run) string {
-	mix, err := s.Data.Workloads(s.Definition.Name, workloads.ContestSet)
-	if err != nil || run.Set != workloads.DefaultSet {
-		return ""
-	}
-	var fixed []string
-	ranges := axisRanges(mix)
-	for _, axis := range slices.Sorted(maps.Keys(run.Workloads[0].Axes)) {
-		same := true
-		for _, w := range run.Workloads {
-			same = same && w.Axes[axis] == run.Workloads[0].Axes[axis]
-		}
-		if same && ranges[axis].Max > ranges[axis].Min {
-			fixed = append(fixed, fmt.Sprintf("%s %d only; the contest has %v", axis, run.Workloads[0].Axes[axis], ranges[axis]))
-		}
-	}
-	text := "set default is small"
-	if len(fixed) > 0 {
-		text = "set default has " + strings.Join(fixed, "; ")
-	}
-	return fmt.Sprintf("%s; fisub local --set %s runs all %d", text, workloads.ContestSet, len(mix))
 }
 
 // watch runs local again whenever a file of the submission changes. After the first complete run, it shows only what

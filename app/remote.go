@@ -107,7 +107,7 @@ type sendRequest struct {
 // start packs an order, asks for confirmation, and runs it to its end; output is nil for an ordinary run. It removes
 // the run folder if no host has taken a job.
 func (a *app) start(ctx context.Context, o *order, output jobOutput) (err error) {
-	plan, folder, kept := o.plan, runs.New(a.Root(), o.plan.Run.ID), false
+	plan, folder, kept := o.plan, runs.NewFolder(a.Root(), o.plan.Run.ID), false
 	defer folder.Close()
 	defer func() {
 		if kept {

@@ -120,7 +120,7 @@ func TestGPUTogether(t *testing.T) {
 	var entries []Entry
 	var folders []*runs.Folder
 	for _, id := range []string{"a", "b"} {
-		f := runs.New(t.TempDir(), id)
+		f := runs.NewFolder(t.TempDir(), id)
 		run := described(&c.Shared, c.Run)
 		run.ID = id
 		entries = append(entries, Entry{Solution: c.Solution, Run: run, Events: event.NewStream(f.Record)})

@@ -51,7 +51,7 @@ func measured(t testing.TB, dir string) *runs.Run {
 // folder writes a run folder and reads it back.
 func folder(t testing.TB, run *event.Run, list ...event.Event) *runs.Run {
 	t.Helper()
-	f := runs.New(t.TempDir(), run.ID)
+	f := runs.NewFolder(t.TempDir(), run.ID)
 	s := event.NewStream(f.Record)
 	s.Emit(event.Event{Type: event.TypeRun, Run: run})
 	var done event.Done // totals of the events

@@ -23,7 +23,7 @@ func kept(t *testing.T, root, id, hash string, base float64, latencies ...float6
 	if base > 0 {
 		run.Baseline = &event.Baseline{Name: "reference"}
 	}
-	folder := New(root, id)
+	folder := NewFolder(root, id)
 	stream := event.NewStream(folder.Record)
 	for i := range latencies {
 		run.Workloads = append(run.Workloads, event.WorkloadRef{UUID: fmt.Sprint("w", i), Axes: map[string]int{"n": 2 + 8*(i/2)}})

@@ -45,7 +45,7 @@ func TestLongLine(t *testing.T) {
 
 // The longest output of a submission fits, though each of its bytes is escaped.
 func TestLongestLog(t *testing.T) {
-	f := New(t.TempDir(), "r")
+	f := NewFolder(t.TempDir(), "r")
 	defer f.Close()
 	s := event.NewStream(f.Record)
 	s.Emit(event.Event{Type: event.TypeRun, Run: &event.Run{Schema: event.Schema, Workloads: []event.WorkloadRef{{UUID: "w"}}}})

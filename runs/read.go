@@ -325,7 +325,7 @@ func Resume(root, id string) (*Folder, *Run, error) {
 
 // Attach is Resume for a remote run, which may have ended before its first event.
 func Attach(root, id string) (*Folder, *Run, error) {
-	f := New(root, id)
+	f := NewFolder(root, id)
 	r, err := f.attach(id)
 	if err != nil {
 		f.Close()

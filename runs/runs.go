@@ -65,9 +65,9 @@ type Folder struct {
 	stale   bool              // traces and samples have verdicts that the last events have retracted
 }
 
-// New returns the folder of a new run below root. The first event creates it, so a run that cannot start leaves
+// NewFolder returns the folder of a new run below root. The first event creates it, so a run that cannot start leaves
 // nothing behind.
-func New(root, id string) *Folder {
+func NewFolder(root, id string) *Folder {
 	return &Folder{path: filepath.Join(root, Dir, id)}
 }
 

@@ -52,7 +52,7 @@ func write(t *testing.T, f *Folder, name, text string) {
 
 // run.json has the secret of the honesty checks once the run has ended.
 func TestSecret(t *testing.T) {
-	f := New(t.TempDir(), "r")
+	f := NewFolder(t.TempDir(), "r")
 	s := event.NewStream(f.Record)
 	s.Emit(event.Event{Type: event.TypeRun, Run: &event.Run{Schema: event.Schema, ID: "r"}})
 	if got := read(t, f, runFile); strings.Contains(got, "secret") {
@@ -78,7 +78,7 @@ func TestSecret(t *testing.T) {
 
 // The places of a remote run finish workloads in any order. Rows, traces and timings follow the order of the run.
 func TestOrder(t *testing.T) {
-	f := New(t.TempDir(), "r")
+	f := NewFolder(t.TempDir(), "r")
 	defer f.Close()
 	s := event.NewStream(f.Record)
 	s.Emit(event.Event{Type: event.TypeRun, Run: &event.Run{Schema: event.Schema,
@@ -117,7 +117,7 @@ func TestOrder(t *testing.T) {
 // A retracted verdict leaves traces.jsonl and samples.jsonl with the next event, or when the folder is closed.
 func TestRetracted(t *testing.T) {
 	for _, next := range []bool{true, false} {
-		f := New(t.TempDir(), "r")
+		f := NewFolder(t.TempDir(), "r")
 		s := event.NewStream(f.Record)
 		s.Emit(event.Event{Type: event.TypeRun, Run: &event.Run{Schema: event.Schema,
 			Workloads: []event.WorkloadRef{{UUID: "u1"}, {UUID: "u2"}, {UUID: "u3"}}}})
@@ -155,7 +155,7 @@ func TestRetracted(t *testing.T) {
 // A workload without a verdict keeps its reason and log and gets no trace, even if the run is resumed.
 func TestNoVerdict(t *testing.T) {
 	root := t.TempDir()
-	f := New(root, "r")
+	f := NewFolder(root, "r")
 	s := event.NewStream(f.Record)
 	s.Emit(event.Event{Type: event.TypeRun, Run: &event.Run{Schema: event.Schema, Workloads: []event.WorkloadRef{{UUID: "u1"}}}})
 	s.Emit(event.Event{Type: event.TypeFailed, Workload: "u1",
@@ -188,7 +188,7 @@ func TestNoVerdict(t *testing.T) {
 // Wherever a run is killed, resuming it completes its files and repeats only the workload in flight. The test cuts
 // the events every few bytes, and the other files hold less or more than the events.
 func TestResumeWherever(t *testing.T) {
-	full := New(t.TempDir(), "full")
+	full := NewFolder(t.TempDir(), "full")
 	record(t, full, 0, "u1", "../u2", "u3")
 	if err := full.Close(); err != nil {
 		t.Fatal(err)
@@ -198,7 +198,7 @@ func TestResumeWherever(t *testing.T) {
 		"\n")
 	root := t.TempDir()
 	for cut := 0; cut <= len(events); cut += 31 {
-		f := New(root, fmt.Sprint("run", cut))
+		f := NewFolder(root, fmt.Sprint("run", cut))
 		if err := os.MkdirAll(filepath.Join(f.Path(), "log"), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -257,7 +257,7 @@ func TestNewLeavesNothing(t *testing.T) {
 	if !strings.HasPrefix(id, "20260102-030405-067") {
 		t.Errorf("id: got %s, want it to begin with its time", id)
 	}
-	f := New(root, id)
+	f := NewFolder(root, id)
 	if ids, err := IDs(root); len(ids) != 0 || err != nil {
 		t.Errorf("before the first event: got %v and %v, want no folder", ids, err)
 	}
@@ -283,7 +283,7 @@ func TestNewIDs(t *testing.T) {
 // Only one process at a time writes a run.
 func TestRunning(t *testing.T) {
 	root := t.TempDir()
-	f := New(root, "r")
+	f := NewFolder(root, "r")
 	record(t, f, 0, "u1")
 	if _, _, err := Resume(root, "r"); !errors.Is(err, ErrRunning) {
 		t.Errorf("resumed while it runs: got %v, want %v", err, ErrRunning)
@@ -307,7 +307,7 @@ func TestRunning(t *testing.T) {
 // Checking whether a run is in progress does not block its writer.
 func TestLooking(t *testing.T) {
 	root := t.TempDir()
-	f := New(root, "r")
+	f := NewFolder(root, "r")
 	record(t, f, 0, "u1")
 	f.Close()
 	stop, stopped := make(chan struct{}), make(chan struct{})
@@ -337,7 +337,7 @@ func TestLooking(t *testing.T) {
 }
 
 func TestReadKilled(t *testing.T) {
-	f := New(t.TempDir(), "r")
+	f := NewFolder(t.TempDir(), "r")
 	record(t, f, 0, "u1", "u3")
 	f.Close()
 	events := read(t, f, eventsFile)
@@ -358,7 +358,7 @@ func TestReadKilled(t *testing.T) {
 
 // Without events, timings and traces are read if present.
 func TestReadSamples(t *testing.T) {
-	f := New(t.TempDir(), "r")
+	f := NewFolder(t.TempDir(), "r")
 	record(t, f, 0, "u1", "u3")
 	f.Close()
 	if err := os.Remove(filepath.Join(f.Path(), eventsFile)); err != nil {
@@ -394,7 +394,7 @@ func TestReadSamples(t *testing.T) {
 
 // The score of a resumed run covers both of its parts.
 func TestScore(t *testing.T) {
-	f := New(t.TempDir(), "r")
+	f := NewFolder(t.TempDir(), "r")
 	s := event.NewStream(f.Record)
 	two, four := 2.0, 4.0
 	run := &event.Run{Baseline: &event.Baseline{Name: "b"}, Workloads: []event.WorkloadRef{{UUID: "u1"}, {UUID: "u2"},
@@ -423,7 +423,7 @@ func TestScore(t *testing.T) {
 
 // A run with another event schema is rejected.
 func TestReadOtherSchema(t *testing.T) {
-	f := New(t.TempDir(), "r")
+	f := NewFolder(t.TempDir(), "r")
 	if err := f.Record(event.Event{Type: event.TypeRun, Run: &event.Run{Schema: "fisub.event/2", ID: "r",
 		Fisub: "9.0.0"}}); err != nil {
 		t.Fatal(err)

@@ -371,3 +371,51 @@ func list(fsys fs.FS, exts ...string) ([]string, error) {
 	})
 	return files, err
 }
+
+// A Range holds the smallest and the largest size of an axis.
+type Range struct {
+	Min int `json:"min"`
+	Max int `json:"max"`
+}
+
+func (r Range) String() string {
+	if r.Min == r.Max {
+		return fmt.Sprint(r.Min)
+	}
+	return fmt.Sprintf("%d to %d", r.Min, r.Max)
+}
+
+// Ranges returns the smallest and the largest size of each axis of the workloads.
+func Ranges(ws []*trace.Workload) map[string]Range {
+	ranges := map[string]Range{}
+	for _, w := range ws {
+		for axis, n := range w.Axes.All() {
+			r, ok := ranges[axis]
+			if !ok {
+				r = Range{n, n}
+			}
+			ranges[axis] = Range{min(r.Min, n), max(r.Max, n)}
+		}
+	}
+	return ranges
+}
+
+// Omitted describes what the workloads of a set omit of the contest's. It returns "" for other sets than the default.
+func (d *Dataset) Omitted(def, set string, ws []*trace.Workload) string {
+	contest, err := d.Workloads(def, ContestSet)
+	if err != nil || set != DefaultSet {
+		return ""
+	}
+	var fixed []string
+	ours, all := Ranges(ws), Ranges(contest)
+	for _, axis := range slices.Sorted(maps.Keys(ours)) {
+		if r := ours[axis]; r.Min == r.Max && all[axis].Min < all[axis].Max {
+			fixed = append(fixed, fmt.Sprintf("%s %d only; the contest has %v", axis, r.Min, all[axis]))
+		}
+	}
+	text := "set default is small"
+	if len(fixed) > 0 {
+		text = "set default has " + strings.Join(fixed, "; ")
+	}
+	return fmt.Sprintf("%s; fisub local --set %s runs all %d", text, ContestSet, len(contest))
+}

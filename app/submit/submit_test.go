@@ -85,7 +85,7 @@ func TestProve(t *testing.T) {
 		for i := range statuses {
 			r.Workloads = append(r.Workloads, event.WorkloadRef{UUID: set[i].UUID})
 		}
-		folder := runs.New(root, id)
+		folder := runs.NewFolder(root, id)
 		stream := event.NewStream(folder.Record)
 		stream.Emit(event.Event{Type: event.TypeRun, Run: r})
 		done := &event.Done{}

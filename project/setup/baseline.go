@@ -31,32 +31,35 @@ const (
 // returns nil without one, and on the virtual GPU, which measures no time.
 func findBaseline(p *project.Project, s *project.Submission, named string, old *runs.Run, kind string,
 	term *ui.Terminal) (*bench.Baseline, error) {
-	name, dir := named, p.Path(".")
-	fault := func(hint, text string) error { return usage.Errorf(hint, "--baseline: %s", text) }
+	name, dir, configured := named, p.Path("."), false
 	switch {
 	case name != "":
 	case old != nil && old.Run.Baseline != nil:
 		name = old.Run.Baseline.Name
 	case old == nil && s.Config != nil:
-		name, dir = s.Config.Bench.Baseline, s.Root
-		fault = func(hint, text string) error {
-			return usage.Invalid(s.Config.Fault("", "bench.baseline", hint, "%s", text))
-		}
+		name, dir, configured = s.Config.Bench.Baseline, s.Root, true
 	}
 	if name == "" || name == NoBaseline {
 		return nil, nil
 	}
 	sol, definition, err := readBaseline(s, name, dir)
+	fault, hint := "", ""
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, fault("", name+": "+plain.Cause(err).Error())
+		fault = name + ": " + plain.Cause(err).Error()
 	case err != nil:
 		return nil, usage.Invalid(err)
 	case definition == "":
 		known := strings.Join(BaselineNames(s.Root, s.Definition.Name), ", ")
-		return nil, fault("one of "+known+", or a packed solution, FILE.json", "unknown baseline "+name)
+		fault, hint = "unknown baseline "+name, "one of "+known+", or a packed solution, FILE.json"
 	case definition != s.Definition.Name:
-		return nil, fault("", "baseline "+name+" is of definition "+definition+", not "+s.Definition.Name)
+		fault = "baseline " + name + " is of definition " + definition + ", not " + s.Definition.Name
+	}
+	switch {
+	case fault != "" && configured:
+		return nil, usage.Invalid(s.Config.Fault("", "bench.baseline", hint, "%s", fault))
+	case fault != "":
+		return nil, usage.Errorf(hint, "--baseline: %s", fault)
 	}
 	if kind == "emu" {
 		term.Note("baseline   %s not run: the virtual GPU measures no time", name)

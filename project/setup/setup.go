@@ -59,7 +59,8 @@ type Setup struct {
 	Workloads []*trace.Workload
 	Kind      string // of the device
 	Baseline  *bench.Baseline
-	whole     int // workloads of the set
+	Omitted   string // what the default set omits of the contest's; "" for other sets
+	whole     int    // workloads of the set
 	data      *workloads.Dataset
 	project   *project.Project
 
@@ -166,9 +167,6 @@ func choose(p *project.Project, s *project.Submission, o Options, old *runs.Run)
 	}
 	u := &Setup{Set: cmp.Or(o.Set, "default"), Seed: o.Seed, data: s.Data, project: p,
 		Timer: cmp.Or(o.Timer, device.TimerAuto)}
-	if u.Seed != 0 {
-		u.data = s.Data.Seeded(u.Seed)
-	}
 	var err error
 	if u.Profile, err = bench.NewProfile(cmp.Or(o.Profile, config.Official), s.Definition); err != nil {
 		return nil, usage.Invalid(err)
@@ -186,6 +184,9 @@ func choose(p *project.Project, s *project.Submission, o Options, old *runs.Run)
 	if !slices.Contains(device.Timers, u.Timer) {
 		return nil, usage.Errorf("one of "+strings.Join(device.Timers, ", "), "--timer: unknown timer %q", u.Timer)
 	}
+	if u.Seed != 0 {
+		u.data = s.Data.Seeded(u.Seed)
+	}
 	ws, err := u.data.Workloads(s.Definition.Name, u.Set)
 	if sets, _ := s.Data.Sets(s.Definition.Name); err != nil && configured && len(sets) > 0 && o.Set != "" {
 		err = s.Config.Fault("", "bench.set", "", "%v", err)
@@ -193,10 +194,12 @@ func choose(p *project.Project, s *project.Submission, o Options, old *runs.Run)
 	if err != nil {
 		return nil, usage.Invalid(err)
 	}
+	resumed := func(w *trace.Workload) bool {
+		same := func(o event.WorkloadRef) bool { return o.UUID == w.UUID }
+		return old != nil && slices.ContainsFunc(old.Run.Workloads, same)
+	}
 	if same {
-		ws = slices.DeleteFunc(ws, func(w *trace.Workload) bool {
-			return !slices.ContainsFunc(old.Run.Workloads, func(o event.WorkloadRef) bool { return o.UUID == w.UUID })
-		})
+		ws = slices.DeleteFunc(ws, func(w *trace.Workload) bool { return !resumed(w) })
 	}
 	if u.whole = len(ws); same {
 		u.whole = old.Run.Whole
@@ -207,6 +210,9 @@ func choose(p *project.Project, s *project.Submission, o Options, old *runs.Run)
 	if len(u.Workloads) == 0 {
 		return nil, usage.Errorf("fisub dataset ls lists the workload sets", "no workloads for %s", s.Definition.Name)
 	}
+	u.Omitted = s.Data.Omitted(s.Definition.Name, u.Set, slices.DeleteFunc(slices.Clone(ws), func(w *trace.Workload) bool {
+		return !resumed(w) && !slices.Contains(u.Workloads, w)
+	}))
 	drawn := func(w *trace.Workload) bool {
 		return u.data.Makes(s.Definition.Name, w) || workloads.Redrawn(s.Definition, w)
 	}

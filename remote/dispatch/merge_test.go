@@ -429,7 +429,7 @@ func TestClaims(t *testing.T) {
 	} {
 		g := newMerging("w0", "w1")
 		g.gpu, g.least = tc.gpu, map[string]bound.Traffic{"w0": {Read: 400, Written: 100}}
-		folder := runs.New(t.TempDir(), "r")
+		folder := runs.NewFolder(t.TempDir(), "r")
 		stream := event.NewStream(folder.Record)
 		r := newReader(had(1, "a", "w0", "w1"), 0)
 		g.read(&r, []byte(tc.stream))
@@ -539,7 +539,7 @@ func TestSideDone(t *testing.T) {
 	}{{"whole", true, true, 1}, {"no done", true, false, 0}, {"cut off", false, false, 1}} {
 		p := &Plan{Terms: Terms{GPU: "h"}, Kind: Kind{Sides: []event.Run{{ID: "r", Definition: "d", Solution: "s",
 			Baseline: &event.Baseline{Solution: "base"}, Workloads: []event.WorkloadRef{{UUID: "w0"}}}}}}
-		folder := runs.New(t.TempDir(), "r")
+		folder := runs.NewFolder(t.TempDir(), "r")
 		side := NewSide(p, 0, nil, event.NewStream(folder.Record))
 		lines := numbered("run 1; verdict 2; end 3 1 0")
 		if !tc.done {

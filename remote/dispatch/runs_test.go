@@ -36,7 +36,7 @@ func (h *holder) List(context.Context) ([]remote.Handle, error) {
 // plan creates a run folder below root.
 func plan(t *testing.T, root, id string, done bool, jobs ...*dispatch.JobRecord) string {
 	t.Helper()
-	folder := runs.New(root, id)
+	folder := runs.NewFolder(root, id)
 	p := &dispatch.Plan{Version: 1, Run: event.Run{ID: id}, Jobs: jobs, Done: done}
 	if err := errors.Join(p.Save(folder.Path()), folder.Close()); err != nil {
 		t.Fatal(err)
@@ -52,7 +52,7 @@ func TestOrphans(t *testing.T) {
 	w := []event.WorkloadRef{{UUID: "w0"}, {UUID: "w1"}}
 	write := func(id string, jobs ...*dispatch.JobRecord) string {
 		t.Helper()
-		folder := runs.New(root, id)
+		folder := runs.NewFolder(root, id)
 		p := &dispatch.Plan{Version: 1, Run: event.Run{ID: id, Workloads: w}, Jobs: jobs}
 		if err := errors.Join(p.Save(folder.Path()), folder.Close()); err != nil {
 			t.Fatal(err)
@@ -104,7 +104,7 @@ lab fisub-elsewhere-0 true`
 func TestFind(t *testing.T) {
 	root := t.TempDir()
 	plan(t, root, "20260101-120000-000-aaaa", true)
-	local := runs.New(root, "20260102-120000-000-bbbb")
+	local := runs.NewFolder(root, "20260102-120000-000-bbbb")
 	if err := errors.Join(local.Record(event.Event{Type: event.TypeRun, Run: &event.Run{}}), local.Close()); err != nil {
 		t.Fatal(err)
 	}

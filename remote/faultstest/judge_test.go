@@ -40,7 +40,7 @@ func TestDraw(t *testing.T) {
 // Lost, duplicate and wrong verdicts and wrong exit statuses are found.
 func TestJudge(t *testing.T) {
 	w := &world{client: &machine{Disk: t.TempDir()}}
-	folder := runs.New(home(w.client, "p"), runs.NewID(time.Now()))
+	folder := runs.NewFolder(home(w.client, "p"), runs.NewID(time.Now()))
 	var ws []event.WorkloadRef
 	for _, uuid := range []string{"u1", "u2", "u3"} {
 		ws = append(ws, event.WorkloadRef{UUID: uuid})
