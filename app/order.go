@@ -55,8 +55,12 @@ func tablesOf(tables map[string]*config.Table, on string, all bool) ([]string, e
 	if on != "" {
 		names := strings.Split(on, ",")
 		for i, name := range names {
-			if names[i] = strings.TrimSpace(name); names[i] == "" || slices.Contains(names[:i], names[i]) {
-				return nil, usage.Errorf("such as --on lab,cloud", "--on: %q", on)
+			name = strings.TrimSpace(name)
+			switch names[i] = name; {
+			case name == "":
+				return nil, usage.Errorf("such as --on lab,cloud", "--on %q: empty table name", on)
+			case slices.Contains(names[:i], name):
+				return nil, usage.Errorf("such as --on lab,cloud", "--on %q: duplicate table %s", on, name)
 			}
 		}
 		return names, nil

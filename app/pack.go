@@ -83,7 +83,7 @@ func (a *app) pack(ctx context.Context, o packOptions) error {
 	old, statErr := os.Stat(out)
 	for _, part := range append([]string{s.Config.Path}, s.Files()...) {
 		if st, err := os.Stat(part); err == nil && statErr == nil && os.SameFile(st, old) {
-			return usage.Errorf("name another file", "-o %s: one of the packed files", out)
+			return usage.Errorf("name another file", "-o %s: overwrites one of the packed files", out)
 		}
 	}
 	findings := preflight.Sources(ctx, s.Solution, s.Definition)

@@ -181,7 +181,8 @@ func (a *app) unsent() error {
 func (a *app) remoteResume(ctx context.Context, o remoteOptions, given []string) error {
 	for _, name := range given {
 		if !slices.Contains([]string{"resume", "on", "host", "yes", "detach", "limit-time", "busy", "strict"}, name) {
-			return usage.Errorf("omit it, or start a new run", "--resume keeps the settings of the run: --%s", name)
+			return usage.Errorf("omit it, or start a new run", "--%s cannot be combined with --resume, which keeps the "+
+				"settings of the run", name)
 		}
 	}
 	folder, old, plan, err := a.attached(o.resume)
