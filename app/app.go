@@ -71,7 +71,7 @@ type app struct {
 	json            bool
 	final           *outcome.Outcome // object of --json=final; nil without it
 	runID           string           // run that --json=final describes
-	hears           event.Sink       // also receives the events of a run if a program made the call; else nil
+	listener        event.Sink       // also receives the events of a run if a program made the call; else nil
 	stdout, stderr  io.Writer
 	term            *ui.Terminal
 	signals         bool    // the command handles signals itself
@@ -92,10 +92,10 @@ func Main(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	return run(ctx, args, stdin, stdout, stderr, nil)
 }
 
-// run executes args and returns the exit status. hears may be nil; it also receives the events of a run.
-func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer, hears event.Sink) int {
+// run executes args and returns the exit status. listener may be nil; it also receives the events of a run.
+func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer, listener event.Sink) int {
 	stdout, failed := ui.Watch(stdout)
-	a := &app{stdout: stdout, stderr: stderr, hears: hears, term: &ui.Terminal{In: stdin, Out: stdout, Err: stderr}}
+	a := &app{stdout: stdout, stderr: stderr, listener: listener, term: &ui.Terminal{In: stdin, Out: stdout, Err: stderr}}
 	a.term.Color = ui.UseColor("auto", stdout) && ui.UseColor("auto", stderr)
 	if slices.Contains(args[:cmp.Or(slices.Index(args, "--")+1, len(args))], "--json=final") {
 		a.final = new(outcome.Outcome) // also for errors in earlier flags
@@ -375,10 +375,10 @@ func (a *app) events() event.Sink {
 
 // also adds the calling program's sink to show, if there is one.
 func (a *app) also(show event.Sink) event.Sink {
-	if a.hears == nil {
+	if a.listener == nil {
 		return show
 	}
-	return func(e event.Event) error { return errors.Join(a.hears(e), show(e)) }
+	return func(e event.Event) error { return errors.Join(a.listener(e), show(e)) }
 }
 
 // warn shows warnings about the input.

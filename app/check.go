@@ -370,9 +370,9 @@ func (a *app) showReport(r *preflight.Report, strict bool) {
 
 // showFindings prints findings by severity. If strict is set, warnings count as errors.
 func (a *app) showFindings(findings []preflight.Finding, strict bool) {
-	told := map[string]int{}
+	count := map[string]int{}
 	for _, f := range findings {
-		if told[string(f.Severity)]++; told[string(f.Severity)] > maxShown {
+		if count[string(f.Severity)]++; count[string(f.Severity)] > maxShown {
 			continue
 		}
 		text := f.Text()
@@ -388,7 +388,7 @@ func (a *app) showFindings(findings []preflight.Finding, strict bool) {
 			}
 		}
 	}
-	for severity, n := range told {
+	for severity, n := range count {
 		if n > maxShown {
 			a.term.Note("%s not shown, --json has all", plain.Count(n-maxShown, "more "+severity))
 		}

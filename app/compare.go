@@ -257,16 +257,16 @@ func (a *app) sides(ctx context.Context, o compareOptions, threshold float64) ([
 	}
 	last := sources[len(sources)-1]
 	o.Baseline = setup.NoBaseline // A is the baseline
-	u, err := setup.NewLocal(ctx, &a.Project, last.Submission, o.Options, nil, a.term)
+	settings, err := setup.NewLocal(ctx, &a.Project, last.Submission, o.Options, nil, a.term)
 	if err != nil {
 		return nil, err
 	}
 	for _, s := range sources {
-		if _, err := machine.Compiler(ctx, u.Kind, &u.Device, s.Solution, a.term); err != nil {
+		if _, err := machine.Compiler(ctx, settings.Kind, &settings.Device, s.Solution, a.term); err != nil {
 			return nil, err
 		}
 	}
-	return a.runTogether(ctx, u, sources, func(letter string, s *project.Source, run *event.Run) event.Sink {
+	return a.runTogether(ctx, settings, sources, func(letter string, s *project.Source, run *event.Run) event.Sink {
 		if o.send {
 			return a.sender(slices.Index(sources, s))
 		}
@@ -324,10 +324,10 @@ func sameDefinition(sources []*project.Source) error {
 }
 
 // describeAll describes a run of each source. Their ids sort in the order of the sources.
-func describeAll(ctx context.Context, u *setup.Setup, sources []*project.Source) (all []event.Run) {
+func describeAll(ctx context.Context, settings *setup.Setup, sources []*project.Source) (all []event.Run) {
 	ids := runs.NewIDs(time.Now(), len(sources))
 	for i, s := range sources {
-		run := u.Describe(ctx, s.Submission)
+		run := settings.Describe(ctx, s.Submission)
 		run.ID, run.Variant = ids[i], s.Variant
 		if s.Git != nil {
 			run.Git = s.Git
@@ -339,13 +339,13 @@ func describeAll(ctx context.Context, u *setup.Setup, sources []*project.Source)
 
 // runTogether runs the sources on one device with alternating trials, and returns their runs. It calls begin for each
 // source, with its letter and its run, to get the sink of its events.
-func (a *app) runTogether(ctx context.Context, u *setup.Setup, sources []*project.Source,
+func (a *app) runTogether(ctx context.Context, settings *setup.Setup, sources []*project.Source,
 	begin func(letter string, s *project.Source, run *event.Run) event.Sink) ([]*runs.Run, error) {
-	u.Profile = u.Profile.InTurn(sources[0].Definition)
+	settings.Profile = settings.Profile.InTurn(sources[0].Definition)
 	var entries []bench.Entry
 	var folders []*runs.Folder
 	var streams []*event.Stream
-	described := describeAll(ctx, u, sources)
+	described := describeAll(ctx, settings, sources)
 	for i, s := range sources {
 		run := &described[i]
 		folder := runs.NewFolder(a.Root(), run.ID)
@@ -354,7 +354,7 @@ func (a *app) runTogether(ctx context.Context, u *setup.Setup, sources []*projec
 		folders, streams = append(folders, folder), append(streams, stream)
 		entries = append(entries, bench.Entry{Solution: s.Solution, Events: stream, Run: run})
 	}
-	if _, err := bench.Together(ctx, u.Shared(sources[0].Submission), entries); err != nil {
+	if _, err := bench.Together(ctx, settings.Shared(sources[0].Submission), entries); err != nil {
 		return nil, machine.Invalid(err)
 	}
 	var read []*runs.Run

@@ -90,14 +90,14 @@ func (a *app) runLocal(ctx context.Context, s *project.Submission, o localOption
 	if err := o.prepare(&a.Project); err != nil {
 		return total, err
 	}
-	u, err := setup.NewLocal(ctx, &a.Project, s, o.Options, old, a.term)
+	settings, err := setup.NewLocal(ctx, &a.Project, s, o.Options, old, a.term)
 	if err != nil {
 		return total, err
 	}
 	if o.budget > 0 {
-		u.Workloads = workloads.Evenly(u.Workloads)
+		settings.Workloads = workloads.Evenly(settings.Workloads)
 	}
-	run := u.Describe(ctx, s)
+	run := settings.Describe(ctx, s)
 	run.BudgetS, run.KnownSecret = o.budget.Seconds(), o.secret != ""
 	entry := bench.Entry{Solution: s.Solution, Run: run, Dump: o.dump}
 	if old == nil {
@@ -108,7 +108,7 @@ func (a *app) runLocal(ctx context.Context, s *project.Submission, o localOption
 			return total, err
 		}
 		total = a.resumed(old, len(run.Workloads))
-		if !slices.ContainsFunc(u.Workloads, func(w *trace.Workload) bool { return !old.Judged(w.UUID) }) {
+		if !slices.ContainsFunc(settings.Workloads, func(w *trace.Workload) bool { return !old.Judged(w.UUID) }) {
 			return total, folder.End(old)
 		}
 		entry.Admit, entry.Before = old.SameDevice, &old.Summary
@@ -120,7 +120,7 @@ func (a *app) runLocal(ctx context.Context, s *project.Submission, o localOption
 		}
 		return nil
 	})
-	shared := u.Shared(s)
+	shared := settings.Shared(s)
 	shared.FailFast, shared.EndEarly, shared.Budget, shared.Secret = o.failFast, !o.keepGoing, o.budget, o.secret
 	result, err := bench.Run(ctx, shared, entry)
 	total = event.Done{Failed: result.Failed, Findings: result.Findings, Missing: result.Missing - result.Left}
@@ -128,7 +128,7 @@ func (a *app) runLocal(ctx context.Context, s *project.Submission, o localOption
 		total.Missing = 0 // the failed workloads decide the exit status
 	}
 	err = cmp.Or(machine.Invalid(err), entry.Events.Err())
-	r := localResult{Result: result, id: run.ID, folder: folder.Path(), failed: failed, omitted: u.Omitted,
+	r := localResult{Result: result, id: run.ID, folder: folder.Path(), failed: failed, omitted: settings.Omitted,
 		interrupted: ctx.Err() != nil, err: err}
 	for _, line := range r.notes() {
 		a.term.Note("%s", line)

@@ -31,9 +31,9 @@ func (a *app) mcpCommand() *cli.Command {
 					before = append(before, "--"+name+"="+value)
 				}
 			}
-			call := func(ctx context.Context, args []string, hears event.Sink) (string, string, int) {
+			call := func(ctx context.Context, args []string, listener event.Sink) (string, string, int) {
 				var stdout, stderr bytes.Buffer
-				status := run(ctx, append(before[:len(before):len(before)], args...), nil, &stdout, &stderr, hears)
+				status := run(ctx, append(before[:len(before):len(before)], args...), nil, &stdout, &stderr, listener)
 				return stdout.String(), stderr.String(), status
 			}
 			return mcp.Serve(c.Context, root, Version, call, a.term.In, a.stdout)

@@ -29,10 +29,10 @@ func TestMCP(t *testing.T) {
 	cmd := exec.Command("fisub", "mcp", "-C", dir)
 	cmd.Env = append(os.Environ(), "FISUB_CACHE="+newCache(t), "FIB_DATASET_PATH=")
 	cmd.Stderr = t.Output()
-	var told sync.Map // progress messages by token
+	var progress sync.Map // progress messages by token
 	client := mcp.NewClient(&mcp.Implementation{Name: "test"}, &mcp.ClientOptions{
 		ProgressNotificationHandler: func(_ context.Context, r *mcp.ProgressNotificationClientRequest) {
-			at, _ := told.LoadOrStore(r.Params.ProgressToken, make(chan string, 100))
+			at, _ := progress.LoadOrStore(r.Params.ProgressToken, make(chan string, 100))
 			at.(chan string) <- r.Params.Message
 		}})
 	s, err := client.Connect(t.Context(), &mcp.LoggingTransport{Transport: &mcp.CommandTransport{Command: cmd},
@@ -88,9 +88,9 @@ func TestMCP(t *testing.T) {
 	if err != nil || !slices.Contains(run.Run.Command, "local") || !slices.Contains(run.Run.Command, "--limit=2") {
 		t.Errorf("run.json: got the command %q, %v, want the one that repeats the run", run.Run.Command, err)
 	}
-	at, ok := told.Load("all")
+	at, ok := progress.Load("all")
 	if !ok || !strings.HasSuffix(<-at.(chan string), " PASSED") {
-		t.Error("local: no progress was told")
+		t.Error("local: no progress was reported")
 	}
 	if _, failed, text = call(t.Context(), "report", "", map[string]any{"runs": []string{"last"}}); failed ||
 		!strings.Contains(text, o.Run.ID) {
@@ -100,7 +100,7 @@ func TestMCP(t *testing.T) {
 	// Cancel after the first workload.
 	ctx, cancel := context.WithCancel(t.Context())
 	first := make(chan string, 100)
-	told.Store("some", first)
+	progress.Store("some", first)
 	go func() {
 		<-first
 		cancel()
@@ -127,7 +127,7 @@ func TestMCP(t *testing.T) {
 	// A cancelled call of remote ends its jobs: they could cost money.
 	ctx, cancel = context.WithCancel(t.Context())
 	far := make(chan string, 100)
-	told.Store("far", far)
+	progress.Store("far", far)
 	go func() {
 		<-far
 		cancel()

@@ -167,39 +167,39 @@ func (o *order) assign(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	u, err := setup.New(&a.Project, o.s, o.options, kind, a.term)
+	settings, err := setup.New(&a.Project, o.s, o.options, kind, a.term)
 	if err != nil {
 		return err
 	}
-	spec := bundle.Spec{Set: u.Set, Args: []string{"--profile", u.Profile.Name, "--timer", u.Timer, "--timeout",
-		u.Profile.Timeout.String()}}
-	if u.Profile.Target > 0 && u.Kind == "cuda" {
-		spec.Args = append(spec.Args, "--max-time", u.Profile.MaxTime.String())
+	spec := bundle.Spec{Set: settings.Set, Args: []string{"--profile", settings.Profile.Name,
+		"--timer", settings.Timer, "--timeout", settings.Profile.Timeout.String()}}
+	if settings.Profile.Target > 0 && settings.Kind == "cuda" {
+		spec.Args = append(spec.Args, "--max-time", settings.Profile.MaxTime.String())
 	}
-	spec.Args = append(spec.Args, "--device", u.Kind)
-	if u.Seed != 0 {
-		spec.Args = append(spec.Args, "--seed", fmt.Sprint(u.Seed))
+	spec.Args = append(spec.Args, "--device", settings.Kind)
+	if settings.Seed != 0 {
+		spec.Args = append(spec.Args, "--seed", fmt.Sprint(settings.Seed))
 	}
 	if !o.s.Data.Embedded() {
 		spec.Dataset = o.s.Data.Root()
 	}
 	switch {
-	case u.Kind == "cuda":
-		spec.Arch, err = hostArch(o.s, u, terms.GPU, o.options.Arch, a.term)
+	case settings.Kind == "cuda":
+		spec.Arch, err = hostArch(o.s, settings, terms.GPU, o.options.Arch, a.term)
 	case o.s.Solution.Spec.Compiled():
 		spec.Arch = vgpu.Arch
 		opts := device.Options{}
 		if opts.CacheDir, err = cache.Root(); err == nil {
-			_, err = machine.Compiler(ctx, u.Kind, &opts, o.s.Solution, a.term)
+			_, err = machine.Compiler(ctx, settings.Kind, &opts, o.s.Solution, a.term)
 		}
 	}
 	if err != nil {
 		return err
 	}
-	plan := &dispatch.Plan{Version: 1, Terms: terms, Run: *u.Describe(ctx, o.s), Least: map[string]bound.Traffic{},
-		Places: placesOf(o.jobs, len(u.Workloads), o.hosts)}
+	plan := &dispatch.Plan{Version: 1, Terms: terms, Run: *settings.Describe(ctx, o.s), Least: map[string]bound.Traffic{},
+		Places: placesOf(o.jobs, len(settings.Workloads), o.hosts)}
 	plan.Run.Remote = true
-	for _, w := range u.Workloads {
+	for _, w := range settings.Workloads {
 		if least := bound.Least(o.s.Definition, w); least != (bound.Traffic{}) {
 			plan.Least[w.UUID] = least
 		}
@@ -207,7 +207,7 @@ func (o *order) assign(ctx context.Context, a *app) error {
 	if len(plan.Places) == 0 {
 		return usage.Errorf("", "the tables contain no place to run on")
 	}
-	o.setup, o.plan, o.spec = u, plan, spec
+	o.setup, o.plan, o.spec = settings, plan, spec
 	return nil
 }
 
@@ -235,9 +235,9 @@ func (o *order) show(term *ui.Terminal, size int64) {
 }
 
 // prepareResume prepares a plan whose jobs have ended for another attempt at the workloads without a verdict. It uses
-// the places of the tables in h, or keeps the plan's places if h has no tables. Options that o leaves unset stay
+// the places of the tables in h, or keeps the plan's places if h has no tables. Options that opts leaves unset stay
 // unchanged.
-func prepareResume(plan *dispatch.Plan, o hostOptions, lacking int, h hosts) error {
+func prepareResume(plan *dispatch.Plan, opts hostOptions, lacking int, h hosts) error {
 	for _, name := range h.names {
 		if gpu := strings.ToLower(h.terms[name].GPU); gpu != "" && gpu != cmp.Or(plan.GPU, "none") {
 			return usage.Errorf("start a new run there", "--resume: the run used GPU %s, but remote.%s has %s",
@@ -245,21 +245,21 @@ func prepareResume(plan *dispatch.Plan, o hostOptions, lacking int, h hosts) err
 		}
 	}
 	if len(h.names) > 0 {
-		plan.Places = placesOf(o, lacking, h)
+		plan.Places = placesOf(opts, lacking, h)
 	}
-	plan.Limit = cmp.Or(o.Limit, plan.Limit)
-	plan.Busy, plan.Strict = plan.Busy || o.Busy, plan.Strict || o.Strict
+	plan.Limit = cmp.Or(opts.Limit, plan.Limit)
+	plan.Busy, plan.Strict = plan.Busy || opts.Busy, plan.Strict || opts.Strict
 	plan.Before, plan.Done = len(plan.Jobs), false
 	return nil
 }
 
 // termsOf returns the common terms of all jobs and their kind of device. The GPU and the limit come from the options,
 // else from the tables; the shortest limit of the tables applies.
-func termsOf(o hostOptions, h hosts) (t dispatch.Terms, kind string, err error) {
+func termsOf(opts hostOptions, h hosts) (t dispatch.Terms, kind string, err error) {
 	gpu, limit := "", time.Duration(0)
 	for _, name := range h.names {
 		c := h.terms[name]
-		if o.GPU == "" && gpu != "" && c.GPU != "" && c.GPU != gpu {
+		if opts.GPU == "" && gpu != "" && c.GPU != "" && c.GPU != gpu {
 			return t, "", usage.Errorf("add --gpu", "the tables have different GPUs: %s and %s", gpu, c.GPU)
 		}
 		gpu = cmp.Or(gpu, c.GPU)
@@ -267,8 +267,8 @@ func termsOf(o hostOptions, h hosts) (t dispatch.Terms, kind string, err error) 
 			limit = c.Limit
 		}
 	}
-	t = dispatch.Terms{GPU: strings.ToLower(cmp.Or(o.GPU, gpu)), Limit: cmp.Or(o.Limit, limit, defaultLimit),
-		Busy: o.Busy, Strict: o.Strict}
+	t = dispatch.Terms{GPU: strings.ToLower(cmp.Or(opts.GPU, gpu)), Limit: cmp.Or(opts.Limit, limit, defaultLimit),
+		Busy: opts.Busy, Strict: opts.Strict}
 	if t.GPU == "none" {
 		t.GPU = ""
 		return t, "emu", nil
@@ -277,11 +277,11 @@ func termsOf(o hostOptions, h hosts) (t dispatch.Terms, kind string, err error) 
 }
 
 // placesOf returns the places of the tables that this many workloads can use.
-func placesOf(o hostOptions, workloads int, h hosts) (all []dispatch.ProviderPlace) {
+func placesOf(opts hostOptions, workloads int, h hosts) (all []dispatch.ProviderPlace) {
 	for _, name := range h.names {
 		n := workloads // offered by each table, in case another one fails
-		if o.Shards > 0 {
-			n = max(0, o.Shards-len(all))
+		if opts.Shards > 0 {
+			n = max(0, opts.Shards-len(all))
 		}
 		for _, place := range h.open[name].Places(n) {
 			all = append(all, dispatch.ProviderPlace{Table: name, Place: place})
@@ -291,7 +291,7 @@ func placesOf(o hostOptions, workloads int, h hosts) (all []dispatch.ProviderPla
 }
 
 // hostArch returns the arch to compile for on this machine, or "" if this machine cannot compile and need not.
-func hostArch(s *project.Submission, u *setup.Setup, gpu, named string, term *ui.Terminal) (string, error) {
+func hostArch(s *project.Submission, settings *setup.Setup, gpu, named string, term *ui.Terminal) (string, error) {
 	arch, known := bundle.Arch(gpu)
 	switch {
 	case gpu == "":
@@ -305,7 +305,7 @@ func hostArch(s *project.Submission, u *setup.Setup, gpu, named string, term *ui
 		return "", err
 	}
 	if err := bundle.Ready(root, cuda.Built); err != nil {
-		if s.Solution.Spec.Compiled() || u.Baseline != nil && u.Baseline.Solution.Spec.Compiled() {
+		if s.Solution.Spec.Compiled() || settings.Baseline != nil && settings.Baseline.Solution.Spec.Compiled() {
 			return "", err
 		}
 		text, hint := usage.Explain(err)
@@ -382,11 +382,11 @@ func newBundle(ctx context.Context, folder string, spec bundle.Spec) (*bundle.Bu
 	if err != nil {
 		return nil, err
 	}
-	var beside []*trace.Solution
+	var extra []*trace.Solution
 	if spec.Arch != "" && spec.Arch != vgpu.Arch {
-		beside = append(beside, bench.RooflineSolution())
+		extra = append(extra, bench.RooflineSolution())
 	}
-	return bundle.New(ctx, root, filepath.Join(folder, "remote", "files"), self, spec, beside...)
+	return bundle.New(ctx, root, filepath.Join(folder, "remote", "files"), self, spec, extra...)
 }
 
 // whileCheckingHosts runs do, which prepares a run, and checks the hosts at the same time, which also opens their

@@ -255,7 +255,7 @@ func (a *app) dispatch(ctx context.Context, d *dispatch.Dispatcher, detach bool,
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if a.hears != nil { // the calling program cancels ctx instead of sending a signal
+	if a.listener != nil { // the calling program cancels ctx instead of sending a signal
 		defer context.AfterFunc(ctx, func() { signals <- os.Interrupt })()
 	}
 	a.signals = true

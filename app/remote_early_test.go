@@ -28,7 +28,7 @@ func await(t *testing.T, what string, cond func() bool) {
 }
 
 // preparing starts a run and stops its process while the process still prepares the run.
-func (b *remoteBench) preparing(said *bytes.Buffer) (client *exec.Cmd, id string) {
+func (b *remoteBench) preparing(output *bytes.Buffer) (client *exec.Cmd, id string) {
 	t := b.t.(*testing.T)
 	t.Helper()
 	name := filepath.Join(b.dir, "solution/cuda/kernel.cu")
@@ -42,7 +42,7 @@ func (b *remoteBench) preparing(said *bytes.Buffer) (client *exec.Cmd, id string
 		}
 		known, _ := runs.IDs(b.dir)
 		client = b.command("remote", "--limit", "1")
-		client.Stdout, client.Stderr = said, said
+		client.Stdout, client.Stderr = output, output
 		if err := client.Start(); err != nil {
 			t.Fatal(err)
 		}
@@ -76,8 +76,8 @@ func TestRemotePreparing(t *testing.T) {
 	b.fisub(0, "remote", "--limit", "1")
 	before := filepath.Base(b.lastFolder())
 
-	var said bytes.Buffer
-	client, id := b.preparing(&said)
+	var output bytes.Buffer
+	client, id := b.preparing(&output)
 	_ = client.Process.Kill()
 	_ = client.Wait()
 	b.fisub(exitError, "remote", "attach", "last")
@@ -90,8 +90,8 @@ func TestRemotePreparing(t *testing.T) {
 		t.Errorf("ls: got %s", got)
 	}
 
-	said.Reset()
-	client, id = b.preparing(&said)
+	output.Reset()
+	client, id = b.preparing(&output)
 	cancel := b.command("remote", "cancel", "last")
 	if err := cancel.Start(); err != nil {
 		t.Fatal(err)
@@ -102,8 +102,8 @@ func TestRemotePreparing(t *testing.T) {
 	}
 	_ = client.Wait()
 	_ = cancel.Wait()
-	if got := client.ProcessState.ExitCode(); got != exitInterrupted || !strings.Contains(said.String(), "nothing was sent") {
-		t.Errorf("the client: exit status %d\n%s", got, &said)
+	if got := client.ProcessState.ExitCode(); got != exitInterrupted || !strings.Contains(output.String(), "nothing was sent") {
+		t.Errorf("the client: exit status %d\n%s", got, &output)
 	}
 	if got := cancel.ProcessState.ExitCode(); got != 0 || !strings.Contains(b.stderr.String(), id+": ended before a host") {
 		t.Errorf("cancel: exit status %d\n%s", got, &b.stderr)
@@ -131,8 +131,8 @@ func TestRemoteCancelUpload(t *testing.T) {
 		t.Fatal(err)
 	}
 	client := b.command("remote", "--limit", "1")
-	var said bytes.Buffer
-	client.Stdout, client.Stderr = &said, &said
+	var output bytes.Buffer
+	client.Stdout, client.Stderr = &output, &output
 	if err := client.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -147,7 +147,7 @@ func TestRemoteCancelUpload(t *testing.T) {
 	b.fisub(0, "remote", "cancel", "last")
 	_ = client.Wait()
 	if got := client.ProcessState.ExitCode(); got != exitInterrupted {
-		t.Errorf("the client: exit status %d\n%s", got, &said)
+		t.Errorf("the client: exit status %d\n%s", got, &output)
 	}
 	if pipe, err := os.OpenFile(part, os.O_RDWR, 0); err == nil { // lets the host's dd, which waits to open it, end
 		_ = pipe.Close()

@@ -126,19 +126,19 @@ func (a *app) remoteAttach(ctx context.Context, arg string) error {
 // showEnded prints the contents of a run's folder and returns the error for the exit status.
 func (a *app) showEnded(plan *dispatch.Plan, old *runs.Run) error {
 	folder := filepath.Join(a.Root(), runs.Dir, plan.Run.ID)
-	said, err := a.openJobOutput(plan, folder)
+	output, err := a.openJobOutput(plan, folder)
 	if err != nil {
 		return err
 	}
-	if n := len(plan.Jobs); said != nil && n > 0 && plan.Jobs[n-1].Exit != nil {
+	if n := len(plan.Jobs); output != nil && n > 0 && plan.Jobs[n-1].Exit != nil {
 		last := plan.Jobs[n-1]
-		if err := dispatch.ReplayOutput(folder, last, said.line); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := dispatch.ReplayOutput(folder, last, output.line); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 		if last.Exit.End != remote.Exited || last.Exit.Code != exitOK && last.Exit.Code != exitNotPassed {
-			return said.end(false, fmt.Errorf("%s: %w", last.Place, &dispatch.Ended{Exit: *last.Exit}))
+			return output.end(false, fmt.Errorf("%s: %w", last.Place, &dispatch.Ended{Exit: *last.Exit}))
 		}
-		return said.end(last.Exit.Code == exitNotPassed, nil)
+		return output.end(last.Exit.Code == exitNotPassed, nil)
 	}
 	if old.Run == nil {
 		return fmt.Errorf("run %s: no workload has run", plan.Run.ID)

@@ -321,9 +321,9 @@ func TestRemoteSSH(t *testing.T) {
 		t.Fatal(err)
 	}
 	planted = append(planted, strings.Split(string(key), "\n")[2])
-	said := b.fisub(0, "local", "--device", "emu", "--limit", "12")
+	output := b.fisub(0, "local", "--device", "emu", "--limit", "12")
 	local := judgements(b.last())
-	said += b.fisub(0, "remote", "--on", "lab", "--limit", "12") + b.stderr.String()
+	output += b.fisub(0, "remote", "--on", "lab", "--limit", "12") + b.stderr.String()
 	r := b.last()
 	b.whole(r, 12)
 	if got := judgements(r); fmt.Sprint(got) != fmt.Sprint(local) {
@@ -382,7 +382,7 @@ func TestRemoteSSH(t *testing.T) {
 	letGo(t, works...)
 	_ = cmd.Wait()
 	text := b.stderr.String()
-	said += b.stdout.String() + text
+	output += b.stdout.String() + text
 	if status := cmd.ProcessState.ExitCode(); status != 0 {
 		t.Errorf("with two hosts lost: exit status %d\n%s%s", status, &b.stdout, &b.stderr)
 	}
@@ -396,9 +396,9 @@ func TestRemoteSSH(t *testing.T) {
 		t.Errorf("with two hosts lost: got\n%s", text)
 	}
 	f.Daemons[1].Start(t)
-	said += b.fisub(0, "remote", "gc", "--yes") + b.stderr.String()
+	output += b.fisub(0, "remote", "gc", "--yes") + b.stderr.String()
 	b.whole(b.last(), 20)
-	said += b.fisub(0, "remote", "hosts") + b.stderr.String()
+	output += b.fisub(0, "remote", "hosts") + b.stderr.String()
 	for _, work := range works {
 		nothingIn(t, work)
 	}
@@ -422,7 +422,7 @@ func TestRemoteSSH(t *testing.T) {
 		}
 	}
 	letGo(t, works...)
-	said += b.fisub(0, "remote", "attach", "last")
+	output += b.fisub(0, "remote", "attach", "last")
 	b.whole(b.last(), 20)
 	for _, work := range works {
 		nothingIn(t, work)
@@ -436,7 +436,7 @@ func TestRemoteSSH(t *testing.T) {
 		t.Errorf("hosts: got %s", &b.stdout)
 	}
 	for _, word := range planted {
-		if strings.Contains(said, word) {
+		if strings.Contains(output, word) {
 			t.Errorf("the secret %s is in what fisub prints", word)
 		}
 		for _, root := range []string{b.dir, f.Daemons[0].Home, f.Daemons[1].Home} {
@@ -565,8 +565,8 @@ func TestRemoteCancelFollowed(t *testing.T) {
 	b.linger()
 	for _, deaf := range []bool{false, true} {
 		client := b.command("remote")
-		var said bytes.Buffer
-		client.Stdout, client.Stderr = &said, &said
+		var output bytes.Buffer
+		client.Stdout, client.Stderr = &output, &output
 		if err := client.Start(); err != nil {
 			t.Fatal(err)
 		}
@@ -593,8 +593,8 @@ func TestRemoteCancelFollowed(t *testing.T) {
 		}
 		_ = client.Wait()
 		if got := client.ProcessState.ExitCode(); !deaf && (got != exitInterrupted ||
-			!strings.Contains(said.String(), "cancelled by another process: all jobs are stopped")) {
-			t.Errorf("the client: exit status %d\n%s", got, &said)
+			!strings.Contains(output.String(), "cancelled by another process: all jobs are stopped")) {
+			t.Errorf("the client: exit status %d\n%s", got, &output)
 		}
 		_ = b.command("remote", "attach", "last").Run()
 		if plan, err := dispatch.Load(b.lastFolder()); err != nil || len(plan.Jobs) != 1 || len(plan.Active()) != 0 {
@@ -618,8 +618,8 @@ func TestRemoteCancelAway(t *testing.T) {
 	works := []string{filepath.Join(f.Daemons[0].Home, ".cache/fisub/remote"),
 		filepath.Join(f.Daemons[1].Home, ".cache/fisub/remote")}
 	client := b.command("remote")
-	var said bytes.Buffer
-	client.Stdout, client.Stderr = &said, &said
+	var output bytes.Buffer
+	client.Stdout, client.Stderr = &output, &output
 	if err := client.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -629,9 +629,9 @@ func TestRemoteCancelAway(t *testing.T) {
 	_ = client.Process.Signal(os.Interrupt)
 	_ = client.Wait()
 	if got := client.ProcessState.ExitCode(); got != exitError ||
-		!strings.Contains(said.String(), "interrupted: 1 job may still run: lab: h2 gpu 0") ||
-		!strings.Contains(said.String(), "fisub remote cancel ") {
-		t.Errorf("SIGINT: exit status %d\n%s", got, &said)
+		!strings.Contains(output.String(), "interrupted: 1 job may still run: lab: h2 gpu 0") ||
+		!strings.Contains(output.String(), "fisub remote cancel ") {
+		t.Errorf("SIGINT: exit status %d\n%s", got, &output)
 	}
 	nothingIn(t, works[0])
 	b.fisub(1, "remote", "cancel", "last")

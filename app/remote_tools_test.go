@@ -22,8 +22,8 @@ func TestRemoteToolKept(t *testing.T) {
 	} {
 		for _, killed := range []bool{false, true} {
 			client := b.command(strings.Fields(tc.args)...)
-			var said bytes.Buffer
-			client.Stdout, client.Stderr = &said, &said
+			var output bytes.Buffer
+			client.Stdout, client.Stderr = &output, &output
 			if err := client.Start(); err != nil {
 				t.Fatal(err)
 			}
@@ -41,9 +41,9 @@ func TestRemoteToolKept(t *testing.T) {
 			if killed {
 				text = b.fisub(0, "remote", "attach", plan.Run.ID)
 			} else if err := client.Wait(); err != nil {
-				t.Errorf("%s: %v\n%s", tc.args, err, &said)
+				t.Errorf("%s: %v\n%s", tc.args, err, &output)
 			} else {
-				text = said.String()
+				text = output.String()
 			}
 			if !strings.Contains(text, tc.want) {
 				t.Errorf("%s: killed %v: got %s, want %q", tc.args, killed, text, tc.want)

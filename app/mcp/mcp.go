@@ -17,8 +17,8 @@ import (
 	"fisub/internal/plain"
 )
 
-// A Call runs fisub with args, sends the events of runs to hears, and returns the output and the exit status.
-type Call func(ctx context.Context, args []string, hears event.Sink) (stdout, stderr string, status int)
+// A Call runs fisub with args, sends the events of runs to listener, and returns the output and the exit status.
+type Call func(ctx context.Context, args []string, listener event.Sink) (stdout, stderr string, status int)
 
 // Serve serves the project in the folder root over in and out until the client disconnects or ctx is done. Calls that
 // run solutions wait for each other: timed kernels must not overlap.

@@ -94,15 +94,15 @@ var emptyKernel = regexp.MustCompile(`^_ZN3cub\w*11EmptyKernelI`)
 // broken adds the findings of a failed build, each error at its place.
 func (c *checker) broken(arch string, b *device.BuildError) {
 	c.Log += b.Log
-	told, places := 0, map[string]bool{}
-	tell := func(f Finding) {
+	added, places := 0, map[string]bool{}
+	add := func(f Finding) {
 		at := fmt.Sprint(f.Path, f.Line) // later errors in the same line are mostly consequences
 		if f.Line == 0 {
 			at += f.Msg
 		}
-		if f.Msg += " (" + arch + ")"; !places[at] && told < maxErrors {
+		if f.Msg += " (" + arch + ")"; !places[at] && added < maxErrors {
 			places[at] = true
-			told++
+			added++
 			c.Findings = append(c.Findings, f)
 		}
 	}
@@ -113,28 +113,28 @@ func (c *checker) broken(arch string, b *device.BuildError) {
 			if end := slices.IndexFunc(block, compileError.MatchString); end >= 0 {
 				block = block[:end]
 			}
-			tell(c.compileFault(m, block))
+			add(c.compileFault(m, block))
 		}
 	}
 	for _, m := range append(undefined.FindAllStringSubmatch(b.Log, -1), multiple.FindAllStringSubmatch(b.Log, -1)...) {
-		tell(Finding{Code: "does-not-link", Severity: Error, Msg: m[0],
+		add(Finding{Code: "does-not-link", Severity: Error, Msg: m[0],
 			Hint: "all sources form one library: define it in only one of them"})
 	}
 	_, symbol := c.Report.Solution.Entry()
 	switch names, mangled := nvcc.Names(b.Exports, symbol); {
 	case !strings.HasPrefix(b.Text, "Entry point"):
 	case mangled:
-		tell(Finding{Code: "export-linkage", Severity: Error, Path: c.sourcePath(c.entryFile()),
+		add(Finding{Code: "export-linkage", Severity: Error, Path: c.sourcePath(c.entryFile()),
 			Hint: `declare it extern "C"`, Msg: "__tvm_ffi_" + symbol + ` is not extern "C"`})
 	case !c.has("no-export") && !c.has("no-module"):
 		f := source.NoExport(c.Report.Solution, names, "")
 		f.Path = c.sourcePath(f.Path)
-		tell(f)
+		add(f)
 	default:
-		told++
+		added++
 	}
-	if told == 0 && !c.has("upper-case-suffix") && !c.has("file-name") {
-		tell(Finding{Code: "does-not-compile", Severity: Error, Msg: b.Text})
+	if added == 0 && !c.has("upper-case-suffix") && !c.has("file-name") {
+		add(Finding{Code: "does-not-compile", Severity: Error, Msg: b.Text})
 	}
 }
 

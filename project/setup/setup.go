@@ -71,28 +71,28 @@ type Setup struct {
 	host   event.Host
 }
 
-// New sets up runs of s on devices of that kind on other machines.
-func New(p *project.Project, s *project.Submission, o Options, kind string, term *ui.Terminal) (*Setup, error) {
-	u, err := choose(p, s, o, nil)
+// New sets up runs of sub on devices of that kind on other machines.
+func New(p *project.Project, sub *project.Submission, o Options, kind string, term *ui.Terminal) (*Setup, error) {
+	s, err := choose(p, sub, o, nil)
 	if err != nil {
 		return nil, err
 	}
-	u.Kind = kind
-	if err := u.timed(o.MaxTime); err != nil {
+	s.Kind = kind
+	if err := s.timed(o.MaxTime); err != nil {
 		return nil, err
 	}
-	u.Baseline, err = findBaseline(p, s, o.Baseline, nil, kind, term)
-	return u, err
+	s.Baseline, err = findBaseline(p, sub, o.Baseline, nil, kind, term)
+	return s, err
 }
 
-// NewLocal sets up runs of s on this machine. old is the run to resume, or nil.
-func NewLocal(ctx context.Context, p *project.Project, s *project.Submission, o Options, old *runs.Run,
+// NewLocal sets up runs of sub on this machine. old is the run to resume, or nil.
+func NewLocal(ctx context.Context, p *project.Project, sub *project.Submission, o Options, old *runs.Run,
 	term *ui.Terminal) (*Setup, error) {
-	u, err := choose(p, s, o, old)
+	s, err := choose(p, sub, o, old)
 	if err != nil {
 		return nil, err
 	}
-	u.host = machine.Host()
+	s.host = machine.Host()
 	root, err := cache.Root()
 	if err != nil {
 		return nil, err
@@ -102,47 +102,47 @@ func NewLocal(ctx context.Context, p *project.Project, s *project.Submission, o 
 			return nil, err
 		}
 	}
-	u.Device = device.Options{CacheDir: root, Arch: o.Arch, Prebuilt: o.Prebuilt}
+	s.Device = device.Options{CacheDir: root, Arch: o.Arch, Prebuilt: o.Prebuilt}
 	if o.Sanitize {
-		u.Device.Sanitize = strings.Join(device.Sanitizers, ",")
+		s.Device.Sanitize = strings.Join(device.Sanitizers, ",")
 	}
 	if o.Device == "" && old != nil {
 		if o.Device = old.Run.Device.Kind; o.Device != "emu" {
 			o.Device = fmt.Sprintf("%s:%d", o.Device, old.Run.Device.Ordinal)
 		}
 	}
-	if u.Kind, err = machine.Choose(ctx, o.Device, s.Solution, &u.Device, term); err != nil {
+	if s.Kind, err = machine.Choose(ctx, o.Device, sub.Solution, &s.Device, term); err != nil {
 		return nil, err
 	}
-	if u.tools, err = machine.Compiler(ctx, u.Kind, &u.Device, s.Solution, term); err != nil {
+	if s.tools, err = machine.Compiler(ctx, s.Kind, &s.Device, sub.Solution, term); err != nil {
 		return nil, err
 	}
-	if o.Sanitize && u.Kind != "emu" {
+	if o.Sanitize && s.Kind != "emu" {
 		return nil, usage.Errorf("add --device emu", "--sanitize works only on the virtual GPU")
 	}
-	if u.worker, err = machine.Worker(); err != nil {
+	if s.worker, err = machine.Worker(); err != nil {
 		return nil, err
 	}
-	if err := u.timed(o.MaxTime); err != nil && (old == nil || o.MaxTime != 0) {
+	if err := s.timed(o.MaxTime); err != nil && (old == nil || o.MaxTime != 0) {
 		return nil, err
 	}
 	if limit := o.MemoryLimit; limit != nil {
 		if !(*limit >= 0 && *limit <= 1<<30) { // NaN too
 			return nil, usage.Errorf("a number of GiB; 0 means unlimited", "--memory-limit: want 0 to %d", 1<<30)
 		}
-		u.worker.MemoryLimit = int64(*limit * (1 << 30))
+		s.worker.MemoryLimit = int64(*limit * (1 << 30))
 	}
-	u.Baseline, err = findBaseline(p, s, o.Baseline, old, u.Kind, term)
-	return u, err
+	s.Baseline, err = findBaseline(p, sub, o.Baseline, old, s.Kind, term)
+	return s, err
 }
 
 // timed rejects a timer or a limit of timing on a device that measures no time.
-func (u *Setup) timed(limit time.Duration) error {
+func (s *Setup) timed(limit time.Duration) error {
 	flag := ""
 	switch {
-	case u.Kind != "emu":
-	case u.Timer != device.TimerAuto:
-		flag = "--timer " + u.Timer
+	case s.Kind != "emu":
+	case s.Timer != device.TimerAuto:
+		flag = "--timer " + s.Timer
 	case limit != 0:
 		flag = "--max-time"
 	}
@@ -153,7 +153,7 @@ func (u *Setup) timed(limit time.Duration) error {
 }
 
 // choose returns a Setup without device and baseline.
-func choose(p *project.Project, s *project.Submission, o Options, old *runs.Run) (*Setup, error) {
+func choose(p *project.Project, sub *project.Submission, o Options, old *runs.Run) (*Setup, error) {
 	same := old != nil && o.Set == "" && o.All() // the workloads of old
 	if old != nil {
 		o.Set, o.Profile = cmp.Or(o.Set, old.Run.Set), cmp.Or(o.Profile, old.Run.Profile.Name)
@@ -161,108 +161,108 @@ func choose(p *project.Project, s *project.Submission, o Options, old *runs.Run)
 		o.Timer = cmp.Or(o.Timer, old.Run.Timer)
 		o.Timeout = cmp.Or(o.Timeout, seconds(old.Run.Profile.TimeoutS))
 	}
-	configured := o.Set == "" && s.Config != nil // use the config's set if it names one
-	if s.Config != nil {
-		o.Set, o.Profile = cmp.Or(o.Set, s.Config.Bench.Set), cmp.Or(o.Profile, s.Config.Bench.Profile)
+	configured := o.Set == "" && sub.Config != nil // use the config's set if it names one
+	if sub.Config != nil {
+		o.Set, o.Profile = cmp.Or(o.Set, sub.Config.Bench.Set), cmp.Or(o.Profile, sub.Config.Bench.Profile)
 	}
-	u := &Setup{Set: cmp.Or(o.Set, "default"), Seed: o.Seed, data: s.Data, project: p,
+	s := &Setup{Set: cmp.Or(o.Set, "default"), Seed: o.Seed, data: sub.Data, project: p,
 		Timer: cmp.Or(o.Timer, device.TimerAuto)}
 	var err error
-	if u.Profile, err = bench.NewProfile(cmp.Or(o.Profile, config.Official), s.Definition); err != nil {
+	if s.Profile, err = bench.NewProfile(cmp.Or(o.Profile, config.Official), sub.Definition); err != nil {
 		return nil, usage.Invalid(err)
 	}
-	u.Profile.Timeout = cmp.Or(o.Timeout, u.Profile.Timeout)
+	s.Profile.Timeout = cmp.Or(o.Timeout, s.Profile.Timeout)
 	switch {
-	case o.MaxTime != 0 && u.Profile.Target == 0:
+	case o.MaxTime != 0 && s.Profile.Target == 0:
 		return nil, usage.Errorf("add --profile thorough, and use a GPU",
-			"--max-time: profile %s has a fixed number of timings", u.Profile.Name)
+			"--max-time: profile %s has a fixed number of timings", s.Profile.Name)
 	case o.MaxTime != 0:
-		u.Profile.MaxTime = o.MaxTime
-	case old != nil && u.Profile.Target > 0:
-		u.Profile.MaxTime = seconds(old.Run.Profile.MaxTimeS)
+		s.Profile.MaxTime = o.MaxTime
+	case old != nil && s.Profile.Target > 0:
+		s.Profile.MaxTime = seconds(old.Run.Profile.MaxTimeS)
 	}
-	if !slices.Contains(device.Timers, u.Timer) {
-		return nil, usage.Errorf("one of "+strings.Join(device.Timers, ", "), "--timer: unknown timer %q", u.Timer)
+	if !slices.Contains(device.Timers, s.Timer) {
+		return nil, usage.Errorf("one of "+strings.Join(device.Timers, ", "), "--timer: unknown timer %q", s.Timer)
 	}
-	if u.Seed != 0 {
-		u.data = s.Data.Seeded(u.Seed)
+	if s.Seed != 0 {
+		s.data = sub.Data.Seeded(s.Seed)
 	}
-	ws, err := u.data.Workloads(s.Definition.Name, u.Set)
-	if sets, _ := s.Data.Sets(s.Definition.Name); err != nil && configured && len(sets) > 0 && o.Set != "" {
-		err = s.Config.Fault("", "bench.set", "", "%v", err)
+	ws, err := s.data.Workloads(sub.Definition.Name, s.Set)
+	if sets, _ := sub.Data.Sets(sub.Definition.Name); err != nil && configured && len(sets) > 0 && o.Set != "" {
+		err = sub.Config.Fault("", "bench.set", "", "%v", err)
 	}
 	if err != nil {
 		return nil, usage.Invalid(err)
 	}
 	resumed := func(w *trace.Workload) bool {
-		same := func(o event.WorkloadRef) bool { return o.UUID == w.UUID }
-		return old != nil && slices.ContainsFunc(old.Run.Workloads, same)
+		is := func(o event.WorkloadRef) bool { return o.UUID == w.UUID }
+		return old != nil && slices.ContainsFunc(old.Run.Workloads, is)
 	}
 	if same {
 		ws = slices.DeleteFunc(ws, func(w *trace.Workload) bool { return !resumed(w) })
 	}
-	if u.whole = len(ws); same {
-		u.whole = old.Run.Whole
+	if s.whole = len(ws); same {
+		s.whole = old.Run.Whole
 	}
-	if u.Workloads, err = o.Of(ws); err != nil {
+	if s.Workloads, err = o.Of(ws); err != nil {
 		return nil, err
 	}
-	if len(u.Workloads) == 0 {
-		return nil, usage.Errorf("fisub dataset ls lists the workload sets", "no workloads for %s", s.Definition.Name)
+	if len(s.Workloads) == 0 {
+		return nil, usage.Errorf("fisub dataset ls lists the workload sets", "no workloads for %s", sub.Definition.Name)
 	}
-	u.Omitted = s.Data.Omitted(s.Definition.Name, u.Set, slices.DeleteFunc(slices.Clone(ws), func(w *trace.Workload) bool {
-		return !resumed(w) && !slices.Contains(u.Workloads, w)
+	s.Omitted = sub.Data.Omitted(sub.Definition.Name, s.Set, slices.DeleteFunc(ws, func(w *trace.Workload) bool {
+		return !resumed(w) && !slices.Contains(s.Workloads, w)
 	}))
 	drawn := func(w *trace.Workload) bool {
-		return u.data.Makes(s.Definition.Name, w) || workloads.Redrawn(s.Definition, w)
+		return s.data.Makes(sub.Definition.Name, w) || workloads.Redrawn(sub.Definition, w)
 	}
-	if u.Seed != 0 && !slices.ContainsFunc(u.Workloads, drawn) {
-		return nil, usage.Errorf("omit it", "--seed: no generated inputs: set %s uses files of the dataset", u.Set)
+	if s.Seed != 0 && !slices.ContainsFunc(s.Workloads, drawn) {
+		return nil, usage.Errorf("omit it", "--seed: no generated inputs: set %s uses files of the dataset", s.Set)
 	}
-	return u, nil
+	return s, nil
 }
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
-// Describe returns the description of a new run of s.
-func (u *Setup) Describe(ctx context.Context, s *project.Submission) *event.Run {
+// Describe returns the description of a new run of sub.
+func (s *Setup) Describe(ctx context.Context, sub *project.Submission) *event.Run {
 	now := time.Now()
-	p, sol := u.Profile, s.Solution
+	p, sol := s.Profile, sub.Solution
 	run := &event.Run{
-		Schema: event.Schema, ID: runs.NewID(now), Started: now, Fisub: u.project.Version, Command: u.project.Command,
+		Schema: event.Schema, ID: runs.NewID(now), Started: now, Fisub: s.project.Version, Command: s.project.Command,
 		Solution: sol.Name, Author: sol.Author, Language: string(sol.Spec.Language), ContentHash: sol.Hash(),
-		Definition: s.Definition.Name, Set: u.Set, Seed: u.Seed,
+		Definition: sub.Definition.Name, Set: s.Set, Seed: s.Seed,
 		Profile: event.Profile{Name: p.Name, Warmup: p.Warmup, Iterations: p.Iterations, Trials: p.Trials,
 			TimeoutS: p.Timeout.Seconds(), Target: p.Target, MaxTimeS: p.MaxTime.Seconds()},
-		Timer: u.Timer, Floors: u.Kind != "emu",
+		Timer: s.Timer, Floors: s.Kind != "emu",
 		Tolerance: event.Tolerance{Atol: p.Tolerance.Atol, Rtol: p.Tolerance.Rtol, MatchedRatio: p.Tolerance.MatchedRatio},
-		Host:      u.host, DPS: sol.Spec.DestinationPassingStyle, Binding: sol.Spec.Binding,
+		Host:      s.host, DPS: sol.Spec.DestinationPassingStyle, Binding: sol.Spec.Binding,
 	}
-	if s.Config != nil {
-		run.Folder, run.Sources = s.SourceFolder(), s.SourcePaths()
+	if sub.Config != nil {
+		run.Folder, run.Sources = sub.SourceFolder(), sub.SourcePaths()
 	}
-	if b := u.Baseline; b != nil {
+	if b := s.Baseline; b != nil {
 		run.Baseline = &event.Baseline{Name: b.Name, Solution: b.Solution.Name, ContentHash: b.Solution.Hash()}
 	}
-	if commit, dirty := git.State(ctx, s.Root, "solution", config.Name); commit != "" {
+	if commit, dirty := git.State(ctx, sub.Root, "solution", config.Name); commit != "" {
 		run.Git = &event.Git{Commit: commit, Dirty: dirty}
 	}
-	if len(u.Workloads) < u.whole {
-		run.Whole = u.whole
+	if len(s.Workloads) < s.whole {
+		run.Whole = s.whole
 	}
-	for _, w := range u.Workloads {
+	for _, w := range s.Workloads {
 		run.Workloads = append(run.Workloads, event.WorkloadRef{UUID: w.UUID, Axes: maps.Collect(w.Axes.All()),
-			Tests: workloads.Tests(s.Definition.Name, w.UUID)})
+			Tests: workloads.Tests(sub.Definition.Name, w.UUID)})
 	}
 	return run
 }
 
-// Shared returns the settings that all solutions of a run of s share.
-func (u *Setup) Shared(s *project.Submission) bench.Shared {
+// Shared returns the settings that all solutions of a run of sub share.
+func (s *Setup) Shared(sub *project.Submission) bench.Shared {
 	return bench.Shared{
-		Definition: s.Definition, Workloads: u.Workloads, Profile: u.Profile, Timer: u.Timer, Load: u.data.Load,
-		Worker: u.worker, DeviceKind: u.Kind, Device: u.Device, Build: machine.Builder(u.Kind, u.Device, u.tools),
-		Baseline: u.Baseline, Roofline: u.Kind != "emu",
+		Definition: sub.Definition, Workloads: s.Workloads, Profile: s.Profile, Timer: s.Timer, Load: s.data.Load,
+		Worker: s.worker, DeviceKind: s.Kind, Device: s.Device, Build: machine.Builder(s.Kind, s.Device, s.tools),
+		Baseline: s.Baseline, Roofline: s.Kind != "emu",
 		Meter: func(uuid string) (bench.Meter, error) { return stamp.Open(uuid) },
 	}
 }

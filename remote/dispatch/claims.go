@@ -107,8 +107,8 @@ func (m *merger) otherTrace(r *reader, e *event.Event) string {
 		solution = *t.Solution
 	}
 	device := event.Device{}
-	if r.said.Run != nil {
-		device = r.said.Run.Device
+	if r.summary.Run != nil {
+		device = r.summary.Run.Device
 	}
 	for _, f := range []struct{ what, ours, theirs string }{
 		{"definition", m.run.Definition, t.Definition}, {"solution", m.run.Solution, solution},

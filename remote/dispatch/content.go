@@ -77,7 +77,7 @@ func (o *toolOutput) settle(j *job, exit remote.Exit) {
 	}
 	o.runs.first, o.found = j.ID, o.found || exit.Code == 3
 	for _, uuid := range j.Workloads {
-		o.runs.settle(o.runs.of(uuid), j.ID)
+		o.runs.settle(o.runs.workload(uuid), j.ID)
 	}
 }
 

@@ -122,12 +122,12 @@ func (d *Dispatcher) run(ctx context.Context) (event.Done, error) {
 		return event.Done{}, err
 	}
 	s := d.state
-	x := newExecutor(d, context.WithoutCancel(ctx))
-	x.replay()
+	e := newExecutor(d, context.WithoutCancel(ctx))
+	e.replay()
 	s.resume(time.Now())
 	watching, unwatch := context.WithCancel(ctx)
 	defer unwatch()
-	x.loop(ctx.Done(), watch(watching, d.Folder.Path()), func() error { return ctx.Err() })
+	e.loop(ctx.Done(), watch(watching, d.Folder.Path()), func() error { return ctx.Err() })
 	if err := s.unfollowed(); err != nil {
 		return event.Done{}, err
 	}
@@ -137,7 +137,7 @@ func (d *Dispatcher) run(ctx context.Context) (event.Done, error) {
 		return totals, errors.Join(err, d.finish(true))
 	}
 	s.content.done(time.Now())
-	err := x.perform(s.next(time.Now()))
+	err := e.perform(s.next(time.Now()))
 	return totals, errors.Join(err, d.finish(s.paused == nil))
 }
 
@@ -173,18 +173,18 @@ func (d *Dispatcher) Cancel(ctx context.Context) error {
 		return err
 	}
 	s := d.state
-	x := newExecutor(d, ctx)
+	e := newExecutor(d, ctx)
 	if fresh && s.content.partial() {
 		d.fetch(ctx)
-		x.replay()
+		e.replay()
 	}
 	s.end()
-	x.loop(nil, nil, nil)
+	e.loop(nil, nil, nil)
 	s.runs.release()
 	if s.runs.first != "" {
 		s.content.done(time.Now())
 	}
-	err := x.perform(s.next(time.Now()))
+	err := e.perform(s.next(time.Now()))
 	return errors.Join(s.left, err, d.finish(true))
 }
 

@@ -39,30 +39,30 @@ type message struct {
 }
 
 // send passes a fact to the loop and returns when the resulting actions are done or started.
-func (x *executor) send(f fact) error {
+func (e *executor) send(f fact) error {
 	m := message{f, make(chan error)}
-	x.facts <- m
+	e.facts <- m
 	return <-m.taken
 }
 
 // loop runs until no task is left.
-func (x *executor) loop(done, marked <-chan struct{}, why func() error) {
-	s := x.state
+func (e *executor) loop(done, marked <-chan struct{}, why func() error) {
+	s := e.state
 	tick := time.NewTicker(min(s.rules.overtime/10, time.Second))
 	defer tick.Stop()
 	for {
 		if why != nil && why() != nil && s.paused == nil {
 			s.apply(paused{why()})
 		}
-		_ = x.perform(s.next(time.Now()))
+		_ = e.perform(s.next(time.Now()))
 		if s.over() {
-			x.tasks.Wait() // a task may be releasing a job whose handle could not be saved
+			e.tasks.Wait() // a task may be releasing a job whose handle could not be saved
 			return
 		}
 		select {
-		case m := <-x.facts:
+		case m := <-e.facts:
 			s.apply(m.fact)
-			m.taken <- x.perform(s.next(time.Now()))
+			m.taken <- e.perform(s.next(time.Now()))
 		case <-marked:
 			s.apply(broken{ErrCancelled})
 			marked = nil
@@ -79,54 +79,54 @@ type unsavedError struct{ error }
 func (e *unsavedError) Unwrap() error { return e.error }
 
 // perform performs actions. After a local error it starts no submission or follower.
-func (x *executor) perform(actions []action) (err error) {
-	s := x.state
+func (e *executor) perform(actions []action) (err error) {
+	s := e.state
 	for _, a := range actions {
 		switch a := a.(type) {
 		case save:
-			if saved := x.Plan.Save(x.Folder.Path()); saved != nil && err == nil {
+			if saved := e.Plan.Save(e.Folder.Path()); saved != nil && err == nil {
 				err = &unsavedError{saved}
 			}
 		case tell:
-			x.events.Emit(a.event)
+			e.events.Emit(a.event)
 		case hand:
 			if err == nil {
-				err = x.settings.Line(a.job.JobRecord, a.text)
+				err = e.settings.Line(a.job.JobRecord, a.text)
 			}
 		case stop:
-			if cancel := x.stops[a.job]; cancel != nil {
+			if cancel := e.stops[a.job]; cancel != nil {
 				cancel()
 			}
 		case submit:
 			if err == nil {
-				x.begin(a.job, func(ctx context.Context, p remote.Provider, spec JobRecord) { x.submit(ctx, p, a.job, spec) })
+				e.begin(a.job, func(ctx context.Context, p remote.Provider, spec JobRecord) { e.submit(ctx, p, a.job, spec) })
 				continue
 			}
 			s.apply(broken{err})
 			s.apply(refused{a.job, err})
 		case follow:
 			if err == nil {
-				w := &watcher{executor: x, job: a.job, from: a.job.stream.size, most: s.room(a.job)}
-				x.begin(a.job, func(ctx context.Context, p remote.Provider, spec JobRecord) { x.follow(ctx, p, w, spec, a.after) })
+				w := &watcher{executor: e, job: a.job, from: a.job.stream.size, most: s.room(a.job)}
+				e.begin(a.job, func(ctx context.Context, p remote.Provider, spec JobRecord) { e.follow(ctx, p, w, spec, a.after) })
 				continue
 			}
 			s.apply(broken{err})
 			s.apply(waited{job: a.job, err: err})
 		case clear:
-			x.begin(a.job, func(ctx context.Context, p remote.Provider, spec JobRecord) { x.clear(ctx, p, a.job, spec) })
+			e.begin(a.job, func(ctx context.Context, p remote.Provider, spec JobRecord) { e.clear(ctx, p, a.job, spec) })
 		case collect:
-			x.begin(a.job, func(ctx context.Context, p remote.Provider, spec JobRecord) { x.collect(ctx, p, a.job, spec) })
+			e.begin(a.job, func(ctx context.Context, p remote.Provider, spec JobRecord) { e.collect(ctx, p, a.job, spec) })
 		case release:
-			x.begin(a.job, func(ctx context.Context, p remote.Provider, spec JobRecord) {
+			e.begin(a.job, func(ctx context.Context, p remote.Provider, spec JobRecord) {
 				_ = remote.Sleep(ctx, a.after)
 				ctx, cancel := context.WithTimeout(ctx, time.Minute)
 				defer cancel()
-				_ = x.send(released{a.job, releaseJob(ctx, p, &spec), time.Now()})
+				_ = e.send(released{a.job, releaseJob(ctx, p, &spec), time.Now()})
 			})
 		}
 	}
 	if err == nil {
-		err = x.events.Err()
+		err = e.events.Err()
 	}
 	if err != nil {
 		s.apply(broken{err})
@@ -135,48 +135,48 @@ func (x *executor) perform(actions []action) (err error) {
 }
 
 // begin starts a task with a copy of the job.
-func (x *executor) begin(j *job, do func(context.Context, remote.Provider, JobRecord)) {
-	ctx, cancel := context.WithCancel(x.base)
-	x.stops[j] = cancel
-	provider, spec := x.providers[j.Place.Table], *j.JobRecord
-	x.tasks.Go(func() {
+func (e *executor) begin(j *job, do func(context.Context, remote.Provider, JobRecord)) {
+	ctx, cancel := context.WithCancel(e.base)
+	e.stops[j] = cancel
+	provider, spec := e.providers[j.Place.Table], *j.JobRecord
+	e.tasks.Go(func() {
 		defer cancel()
 		do(ctx, provider, spec)
 	})
 }
 
-func (x *executor) clear(ctx context.Context, p remote.Provider, j *job, spec JobRecord) {
+func (e *executor) clear(ctx context.Context, p remote.Provider, j *job, spec JobRecord) {
 	id, _, _ := strings.Cut(spec.ID, "-r")
 	id = fmt.Sprintf("%s-r%d", id, time.Now().UnixMilli()%1e6)
-	_ = x.send(cleared{j, id, releaseJob(ctx, p, &spec)})
+	_ = e.send(cleared{j, id, releaseJob(ctx, p, &spec)})
 }
 
-func (x *executor) submit(ctx context.Context, p remote.Provider, j *job, spec JobRecord) {
+func (e *executor) submit(ctx context.Context, p remote.Provider, j *job, spec JobRecord) {
 	if p == nil {
-		_ = x.send(refused{j, &noTableError{spec.Place}})
+		_ = e.send(refused{j, &noTableError{spec.Place}})
 		return
 	}
-	files, args, err := x.files(ctx, spec.Workloads)
+	files, args, err := e.files(ctx, spec.Workloads)
 	if err != nil {
-		_ = x.send(refused{j, err})
+		_ = e.send(refused{j, err})
 		return
 	}
-	plan := x.Plan
+	plan := e.Plan
 	sent := &remote.Job{ID: spec.ID, Files: files, Args: args, GPU: plan.GPU, Limit: plan.Limit, Place: spec.Place.Place,
 		Busy: plan.Busy, Env: map[string]string{"FIB_DATASET_PATH": ""}, Key: spec.Key,
 		Labels: map[string]string{"run": plan.Run.ID, "definition": plan.Run.Definition},
-		Tell:   func(is remote.Stage) { _ = x.send(changed{j, is, time.Now()}) }}
+		Tell:   func(is remote.Stage) { _ = e.send(changed{j, is, time.Now()}) }}
 	h, err := p.Submit(ctx, sent, func(sent, total int64) {
-		if x.settings.Progress != nil {
-			x.settings.Progress(spec.Place.String(), sent, total)
+		if e.settings.Progress != nil {
+			e.settings.Progress(spec.Place.String(), sent, total)
 		}
 	})
 	if err != nil {
-		_ = x.send(refused{j, err})
+		_ = e.send(refused{j, err})
 		return
 	}
 	var unsaved *unsavedError
-	if errors.As(x.send(accepted{j, h, time.Now()}), &unsaved) {
+	if errors.As(e.send(accepted{j, h, time.Now()}), &unsaved) {
 		// Nobody could find the job again, so it must not run.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 		defer cancel()
@@ -193,24 +193,24 @@ func (s *state) room(j *job) int64 {
 }
 
 // replay reads the recorded streams of jobs that may be running.
-func (x *executor) replay() {
-	for _, j := range x.state.active() {
-		if j.Handle == nil || x.state.broken != nil {
+func (e *executor) replay() {
+	for _, j := range e.state.active() {
+		if j.Handle == nil || e.state.broken != nil {
 			continue
 		}
-		f, err := plain.Open(filepath.Join(x.Folder.Path(), streamOf(j.ID)))
+		f, err := plain.Open(filepath.Join(e.Folder.Path(), streamOf(j.ID)))
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
 		if err == nil {
 			_, err = io.Copy(writer(func(p []byte) error {
-				x.state.apply(said{job: j, text: p})
-				return x.perform(x.state.decided())
+				e.state.apply(received{job: j, text: p})
+				return e.perform(e.state.decided())
 			}), f)
 			f.Close()
 		}
 		if err != nil {
-			x.state.apply(broken{err})
+			e.state.apply(broken{err})
 		}
 	}
 }
@@ -225,15 +225,15 @@ type watcher struct {
 	file *os.File
 }
 
-func (x *executor) follow(ctx context.Context, p remote.Provider, w *watcher, spec JobRecord, after time.Duration) {
+func (e *executor) follow(ctx context.Context, p remote.Provider, w *watcher, spec JobRecord, after time.Duration) {
 	exit, err := remote.Exit{}, remote.Sleep(ctx, after)
 	if err == nil && p == nil {
 		err = &noTableError{spec.Place}
 	}
 	if err == nil {
-		if w.file, err = plain.OpenFile(filepath.Join(x.Folder.Path(), streamOf(spec.ID)),
+		if w.file, err = plain.OpenFile(filepath.Join(e.Folder.Path(), streamOf(spec.ID)),
 			os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644); err != nil {
-			_ = x.send(broken{err})
+			_ = e.send(broken{err})
 		}
 	}
 	if err == nil {
@@ -242,7 +242,7 @@ func (x *executor) follow(ctx context.Context, p remote.Provider, w *watcher, sp
 		exit, err = p.Wait(ctx, h, w.from, w)
 		w.file.Close()
 	}
-	_ = x.send(waited{w.job, exit, err, time.Now()})
+	_ = e.send(waited{w.job, exit, err, time.Now()})
 }
 
 func (w *watcher) Write(p []byte) (int, error) {
@@ -254,16 +254,16 @@ func (w *watcher) Write(p []byte) (int, error) {
 		_ = w.send(broken{err})
 		return 0, err
 	}
-	return len(p), w.send(said{w.job, p, time.Now()})
+	return len(p), w.send(received{w.job, p, time.Now()})
 }
 
 // State passes on the host's view of the job.
 func (w *watcher) State(is remote.Stage) { _ = w.send(changed{w.job, is, time.Now()}) }
 
-func (x *executor) collect(ctx context.Context, p remote.Provider, j *job, spec JobRecord) {
+func (e *executor) collect(ctx context.Context, p remote.Provider, j *job, spec JobRecord) {
 	f := collected{job: j}
 	if p != nil {
-		dir := filepath.Join(x.Folder.Path(), "log", spec.ID)
+		dir := filepath.Join(e.Folder.Path(), "log", spec.ID)
 		if f.err = os.MkdirAll(dir, 0o755); f.err == nil {
 			ctx, cancel := context.WithTimeout(ctx, time.Minute)
 			defer cancel()
@@ -275,7 +275,7 @@ func (x *executor) collect(ctx context.Context, p remote.Provider, j *job, spec 
 		log, _ := os.ReadFile(filepath.Join(dir, agent.LogName))
 		f.text, f.hint = LastWords(log)
 	}
-	_ = x.send(f)
+	_ = e.send(f)
 }
 
 // LastWords returns the last error in a job's log, and its hint.

@@ -74,8 +74,8 @@ func newMerger(p *Plan, run event.Run, emit func(event.Event)) *merger {
 	return m
 }
 
-// of returns a workload. A workload of another run counts as settled.
-func (m *merger) of(uuid string) *workload {
+// workload returns a workload of the run. One of another run counts as settled.
+func (m *merger) workload(uuid string) *workload {
 	if w := m.work[uuid]; w != nil {
 		return w
 	}
@@ -149,7 +149,7 @@ func (m *merger) done(now time.Time) {
 type reader struct {
 	job     *JobRecord
 	cut     remote.Cutter
-	said    runs.Summary // summary of the whole stream
+	summary runs.Summary // of the whole stream
 	line    int64        // lines so far
 	seen    int64        // last line whose event is in the run folder
 	junk    int64        // lines dropped
@@ -160,7 +160,7 @@ type reader struct {
 
 func newReader(j *JobRecord, seen int64) reader {
 	return reader{job: j, seen: seen, cut: remote.Cutter{Seal: remote.Seal{Key: j.Key, Job: j.ID}},
-		said: runs.Summary{Single: true}}
+		summary: runs.Summary{Single: true}}
 }
 
 // read processes the next bytes of the stream.
@@ -170,7 +170,7 @@ func (m *merger) read(r *reader, p []byte) {
 		r.line++
 		switch {
 		case line.Long:
-			r.said.Skip()
+			r.summary.Skip()
 			r.junk++
 		case !line.Signed:
 			text := fmt.Sprintf("line %d of its stream is not signed by its agent", r.line)
@@ -207,9 +207,9 @@ func (m *merger) event(r *reader, line []byte) bool {
 	if err := json.Unmarshal(line, &e); err != nil {
 		return false
 	}
-	begun := r.said.Run != nil
-	r.said.Add(&e)
-	text := cmp.Or(r.said.Against, m.against(r, &e, begun))
+	begun := r.summary.Run != nil
+	r.summary.Add(&e)
+	text := cmp.Or(r.summary.Against, m.against(r, &e, begun))
 	e.Seq, e.Time, e.JobState = 0, time.Time{}, nil
 	e.Place, e.Job, e.Origin = r.job.Place.String(), r.job.ID, r.line
 	payloads := 0
@@ -252,7 +252,7 @@ func (m *merger) event(r *reader, line []byte) bool {
 		}
 		emit = emit && open
 	case e.Type == event.TypeEvaluated && e.Evaluated != nil && ours:
-		emulated := r.said.Run != nil && r.said.Run.Device.Emulated
+		emulated := r.summary.Run != nil && r.summary.Run.Device.Emulated
 		if trusted && (e.Evaluated.Trace.Workload.UUID != e.Workload || !possible(e.Evaluated, emulated)) {
 			return false
 		}
@@ -307,9 +307,9 @@ func (m *merger) event(r *reader, line []byte) bool {
 func (m *merger) exited(r *reader, exit remote.Exit) {
 	text := r.cut.Missing(exit)
 	if text == "" && exit.End == remote.Exited && exit.Text == "" {
-		r.said.Exited(exit.Code)
-		text = r.said.Against
-		if judged := exit.Code == 0 || exit.Code == 3; text == "" && judged && r.said.Done == nil {
+		r.summary.Exited(exit.Code)
+		text = r.summary.Against
+		if judged := exit.Code == 0 || exit.Code == 3; text == "" && judged && r.summary.Done == nil {
 			text = fmt.Sprintf("exit status %d, but no done event", exit.Code)
 		}
 	}

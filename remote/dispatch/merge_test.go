@@ -351,7 +351,7 @@ free 1 -> save; ended: lost: untrusted output: line 1 of its stream is not signe
 			c.run(begin)
 			text, _ := signed(t, "k", "fisub-r-1", "one\ntwo\n")
 			if tc.name != "forged" {
-				c.s.apply(said{c.job("1"), []byte(text), c.now})
+				c.s.apply(received{c.job("1"), []byte(text), c.now})
 				if got := c.s.next(c.now); len(got) != 2 || c.words(got[0]) != "hand one" || c.words(got[1]) != "hand two" {
 					t.Errorf("got %v", got)
 				}

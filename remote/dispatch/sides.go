@@ -31,7 +31,7 @@ func NewSide(p *Plan, i int, old *runs.Run, events *event.Stream) *Side {
 // Done ends the run if it has started. regular is set if its job has exited with status 0 or 3.
 func (s *Side) Done(regular bool) error {
 	for _, r := range s.read {
-		if regular && r.said.Done == nil {
+		if regular && r.summary.Done == nil {
 			s.merged.contradict(r, "the job has exited, but no done event", true)
 		}
 	}

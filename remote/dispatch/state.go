@@ -32,14 +32,14 @@ const (
 // A job is a job of the plan as known to this process.
 type job struct {
 	*JobRecord
-	phase   phase
-	ceded   bool      // other places may get its workloads: its host is unreachable, or it was given up
-	stopped bool      // its task has been stopped
-	since   time.Time // when this process started to follow it
-	heard   time.Time // time of its last output
-	running bool      // its host can be reached, and the job is running
-	end     *ending   // nil unless the job is to be ended
-	stream  reader
+	phase      phase
+	ceded      bool      // other places may get its workloads: its host is unreachable, or it was given up
+	stopped    bool      // its task has been stopped
+	since      time.Time // when this process started to follow it
+	lastOutput time.Time // time of its last output
+	running    bool      // its host can be reached, and the job is running
+	end        *ending   // nil unless the job is to be ended
+	stream     reader
 }
 
 // An ending describes how a job is ended.
@@ -103,7 +103,7 @@ type (
 
 	submit struct{ job *job } // results in accepted or refused
 
-	// follow waits for the job. It results in said and changed, and finally in waited.
+	// follow waits for the job. It results in received and changed, and finally in waited.
 	follow struct {
 		job   *job
 		after time.Duration // delay before it starts
@@ -134,7 +134,7 @@ type (
 		job *job
 		err error
 	}
-	said struct {
+	received struct {
 		job  *job
 		text []byte // bytes of its stream
 		at   time.Time
@@ -187,7 +187,7 @@ func newState(p *Plan, old *runs.Run, r rules) *state {
 	if old != nil && p.Before == 0 {
 		for _, row := range old.Rows {
 			at := slices.IndexFunc(p.Places, func(p ProviderPlace) bool { return p.String() == row.Place })
-			if w := s.runs.of(row.UUID); w.by == "" && at >= 0 {
+			if w := s.runs.workload(row.UUID); w.by == "" && at >= 0 {
 				w.failedOn[p.Places[at].host()] = true
 			}
 		}
@@ -207,7 +207,7 @@ func newState(p *Plan, old *runs.Run, r rules) *state {
 
 func (s *state) count(j *JobRecord, n int) {
 	for _, uuid := range j.Workloads {
-		s.runs.of(uuid).tries += n
+		s.runs.workload(uuid).tries += n
 	}
 }
 
@@ -232,7 +232,7 @@ func (j *job) busy() bool { return j.phase != idle }
 // awaited reports whether the job may deliver a missing verdict.
 func (s *state) awaited(j *job) bool {
 	return slices.ContainsFunc(j.Workloads, func(uuid string) bool {
-		w := s.runs.of(uuid)
+		w := s.runs.workload(uuid)
 		return w.by == "" && !w.failedOn[j.Place.host()]
 	})
 }
@@ -247,7 +247,7 @@ func (s *state) superseded(j *job) bool {
 	case now != nil:
 		return now.by != j.ID
 	}
-	return !slices.ContainsFunc(j.Workloads, func(uuid string) bool { return s.runs.of(uuid).by == j.ID })
+	return !slices.ContainsFunc(j.Workloads, func(uuid string) bool { return s.runs.workload(uuid).by == j.ID })
 }
 
 // resume continues the jobs of the plan.
@@ -272,7 +272,7 @@ func (s *state) follow(j *job, now time.Time) {
 	if j.phase = idle; s.rules.detach || s.mode != working {
 		return
 	}
-	j.phase, j.stopped, j.since, j.heard, j.running = following, false, now, now, false
+	j.phase, j.stopped, j.since, j.lastOutput, j.running = following, false, now, now, false
 	s.do(follow{job: j})
 }
 
@@ -330,7 +330,7 @@ func (s *state) over() bool {
 // overdue gives up jobs that must be over by their limit, and whose hosts are reachable but silent.
 func (s *state) overdue(now time.Time) {
 	for _, j := range s.jobs {
-		if j.phase != following || !j.running || now.Sub(j.heard) <= s.rules.overtime ||
+		if j.phase != following || !j.running || now.Sub(j.lastOutput) <= s.rules.overtime ||
 			now.Sub(j.began()) <= s.plan.Limit+s.rules.overtime {
 			continue
 		}
@@ -361,7 +361,7 @@ func (s *state) quit(j *job, e ending) {
 func (s *state) deal() {
 	var rest []string
 	for _, about := range s.plan.Run.Workloads {
-		w := s.runs.of(about.UUID)
+		w := s.runs.workload(about.UUID)
 		had := slices.ContainsFunc(s.jobs, func(j *job) bool {
 			return j.Ended == nil && !j.ceded && slices.Contains(j.Workloads, about.UUID) && !w.failedOn[j.Place.host()]
 		})
@@ -375,7 +375,7 @@ func (s *state) deal() {
 		})
 	})
 	for i, share := range Deal(rest, len(free), func(w string, i int) bool {
-		return !s.runs.of(w).failedOn[free[i].host()]
+		return !s.runs.workload(w).failedOn[free[i].host()]
 	}) {
 		if len(share) == 0 {
 			continue
@@ -427,9 +427,8 @@ func (s *state) apply(f fact) {
 		}
 	case refused:
 		s.refused(f)
-	case said:
-		f.job.heard = f.at
-		s.said(f)
+	case received:
+		s.received(f)
 	case changed:
 		s.changed(f)
 	case waited:
@@ -492,10 +491,10 @@ func (s *state) refused(f refused) {
 	}
 }
 
-// said handles the next bytes of a job's stream.
-func (s *state) said(f said) {
+// received handles the next bytes of a job's stream.
+func (s *state) received(f received) {
 	j := f.job
-	if f.at.After(s.runs.now) {
+	if j.lastOutput = f.at; f.at.After(s.runs.now) {
 		s.runs.now = f.at
 	}
 	s.content.read(j, f.text)
@@ -514,7 +513,7 @@ func forged(text string) remote.Exit {
 func (s *state) changed(f changed) {
 	j, is := f.job, f.state
 	if running := is.Phase == remote.Running; j.phase == following && running != j.running {
-		j.running, j.heard = running, f.at
+		j.running, j.lastOutput = running, f.at
 	}
 	if j.phase == following && (is.Phase == remote.Running || is.Phase == remote.Starting) {
 		if j.Began == nil {
@@ -676,14 +675,14 @@ func (s *state) closed(j *job, held error) {
 func (s *state) judge(j *job) {
 	exit, at := j.end.exit, s.place(j.Place)
 	s.content.settle(j, exit)
-	left := slices.DeleteFunc(slices.Clone(j.Workloads), func(uuid string) bool { return s.runs.of(uuid).by != "" })
+	left := slices.DeleteFunc(slices.Clone(j.Workloads), func(uuid string) bool { return s.runs.workload(uuid).by != "" })
 	if len(left) == 0 || j.end.needless || !s.awaited(j) && exit.End == remote.Exited {
 		return
 	}
 	alone := s.runs.first == "" && len(s.runs.held) == 0 && len(s.plan.Places) == 1 // Run returns the error
 	over := exit.End == remote.Limited || exit.End == remote.Cancelled
 	for _, uuid := range left {
-		s.runs.of(uuid).given = s.runs.of(uuid).given || over
+		s.runs.workload(uuid).given = s.runs.workload(uuid).given || over
 	}
 	at.losses++
 	if j.end.again && at.losses == 1 && s.content.tries() > 1 {

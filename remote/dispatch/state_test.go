@@ -143,16 +143,16 @@ func (c *play) fact(text string) {
 		s.apply(refused{c.job(number), fault(rest)})
 	case "say":
 		kind, workload, _ := strings.Cut(rest, " ")
-		if j := c.job(number); kind != "run" && j.stream.said.Run == nil {
-			s.apply(said{j, line(j, "run", ""), c.now})
+		if j := c.job(number); kind != "run" && j.stream.summary.Run == nil {
+			s.apply(received{j, line(j, "run", ""), c.now})
 		}
-		s.apply(said{c.job(number), line(c.job(number), kind, workload), c.now})
+		s.apply(received{c.job(number), line(c.job(number), kind, workload), c.now})
 	case "running", "starting", "queued":
 		s.apply(changed{c.job(number), remote.Stage{Phase: remote.Phase(word)}, c.now})
 	case "exit":
 		code, _ := strconv.Atoi(rest)
-		if j := c.job(number); j.stream.said.Run != nil && (code == 0 || code == 3) {
-			s.apply(said{j, line(j, "done", ""), c.now})
+		if j := c.job(number); j.stream.summary.Run != nil && (code == 0 || code == 3) {
+			s.apply(received{j, line(j, "done", ""), c.now})
 		}
 		s.apply(waited{job: c.job(number), exit: remote.Exit{End: remote.Exited, Code: code}, at: c.now})
 	case "limit", "lost", "cancelled":

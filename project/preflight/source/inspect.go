@@ -165,26 +165,26 @@ func (n *inspector) compiled() {
 			strings.Join(suffixes, " "))
 	}
 
-	said := map[string]bool{} // whether any source contains the text
+	contains := map[string]bool{} // whether any source contains the text
 	texts := []string{pybindMacro, "PyInit_", exportMacro, exportPrefix, `"` + n.symbol + `"`}
 	for _, s := range n.cpp() {
 		for _, text := range texts {
-			said[text] = said[text] || strings.Contains(s.Content, text)
+			contains[text] = contains[text] || strings.Contains(s.Content, text)
 		}
 	}
 	switch {
-	case torch && !said[pybindMacro] && !said["PyInit_"]:
+	case torch && !contains[pybindMacro] && !contains["PyInit_"]:
 		hint := fmt.Sprintf("add %s(TORCH_EXTENSION_NAME, m) { m.def(%q, &<function>); }", pybindMacro, n.symbol)
-		if said[exportMacro] {
+		if contains[exportMacro] {
 			hint = `the exports are for tvm-ffi: set binding = "tvm-ffi"`
 		}
 		n.add(Error, "no-module", n.entry, hint, "no source has a %s", pybindMacro)
-	case torch && !said[texts[4]]:
+	case torch && !contains[texts[4]]:
 		n.add(Error, "no-method", n.entry, "add m.def("+texts[4]+", &<function>); to the "+pybindMacro,
 			"no m.def(%q, ...) in the %s", n.symbol, pybindMacro)
-	case !torch && !said[exportMacro] && !said[exportPrefix]:
+	case !torch && !contains[exportMacro] && !contains[exportPrefix]:
 		hint := ""
-		if said[pybindMacro] {
+		if contains[pybindMacro] {
 			hint = `for PYBIND11_MODULE, set binding = "torch"`
 		}
 		n.findings = append(n.findings, NoExport(n.sol, nil, hint))
