@@ -148,28 +148,23 @@ type order struct {
 }
 
 // prepare opens the hosts of a request, which the caller closes, and assigns its workloads to places.
-func (a *app) prepare(ctx context.Context, r sendRequest) (*order, error) {
+func (a *app) prepare(ctx context.Context, r sendRequest) (o *order, err error) {
 	h, err := a.openOn(r.on, false, r.jobs.GPU)
 	if err != nil {
 		return nil, err
 	}
-	o := &order{sendRequest: r, hosts: h}
-	if err := o.assign(ctx, a); err != nil {
-		h.open.Close()
+	defer func() {
+		if err != nil {
+			h.open.Close()
+		}
+	}()
+	terms, kind, err := termsOf(r.jobs, h)
+	if err != nil {
 		return nil, err
 	}
-	return o, nil
-}
-
-// assign sets up the run and assigns its workloads to places.
-func (o *order) assign(ctx context.Context, a *app) error {
-	terms, kind, err := termsOf(o.jobs, o.hosts)
+	settings, err := setup.New(&a.Project, r.s, r.options, kind, a.term)
 	if err != nil {
-		return err
-	}
-	settings, err := setup.New(&a.Project, o.s, o.options, kind, a.term)
-	if err != nil {
-		return err
+		return nil, err
 	}
 	spec := bundle.Spec{Set: settings.Set, Args: []string{"--profile", settings.Profile.Name,
 		"--timer", settings.Timer, "--timeout", settings.Profile.Timeout.String()}}
@@ -180,35 +175,34 @@ func (o *order) assign(ctx context.Context, a *app) error {
 	if settings.Seed != 0 {
 		spec.Args = append(spec.Args, "--seed", fmt.Sprint(settings.Seed))
 	}
-	if !o.s.Data.Embedded() {
-		spec.Dataset = o.s.Data.Root()
+	if !r.s.Data.Embedded() {
+		spec.Dataset = r.s.Data.Root()
 	}
 	switch {
 	case settings.Kind == "cuda":
-		spec.Arch, err = hostArch(o.s, settings, terms.GPU, o.options.Arch, a.term)
-	case o.s.Solution.Spec.Compiled():
+		spec.Arch, err = hostArch(r.s, settings, terms.GPU, r.options.Arch, a.term)
+	case r.s.Solution.Spec.Compiled():
 		spec.Arch = vgpu.Arch
 		opts := device.Options{}
 		if opts.CacheDir, err = cache.Root(); err == nil {
-			_, err = machine.Compiler(ctx, settings.Kind, &opts, o.s.Solution, a.term)
+			_, err = machine.Compiler(ctx, settings.Kind, &opts, r.s.Solution, a.term)
 		}
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
-	plan := &dispatch.Plan{Version: 1, Terms: terms, Run: *settings.Describe(ctx, o.s), Least: map[string]bound.Traffic{},
-		Places: placesOf(o.jobs, len(settings.Workloads), o.hosts)}
+	plan := &dispatch.Plan{Version: 1, Terms: terms, Run: *settings.Describe(ctx, r.s), Least: map[string]bound.Traffic{},
+		Places: placesOf(r.jobs, len(settings.Workloads), h)}
 	plan.Run.Remote = true
 	for _, w := range settings.Workloads {
-		if least := bound.Least(o.s.Definition, w); least != (bound.Traffic{}) {
+		if least := bound.Least(r.s.Definition, w); least != (bound.Traffic{}) {
 			plan.Least[w.UUID] = least
 		}
 	}
 	if len(plan.Places) == 0 {
-		return usage.Errorf("", "the tables contain no place to run on")
+		return nil, usage.Errorf("", "the tables contain no place to run on")
 	}
-	o.setup, o.plan, o.spec = settings, plan, spec
-	return nil
+	return &order{sendRequest: r, hosts: h, setup: settings, plan: plan, spec: spec}, nil
 }
 
 // show prints what would run where, and the number of bytes to send.

@@ -157,11 +157,6 @@ func (a *app) start(ctx context.Context, o *order, output jobOutput) (err error)
 		return a.unsent()
 	}
 	kept = true
-	if output != nil {
-		if err := output.open(plan, folder.Path()); err != nil {
-			return err
-		}
-	}
 	err = a.dispatch(ctx, dispatch.New(plan, folder, nil, o.open, b.Files), o.detach, output)
 	begun := slices.ContainsFunc(plan.Jobs, func(j *dispatch.JobRecord) bool { return j.Handle != nil })
 	if len(plan.Active()) == 0 && !begun {
@@ -232,11 +227,7 @@ func (a *app) remoteResume(ctx context.Context, o remoteOptions, given []string)
 	if err := dispatch.Unmark(folder.Path()); err != nil {
 		return err
 	}
-	output, err := a.openJobOutput(plan, folder.Path())
-	if err != nil {
-		return err
-	}
-	return a.dispatch(ctx, d, o.detach, output)
+	return a.dispatch(ctx, d, o.detach, a.jobOutput(plan))
 }
 
 // notCompiled explains why a solution was not sent.
@@ -249,6 +240,11 @@ func (a *app) notCompiled(build *device.BuildError, arch string) error {
 // dispatch runs d to the end, handling signals itself, and returns the error for the exit status. output is nil for an
 // ordinary run.
 func (a *app) dispatch(ctx context.Context, d *dispatch.Dispatcher, detach bool, output jobOutput) error {
+	if output != nil {
+		if err := output.open(d.Plan, d.Folder.Path()); err != nil {
+			return err
+		}
+	}
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, endSignals()...)
 	defer signal.Stop(signals)
@@ -355,17 +351,15 @@ type jobOutput interface {
 	end(failed bool, err error) error // err: why there is no result; returns the error for the exit status
 }
 
-// openJobOutput returns the open output of the plan's job, or nil for an ordinary run.
-func (a *app) openJobOutput(plan *dispatch.Plan, folder string) (output jobOutput, err error) {
+// jobOutput returns the output of the plan's job, or nil for an ordinary run.
+func (a *app) jobOutput(plan *dispatch.Plan) jobOutput {
 	switch {
 	case len(plan.Sides) > 0:
-		output = &comparison{a: a, threshold: compare.Threshold}
+		return &comparison{a: a, threshold: compare.Threshold}
 	case plan.Tool != "":
-		output = &toolOutput{a: a}
-	default:
-		return nil, nil
+		return &toolOutput{a: a}
 	}
-	return output, output.open(plan, folder)
+	return nil
 }
 
 // notes prints the states and messages of a tool's job.

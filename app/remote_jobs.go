@@ -116,19 +116,17 @@ func (a *app) remoteAttach(ctx context.Context, arg string) error {
 		a.term.Note("run the remaining workloads with: fisub remote --resume %s", plan.Run.ID)
 		return a.showEnded(plan, old)
 	}
-	output, err := a.openJobOutput(plan, folder.Path())
-	if err != nil {
-		return err
-	}
-	return a.dispatch(ctx, d, false, output)
+	return a.dispatch(ctx, d, false, a.jobOutput(plan))
 }
 
 // showEnded prints the contents of a run's folder and returns the error for the exit status.
 func (a *app) showEnded(plan *dispatch.Plan, old *runs.Run) error {
 	folder := filepath.Join(a.Root(), runs.Dir, plan.Run.ID)
-	output, err := a.openJobOutput(plan, folder)
-	if err != nil {
-		return err
+	output := a.jobOutput(plan)
+	if output != nil {
+		if err := output.open(plan, folder); err != nil {
+			return err
+		}
 	}
 	if n := len(plan.Jobs); output != nil && n > 0 && plan.Jobs[n-1].Exit != nil {
 		last := plan.Jobs[n-1]
@@ -209,14 +207,14 @@ func (a *app) remoteCancel(ctx context.Context, arg string) error {
 	return a.cancel(ctx, dispatch.New(plan, folder, old, open, nil))
 }
 
-// vanished reports whether the folder of a remote run is gone, as after a run that ended before any host had taken a
-// job. The client's removal of the folder may be unfinished.
-func (a *app) vanished(id string) bool {
-	gone := !dispatch.IsRemote(filepath.Join(a.Root(), runs.Dir, id))
-	if gone {
-		a.term.Note("run %s: ended before a host accepted a job", id)
+// unlessRemoved returns err, or nil if the reason is that the folder of a remote run is gone, as after a run that ended
+// before any host had taken a job. The client's removal of the folder may be unfinished.
+func (a *app) unlessRemoved(id string, err error) error {
+	if err == nil || dispatch.IsRemote(filepath.Join(a.Root(), runs.Dir, id)) {
+		return err
 	}
-	return gone
+	a.term.Note("run %s: ended before a host accepted a job", id)
+	return nil
 }
 
 // cancelFollowed asks the process that follows a run to end its jobs, and ends them itself if that process does not
@@ -225,26 +223,16 @@ func (a *app) cancelFollowed(ctx context.Context, plan *dispatch.Plan) error {
 	id, client := plan.Run.ID, cmp.Or(plan.Client, "another process")
 	dir := filepath.Join(a.Root(), runs.Dir, id)
 	if err := dispatch.Mark(dir); err != nil {
-		if a.vanished(id) {
-			return nil
-		}
-		return err
+		return a.unlessRemoved(id, err)
 	}
 	a.term.Note("run %s is followed by %s: asking it to end the jobs", id, client)
 	for end := time.Now().Add(followerTimeout); ; {
 		if r, _ := runs.Read(dir); r == nil || !r.Running {
-			err := a.remoteCancel(ctx, id)
-			if err != nil && a.vanished(id) {
-				return nil
-			}
-			return err
+			return a.unlessRemoved(id, a.remoteCancel(ctx, id))
 		}
 		plan, err := dispatch.Load(dir)
 		if err != nil {
-			if a.vanished(id) {
-				return nil
-			}
-			return err
+			return a.unlessRemoved(id, err)
 		}
 		if time.Now().After(end) && !plan.Packed() {
 			a.term.Note("run %s is still being prepared by %s, which will send nothing", id, client)

@@ -89,12 +89,10 @@ func (d *Dispatcher) Run(ctx context.Context, f Follow) (End, event.Done, error)
 	ctx, leave := context.WithCancel(ctx)
 	defer leave()
 	over, stop := make(chan struct{}), make(chan bool, 1)
+	if f.Decide == nil {
+		f.Decide = func(over <-chan struct{}) bool { <-over; return false }
+	}
 	go func() {
-		if f.Decide == nil {
-			<-over
-			stop <- false
-			return
-		}
 		stop <- f.Decide(over)
 		leave()
 	}()
