@@ -80,8 +80,7 @@ func (d *Dispatcher) record(show ...event.Sink) {
 //
 // If ctx or Decide ends first, Run leaves the jobs running. It also leaves a job that it cannot follow because of the
 // user's credentials, the table, or an unreachable host; if the results are needed, Run has Failed with the provider's
-// error. If nothing ran, the error is ErrNothing, or the error of the only place. The error is nil unless Run has
-// Failed.
+// error. If nothing ran, the error is ErrNothing, or the error of the only place.
 func (d *Dispatcher) Run(ctx context.Context, f Follow) (End, event.Done, error) {
 	if d.settings = f; f.Events != nil {
 		d.record(f.Events)
@@ -96,28 +95,18 @@ func (d *Dispatcher) Run(ctx context.Context, f Follow) (End, event.Done, error)
 		stop <- f.Decide(over)
 		leave()
 	}()
-	totals, err := d.run(ctx)
+	end, totals, err := d.run(ctx)
 	close(over)
-	stopped, ended := <-stop, errors.Is(err, context.Canceled)
-	switch {
-	case err == nil:
-		return Finished, totals, nil
-	case errors.Is(err, errDetached):
-		return Detached, totals, nil
-	case ended && stopped:
-		return Stopped, totals, nil
-	case errors.Is(err, ErrCancelled):
-		return Cancelled, totals, nil
-	case ended:
-		return Left, totals, nil
+	if <-stop && end == Left {
+		end = Stopped
 	}
-	return Failed, totals, err
+	return end, totals, err
 }
 
 // run is Run without Decide.
-func (d *Dispatcher) run(ctx context.Context) (event.Done, error) {
+func (d *Dispatcher) run(ctx context.Context) (End, event.Done, error) {
 	if err := d.prepare(); err != nil {
-		return event.Done{}, err
+		return Failed, event.Done{}, err
 	}
 	s := d.state
 	e := newExecutor(d, context.WithoutCancel(ctx))
@@ -126,17 +115,19 @@ func (d *Dispatcher) run(ctx context.Context) (event.Done, error) {
 	watching, unwatch := context.WithCancel(ctx)
 	defer unwatch()
 	e.loop(ctx.Done(), watch(watching, d.Folder.Path()), func() error { return ctx.Err() })
-	if err := s.unfollowed(); err != nil {
-		return event.Done{}, err
+	if end, err := s.unfollowed(); end != Finished {
+		return end, event.Done{}, err
 	}
 	s.runs.release()
 	totals := s.content.totals()
 	if err := s.nothingRan(); err != nil {
-		return totals, errors.Join(err, d.finish(true))
+		return Failed, totals, errors.Join(err, d.finish(true))
 	}
 	s.content.done(time.Now())
-	err := e.perform(s.next(time.Now()))
-	return totals, errors.Join(err, d.finish(s.paused == nil))
+	if err := errors.Join(e.perform(s.next(time.Now())), d.finish(s.paused == nil)); err != nil {
+		return Failed, totals, err
+	}
+	return Finished, totals, nil
 }
 
 // prepare sets up the state and claims the run.
@@ -241,9 +232,6 @@ func ReplayOutput(folder string, j *JobRecord, line func(j *JobRecord, text []by
 type writer func(p []byte) error
 
 func (w writer) Write(p []byte) (int, error) { return len(p), w(p) }
-
-// errDetached means that the jobs are left running, as Follow.Detach demands.
-var errDetached = errors.New("detached")
 
 // ErrNothing is the error if no place accepted a job; events have the reasons.
 var ErrNothing = errors.New("nothing ran: no place accepted the job")

@@ -277,14 +277,14 @@ func TestDetachAndAttach(t *testing.T) {
 		}
 		got, err := f.run(ctx)
 		cancel()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if f.end == dispatch.Finished {
+		if err == nil {
 			if got.Passed != 8 || n < 3 {
 				t.Errorf("round %d: got %+v", n, got)
 			}
 			break
+		}
+		if f.end != dispatch.Left {
+			t.Fatal(err)
 		}
 		if f.plan, err = dispatch.Load(f.dir); err != nil {
 			t.Fatal(err)
@@ -383,25 +383,25 @@ func (f *fixture) submitted(place dispatch.ProviderPlace, script string, workloa
 // A client interrupted during Submit does not end as Detached: the user may want the jobs to stop.
 func TestDetachInterrupted(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t, 2, map[string]map[string]any{"a": {}, "b": {}})
-	f.follow.Detach, f.script = true, "sleep 300"
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	accepted := make(chan struct{})
-	f.scripted("a").submitted = func() { close(accepted) }
-	f.scripted("b").submit = func(ctx context.Context) error {
-		<-accepted
-		cancel()
-		<-ctx.Done()
-		return ctx.Err()
-	}
-	if _, err := f.run(ctx); err != nil || f.end != dispatch.Left {
-		t.Errorf("got %v, %v, want %v", f.end, err, dispatch.Left)
-	}
-	d, folder := f.dispatcher()
-	defer folder.Close()
-	if err := d.Cancel(t.Context()); err != nil || len(f.plan.Active()) != 0 {
-		t.Errorf("Cancel: %v, %d jobs left", err, len(f.plan.Active()))
+	for stop, want := range map[bool]dispatch.End{false: dispatch.Left, true: dispatch.Stopped} {
+		f := newFixture(t, 2, map[string]map[string]any{"a": {}, "b": {}})
+		f.script = "sleep 300"
+		accepted, submitting := make(chan struct{}), make(chan struct{})
+		f.follow = dispatch.Follow{Detach: true, Decide: func(<-chan struct{}) bool { <-submitting; return stop }}
+		f.scripted("a").submitted = func() { close(accepted) }
+		f.scripted("b").submit = func(ctx context.Context) error {
+			<-accepted
+			close(submitting)
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		if _, err := f.run(t.Context()); f.end != want {
+			t.Errorf("got %v, %v, want %v", f.end, err, want)
+		}
+		d, folder := f.dispatcher()
+		if err := errors.Join(d.Cancel(t.Context()), folder.Close()); err != nil || len(f.plan.Active()) != 0 {
+			t.Errorf("Cancel: %v, %d jobs left", err, len(f.plan.Active()))
+		}
 	}
 }
 

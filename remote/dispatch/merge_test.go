@@ -309,8 +309,8 @@ func TestDetached(t *testing.T) {
 	c.run(`
 begin    -> save; submit 2 b w1
 accept 2 -> save`)
-	if err := c.s.unfollowed(); err != errDetached || !c.s.over() {
-		t.Errorf("got %v, over %v", err, c.s.over())
+	if end, _ := c.s.unfollowed(); end != Detached || !c.s.over() {
+		t.Errorf("got %v, over %v", end, c.s.over())
 	}
 }
 

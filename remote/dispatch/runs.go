@@ -224,15 +224,12 @@ type owner struct {
 }
 
 func owners(root string) (all []owner, err error) {
-	ids, err := runs.IDs(root)
+	ids, err := IDs(root)
 	if err != nil {
 		return nil, err
 	}
 	for _, id := range ids {
 		dir := filepath.Join(root, runs.Dir, id)
-		if !IsRemote(dir) {
-			continue
-		}
 		plan, err := Load(dir)
 		if err != nil {
 			all = append(all, owner{plan: &Plan{Run: event.Run{ID: id}}, damaged: true})

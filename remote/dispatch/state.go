@@ -703,21 +703,23 @@ func (s *state) end() {
 	}
 }
 
-// unfollowed returns why jobs with missing verdicts are not followed any longer, or nil if there are no such jobs.
-func (s *state) unfollowed() error {
+// unfollowed returns why jobs with missing verdicts are not followed any longer, or Finished if there are no such jobs.
+func (s *state) unfollowed() (End, error) {
 	active := s.active()
 	awaited := slices.ContainsFunc(active, s.awaited)
 	switch {
+	case errors.Is(s.broken, ErrCancelled):
+		return Cancelled, s.broken
 	case s.broken != nil:
-		return s.broken
+		return Failed, s.broken
 	case s.paused != nil && len(active) > 0:
-		return s.paused
+		return Left, s.paused
 	case s.left != nil && awaited:
-		return s.left
+		return Failed, s.left
 	case s.rules.detach && awaited:
-		return errDetached
+		return Detached, nil
 	}
-	return nil
+	return Finished, nil
 }
 
 // nothingRan returns why no host has run anything, or nil if one has.

@@ -576,7 +576,7 @@ free 1 -> save; ended: stopped
 			if got.Passed != tc.passed || got.Missing != tc.workloads-tc.passed {
 				t.Errorf("got %+v, want %d passed", got, tc.passed)
 			}
-			err := c.s.unfollowed()
+			_, err := c.s.unfollowed()
 			if err == nil {
 				err = c.s.nothingRan()
 			}
