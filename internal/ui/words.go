@@ -104,3 +104,21 @@ func Age(d time.Duration) string {
 	}
 	return fmt.Sprintf("%dd", int(d.Hours()/24))
 }
+
+// ScoreText describes the mean speed-up over b, which is the contest score only if b is the reference.
+func ScoreText(b *event.Baseline, d *event.Done) string {
+	of := fmt.Sprintf("%s on %s%s", plain.Line(b.Name), plain.Count(d.Scored, "workload"), Zeroed(d))
+	if b.Score() == "contest score" {
+		return fmt.Sprintf("contest score: %.3f, the mean speed-up over baseline %s", *d.Score, of)
+	}
+	return fmt.Sprintf("mean speed-up: %.3f over baseline %s", *d.Score, of)
+}
+
+// Tolerance describes when an output element is correct.
+func Tolerance(t event.Tolerance) string {
+	text := fmt.Sprintf("correct: within %g absolute or %g relative", t.Atol, t.Rtol)
+	if t.MatchedRatio > 0 && t.MatchedRatio < 1 {
+		text += fmt.Sprintf(", %g %% of the elements", 100*t.MatchedRatio)
+	}
+	return text
+}

@@ -1,0 +1,502 @@
+package ui
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"fisub/internal/event"
+	"fisub/internal/plain"
+)
+
+// Run returns a sink that shows a run on Out: one table row per verdict, then the totals.
+func (t *Terminal) Run() event.Sink {
+	show, _ := t.Turn(nil)
+	return show
+}
+
+// A Turn is the result of one of several runs of a submission that changes in between.
+type Turn struct {
+	shown   map[string]string  // status and reason by workload
+	latency map[string]float64 // official, in ms, of passed workloads
+	Ended   bool               // all workloads of the run had their turn
+}
+
+// Turn returns a sink that shows a run, and its result. After a previous turn it shows only workloads with another
+// verdict, and one line for the whole.
+func (t *Terminal) Turn(last *Turn) (event.Sink, *Turn) {
+	turn := &Turn{shown: map[string]string{}, latency: map[string]float64{}}
+	v := &runView{t: t, places: map[string]bool{}, warned: map[string]bool{}, turn: turn, last: last}
+	return v.event, turn
+}
+
+// repeats records what is shown for a workload, and reports whether the last turn showed the same.
+func (v *runView) repeats(uuid, shown string) bool {
+	v.turn.shown[uuid] += shown
+	return v.last != nil && strings.HasPrefix(v.last.shown[uuid], v.turn.shown[uuid])
+}
+
+// endTurn prints the line for a turn after another.
+func (v *runView) endTurn(d *event.Done) {
+	changed, n, logs := 0, 0, 0.0
+	for _, w := range v.run.Workloads {
+		uuid := w.UUID
+		if v.last.shown[uuid] != v.turn.shown[uuid] {
+			changed++
+		}
+		if a, b := v.last.latency[uuid], v.turn.latency[uuid]; a > 0 && b > 0 {
+			n, logs = n+1, logs+math.Log(a/b)
+		}
+	}
+	text := fmt.Sprintf("%s  %s", time.Now().Format(time.TimeOnly), v.totals(d))
+	if changed > 0 {
+		text += ", changed: " + plain.Count(changed, "workload")
+	} else {
+		text += ", as before"
+	}
+	if n > 0 {
+		text += fmt.Sprintf("; %.3fx as fast as the run before", math.Exp(logs/float64(n)))
+	}
+	fmt.Fprintln(v.t.Out, v.t.Fit(text, 2))
+}
+
+// Progress returns a sink that shows failures, findings, warnings and optionally a bar on Err. Each line starts with
+// label. Something else must show the result.
+func (t *Terminal) Progress(label string, bar bool) event.Sink {
+	var b *Bar
+	shown := event.Shown{}
+	return func(e event.Event) error {
+		line := func(code, what, text string) {
+			b.Clear()
+			fmt.Fprintf(t.Err, "%s %s: %s\n", t.paint(code, what), label, plain.Line(t.placed(text)))
+		}
+		of := "workload " + plain.Short(e.Workload)
+		switch {
+		case e.Started != nil && bar:
+			if b == nil {
+				b = t.Bar(int64(e.Started.Total), "", false)
+			}
+			b.Describe(plain.Short(e.Workload))
+			b.Set(int64(e.Started.Index - 1))
+		case e.Evaluated != nil && !e.Evaluated.Passed():
+			line(red, "fisub:", of+": "+string(e.Evaluated.Status())+": "+e.Evaluated.Detail)
+		case e.Type == event.TypeFailed:
+			line(red, "fisub:", of+": no verdict: "+e.Message.Text)
+		case e.Finding != nil:
+			line(yellow, "finding:", of+": "+e.Finding.Check+": "+shown.Text(e.Finding, e.Workload))
+		case e.Type == event.TypeWarning:
+			b.Clear()
+			t.Warn(label+": "+plain.Line(t.placed(e.Message.Text)), e.Message.Hint)
+		case e.Done != nil:
+			b.Finish()
+		}
+		return nil
+	}
+}
+
+type runView struct {
+	t       *Terminal
+	run     *event.Run
+	bar     *Bar
+	axes    []string
+	columns []column
+	samples map[string]*event.Samples
+	timer   string
+	doubts  map[string][]string // workloads by reason to doubt their timings
+	l2      string              // "cold", "warm"
+	emptyNS float64             // time of an empty kernel; 0: unknown
+	headed  bool
+	places  map[string]bool // of a remote run; true once started. Empty for a local run
+	warned  map[string]bool // warnings already shown
+	said    string          // detail and log below the previous row
+	shown   event.Shown
+	turn    *Turn // result of this run
+	last    *Turn // of the run before; nil for the first
+}
+
+func (v *runView) event(e event.Event) error {
+	t := v.t
+	switch {
+	case v.run == nil && e.NeedsRun():
+	case e.JobState != nil:
+		v.bar.Clear()
+		v.job(e.Place, e.JobState)
+	case e.Run != nil:
+		v.start(e.Run)
+	case e.Type == event.TypeBuilding:
+		v.bar.Clear()
+		t.Note("building %s for %s", v.run.Name(), Device(v.run.Device))
+	case e.Built != nil && e.Built.OK && t.Verbose && e.Built.Log != "":
+		t.Note("%s", strings.TrimRight(e.Built.Log, "\n"))
+	case e.Built != nil && e.Built.OK && e.Built.Seconds >= 0.5:
+		t.Note("built in %.1f s", e.Built.Seconds)
+	case e.Started != nil:
+		if v.bar == nil {
+			v.bar = t.Bar(int64(e.Started.Total), "", false)
+		}
+		v.bar.Describe(plain.Short(e.Workload))
+		v.bar.Set(int64(e.Started.Index - 1))
+	case e.Samples != nil:
+		v.samples[e.Workload] = e.Samples
+		v.timer, v.l2 = e.Samples.Timer, L2(e.Samples.ColdL2)
+		if e.Samples.EmptyNS > 0 {
+			v.emptyNS = e.Samples.EmptyNS
+		}
+	case e.Evaluated != nil:
+		if ms := e.Evaluated.Latency(); ms != nil {
+			v.turn.latency[e.Workload] = *ms
+		}
+		if v.repeats(e.Workload, string(e.Evaluated.Status())+e.Evaluated.Detail) {
+			return nil
+		}
+		v.bar.Clear()
+		v.row(e.Workload, e.Place, e.Evaluated)
+	case e.Type == event.TypeFailed:
+		if v.repeats(e.Workload, e.Message.Text) {
+			return nil
+		}
+		v.bar.Clear()
+		v.unjudged(e.Workload, e.Place, e.Message)
+	case e.Finding != nil:
+		if v.repeats(e.Workload, e.Finding.Check) {
+			return nil
+		}
+		v.bar.Clear()
+		fmt.Fprintf(t.Out, "          %s %s: %s\n", t.paint(yellow, "finding:"), plain.Line(e.Finding.Check),
+			plain.Line(v.placed(v.shown.Text(e.Finding, e.Workload))))
+	case e.Type == event.TypeWarning:
+		if v.repeats("", e.Message.Text) {
+			return nil
+		}
+		if e.Place != "" {
+			if v.warned[e.Message.Text] {
+				return nil
+			}
+			v.warned[e.Message.Text] = true
+		}
+		v.bar.Clear()
+		t.Warn(e.Message.Text, e.Message.Hint)
+	case e.Done != nil:
+		v.bar.Finish()
+		v.turn.Ended = true
+		if v.last == nil {
+			v.done(e.Done)
+		} else {
+			v.endTurn(e.Done)
+		}
+	}
+	return nil
+}
+
+func (v *runView) start(r *event.Run) {
+	*v = runView{t: v.t, places: v.places, warned: v.warned, turn: v.turn, last: v.last, run: r,
+		samples: map[string]*event.Samples{},
+		doubts:  map[string][]string{}, shown: event.Shown{}}
+	t := v.t
+	t.Note("solution   %s", plain.Line(fmt.Sprintf("%s by %s, %s, %s", r.Solution, r.Author, r.Language,
+		plain.Short(r.ContentHash))))
+	t.Note("definition %s", plain.Line(r.Definition+", "+r.Selection()))
+	t.Note("device     %s", Device(r.Device))
+	if len(v.places) == 0 {
+		t.gaps("", r.Host)
+	}
+	if b := r.Baseline; b != nil {
+		t.Note("baseline   %s", plain.Line(fmt.Sprintf("%s: %s, %s", b.Name, b.Solution, plain.Short(b.ContentHash))))
+	}
+	if r.Device.Emulated {
+		t.Note("           virtual GPU: correctness only, no latencies")
+	}
+	names := map[string]bool{}
+	for _, w := range r.Workloads {
+		for name := range w.Axes {
+			names[name] = true
+		}
+	}
+	v.axes = slices.Sorted(maps.Keys(names))
+}
+
+// job shows a state change of a remote job.
+func (v *runView) job(place string, j *event.JobChange) {
+	v.places[place] = v.places[place] || j.Device != nil
+	text := j.Phase
+	switch {
+	case j.Device != nil:
+		text += " on " + Device(*j.Device)
+	case j.Text != "":
+		text += ": " + j.Text
+	}
+	v.t.Note("%s", plain.Line(place+": "+text))
+	if j.Host != nil {
+		v.t.gaps(place+": ", *j.Host)
+	}
+}
+
+// gaps prints the restrictions that a host's sandbox does not enforce.
+func (t *Terminal) gaps(place string, h event.Host) {
+	if _, gaps, found := strings.Cut(h.Confined, "; not enforced: "); found {
+		t.Note("%ssandbox    not enforced: %s (fisub doctor)", place, plain.Line(gaps))
+	}
+}
+
+// head prints the headings. It waits for the first row so that no build output comes between.
+func (v *runView) head() {
+	if v.headed {
+		return
+	}
+	v.headed = true
+	width := lineWidth(v.t.Out)
+	if IsTerminal(v.t.Out) {
+		if !v.run.Device.Emulated {
+			width -= len("  *")
+		}
+		place := 0
+		for name := range v.places {
+			place = max(place, 2+len("PLACE"), 2+utf8.RuneCountInString(name))
+		}
+		width -= place
+	}
+	v.columns = columns(v.run, v.axes, width)
+	var cells []string
+	for _, c := range v.columns {
+		cells = append(cells, c.title)
+	}
+	if len(v.places) > 0 && !v.run.Device.Emulated {
+		cells = append(cells, " ")
+	}
+	if len(v.places) > 0 {
+		cells = append(cells, "PLACE")
+	}
+	fmt.Fprintln(v.t.Out, v.t.paint(bold, v.line(cells)))
+}
+
+// begin returns the cells of a row up to the status, which is painted in color.
+func (v *runView) begin(uuid string, axes map[string]int, status, color string) []string {
+	v.head()
+	cells := []string{plain.Short(uuid)}
+	for _, name := range v.axes {
+		cell := "-"
+		if n, ok := axes[name]; ok {
+			cell = fmt.Sprint(n)
+		}
+		cells = append(cells, cell)
+	}
+	return append(cells, v.t.paint(color, pad(plain.Line(status), v.columns[len(cells)].width)))
+}
+
+// unjudged prints the row of a workload without a verdict.
+func (v *runView) unjudged(uuid, place string, why *event.Message) {
+	i := slices.IndexFunc(v.run.Workloads, func(w event.WorkloadRef) bool { return w.UUID == uuid })
+	var axes map[string]int
+	if i >= 0 {
+		axes = v.run.Workloads[i].Axes
+	}
+	cells := v.begin(uuid, axes, "no verdict", yellow)
+	cells = append(cells, make([]string, max(0, len(v.columns)-len(cells)))...)
+	if !v.run.Device.Emulated {
+		cells = append(cells, " ")
+	}
+	lines := []string{v.line(append(cells, plain.Line(place)))}
+	lines = append(append(lines, v.tests(uuid)...), v.below(uuid, why.Text, why.Log)...)
+	fmt.Fprintln(v.t.Out, strings.Join(lines, "\n"))
+}
+
+// tests returns a line with the property tested by a workload of set edge, or nil.
+func (v *runView) tests(uuid string) []string {
+	i := slices.IndexFunc(v.run.Workloads, func(w event.WorkloadRef) bool { return w.UUID == uuid })
+	if i < 0 || v.run.Workloads[i].Tests == "" {
+		return nil
+	}
+	return []string{v.dim(v.run.Set + ": " + v.run.Workloads[i].Tests)}
+}
+
+// below returns the lines below a row that did not pass. A traceback precedes other output.
+func (v *runView) below(uuid, detail, log string) (lines []string) {
+	if said := detail + "\x00" + log; said == v.said {
+		return []string{v.dim("(as above)")}
+	} else {
+		v.said = said
+	}
+	rest := strings.Split(strings.TrimRight(log, "\n"), "\n")
+	if i := slices.Index(rest, "Traceback (most recent call last):"); i > 0 {
+		rest = slices.Concat(rest[i:], rest[:i])
+	}
+	const most, widest = 12, 2000 // lines, and bytes of one
+	more := ""
+	if len(rest) > most && !v.t.Verbose {
+		more = fmt.Sprintf("... %d more lines in the run folder, log/%s.log", len(rest)-most, uuid)
+		rest = rest[:most]
+	}
+	for i, line := range append(append([]string{detail}, rest...), more) {
+		if len(line) > widest && !v.t.Verbose {
+			line = fmt.Sprintf("%s... %d more bytes in the run folder, log/%s.log", strings.ToValidUTF8(line[:widest], ""),
+				len(line)-widest, uuid)
+		}
+		if line != "" && (i == 0 || !strings.HasSuffix(line, detail) && !strings.HasSuffix(detail, strings.TrimSpace(line))) {
+			lines = append(lines, v.dim(line))
+		}
+	}
+	return lines
+}
+
+func (v *runView) dim(line string) string {
+	return "          " + v.t.paint(dim, plain.Line(v.placed(line)))
+}
+
+// placed replaces source paths in text with paths that the user knows.
+func (v *runView) placed(text string) string {
+	if v.run == nil || v.run.Folder == "" {
+		return v.t.placed(text)
+	}
+	return plain.Places(text, v.run.Folder, v.run.Sources)
+}
+
+func (v *runView) row(uuid, place string, e *event.Evaluated) {
+	t := v.t
+	color := green
+	if !e.Passed() {
+		color = red
+	}
+	abs, rel := e.Errors()
+	cells := append(v.begin(uuid, e.Axes(), string(e.Status()), color), ErrorText(abs), ErrorText(rel))
+	further, mark := "", " "
+	latency := e.Latency()
+	if latency != nil {
+		cells = append(cells, Micros(*latency*1e6))
+	}
+	if s := v.samples[uuid]; s != nil && latency != nil {
+		cells = append(cells, Spread(s.Interval))
+		if v.run.Baseline != nil {
+			cells = append(cells, Times(e.Speedup()))
+		} else {
+			cells = append(cells, Micros(float64(s.MinNS)))
+		}
+		if v.run.Floors {
+			cells = append(cells, Percent(s.CopyShare))
+		}
+		if t.Wide {
+			further = figures(s, v.run.Baseline != nil)
+		}
+		if len(s.Disturbed) > 0 {
+			mark = t.paint(yellow, "*")
+		}
+		for _, sentence := range s.Disturbed {
+			v.doubts[sentence] = append(v.doubts[sentence], plain.Short(uuid))
+		}
+		for _, w := range s.Warnings {
+			t.Warn(fmt.Sprintf("workload %s: %s", plain.Line(uuid), plain.Line(w)), "")
+		}
+	}
+	cells = append(cells, make([]string, max(0, len(v.columns)-len(cells)))...)
+	if !v.run.Device.Emulated {
+		cells = append(cells, mark)
+	}
+	lines := []string{v.line(append(cells, plain.Line(place)))}
+	if further != "" {
+		lines = append(lines, v.dim(further))
+	}
+	if !e.Passed() {
+		lines = append(append(lines, v.tests(uuid)...), v.below(uuid, e.Detail, e.Log())...)
+	}
+	fmt.Fprintln(t.Out, strings.Join(lines, "\n"))
+}
+
+// totals counts the verdicts: "18 of 20 PASSED, 2 findings".
+func (v *runView) totals(d *event.Done) string {
+	t := v.t
+	total := d.Passed + d.Failed + d.Missing
+	text := fmt.Sprintf("%d of %d PASSED", d.Passed, total)
+	switch {
+	case d.Passed == total:
+		text = t.paint(green, text)
+	case d.Passed < total-d.Left:
+		text = t.paint(red, text)
+	}
+	if missing := d.Missing - d.Left; missing > 0 {
+		text += fmt.Sprintf(", %d without a verdict", missing)
+	}
+	if d.Left > 0 {
+		text += fmt.Sprintf(", %d not run", d.Left)
+	}
+	if d.Findings > 0 {
+		text += ", " + t.paint(yellow, plain.Count(d.Findings, "finding"))
+	}
+	return text
+}
+
+func (v *runView) done(d *event.Done) {
+	t := v.t
+	text := v.totals(d) + " on " + Device(v.run.Device)
+	began := 0
+	for _, is := range v.places {
+		if is {
+			began++
+		}
+	}
+	if began > 1 {
+		text += " and " + plain.Count(began-1, "other place")
+	}
+	text += fmt.Sprintf(" in %.1f s", d.Seconds)
+	lines := []string{text}
+	judged := d.Passed+d.Failed > 0
+	if tol := v.run.Tolerance; judged && (tol.Atol > 0 || tol.Rtol > 0) {
+		lines = append(lines, Tolerance(tol))
+	}
+	if v.timer != "" {
+		lines = append(lines, v.legend())
+	}
+	if b := v.run.Baseline; b != nil && d.Score != nil {
+		lines = append(lines, ScoreText(b, d))
+	}
+	for _, sentence := range slices.Sorted(maps.Keys(v.doubts)) {
+		of := v.doubts[sentence]
+		which := "workload " + of[0]
+		if len(of) > 1 {
+			which = fmt.Sprintf("%d workloads", len(of))
+		}
+		lines = append(lines, fmt.Sprintf("%s %s, unreliable in every measurement: %s", t.paint(yellow, "*"), which,
+			plain.Line(sentence)))
+	}
+	fmt.Fprintln(t.Out, t.Fit(strings.Join(lines, "\n"), 2))
+	if l := v.run.Checked; l != nil && judged {
+		t.Note("%s", t.Fit(plain.Line(l.String()), 2))
+	}
+}
+
+// legend explains the figures in the table.
+func (v *runView) legend() string {
+	text := "latency: " + Latency(v.run.Profile, v.l2, v.timer) + "\n±: half of the 95 % interval of the median"
+	if v.emptyNS > 0 {
+		text += fmt.Sprintf("\ncopy: time of the roofline copy, a plain copy of as many bytes, over the latency; an "+
+			"empty kernel takes %s",
+			Micros(v.emptyNS))
+	}
+	return text
+}
+
+// figures returns the figures of a workload without a column. With a baseline they include the fastest call.
+func figures(s *event.Samples, baseline bool) string {
+	rate := fmt.Sprintf("%.0f GB/s", s.Bandwidth)
+	if s.PeakShare > 0 {
+		rate += fmt.Sprintf(" (%s of the memory's peak)", Percent(s.PeakShare))
+	}
+	list := []string{rate}
+	if baseline {
+		list = append(list, "min "+Micros(float64(s.MinNS)))
+	}
+	for _, beside := range []struct {
+		name string
+		*event.Timings
+	}{{"warm L2", s.Warm}, {"baseline", s.Baseline}} {
+		if beside.Timings != nil {
+			list = append(list, fmt.Sprintf("%s %s ± %s", beside.name, Micros(beside.MedianNS), Spread(beside.Interval)))
+		}
+	}
+	if s.CopyNS > 0 {
+		list = append(list, "copy "+Micros(s.CopyNS))
+	}
+	return strings.Join(list, ", ")
+}
