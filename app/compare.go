@@ -467,7 +467,7 @@ func (a *app) showComparison(res *compare.Result) {
 	layout, rows := report.Table(res)
 	a.term.Table(layout, rows, func(n int) int { return news(res.Rows[n-1].Verdict) })
 	fmt.Fprintf(a.stdout, "%s\nB as a whole: %s\n", a.term.Fit(strings.Join(report.Conclusion(res), "\n"), 2),
-		a.term.News(headline(res), report.VerdictText(res.Verdict, res.Why)))
+		a.term.Rate(headline(res), report.VerdictText(res.Verdict, res.Why)))
 }
 
 func news(v compare.Verdict) int {

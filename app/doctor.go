@@ -97,7 +97,7 @@ func (a *app) showMachine(r *doctor.Diagnosis) {
 		}
 		text = fmt.Sprintf("%-*s  %s", len("missing"), l.State, text)
 		text = a.term.Fit(text, len("missing  "))
-		fmt.Fprintln(a.stdout, a.term.News(news[l.State], string(l.State))+text[len(l.State):])
+		fmt.Fprintln(a.stdout, a.term.Rate(news[l.State], string(l.State))+text[len(l.State):])
 	}
 }
 

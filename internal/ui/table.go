@@ -1,208 +1,154 @@
 package ui
 
 import (
+	"cmp"
 	"fmt"
-	"io"
-	"math"
 	"slices"
 	"strings"
 	"unicode/utf8"
 
-	"fisub/internal/event"
 	"fisub/internal/plain"
 )
 
-// A column of the run table. Numbers are right-aligned, words left-aligned.
+// A column of a table. Numbers are right-aligned, words left-aligned.
 type column struct {
-	title  string
-	width  int
-	number bool
-	hidden bool // for lack of space
+	title   string
+	width   int
+	number  bool
+	slack   int // characters to cut off before any column is hidden
+	reserve int // characters to cut off if hiding columns is not enough
+	order   int // order in which columns are hidden; 0: never hidden
+	hidden  bool
 }
 
-// columns returns the columns of a run's table. To fit into width, it cuts the longest axis names, but not their
-// values, and then hides columns. fisub runs show prints all of them.
-func columns(r *event.Run, axes []string, width int) []column {
-	const statusWidth, errorWidth, timeWidth = len("INCORRECT_NUMERICAL"), len("1.00e-07"), len("1234.56 us")
-	all := []column{{"WORKLOAD", 8, false, false}}
-	least := []int{8}
-	for _, name := range axes {
-		values := 0
-		for _, w := range r.Workloads {
-			values = max(values, len(fmt.Sprint(w.Axes[name])))
-		}
-		title := strings.ToUpper(plain.Line(name))
-		all = append(all, column{title, max(utf8.RuneCountInString(title), values), true, false})
-		least = append(least, max(values, 4))
-	}
-	all = append(all, column{"STATUS", statusWidth, false, false}, column{"MAX ABS", errorWidth, true, false},
-		column{"MAX REL", errorWidth, true, false})
-	if !r.Device.Emulated {
-		all = append(all, column{"MEDIAN", timeWidth, true, false}, column{"±", len("0.5 %"), true, false})
-		if r.Baseline != nil {
-			all = append(all, column{"SPEEDUP", len("SPEEDUP"), true, false})
-		} else {
-			all = append(all, column{"MIN", timeWidth, true, false})
-		}
-		if r.Floors {
-			all = append(all, column{"COPY", len("100 %"), true, false})
-		}
-	}
+// shrink fits the columns into width. It cuts off the slack, the widest columns first, then hides columns, and then
+// cuts off the reserve.
+func shrink(all []column, width int) {
 	over := 2*(len(all)-1) - width
 	for _, c := range all {
 		over += c.width
 	}
-	for ; over > 0; over-- {
-		widest := 0
-		for i, few := range least {
-			if all[i].width > few && (widest == 0 || all[i].width > all[widest].width) {
-				widest = i
+	cut := func(spare func(*column) *int) {
+		for ; over > 0; over-- {
+			var widest *column
+			for i := range all {
+				if c := &all[i]; *spare(c) > 0 && !c.hidden && (widest == nil || c.width > widest.width) {
+					widest = c
+				}
 			}
-		}
-		if widest == 0 {
-			break
-		}
-		all[widest].width--
-	}
-	for _, title := range []string{"MIN", "±", "MAX ABS", "COPY", "MAX REL"} {
-		i := slices.IndexFunc(all, func(c column) bool { return c.title == title })
-		if i >= 0 && over > 0 {
-			all[i].hidden = true
-			over -= all[i].width + 2
+			if widest == nil {
+				return
+			}
+			widest.width--
+			*spare(widest)--
 		}
 	}
+	cut(func(c *column) *int { return &c.slack })
+	order := make([]*column, len(all))
 	for i := range all {
-		all[i].title = plain.Cut(all[i].title, all[i].width)
+		order[i] = &all[i]
 	}
-	return all
+	slices.SortFunc(order, func(a, b *column) int { return cmp.Compare(a.order, b.order) })
+	for _, c := range order {
+		if c.order > 0 && over > 0 {
+			c.hidden = true
+			over -= c.width + 2
+		}
+	}
+	cut(func(c *column) *int { return &c.reserve })
 }
 
-// lineWidth returns the maximum width of a table line on w: at most 99 on a terminal, else any.
-func lineWidth(w io.Writer) int {
-	if !IsTerminal(w) {
-		return math.MaxInt
-	}
-	return min(99, Width(w)-1)
-}
-
-// line aligns cells in the columns and appends further cells.
-func (v *runView) line(cells []string) string {
-	var shown []string
+// align aligns the cells of a row in the columns and leaves out hidden ones. The last column of words is not padded.
+// Cells without a column stay as they are.
+func align(columns []column, cells []string) (shown []string) {
 	for i, cell := range cells {
 		switch {
-		case i >= len(v.columns):
-		case v.columns[i].hidden:
+		case i >= len(columns):
+		case columns[i].hidden:
 			continue
-		case v.columns[i].number:
-			cell = left(cell, v.columns[i].width)
-		default:
-			cell = pad(cell, v.columns[i].width)
+		case columns[i].number:
+			cell = left(cell, columns[i].width)
+		case i < len(columns)-1:
+			cell = pad(cell, columns[i].width)
 		}
 		shown = append(shown, cell)
 	}
-	return strings.TrimRight(strings.Join(shown, "  "), " ")
+	return shown
 }
 
-// Table prints rows as columns on Out. The first row is the heading. align has an l or r for each column, in upper case
-// if the column must not be cut or dropped on a narrow terminal. news rates the last cell of a row, from 0: good (1),
-// bad (-1) or neutral (0). It may be nil.
-func (t *Terminal) Table(align string, rows [][]string, news func(row int) int) {
-	if len(rows) > 0 && IsTerminal(t.Out) {
-		var lost []string
-		if align, rows, lost = fit(align, rows, Width(t.Out)-1); len(lost) > 0 {
-			defer t.Note("omitted columns: %s; --json has them", plain.List(lost, "and"))
-		}
+// line joins aligned cells.
+func line(cells []string) string { return strings.TrimRight(strings.Join(cells, "  "), " ") }
+
+// Table prints rows as columns on Out. The first row is the heading. layout has an l or r for each column, in upper
+// case if the column must not be cut or dropped on a narrow terminal. rating rates the last cell of a row, from 0: good
+// (1), bad (-1) or neutral (0). It may be nil.
+func (t *Terminal) Table(layout string, rows [][]string, rating func(row int) int) {
+	if len(rows) == 0 {
+		return
 	}
-	widths := cellWidths(align, rows)
+	columns := tableColumns(layout, rows)
+	if IsTerminal(t.Out) {
+		shrink(columns, Width(t.Out)-1)
+	}
 	for n, row := range rows {
-		var line strings.Builder
-		for i, cell := range row {
-			cell = plain.Line(cell)
-			if align[i] == 'r' || align[i] == 'R' {
-				cell = left(cell, widths[i])
-			} else if i < len(row)-1 {
-				cell = pad(cell, widths[i])
-			}
-			if i == len(row)-1 && n > 0 && news != nil {
-				cell = t.News(news(n), cell)
-			}
-			line.WriteString(cell)
-			if i < len(row)-1 {
-				line.WriteString("  ")
+		cells := slices.Clone(row)
+		for i, c := range columns {
+			if !c.hidden {
+				cells[i] = plain.Cut(plain.Line(row[i]), c.width)
 			}
 		}
-		text := strings.TrimRight(line.String(), " ")
+		cells = align(columns, cells)
+		if last := len(cells) - 1; n > 0 && rating != nil {
+			cells[last] = t.Rate(rating(n), cells[last])
+		}
+		text := line(cells)
 		if n == 0 {
 			text = t.paint(bold, text)
 		}
 		fmt.Fprintln(t.Out, text)
 	}
-}
-
-func cellWidths(align string, rows [][]string) []int {
-	widths := make([]int, len(align))
-	for _, row := range rows {
-		for i, cell := range row {
-			widths[i] = max(widths[i], utf8.RuneCountInString(plain.Line(cell)))
+	var lost []string
+	for _, c := range columns {
+		if c.hidden {
+			lost = append(lost, c.title)
 		}
 	}
-	return widths
+	if len(lost) > 0 {
+		t.Note("omitted columns: %s; --json has them", plain.List(lost, "and"))
+	}
 }
 
-// fit fits rows into width. It cuts the widest columns of words, to no less than 12, and headings of numbers, to no
-// less than 8. Then it drops columns from the right, first those that are the same in all rows, and returns their
-// headings in lost. The last column is never dropped. The first and upper-case columns stay whole unless nothing else
-// helps.
-func fit(align string, rows [][]string, width int) (fitted string, cut [][]string, lost []string) {
-	widths := cellWidths(align, rows)
-	over := 2*(len(widths)-1) - width
-	least := slices.Clone(widths)
-	for i, w := range widths {
-		over += w
+// tableColumns returns the columns of a table. Words have slack above 12 characters, headings of numbers above 8.
+// Columns are hidden from the right, first those with the same cell in all rows. The last column is never hidden. The
+// first and upper-case columns stay whole unless nothing else helps.
+func tableColumns(layout string, rows [][]string) []column {
+	all := make([]column, len(layout))
+	for i := range all {
+		c, least := &all[i], 0
+		c.title, c.number = rows[0][i], strings.ContainsRune("rR", rune(layout[i]))
+		values, same := 0, true
+		for _, row := range rows[1:] {
+			values = max(values, utf8.RuneCountInString(plain.Line(row[i])))
+			same = same && row[i] == rows[1][i]
+		}
+		c.width = max(values, utf8.RuneCountInString(plain.Line(c.title)))
 		switch {
-		case i > 0 && align[i] == 'l':
-			least[i] = min(w, 12)
-		case align[i] == 'r':
-			least[i] = min(w, max(8, cellWidths(align, rows[1:])[i]))
+		case layout[i] == 'r':
+			least = max(8, values)
+		case layout[i] == 'l' && i > 0:
+			least = 12
+		default:
+			least = c.width
 		}
-	}
-	narrow := func(least func(i int) int) {
-		for ; over > 0; over-- {
-			widest := -1
-			for i, w := range widths {
-				if w > least(i) && (widest < 0 || w > widths[widest]) {
-					widest = i
-				}
-			}
-			if widest < 0 {
-				return
-			}
-			widths[widest]--
-		}
-	}
-	narrow(func(i int) int { return least[i] })
-	out := make([]bool, len(align))
-	for _, constant := range []bool{true, false} {
-		for i := len(align) - 2; i > 0 && over > 0; i-- {
-			same := !slices.ContainsFunc(rows[1:], func(row []string) bool { return row[i] != rows[1][i] })
-			if strings.ContainsRune("lr", rune(align[i])) && !out[i] && same == constant {
-				out[i], over, widths[i] = true, over-widths[i]-2, 0
+		c.slack = max(0, c.width-least)
+		c.reserve = max(0, c.width-c.slack-8)
+		if i > 0 && i < len(all)-1 && strings.ContainsRune("lr", rune(layout[i])) {
+			if c.order = len(all) - i; !same {
+				c.order += len(all)
 			}
 		}
 	}
-	narrow(func(int) int { return 8 })
-	cut = make([][]string, len(rows))
-	for i := range align {
-		if out[i] {
-			lost = append(lost, rows[0][i])
-			continue
-		}
-		fitted += align[i : i+1]
-		for n, row := range rows {
-			cut[n] = append(cut[n], plain.Cut(plain.Line(row[i]), widths[i]))
-		}
-	}
-	return fitted, cut, lost
+	return all
 }
 
 func pad(s string, n int) string { return s + strings.Repeat(" ", max(0, n-utf8.RuneCountInString(s))) }

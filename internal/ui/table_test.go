@@ -3,11 +3,13 @@ package ui
 import (
 	"strings"
 	"testing"
+
+	"fisub/internal/plain"
 )
 
 // Columns of words shrink first, then long headings of numbers. Then columns are dropped from the right, first those
 // that are the same in all rows. Upper-case columns, the first and the last are kept.
-func TestFit(t *testing.T) {
+func TestShrink(t *testing.T) {
 	rows := func(cells ...string) (all [][]string) {
 		for _, row := range cells {
 			all = append(all, strings.Split(row, "|"))
@@ -16,11 +18,11 @@ func TestFit(t *testing.T) {
 	}
 	long := strings.Repeat("x", 30)
 	for _, tc := range []struct {
-		align string
-		rows  [][]string
-		width int
-		want  string // the last row
-		lost  string
+		layout string
+		rows   [][]string
+		width  int
+		want   string // the last row
+		lost   string
 	}{
 		{"lrl", rows("A|B|C", "aaaaaaaa|1|"+long), 60, "aaaaaaaa|1|" + long, ""},
 		{"lrl", rows("A|B|C", "aaaaaaaa|1|"+long), 40, "aaaaaaaa|1|" + long[:26] + "…", ""},
@@ -30,9 +32,18 @@ func TestFit(t *testing.T) {
 		{"lLrl", rows("A|B|C|D", long+"|b|1|d", long+"|b|2|f"), 36, long + "|b|f", "C"},
 		{"LL", rows("A|B", long+"|"+long), 40, long[:18] + "…|" + long[:18] + "…", ""},
 	} {
-		_, cut, lost := fit(tc.align, tc.rows, tc.width)
-		if got := strings.Join(cut[len(cut)-1], "|"); got != tc.want || strings.Join(lost, " ") != tc.lost {
-			t.Errorf("%s in %d: got %s without %q, want %s without %q", tc.align, tc.width, got, lost, tc.want, tc.lost)
+		columns := tableColumns(tc.layout, tc.rows)
+		shrink(columns, tc.width)
+		var shown, lost []string
+		for i, c := range columns {
+			if c.hidden {
+				lost = append(lost, c.title)
+			} else {
+				shown = append(shown, plain.Cut(tc.rows[len(tc.rows)-1][i], c.width))
+			}
+		}
+		if got := strings.Join(shown, "|"); got != tc.want || strings.Join(lost, " ") != tc.lost {
+			t.Errorf("%s in %d: got %s without %q, want %s without %q", tc.layout, tc.width, got, lost, tc.want, tc.lost)
 		}
 	}
 }

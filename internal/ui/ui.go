@@ -199,7 +199,7 @@ func Wrap(text string, indent, width int) string {
 	return strings.Join(lines, "\n")
 }
 
-// News colours s green for good news (1), red for bad news (-1), and not at all for 0.
-func (t *Terminal) News(news int, s string) string {
-	return t.paint([]string{red, "", green}[news+1], s)
+// Rate colours s green if rating is good (1), red if it is bad (-1), and not at all if it is neutral (0).
+func (t *Terminal) Rate(rating int, s string) string {
+	return t.paint([]string{red, "", green}[rating+1], s)
 }

@@ -8,6 +8,7 @@ import (
 
 	"fisub/internal/event"
 	"fisub/internal/event/eventtest"
+	"fisub/internal/plain"
 )
 
 func show(t *testing.T, term *Terminal, events ...event.Event) (stdout, stderr string) {
@@ -273,15 +274,19 @@ func TestNarrow(t *testing.T) {
 	run.Workloads[0].Axes = map[string]int{"batch_size": 64}
 	run.Floors = true
 	for width, want := range map[int]string{
-		99: "WORKLOAD BATCH_SIZE STATUS MAX ABS MAX REL MEDIAN ± MIN COPY",
-		79: "WORKLOAD BAT… STATUS MAX ABS MAX REL MEDIAN COPY",
-		59: "WORKLOAD BAT… STATUS MAX REL MEDIAN",
+		102: "WORKLOAD BATCH_SIZE STATUS MAX ABS MAX REL MEDIAN ± MIN COPY ",
+		82:  "WORKLOAD BAT… STATUS MAX ABS MAX REL MEDIAN COPY ",
+		62:  "WORKLOAD BAT… STATUS MAX REL MEDIAN ",
 	} {
 		var titles []string
 		sum := -2
-		for _, c := range columns(run, []string{"batch_size"}, width) {
+		v := &runView{t: &Terminal{Quiet: true}}
+		v.start(run)
+		columns := v.tableColumns()
+		shrink(columns, width)
+		for _, c := range columns {
 			if !c.hidden {
-				titles = append(titles, c.title)
+				titles = append(titles, plain.Cut(c.title, c.width))
 				sum += c.width + 2
 			}
 		}

@@ -103,16 +103,16 @@ type runView struct {
 	run     *event.Run
 	bar     *Bar
 	axes    []string
-	columns []column
+	figures []Figure // on the terminal
+	columns []column // nil before the first row
 	samples map[string]*event.Samples
 	timer   string
 	doubts  map[string][]string // workloads by reason to doubt their timings
 	l2      string              // "cold", "warm"
 	emptyNS float64             // time of an empty kernel; 0: unknown
-	headed  bool
-	places  map[string]bool // of a remote run; true once started. Empty for a local run
-	warned  map[string]bool // warnings already shown
-	said    string          // detail and log below the previous row
+	places  map[string]bool     // of a remote run; true once started. Empty for a local run
+	warned  map[string]bool     // warnings already shown
+	above   string              // detail and log below the previous row
 	shown   event.Shown
 	turn    *Turn // result of this run
 	last    *Turn // of the run before; nil for the first
@@ -154,13 +154,13 @@ func (v *runView) event(e event.Event) error {
 			return nil
 		}
 		v.bar.Clear()
-		v.row(e.Workload, e.Place, e.Evaluated)
+		v.row(e.Workload, e.Place, e.Evaluated, nil)
 	case e.Type == event.TypeFailed:
 		if v.repeats(e.Workload, e.Message.Text) {
 			return nil
 		}
 		v.bar.Clear()
-		v.unjudged(e.Workload, e.Place, e.Message)
+		v.row(e.Workload, e.Place, nil, e.Message)
 	case e.Finding != nil:
 		if v.repeats(e.Workload, e.Finding.Check) {
 			return nil
@@ -217,6 +217,7 @@ func (v *runView) start(r *event.Run) {
 		}
 	}
 	v.axes = slices.Sorted(maps.Keys(names))
+	v.figures = slices.DeleteFunc(Figures(r, !r.Device.Emulated), func(f Figure) bool { return f.width == 0 })
 }
 
 // job shows a state change of a remote job.
@@ -242,84 +243,118 @@ func (t *Terminal) gaps(place string, h event.Host) {
 	}
 }
 
-// head prints the headings. It waits for the first row so that no build output comes between.
-func (v *runView) head() {
-	if v.headed {
-		return
-	}
-	v.headed = true
-	width := lineWidth(v.t.Out)
-	if IsTerminal(v.t.Out) {
-		if !v.run.Device.Emulated {
-			width -= len("  *")
+// columns returns the columns of the run's table. Axis names have slack, but not their values.
+func (v *runView) tableColumns() []column {
+	all := []column{{title: "WORKLOAD", width: 8}}
+	for _, name := range v.axes {
+		values := 0
+		for _, w := range v.run.Workloads {
+			values = max(values, len(fmt.Sprint(w.Axes[name])))
 		}
-		place := 0
-		for name := range v.places {
-			place = max(place, 2+len("PLACE"), 2+utf8.RuneCountInString(name))
-		}
-		width -= place
+		title := strings.ToUpper(plain.Line(name))
+		width := max(utf8.RuneCountInString(title), values)
+		all = append(all, column{title: title, width: width, number: true, slack: max(0, width-max(values, 4))})
 	}
-	v.columns = columns(v.run, v.axes, width)
-	var cells []string
-	for _, c := range v.columns {
-		cells = append(cells, c.title)
+	all = append(all, column{title: "STATUS", width: len("INCORRECT_NUMERICAL")})
+	for _, f := range v.figures {
+		title := strings.ReplaceAll(strings.ToUpper(f.Heading), "-", "")
+		all = append(all, column{title: title, width: f.width, number: true, order: f.order})
 	}
-	if len(v.places) > 0 && !v.run.Device.Emulated {
-		cells = append(cells, " ")
+	if !v.run.Device.Emulated {
+		all = append(all, column{width: 1}) // the mark of unreliable timings
 	}
 	if len(v.places) > 0 {
-		cells = append(cells, "PLACE")
+		place := column{title: "PLACE", width: len("PLACE")}
+		for name := range v.places {
+			place.width = max(place.width, utf8.RuneCountInString(name))
+		}
+		all = append(all, place)
 	}
-	fmt.Fprintln(v.t.Out, v.t.paint(bold, v.line(cells)))
+	return all
 }
 
-// begin returns the cells of a row up to the status, which is painted in color.
-func (v *runView) begin(uuid string, axes map[string]int, status, color string) []string {
+// head prints the headings. It waits for the first row so that no build output comes between.
+func (v *runView) head() {
+	if v.columns != nil {
+		return
+	}
+	v.columns = v.tableColumns()
+	if IsTerminal(v.t.Out) {
+		shrink(v.columns, min(99, Width(v.t.Out)-1))
+	}
+	var cells []string
+	for _, c := range v.columns {
+		cells = append(cells, plain.Cut(c.title, c.width))
+	}
+	fmt.Fprintln(v.t.Out, v.t.paint(bold, line(align(v.columns, cells))))
+}
+
+// row prints the row of a workload, with a verdict or the reason for a missing one, and the lines below it.
+func (v *runView) row(uuid, place string, e *event.Evaluated, missing *event.Message) {
+	t := v.t
 	v.head()
+	w := event.WorkloadRef{}
+	if i := slices.IndexFunc(v.run.Workloads, func(w event.WorkloadRef) bool { return w.UUID == uuid }); i >= 0 {
+		w = v.run.Workloads[i]
+	}
+	status, color, mark, further, s := "no verdict", yellow, " ", "", v.samples[uuid]
+	if e != nil {
+		w.Axes, status, color = e.Axes(), string(e.Status()), red
+	}
+	if e != nil && e.Passed() {
+		color = green
+	}
+	if s != nil && e != nil && e.Latency() != nil {
+		if t.Wide {
+			further = furtherFigures(s, v.run.Baseline != nil)
+		}
+		if len(s.Disturbed) > 0 {
+			mark = t.paint(yellow, "*")
+		}
+		for _, sentence := range s.Disturbed {
+			v.doubts[sentence] = append(v.doubts[sentence], plain.Short(uuid))
+		}
+		for _, w := range s.Warnings {
+			t.Warn(fmt.Sprintf("workload %s: %s", plain.Line(uuid), plain.Line(w)), "")
+		}
+	}
 	cells := []string{plain.Short(uuid)}
 	for _, name := range v.axes {
 		cell := "-"
-		if n, ok := axes[name]; ok {
+		if n, ok := w.Axes[name]; ok {
 			cell = fmt.Sprint(n)
 		}
 		cells = append(cells, cell)
 	}
-	return append(cells, v.t.paint(color, pad(plain.Line(status), v.columns[len(cells)].width)))
-}
-
-// unjudged prints the row of a workload without a verdict.
-func (v *runView) unjudged(uuid, place string, why *event.Message) {
-	i := slices.IndexFunc(v.run.Workloads, func(w event.WorkloadRef) bool { return w.UUID == uuid })
-	var axes map[string]int
-	if i >= 0 {
-		axes = v.run.Workloads[i].Axes
+	cells = append(cells, t.paint(color, pad(plain.Line(status), v.columns[len(cells)].width)))
+	for _, f := range v.figures {
+		cells = append(cells, f.cell(e, s))
 	}
-	cells := v.begin(uuid, axes, "no verdict", yellow)
-	cells = append(cells, make([]string, max(0, len(v.columns)-len(cells)))...)
 	if !v.run.Device.Emulated {
-		cells = append(cells, " ")
+		cells = append(cells, mark)
 	}
-	lines := []string{v.line(append(cells, plain.Line(place)))}
-	lines = append(append(lines, v.tests(uuid)...), v.below(uuid, why.Text, why.Log)...)
-	fmt.Fprintln(v.t.Out, strings.Join(lines, "\n"))
-}
-
-// tests returns a line with the property tested by a workload of set edge, or nil.
-func (v *runView) tests(uuid string) []string {
-	i := slices.IndexFunc(v.run.Workloads, func(w event.WorkloadRef) bool { return w.UUID == uuid })
-	if i < 0 || v.run.Workloads[i].Tests == "" {
-		return nil
+	lines := []string{line(align(v.columns, append(cells, plain.Line(place))))}
+	if further != "" {
+		lines = append(lines, v.dim(further))
 	}
-	return []string{v.dim(v.run.Set + ": " + v.run.Workloads[i].Tests)}
+	if w.Tests != "" && color != green {
+		lines = append(lines, v.dim(v.run.Set+": "+w.Tests))
+	}
+	switch {
+	case e == nil:
+		lines = append(lines, v.below(uuid, missing.Text, missing.Log)...)
+	case !e.Passed():
+		lines = append(lines, v.below(uuid, e.Detail, e.Log())...)
+	}
+	fmt.Fprintln(t.Out, strings.Join(lines, "\n"))
 }
 
 // below returns the lines below a row that did not pass. A traceback precedes other output.
 func (v *runView) below(uuid, detail, log string) (lines []string) {
-	if said := detail + "\x00" + log; said == v.said {
+	if v.above == detail+"\x00"+log {
 		return []string{v.dim("(as above)")}
-	} else {
-		v.said = said
 	}
+	v.above = detail + "\x00" + log
 	rest := strings.Split(strings.TrimRight(log, "\n"), "\n")
 	if i := slices.Index(rest, "Traceback (most recent call last):"); i > 0 {
 		rest = slices.Concat(rest[i:], rest[:i])
@@ -352,56 +387,6 @@ func (v *runView) placed(text string) string {
 		return v.t.placed(text)
 	}
 	return plain.Places(text, v.run.Folder, v.run.Sources)
-}
-
-func (v *runView) row(uuid, place string, e *event.Evaluated) {
-	t := v.t
-	color := green
-	if !e.Passed() {
-		color = red
-	}
-	abs, rel := e.Errors()
-	cells := append(v.begin(uuid, e.Axes(), string(e.Status()), color), ErrorText(abs), ErrorText(rel))
-	further, mark := "", " "
-	latency := e.Latency()
-	if latency != nil {
-		cells = append(cells, Micros(*latency*1e6))
-	}
-	if s := v.samples[uuid]; s != nil && latency != nil {
-		cells = append(cells, Spread(s.Interval))
-		if v.run.Baseline != nil {
-			cells = append(cells, Times(e.Speedup()))
-		} else {
-			cells = append(cells, Micros(float64(s.MinNS)))
-		}
-		if v.run.Floors {
-			cells = append(cells, Percent(s.CopyShare))
-		}
-		if t.Wide {
-			further = figures(s, v.run.Baseline != nil)
-		}
-		if len(s.Disturbed) > 0 {
-			mark = t.paint(yellow, "*")
-		}
-		for _, sentence := range s.Disturbed {
-			v.doubts[sentence] = append(v.doubts[sentence], plain.Short(uuid))
-		}
-		for _, w := range s.Warnings {
-			t.Warn(fmt.Sprintf("workload %s: %s", plain.Line(uuid), plain.Line(w)), "")
-		}
-	}
-	cells = append(cells, make([]string, max(0, len(v.columns)-len(cells)))...)
-	if !v.run.Device.Emulated {
-		cells = append(cells, mark)
-	}
-	lines := []string{v.line(append(cells, plain.Line(place)))}
-	if further != "" {
-		lines = append(lines, v.dim(further))
-	}
-	if !e.Passed() {
-		lines = append(append(lines, v.tests(uuid)...), v.below(uuid, e.Detail, e.Log())...)
-	}
-	fmt.Fprintln(t.Out, strings.Join(lines, "\n"))
 }
 
 // totals counts the verdicts: "18 of 20 PASSED, 2 findings".
@@ -475,28 +460,4 @@ func (v *runView) legend() string {
 			Micros(v.emptyNS))
 	}
 	return text
-}
-
-// figures returns the figures of a workload without a column. With a baseline they include the fastest call.
-func figures(s *event.Samples, baseline bool) string {
-	rate := fmt.Sprintf("%.0f GB/s", s.Bandwidth)
-	if s.PeakShare > 0 {
-		rate += fmt.Sprintf(" (%s of the memory's peak)", Percent(s.PeakShare))
-	}
-	list := []string{rate}
-	if baseline {
-		list = append(list, "min "+Micros(float64(s.MinNS)))
-	}
-	for _, beside := range []struct {
-		name string
-		*event.Timings
-	}{{"warm L2", s.Warm}, {"baseline", s.Baseline}} {
-		if beside.Timings != nil {
-			list = append(list, fmt.Sprintf("%s %s ± %s", beside.name, Micros(beside.MedianNS), Spread(beside.Interval)))
-		}
-	}
-	if s.CopyNS > 0 {
-		list = append(list, "copy "+Micros(s.CopyNS))
-	}
-	return strings.Join(list, ", ")
 }
