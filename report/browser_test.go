@@ -517,7 +517,7 @@ func TestBrowserFigures(t *testing.T) {
 					s.Baseline.MedianNS)
 			}
 			if c := cellOf("±"); c[0] != ui.Spread(s.Interval) ||
-				!strings.Contains(c[1], "from "+exactNS(s.Interval.LoNS)+" to "+exactNS(s.Interval.HiNS)) {
+				!strings.Contains(c[1], "from "+ui.ExactNS(s.Interval.LoNS)+" to "+ui.ExactNS(s.Interval.HiNS)) {
 				t.Errorf("%s: workload %s: ±: got %q", name, row.UUID, c)
 			}
 		}

@@ -248,7 +248,7 @@ func (r *Subject) speedups(id string) *chart {
 	s := series{name: "speed-up over " + clean(b.Name, 24), class: "solution", shape: circle}
 	for i := range r.Workloads {
 		w := &r.Workloads[i]
-		if over := speedupOf(w); over != nil && *over > 0 {
+		if over := w.Evaluated.Speedup(); over != nil && *over > 0 {
 			x := *over
 			s.points = append(s.points, point{axes: w.Axes, value: x, workload: clean(w.UUID, 120),
 				title: fmt.Sprintf("%s, workload %s: %s", axesText(w.Axes),

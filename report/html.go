@@ -215,15 +215,15 @@ func (r *Subject) section(n int, brief bool) section {
 	s.Figures = append(s.Figures, figure{"passed", r.PassedText(""), ""})
 	if d := r.Done; d != nil && d.Score != nil && f.Baseline != nil {
 		s.Figures = append(s.Figures, figure{f.Baseline.Score() + " over " + clean(f.Baseline.Name, 40),
-			fmt.Sprintf("%.3f", *d.Score), exact(*d.Score)})
+			fmt.Sprintf("%.3f", *d.Score), ui.Exact(*d.Score)})
 	}
 	if mean := r.Mean(); mean > 0 {
-		c := nanos(mean)
-		s.Figures = append(s.Figures, figure{"mean latency, " + r.L2() + " L2", c.Text, c.Title})
+		v := ui.Nanos(mean)
+		s.Figures = append(s.Figures, figure{"mean latency, " + r.L2() + " L2", v.Text, v.Exact})
 	}
 	if abs, rel := largest(r.Workloads); r.Emulated && abs != nil {
-		s.Figures = append(s.Figures, figure{"largest absolute error", ui.ErrorText(abs), exact(*abs)},
-			figure{"largest relative error", ui.ErrorText(rel), exact(*rel)})
+		s.Figures = append(s.Figures, figure{"largest absolute error", ui.ErrorText(abs), ui.Exact(*abs)},
+			figure{"largest relative error", ui.ErrorText(rel), ui.Exact(*rel)})
 	}
 	count, word, _ := strings.Cut(plain.Count(r.Totals().Findings, "finding"), " ")
 	s.Figures = append(s.Figures, figure{word, count, ""})
@@ -235,16 +235,7 @@ func (r *Subject) section(n int, brief bool) section {
 	if t := r.groups(id + "groups"); len(t.Rows) > 0 {
 		s.Groups = []table{t}
 	}
-	workloads := r.workloads(id + "workloads")
-	if r.Emulated {
-		workloads.front("Max rel")
-		workloads.front("Max abs")
-	}
-	if r.Timed {
-		workloads.front("±")
-		workloads.front("Median")
-	}
-	workloads.front("Verdict")
+	workloads := r.workloads(id+"workloads", true)
 	if brief {
 		workloads.brief()
 	}
@@ -298,7 +289,7 @@ func (c *chart) PlotHeight() float64 { return c.Bottom - c.Top }
 // Empty returns the time of an empty kernel, or "" if it was not timed.
 func (s section) Empty() string {
 	if ns := s.Run.empty(); ns > 0 {
-		return nanos(ns).Text
+		return ui.Micros(ns)
 	}
 	return ""
 }
@@ -329,7 +320,7 @@ func (c *Comparison) section(n int, heading string, brief bool) difference {
 		return d
 	}
 	d.Lines = append(d.Lines, Conclusion(c.Result)...)
-	d.Verdict, d.Class = clean(VerdictText(c.Result.Verdict, c.Result.Why), 200), news(c.Result.Verdict)
+	d.Verdict, d.Class = clean(VerdictText(c.Result.Verdict, c.Result.Why), 200), rating(c.Result.Verdict)
 	if c.Result.Mixed && c.Result.Verdict == compare.Faster {
 		d.Class = ""
 	}
@@ -337,9 +328,7 @@ func (c *Comparison) section(n int, heading string, brief bool) difference {
 	if pic := c.chart(id + "ratio"); pic != nil && len(pic.Marks) > 0 {
 		d.Charts = append(d.Charts, pic)
 	}
-	t := c.table(id + "workloads")
-	t.front("B/A")
-	t.front("Verdict on B")
+	t := c.table(id+"workloads", true)
 	if brief {
 		t.brief()
 	}

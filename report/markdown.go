@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 
 	"fisub/internal/event"
@@ -13,9 +12,6 @@ import (
 
 // mostOpen is the maximum number of rows of a table that is not folded.
 const mostOpen = 20
-
-// briefly lists the columns that Markdown omits from the table of workloads of a timed run. HTML has them.
-var briefly = []string{"Max abs", "Max rel", "Matched", "Min", "GB/s", "Peak", "Warm L2"}
 
 // Markdown writes a comment for a pull request: the verdict, and one table for each run and comparison.
 func (r *Report) Markdown(w io.Writer) error {
@@ -32,8 +28,8 @@ func (r *Report) Markdown(w io.Writer) error {
 			fmt.Fprintf(b, "- %s\n", md(line))
 		}
 		fmt.Fprintln(b)
-		t := c.table("")
-		markdownTable(b, &t, nil)
+		t := c.table("", false)
+		markdownTable(b, &t, false)
 		for _, warning := range c.Warnings() {
 			fmt.Fprintf(b, "Warning: %s\n\n", md(warning))
 		}
@@ -41,12 +37,8 @@ func (r *Report) Markdown(w io.Writer) error {
 	for _, run := range r.Runs {
 		fmt.Fprintf(b, "### %s on %s\n\n", md(r.name(run)), md(clean(run.Run.Run.Definition, 120)))
 		fmt.Fprintf(b, "%s\n\n", md(strings.Join(run.Summary(), " ")))
-		t := run.workloads("")
-		if run.Timed {
-			markdownTable(b, &t, briefly)
-		} else {
-			markdownTable(b, &t, nil)
-		}
+		t := run.workloads("", false)
+		markdownTable(b, &t, run.Timed)
 		noted, shown := false, event.Shown{}
 		note := func(format string, args ...any) {
 			fmt.Fprintf(b, "- "+format+"\n", args...)
@@ -80,33 +72,30 @@ func (r *Report) Markdown(w io.Writer) error {
 	return b.Flush()
 }
 
-func markdownTable(b *bufio.Writer, t *table, without []string) {
+// markdownTable writes a table, without its details if brief.
+func markdownTable(b *bufio.Writer, t *table, brief bool) {
 	fold := len(t.Rows) > mostOpen
 	if fold {
 		fmt.Fprintf(b, "<details><summary>%s</summary>\n\n", plain.Count(len(t.Rows), "workload"))
 	}
-	var keep []int
+	head, rule, lines := "|", "|", make([]string, len(t.Rows))
 	for i, c := range t.Head {
-		if !slices.Contains(without, c.Text) {
-			keep = append(keep, i)
+		if brief && c.detail {
+			continue
 		}
-	}
-	head, rule := "|", "|"
-	for _, i := range keep {
-		head += " " + md(t.Head[i].Text) + " |"
-		if t.Head[i].Right {
+		head += " " + md(c.Text) + " |"
+		if c.Right {
 			rule += " ---: |"
 		} else {
 			rule += " --- |"
 		}
+		for n, row := range t.Rows {
+			lines[n] += " " + md(row[i].Text) + " |"
+		}
 	}
 	fmt.Fprintf(b, "%s\n%s\n", head, rule)
-	for _, row := range t.Rows {
-		line := "|"
-		for _, i := range keep {
-			line += " " + md(row[i].Text) + " |"
-		}
-		fmt.Fprintln(b, line)
+	for _, line := range lines {
+		fmt.Fprintln(b, "|"+line)
 	}
 	fmt.Fprintln(b)
 	if fold {

@@ -178,14 +178,6 @@ func (r *Subject) verdict(w *runs.Row) string {
 	return "not run"
 }
 
-// speedupOf returns the speed-up over the baseline, or nil.
-func speedupOf(w *runs.Row) *float64 {
-	if w.Evaluated == nil {
-		return nil
-	}
-	return w.Evaluated.Speedup()
-}
-
 // Split reports whether the run used several places. Figures of different GPUs are not averaged.
 func (r *Subject) Split() bool { return len(r.Places) > 1 }
 

@@ -19,7 +19,6 @@ import (
 	"fisub/internal/event/eventtest"
 	"fisub/internal/longtest"
 	"fisub/internal/plain"
-	"fisub/internal/trace"
 	"fisub/internal/ui"
 	"fisub/runs"
 	"fisub/runs/compare"
@@ -134,7 +133,7 @@ func TestEmulated(t *testing.T) {
 	run := gpuRun("20260102-fake", 2)
 	run.Device.Emulated = true
 	claims := passed(run.Workloads[0], samples(1, 5000, 3, 50))
-	speedup := exact(*claims[1].Evaluated.Speedup())
+	speedup := ui.Exact(*claims[1].Evaluated.Speedup())
 	r := newReport(t, folder(t, run, claims...))
 	for _, write := range []func(*bytes.Buffer) error{func(b *bytes.Buffer) error { return r.HTML(b) },
 		func(b *bytes.Buffer) error { return r.Markdown(b) }} {
@@ -225,29 +224,6 @@ func TestLargest(t *testing.T) {
 	}
 }
 
-// The matched ratio may be any JSON value in a trace.
-func TestMatched(t *testing.T) {
-	for _, test := range []struct {
-		value any
-		want  string
-	}{{nil, ""}, {1.0, "100 %"}, {int64(1), "100 %"}, {0.99999, "99.99 %"}, {0.9, "90 %"}, {0.9987, "99.87 %"},
-		{math.NaN(), ""}, {-1.0, ""}, {1e300, ""}, {"1", ""}} {
-		e := eventtest.Verdict{Status: "PASSED"}.Evaluated()
-		extra := &trace.Map[any]{}
-		extra.Set("matched_ratio", test.value)
-		e.Trace.Evaluation.Correctness.Extra = extra
-		if got := matchedCell(e).Text; got != test.want {
-			t.Errorf("%v: got %q, want %q", test.value, got, test.want)
-		}
-	}
-	for _, e := range []*event.Evaluated{nil, eventtest.Verdict{Status: "TIMEOUT"}.Evaluated(),
-		eventtest.Verdict{Status: "PASSED"}.Evaluated()} {
-		if got := matchedCell(e); got != (cell{}) {
-			t.Errorf("without a ratio: got %v", got)
-		}
-	}
-}
-
 // Figures of two GPUs are never combined.
 func TestPlaces(t *testing.T) {
 	r := newReport(t, places(t)).Runs[0]
@@ -267,7 +243,7 @@ func TestPlaces(t *testing.T) {
 	if c.Legend[0].Path == c.Legend[1].Path {
 		t.Error("both places have the same shape")
 	}
-	t2 := r.workloads("x")
+	t2 := r.workloads("x", false)
 	at := slices.IndexFunc(t2.Head, func(c column) bool { return c.Text == "Place" })
 	for i, row := range t2.Rows {
 		if got, want := row[at].Text, r.Workloads[i].Place; got != want {
@@ -323,7 +299,7 @@ func TestComparison(t *testing.T) {
 		got.Verdict != compare.Faster {
 		t.Errorf("got %v %v, want %v %v", got.Verdict, got.Ratio, want.Verdict, want.Ratio)
 	}
-	table := r.Comparisons[0].table("x")
+	table := r.Comparisons[0].table("x", false)
 	for i, row := range res.Rows {
 		ratio, interval := RatioText(row.Ratio)
 		cells := table.Rows[i]

@@ -2,7 +2,6 @@ package report
 
 import (
 	"regexp"
-	"strconv"
 	"strings"
 
 	"fisub/internal/plain"
@@ -41,9 +40,3 @@ func logText(log string) (text, more string) {
 	}
 	return strings.Join(lines, "\n"), more
 }
-
-// exact formats a number with all its digits.
-func exact(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }
-
-// exactNS formats a time with all its digits.
-func exactNS(ns float64) string { return strconv.FormatFloat(ns, 'f', -1, 64) + " ns" }

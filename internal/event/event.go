@@ -339,17 +339,21 @@ func (e *Evaluated) Axes() map[string]int { return maps.Collect(e.Trace.Workload
 // Log returns the log of the evaluation.
 func (e *Evaluated) Log() string { return e.Trace.Evaluation.Log }
 
-// Latency returns the official latency in milliseconds, or nil if it was not measured.
+// Latency returns the official latency in milliseconds, or nil if it was not measured. e may be nil.
 func (e *Evaluated) Latency() *float64 {
-	if p := e.Trace.Evaluation.Performance; p != nil && p.LatencyMS > 0 {
+	if e == nil {
+		return nil
+	} else if p := e.Trace.Evaluation.Performance; p != nil && p.LatencyMS > 0 {
 		return &p.LatencyMS
 	}
 	return nil
 }
 
-// Speedup returns the baseline's latency divided by this one, or nil without a baseline that passes.
+// Speedup returns the baseline's latency divided by this one, or nil without a baseline that passes. e may be nil.
 func (e *Evaluated) Speedup() *float64 {
-	if p := e.Trace.Evaluation.Performance; e.Ratio == nil && p != nil && p.SpeedupFactor > 0 {
+	if e == nil {
+		return nil
+	} else if p := e.Trace.Evaluation.Performance; e.Ratio == nil && p != nil && p.SpeedupFactor > 0 {
 		return &p.SpeedupFactor
 	}
 	return e.Ratio

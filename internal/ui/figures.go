@@ -24,10 +24,12 @@ type Figure struct {
 	order int  // order in which columns are hidden on a narrow terminal; 0: never
 	omit  bool // the run has no such figure
 
-	// Cell returns the figure of a workload, and the same with all its digits. They are "" if it is unknown. Either
-	// argument may be nil.
-	Cell func(e *event.Evaluated, s *event.Samples) (text, exact string)
+	// Value returns the figure of a workload. Either argument may be nil.
+	Value func(e *event.Evaluated, s *event.Samples) Value
 }
+
+// A Value is a figure as text, and with all its digits. Both are "" if the figure is unknown.
+type Value struct{ Text, Exact string }
 
 // Figures returns the figures of a run's workloads in the order of their columns. It includes times only if timed.
 func Figures(r *event.Run, timed bool) []Figure {
@@ -41,51 +43,52 @@ func Figures(r *event.Run, timed bool) []Figure {
 	}
 	list := []Figure{
 		{Heading: "Max abs", Title: "largest absolute error", Detail: true, Front: 4, width: errorWidth, order: 3,
-			Cell: func(e *event.Evaluated, _ *event.Samples) (string, string) { abs, _ := e.Errors(); return Error(abs) }},
+			Value: func(e *event.Evaluated, _ *event.Samples) Value { abs, _ := e.Errors(); return Error(abs) }},
 		{Heading: "Max rel", Title: "largest relative error", Detail: true, Front: 5, width: errorWidth, order: 5,
-			Cell: func(e *event.Evaluated, _ *event.Samples) (string, string) { _, rel := e.Errors(); return Error(rel) }},
-		{Heading: "Matched", Title: "share of correct elements", Detail: true, Cell: matched},
-		{Heading: "Median", Timed: true, width: timeWidth, Cell: latency},
+			Value: func(e *event.Evaluated, _ *event.Samples) Value { _, rel := e.Errors(); return Error(rel) }},
+		{Heading: "Matched", Title: "share of correct elements", Detail: true, Value: matched},
+		{Heading: "Median", Timed: true, width: timeWidth, Value: latency},
 		{Heading: "Median", Title: "official latency", Timed: true, Kept: true, Front: 2,
-			Cell: of(func(s *event.Samples) (string, string) { return Nanos(s.MedianNS) })},
+			Value: of(func(s *event.Samples) Value { return Nanos(s.MedianNS) })},
 		{Heading: "±", Title: "half of the 95 % interval of the median", Timed: true, Kept: true, Front: 3,
-			width: shareWidth, order: 2, Cell: of(func(s *event.Samples) (string, string) {
-				return Spread(s.Interval), exactInterval(s.MedianNS, s.N, s.Interval)
+			width: shareWidth, order: 2, Value: of(func(s *event.Samples) Value {
+				return Value{Spread(s.Interval), exactInterval(s.MedianNS, s.N, s.Interval)}
 			})},
 		{Heading: "Speed-up", Title: "latency of " + baseline + " over the median", Timed: true, width: len("SPEEDUP"),
-			omit: r.Baseline == nil,
-			Cell: func(e *event.Evaluated, _ *event.Samples) (string, string) { return Speedup(e.Speedup()) }},
+			omit:  r.Baseline == nil,
+			Value: func(e *event.Evaluated, _ *event.Samples) Value { return Speedup(e.Speedup()) }},
 		{Heading: "Min", Timed: true, width: timeWidth, order: 1, omit: r.Baseline != nil,
-			Cell: of(func(s *event.Samples) (string, string) { return Nanos(float64(s.MinNS)) })},
+			Value: of(func(s *event.Samples) Value { return Nanos(float64(s.MinNS)) })},
 		{Heading: "Copy", Title: "share of the bandwidth of the roofline copy, a plain copy of as many bytes", Timed: true,
-			width: copyWidth, order: 4, Cell: of(func(s *event.Samples) (string, string) {
-				text, exact := Share(s.CopyShare)
-				return text, exact + "; the copy takes " + ExactNS(s.CopyNS)
+			width: copyWidth, order: 4, Value: of(func(s *event.Samples) Value {
+				return positive(s.CopyShare, Percent(s.CopyShare), Exact(s.CopyShare)+"; the copy takes "+ExactNS(s.CopyNS))
 			})},
 		{Heading: "Min", Title: "fastest call", Timed: true, Kept: true, Detail: true,
-			Cell: of(func(s *event.Samples) (string, string) { return Nanos(float64(s.MinNS)) })},
+			Value: of(func(s *event.Samples) Value { return Nanos(float64(s.MinNS)) })},
 		{Heading: "GB/s", Title: "bytes of all inputs and outputs over the median", Timed: true, Detail: true,
-			Cell: of(func(s *event.Samples) (string, string) { return bandwidth(s.Bandwidth) })},
+			Value: of(func(s *event.Samples) Value {
+				return positive(s.Bandwidth, fmt.Sprintf("%.0f", s.Bandwidth), Exact(s.Bandwidth)+" GB/s")
+			})},
 		{Heading: "Peak", Title: "share of the bandwidth of the GPU's memory, by its specification", Timed: true,
-			Detail: true, Cell: of(func(s *event.Samples) (string, string) { return Share(s.PeakShare) })},
+			Detail: true, Value: of(func(s *event.Samples) Value { return Share(s.PeakShare) })},
 		{Heading: "Warm L2", Title: "with a warm L2; not the contest's figure", Timed: true, Detail: true,
-			Cell: of(func(s *event.Samples) (string, string) { return timings(s.Warm) })},
+			Value: of(func(s *event.Samples) Value { return timings(s.Warm) })},
 		{Heading: baseline, Title: "latency of the baseline, from alternating trials", Timed: true, Kept: true,
-			omit: r.Baseline == nil, Cell: of(func(s *event.Samples) (string, string) { return timings(s.Baseline) })},
+			omit: r.Baseline == nil, Value: of(func(s *event.Samples) Value { return timings(s.Baseline) })},
 	}
 	return slices.DeleteFunc(list, func(f Figure) bool { return f.omit || f.Timed && !timed })
 }
 
-// cell returns the text of the figure on the terminal: "-" if a workload with a verdict or timings lacks it.
-func (f Figure) cell(e *event.Evaluated, s *event.Samples) string {
+// onTerminal returns the text of the figure: "-" if it is unknown, or "" without a verdict or timings.
+func (f Figure) onTerminal(e *event.Evaluated, s *event.Samples) string {
 	if e == nil || f.Timed && e.Latency() == nil {
 		return ""
 	}
-	text, _ := f.Cell(e, s)
-	if text == "" && (s != nil || !f.Timed) {
+	v := f.Value(e, s)
+	if v.Text == "" && (s != nil || !f.Timed) {
 		return "-"
 	}
-	return text
+	return v.Text
 }
 
 // furtherFigures returns the figures of a workload without a column on the terminal.
@@ -98,11 +101,11 @@ func furtherFigures(s *event.Samples, baseline bool) string {
 	if baseline {
 		list = append(list, "min "+Micros(float64(s.MinNS)))
 	}
-	if warm, _ := timings(s.Warm); warm != "" {
-		list = append(list, "warm L2 "+warm)
+	if s.Warm != nil {
+		list = append(list, "warm L2 "+timings(s.Warm).Text)
 	}
-	if theirs, _ := timings(s.Baseline); theirs != "" {
-		list = append(list, "baseline "+theirs)
+	if s.Baseline != nil {
+		list = append(list, "baseline "+timings(s.Baseline).Text)
 	}
 	if s.CopyNS > 0 {
 		list = append(list, "copy "+Micros(s.CopyNS))
@@ -110,28 +113,28 @@ func furtherFigures(s *event.Samples, baseline bool) string {
 	return strings.Join(list, ", ")
 }
 
-// of returns the function of a figure that depends on the timings only.
-func of(cell func(*event.Samples) (string, string)) func(*event.Evaluated, *event.Samples) (string, string) {
-	return func(_ *event.Evaluated, s *event.Samples) (string, string) {
+// of returns a function that passes the timings to value unless they are nil.
+func of(value func(*event.Samples) Value) func(*event.Evaluated, *event.Samples) Value {
+	return func(_ *event.Evaluated, s *event.Samples) Value {
 		if s == nil {
-			return "", ""
+			return Value{}
 		}
-		return cell(s)
+		return value(s)
 	}
 }
 
-// latency formats the official latency of the trace, which may be rounded differently from the median of the timings.
-func latency(e *event.Evaluated, _ *event.Samples) (text, exact string) {
-	if e == nil || e.Latency() == nil {
-		return "", ""
+// latency returns the official latency of the trace, which may be rounded differently from the median of the timings.
+func latency(e *event.Evaluated, _ *event.Samples) Value {
+	if ms := e.Latency(); ms != nil {
+		return Nanos(*ms * 1e6)
 	}
-	return Nanos(*e.Latency() * 1e6)
+	return Value{}
 }
 
-// matched formats the share of correct elements if the evaluator of the definition records it.
-func matched(e *event.Evaluated, _ *event.Samples) (text, exact string) {
+// matched returns the share of correct elements if the evaluator of the definition records it.
+func matched(e *event.Evaluated, _ *event.Samples) Value {
 	if e == nil || e.Trace.Evaluation.Correctness == nil || e.Trace.Evaluation.Correctness.Extra == nil {
-		return "", ""
+		return Value{}
 	}
 	share := -1.0
 	switch v, _ := e.Trace.Evaluation.Correctness.Extra.Get("matched_ratio"); v := v.(type) {
@@ -141,62 +144,49 @@ func matched(e *event.Evaluated, _ *event.Samples) (text, exact string) {
 		share = float64(v)
 	}
 	if !(share >= 0 && share <= 1) {
-		return "", ""
+		return Value{}
 	}
 	hundredths := math.Floor(1e4*share + 1e-6) // rounded down, so that 100 % means all
-	return fmt.Sprintf("%g %%", hundredths/100), Exact(share)
+	return Value{fmt.Sprintf("%g %%", hundredths/100), Exact(share)}
 }
 
-func bandwidth(gbs float64) (text, exact string) {
-	if !(gbs > 0) {
-		return "", ""
-	}
-	return fmt.Sprintf("%.0f", gbs), Exact(gbs) + " GB/s"
-}
-
-// timings formats a median with its interval.
-func timings(t *event.Timings) (text, exact string) {
+// timings returns a median with its interval.
+func timings(t *event.Timings) Value {
 	if t == nil {
-		return "", ""
+		return Value{}
 	}
-	return Micros(t.MedianNS) + " ± " + Spread(t.Interval), exactInterval(t.MedianNS, t.N, t.Interval)
+	return Value{Micros(t.MedianNS) + " ± " + Spread(t.Interval), exactInterval(t.MedianNS, t.N, t.Interval)}
 }
 
 func exactInterval(ns float64, n int, i event.Interval) string {
 	return fmt.Sprintf("%s, n %d, median of all timings from %s to %s", ExactNS(ns), n, ExactNS(i.LoNS), ExactNS(i.HiNS))
 }
 
-// Nanos formats a time, and the same with all its digits. Both are "" unless ns is above 0.
-func Nanos(ns float64) (text, exact string) {
-	if !(ns > 0) {
-		return "", ""
+func positive(v float64, text, exact string) Value {
+	if !(v > 0) {
+		return Value{}
 	}
-	return Micros(ns), ExactNS(ns)
+	return Value{text, exact}
 }
 
-// Share formats a share, and the same with all its digits. Both are "" unless it is above 0.
-func Share(share float64) (text, exact string) {
-	if !(share > 0) {
-		return "", ""
+func optional(v *float64, text string) Value {
+	if v == nil {
+		return Value{}
 	}
-	return Percent(share), Exact(share)
+	return Value{text, Exact(*v)}
 }
 
-// Speedup formats a speed-up, and the same with all its digits. Both are "" for nil.
-func Speedup(x *float64) (text, exact string) {
-	if x == nil {
-		return "", ""
-	}
-	return Times(x), Exact(*x)
-}
+// Nanos returns a time, which is unknown unless it is above 0.
+func Nanos(ns float64) Value { return positive(ns, Micros(ns), ExactNS(ns)) }
 
-// Error formats the size of an error, and the same with all its digits. Both are "" for nil.
-func Error(f *float64) (text, exact string) {
-	if f == nil {
-		return "", ""
-	}
-	return ErrorText(f), Exact(*f)
-}
+// Share returns a share, which is unknown unless it is above 0.
+func Share(share float64) Value { return positive(share, Percent(share), Exact(share)) }
+
+// Speedup returns a speed-up, which is unknown if x is nil.
+func Speedup(x *float64) Value { return optional(x, Times(x)) }
+
+// Error returns the size of an error, which is unknown if f is nil.
+func Error(f *float64) Value { return optional(f, ErrorText(f)) }
 
 // Exact formats a number with all its digits.
 func Exact(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }

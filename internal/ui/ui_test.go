@@ -3,12 +3,14 @@ package ui
 import (
 	"bytes"
 	"io"
+	"math"
 	"strings"
 	"testing"
 
 	"fisub/internal/event"
 	"fisub/internal/event/eventtest"
 	"fisub/internal/plain"
+	"fisub/internal/trace"
 )
 
 func show(t *testing.T, term *Terminal, events ...event.Event) (stdout, stderr string) {
@@ -480,5 +482,28 @@ func TestNoteOnce(t *testing.T) {
 	}
 	if got, want := errs.String(), "note a\nnote b\n"; got != want {
 		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// The matched ratio may be any JSON value in a trace.
+func TestMatched(t *testing.T) {
+	for _, test := range []struct {
+		value any
+		want  string
+	}{{nil, ""}, {1.0, "100 %"}, {int64(1), "100 %"}, {0.99999, "99.99 %"}, {0.9, "90 %"}, {0.9987, "99.87 %"},
+		{math.NaN(), ""}, {-1.0, ""}, {1e300, ""}, {"1", ""}} {
+		e := eventtest.Verdict{Status: "PASSED"}.Evaluated()
+		extra := &trace.Map[any]{}
+		extra.Set("matched_ratio", test.value)
+		e.Trace.Evaluation.Correctness.Extra = extra
+		if got := matched(e, nil).Text; got != test.want {
+			t.Errorf("%v: got %q, want %q", test.value, got, test.want)
+		}
+	}
+	for _, e := range []*event.Evaluated{nil, eventtest.Verdict{Status: "TIMEOUT"}.Evaluated(),
+		eventtest.Verdict{Status: "PASSED"}.Evaluated()} {
+		if got := matched(e, nil); got != (Value{}) {
+			t.Errorf("without a ratio: got %q", got)
+		}
 	}
 }

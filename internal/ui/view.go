@@ -34,10 +34,15 @@ func (t *Terminal) Turn(last *Turn) (event.Sink, *Turn) {
 	return v.event, turn
 }
 
-// repeats records what is shown for a workload, and reports whether the last turn showed the same.
+// repeats records what is shown for a workload, and reports whether the last turn showed the same. If not, it clears
+// the bar.
 func (v *runView) repeats(uuid, shown string) bool {
 	v.turn.shown[uuid] += shown
-	return v.last != nil && strings.HasPrefix(v.last.shown[uuid], v.turn.shown[uuid])
+	if v.last != nil && strings.HasPrefix(v.last.shown[uuid], v.turn.shown[uuid]) {
+		return true
+	}
+	v.bar.Clear()
+	return false
 }
 
 // endTurn prints the line for a turn after another.
@@ -150,36 +155,24 @@ func (v *runView) event(e event.Event) error {
 		if ms := e.Evaluated.Latency(); ms != nil {
 			v.turn.latency[e.Workload] = *ms
 		}
-		if v.repeats(e.Workload, string(e.Evaluated.Status())+e.Evaluated.Detail) {
-			return nil
+		if !v.repeats(e.Workload, string(e.Evaluated.Status())+e.Evaluated.Detail) {
+			v.row(e.Workload, e.Place, e.Evaluated, nil)
 		}
-		v.bar.Clear()
-		v.row(e.Workload, e.Place, e.Evaluated, nil)
 	case e.Type == event.TypeFailed:
-		if v.repeats(e.Workload, e.Message.Text) {
-			return nil
+		if !v.repeats(e.Workload, e.Message.Text) {
+			v.row(e.Workload, e.Place, nil, e.Message)
 		}
-		v.bar.Clear()
-		v.row(e.Workload, e.Place, nil, e.Message)
 	case e.Finding != nil:
-		if v.repeats(e.Workload, e.Finding.Check) {
-			return nil
+		if !v.repeats(e.Workload, e.Finding.Check) {
+			fmt.Fprintf(t.Out, "          %s %s: %s\n", t.paint(yellow, "finding:"), plain.Line(e.Finding.Check),
+				plain.Line(v.placed(v.shown.Text(e.Finding, e.Workload))))
 		}
-		v.bar.Clear()
-		fmt.Fprintf(t.Out, "          %s %s: %s\n", t.paint(yellow, "finding:"), plain.Line(e.Finding.Check),
-			plain.Line(v.placed(v.shown.Text(e.Finding, e.Workload))))
+	case e.Type == event.TypeWarning && e.Place != "" && v.warned[e.Message.Text]:
 	case e.Type == event.TypeWarning:
-		if v.repeats("", e.Message.Text) {
-			return nil
+		if !v.repeats("", e.Message.Text) {
+			v.warned[e.Message.Text] = v.warned[e.Message.Text] || e.Place != ""
+			t.Warn(e.Message.Text, e.Message.Hint)
 		}
-		if e.Place != "" {
-			if v.warned[e.Message.Text] {
-				return nil
-			}
-			v.warned[e.Message.Text] = true
-		}
-		v.bar.Clear()
-		t.Warn(e.Message.Text, e.Message.Hint)
 	case e.Done != nil:
 		v.bar.Finish()
 		v.turn.Ended = true
@@ -328,7 +321,7 @@ func (v *runView) row(uuid, place string, e *event.Evaluated, missing *event.Mes
 	}
 	cells = append(cells, t.paint(color, pad(plain.Line(status), v.columns[len(cells)].width)))
 	for _, f := range v.figures {
-		cells = append(cells, f.cell(e, s))
+		cells = append(cells, f.onTerminal(e, s))
 	}
 	if !v.run.Device.Emulated {
 		cells = append(cells, mark)
