@@ -52,45 +52,24 @@ type field[T any] struct {
 	cell func(T) cell
 }
 
-// words returns a column of words. title explains it; it may be "".
-func words[T any](heading, title string, cell func(T) cell) field[T] {
-	return field[T]{column{Text: heading, Title: title}, cell}
-}
-
-// numbers returns a column of numbers, like words.
-func numbers[T any](heading, title string, cell func(T) cell) field[T] {
-	return field[T]{column{Text: heading, Title: title, Right: true}, cell}
-}
-
-// optional returns f as a column that is omitted if it is empty in all rows.
-func optional[T any](f field[T]) field[T] {
-	f.optional = true
-	return f
-}
-
-// inFront returns f as the n-th column of a page.
-func inFront[T any](n int, f field[T]) field[T] {
-	f.front = n
-	return f
-}
-
 // byWorkload returns the columns that name a workload and its axes.
 func byWorkload[T any](axes []string, of func(T) (uuid string, axes map[string]int)) []field[T] {
-	return append([]field[T]{words("Workload", "", func(v T) cell {
+	return append([]field[T]{{column{Text: "Workload"}, func(v T) cell {
 		uuid, _ := of(v)
 		return cell{Text: cmp.Or(plain.Short(uuid), "?"), Title: clean(uuid, 120), Class: "code",
 			Workload: clean(uuid, 120)}
-	})}, byAxes(axes, func(v T) map[string]int { _, axes := of(v); return axes })...)
+	}}}, byAxes(axes, func(v T) map[string]int { _, axes := of(v); return axes })...)
 }
 
 func byAxes[T any](axes []string, of func(T) map[string]int) (list []field[T]) {
 	for _, name := range axes {
-		list = append(list, numbers(clean(name, 24), clean(name, 200), func(v T) cell {
-			if n, ok := of(v)[name]; ok {
-				return cell{Text: fmt.Sprint(n)}
-			}
-			return cell{}
-		}))
+		list = append(list, field[T]{column{Text: clean(name, 24), Title: clean(name, 200), Right: true},
+			func(v T) cell {
+				if n, ok := of(v)[name]; ok {
+					return cell{Text: fmt.Sprint(n)}
+				}
+				return cell{}
+			}})
 	}
 	return list
 }
@@ -125,8 +104,8 @@ func fill[T any](t *table, page bool, fields []field[T], list []T) {
 
 func valueCell(v ui.Value) cell { return cell{Text: v.Text, Title: v.Exact} }
 
-func (r *Subject) verdictCell(w *runs.Row) cell {
-	c := cell{Text: clean(r.verdict(w), 60)}
+func (r *Subject) verdictCell(w runs.Row) cell {
+	c := cell{Text: clean(r.verdict(&w), 60)}
 	switch {
 	case w.Passed():
 		c.Class = "good"
@@ -137,7 +116,7 @@ func (r *Subject) verdictCell(w *runs.Row) cell {
 }
 
 // remarks returns short marks for findings and doubtful timings, which later sections explain.
-func remarks(w *runs.Row) cell {
+func remarks(w runs.Row) cell {
 	var list []string
 	for _, f := range w.Findings {
 		list = append(list, "finding: "+clean(f.Check, 40))
@@ -166,41 +145,32 @@ func (r *Subject) workloads(id string, page bool) table {
 	}
 	fields := byWorkload(r.Axes, rowAxes)
 	if r.Split() {
-		fields = append(fields, words("Place", "", placeCell))
+		fields = append(fields, placeField)
 	}
-	fields = append(fields, inFront(1, words("Verdict", "", r.verdictCell)))
+	fields = append(fields, field[runs.Row]{column{Text: "Verdict", front: 1}, r.verdictCell})
 	for _, f := range ui.Figures(r.Run.Run, r.Timed) {
 		if f.Title == "" {
 			continue
 		}
-		figure := numbers(f.Heading, f.Title, func(w *runs.Row) cell {
+		c := column{Text: f.Heading, Title: f.Title, Right: true, optional: !f.Kept, detail: f.Detail}
+		if f.Timed || r.Emulated {
+			c.front = f.Front
+		}
+		fields = append(fields, field[runs.Row]{c, func(w runs.Row) cell {
 			if f.Timed && w.Samples == nil {
 				return cell{}
 			}
 			return valueCell(f.Value(w.Evaluated, w.Samples))
-		})
-		figure.optional, figure.detail = !f.Kept, f.Detail
-		if f.Timed || r.Emulated {
-			figure.front = f.Front
-		}
-		fields = append(fields, figure)
+		}})
 	}
-	fill(&t, page, append(fields, optional(words("Remarks", "", remarks))), r.rows())
+	fill(&t, page, append(fields, field[runs.Row]{column{Text: "Remarks", optional: true}, remarks}), r.Workloads)
 	return t
 }
 
-// rows returns the workloads of the run.
-func (r *Subject) rows() []*runs.Row {
-	list := make([]*runs.Row, len(r.Workloads))
-	for i := range r.Workloads {
-		list[i] = &r.Workloads[i]
-	}
-	return list
-}
+func rowAxes(w runs.Row) (uuid string, axes map[string]int) { return w.UUID, w.Axes }
 
-func rowAxes(w *runs.Row) (uuid string, axes map[string]int) { return w.UUID, w.Axes }
-
-func placeCell(w *runs.Row) cell { return cell{Text: clean(w.Place, 60)} }
+var placeField = field[runs.Row]{column{Text: "Place"},
+	func(w runs.Row) cell { return cell{Text: clean(w.Place, 60)} }}
 
 // groups returns a table with one row for each combination of the axes that vary. It has no rows if the grouping would
 // save less than half of the rows of the table of workloads, or if the run used several places.
@@ -213,34 +183,39 @@ func (r *Subject) groups(id string) table {
 		return t
 	}
 	fields := append(byAxes(axes, func(g runs.Group) map[string]int { return g.Axes }),
-		words("Passed", "", func(g runs.Group) cell {
+		field[runs.Group]{column{Text: "Passed"}, func(g runs.Group) cell {
 			c := cell{Text: fmt.Sprintf("%d of %d", g.Passed, g.Workloads), Class: "good"}
 			if g.Passed < g.Workloads {
 				c.Class = "bad"
 			}
 			return c
-		}))
+		}})
 	if r.Timed {
 		t.Note = "Mean, minimum and maximum of the workloads' official latencies."
-		fields = append(fields, optional(numbers("Latency", "mean of the official latencies",
-			func(g runs.Group) cell { return valueCell(ui.Nanos(g.Mean)) })),
-			optional(numbers("Minimum to maximum", "", func(g runs.Group) cell {
+		fields = append(fields, []field[runs.Group]{
+			{column{Text: "Latency", Title: "mean of the official latencies", Right: true, optional: true},
+				func(g runs.Group) cell { return valueCell(ui.Nanos(g.Mean)) }},
+			{column{Text: "Minimum to maximum", Right: true, optional: true}, func(g runs.Group) cell {
 				if g.Timed == 0 {
 					return cell{}
 				}
 				return cell{Text: strings.TrimSuffix(ui.Micros(g.Low), " µs") + " to " + ui.Micros(g.High)}
-			})),
-			optional(numbers("Speed-up", "mean over the baseline",
-				func(g runs.Group) cell { return valueCell(ui.Speedup(g.Speedup)) })),
-			optional(numbers("Copy", "mean share of the bandwidth of the roofline copy, a plain copy of as many bytes",
-				func(g runs.Group) cell { return valueCell(ui.Share(g.CopyShare)) })))
+			}},
+			{column{Text: "Speed-up", Title: "mean over the baseline", Right: true, optional: true},
+				func(g runs.Group) cell { return valueCell(ui.Speedup(g.Speedup)) }},
+			{column{Text: "Copy", Title: "mean share of the bandwidth of the roofline copy, a plain copy of as many bytes",
+				Right: true, optional: true},
+				func(g runs.Group) cell { return valueCell(ui.Share(g.CopyShare)) }},
+		}...)
 	}
 	if r.Emulated {
 		t.Note = "Largest errors of the workloads."
-		fields = append(fields, optional(numbers("Max abs", "largest absolute error",
-			func(g runs.Group) cell { abs, _ := largest(g.Rows); return valueCell(ui.Error(abs)) })),
-			optional(numbers("Max rel", "largest relative error",
-				func(g runs.Group) cell { _, rel := largest(g.Rows); return valueCell(ui.Error(rel)) })))
+		fields = append(fields, []field[runs.Group]{
+			{column{Text: "Max abs", Title: "largest absolute error", Right: true, optional: true},
+				func(g runs.Group) cell { abs, _ := largest(g.Rows); return valueCell(ui.Error(abs)) }},
+			{column{Text: "Max rel", Title: "largest relative error", Right: true, optional: true},
+				func(g runs.Group) cell { _, rel := largest(g.Rows); return valueCell(ui.Error(rel)) }},
+		}...)
 	}
 	fill(&t, false, fields, groups)
 	return t
@@ -253,29 +228,34 @@ func (r *Subject) trust(id string) (sentence string, t table) {
 		Note: "Reported by NVML; ranges cover all readings during the measurement."}
 	fields := byWorkload(r.Axes, rowAxes)
 	if r.Split() {
-		fields = append(fields, words("Place", "", placeCell), words("GPU", "", func(w *runs.Row) cell {
-			d := r.device(w)
+		fields = append(fields, placeField, field[runs.Row]{column{Text: "GPU"}, func(w runs.Row) cell {
+			d := r.device(&w)
 			return cell{Text: clean(d.Name, 40), Title: clean(d.UUID, 60)}
-		}))
+		}})
 	}
-	stamped := func(of func(*event.Stamp) cell) func(*runs.Row) cell {
-		return func(w *runs.Row) cell {
+	stamped := func(of func(*event.Stamp) cell) func(runs.Row) cell {
+		return func(w runs.Row) cell {
 			if w.Samples.Stamp == nil {
 				return cell{}
 			}
 			return of(w.Samples.Stamp)
 		}
 	}
-	fields = append(fields, numbers("SM clock", "", stamped(clockCell)),
-		numbers("Memory clock", "", stamped(ranged("MHz", memoryClock))),
-		numbers("Temperature", "", stamped(ranged("°C", temperature))),
-		numbers("Power", "", stamped(ranged("W", func(r event.Reading) float64 { return r.PowerW }))),
-		words("Throttled by", "", stamped(throttleCell)), words("Other processes", "", stamped(processesCell)),
-		numbers("ECC errors", "uncorrected, since the driver was loaded", stamped(eccCell)),
-		numbers("Measured", "number of attempts until nothing disturbed it",
-			func(w *runs.Row) cell { return cell{Text: times(max(1, w.Samples.Measured))} }),
-		words("In doubt", "", doubtCell))
-	timed := slices.DeleteFunc(r.rows(), func(w *runs.Row) bool { return w.Samples == nil })
+	fields = append(fields, []field[runs.Row]{
+		{column{Text: "SM clock", Right: true}, stamped(clockCell)},
+		{column{Text: "Memory clock", Right: true}, stamped(ranged("MHz", memoryClock))},
+		{column{Text: "Temperature", Right: true}, stamped(ranged("°C", temperature))},
+		{column{Text: "Power", Right: true},
+			stamped(ranged("W", func(r event.Reading) float64 { return r.PowerW }))},
+		{column{Text: "Throttled by"},
+			stamped(throttleCell)}, {column{Text: "Other processes"}, stamped(processesCell)},
+		{column{Text: "ECC errors", Title: "uncorrected, since the driver was loaded", Right: true},
+			stamped(eccCell)},
+		{column{Text: "Measured", Title: "number of attempts until nothing disturbed it", Right: true},
+			func(w runs.Row) cell { return cell{Text: times(max(1, w.Samples.Measured))} }},
+		{column{Text: "In doubt"}, doubtCell},
+	}...)
+	timed := slices.DeleteFunc(slices.Clone(r.Workloads), func(w runs.Row) bool { return w.Samples == nil })
 	fill(&t, false, fields, timed)
 	usual := r.usualClock()
 	var steady []*event.Stamp
@@ -417,7 +397,7 @@ func eccCell(s *event.Stamp) cell {
 }
 
 // doubtCell lists the reasons to doubt the timings of a workload.
-func doubtCell(w *runs.Row) cell {
+func doubtCell(w runs.Row) cell {
 	s := w.Samples
 	doubts := slices.Concat(s.Disturbed, s.Warnings)
 	if s.Truncated {
@@ -504,19 +484,22 @@ func (r *Subject) kernels(id string) table {
 	}
 	size := func(s [3]int) string { return fmt.Sprintf("%d × %d × %d", s[0], s[1], s[2]) }
 	fill(&t, false, []field[*launch]{
-		words("Kernel", "", func(l *launch) cell { return kernelCell(l.Activity) }),
-		words("Step", "position in the call",
-			func(l *launch) cell { return cell{Text: fmt.Sprintf("%d of %d", l.at, l.of)} }),
-		numbers("Grid", "", kernel(func(l *launch) string { return size(l.Grid) })),
-		numbers("Block", "", kernel(func(l *launch) string { return size(l.Block) })),
-		numbers("Registers", "", kernel(func(l *launch) string { return fmt.Sprint(l.Registers) })),
-		numbers("Static shared", "", kernel(func(l *launch) string { return fmt.Sprintf("%d B", l.StaticSharedBytes) })),
-		numbers("Dynamic shared", "", kernel(func(l *launch) string { return fmt.Sprintf("%d B", l.DynamicSharedBytes) })),
-		numbers("Local", "spills and arrays, per thread",
-			kernel(func(l *launch) string { return fmt.Sprintf("%d B", l.LocalBytes) })),
-		optional(numbers("Time, µs", "of this step, from the smallest to the largest median of a workload",
-			func(l *launch) cell { return between(slices.Min(l.times)/1e3, slices.Max(l.times)/1e3, 2, "") })),
-		words("Workloads", "", func(l *launch) cell {
+		{column{Text: "Kernel"}, func(l *launch) cell { return kernelCell(l.Activity) }},
+		{column{Text: "Step", Title: "position in the call"},
+			func(l *launch) cell { return cell{Text: fmt.Sprintf("%d of %d", l.at, l.of)} }},
+		{column{Text: "Grid", Right: true}, kernel(func(l *launch) string { return size(l.Grid) })},
+		{column{Text: "Block", Right: true}, kernel(func(l *launch) string { return size(l.Block) })},
+		{column{Text: "Registers", Right: true}, kernel(func(l *launch) string { return fmt.Sprint(l.Registers) })},
+		{column{Text: "Static shared", Right: true},
+			kernel(func(l *launch) string { return fmt.Sprintf("%d B", l.StaticSharedBytes) })},
+		{column{Text: "Dynamic shared", Right: true},
+			kernel(func(l *launch) string { return fmt.Sprintf("%d B", l.DynamicSharedBytes) })},
+		{column{Text: "Local", Title: "spills and arrays, per thread", Right: true},
+			kernel(func(l *launch) string { return fmt.Sprintf("%d B", l.LocalBytes) })},
+		{column{Text: "Time, µs", Title: "of this step, from the smallest to the largest median of a workload",
+			Right: true, optional: true},
+			func(l *launch) cell { return between(slices.Min(l.times)/1e3, slices.Max(l.times)/1e3, 2, "") }},
+		{column{Text: "Workloads"}, func(l *launch) cell {
 			c := cell{Text: fmt.Sprintf("%d: ", l.workloads) + strings.Join(l.axes[:min(3, len(l.axes))], "; ")}
 			if len(l.axes) > 3 {
 				c.Text += "; ..."
@@ -525,7 +508,7 @@ func (r *Subject) kernels(id string) table {
 				c.Class = "names"
 			}
 			return c
-		}),
+		}},
 	}, order)
 	return t
 }
@@ -563,8 +546,8 @@ func kernelCell(a event.Activity) cell {
 // facts returns the table of the environment.
 func (r *Subject) facts(id string) table {
 	t := table{ID: id, Caption: "Details of the run"}
-	fill(&t, false, []field[[2]string]{words("Fact", "", func(f [2]string) cell { return cell{Text: f[0]} }),
-		words("Value", "", func(f [2]string) cell { return cell{Text: clean(f[1], 600)} })}, Facts(r.Run))
+	fill(&t, false, []field[[2]string]{{column{Text: "Fact"}, func(f [2]string) cell { return cell{Text: f[0]} }},
+		{column{Text: "Value"}, func(f [2]string) cell { return cell{Text: clean(f[1], 600)} }}}, Facts(r.Run))
 	return t
 }
 
@@ -572,26 +555,29 @@ func (r *Subject) facts(id string) table {
 func (r *Report) overview() table {
 	t := table{ID: "overview", Caption: "Solutions and devices"}
 	fill(&t, false, []field[*Subject]{
-		words("Run", "", func(r *Subject) cell { return cell{Text: clean(r.ID, 60), Class: "code"} }),
-		words("Solution", "", func(r *Subject) cell { return cell{Text: r.Name()} }),
-		numbers("Passed", "", func(r *Subject) cell { return cell{Text: r.PassedText("")} }),
-		optional(numbers("Mean latency", "mean over the passed workloads; empty for several places",
-			func(r *Subject) cell { return valueCell(ui.Nanos(r.Mean())) })),
-		optional(words("Baseline", "", func(r *Subject) cell {
+		{column{Text: "Run"}, func(r *Subject) cell { return cell{Text: clean(r.ID, 60), Class: "code"} }},
+		{column{Text: "Solution"}, func(r *Subject) cell { return cell{Text: r.Name()} }},
+		{column{Text: "Passed", Right: true}, func(r *Subject) cell { return cell{Text: r.PassedText("")} }},
+		{column{Text: "Mean latency", Title: "mean over the passed workloads; empty for several places",
+			Right: true, optional: true},
+			func(r *Subject) cell { return valueCell(ui.Nanos(r.Mean())) }},
+		{column{Text: "Baseline", optional: true}, func(r *Subject) cell {
 			if b := r.Run.Run.Baseline; b != nil {
 				return cell{Text: clean(b.Name, 60)}
 			}
 			return cell{}
-		})),
-		optional(numbers("Mean speed-up", "over the baseline; the contest's score if that is the reference",
+		}},
+		{column{Text: "Mean speed-up", Title: "over the baseline; the contest's score if that is the reference",
+			Right: true, optional: true},
 			func(r *Subject) cell {
 				if d := r.Done; d != nil && d.Score != nil {
 					return cell{Text: fmt.Sprintf("%.3f", *d.Score), Title: ui.Exact(*d.Score)}
 				}
 				return cell{}
-			})),
-		numbers("Findings", "", func(r *Subject) cell { return cell{Text: fmt.Sprint(r.Totals().Findings)} }),
-		words("Device", "", func(r *Subject) cell { return cell{Text: r.where()} }),
+			}},
+		{column{Text: "Findings", Right: true},
+			func(r *Subject) cell { return cell{Text: fmt.Sprint(r.Totals().Findings)} }},
+		{column{Text: "Device"}, func(r *Subject) cell { return cell{Text: r.where()} }},
 	}, r.Runs)
 	return t
 }
@@ -599,12 +585,12 @@ func (r *Report) overview() table {
 // configurations lists the settings that differ between the runs. It has no rows if none differs.
 func (r *Report) configurations() table {
 	t := table{ID: "configurations", Caption: "Differences between runs"}
-	fields := []field[string]{words("Fact", "", func(name string) cell { return cell{Text: name} })}
+	fields := []field[string]{{column{Text: "Fact"}, func(name string) cell { return cell{Text: name} }}}
 	var names []string
 	facts := make([]map[string]string, len(r.Runs))
 	for i, run := range r.Runs {
-		fields = append(fields, words(plain.Cut(run.ID, 40), clean(run.ID, 120),
-			func(name string) cell { return cell{Text: clean(facts[i][name], 200)} }))
+		fields = append(fields, field[string]{column{Text: plain.Cut(run.ID, 40), Title: clean(run.ID, 120)},
+			func(name string) cell { return cell{Text: clean(facts[i][name], 200)} }})
 		facts[i] = map[string]string{}
 		for _, f := range Facts(run.Run) {
 			if !slices.Contains(names, f[0]) {
@@ -632,27 +618,31 @@ func (c *Comparison) table(id string, page bool) table {
 	}
 	fields := append(byWorkload(slices.Sorted(maps.Keys(names)),
 		func(row compare.Row) (string, map[string]int) { return row.UUID, row.Axes }),
-		numbers("A", "", func(row compare.Row) cell { return sideCell(row.A) }),
-		numbers("B", "", func(row compare.Row) cell { return sideCell(row.B) }),
-		inFront(2, numbers("B/A", "", func(row compare.Row) cell { c, _ := ratioCells(row.Ratio); return c })),
-		numbers("95 % interval", "", func(row compare.Row) cell { _, c := ratioCells(row.Ratio); return c }),
-		numbers("p", "of the Mann-Whitney test", func(row compare.Row) cell {
-			switch {
-			case row.P == nil:
-				return cell{}
-			case *row.P < 0.0001:
-				return cell{Text: "< 0.0001", Title: ui.Exact(*row.P)}
-			}
-			return cell{Text: fmt.Sprintf("%.4f", *row.P), Title: ui.Exact(*row.P)}
-		}),
-		inFront(1, words("Verdict on B", "", func(row compare.Row) cell {
-			c := cell{Text: clean(VerdictText(row.Verdict, row.Why), 200), Class: rating(row.Verdict)}
-			if len(row.Warnings) > 0 {
-				c.Text += " *"
-				c.Title = clean(strings.Join(row.Warnings, "; "), 400)
-			}
-			return c
-		})))
+		[]field[compare.Row]{
+			{column{Text: "A", Right: true}, func(row compare.Row) cell { return sideCell(row.A) }},
+			{column{Text: "B", Right: true}, func(row compare.Row) cell { return sideCell(row.B) }},
+			{column{Text: "B/A", Right: true, front: 2},
+				func(row compare.Row) cell { c, _ := ratioCells(row.Ratio); return c }},
+			{column{Text: "95 % interval", Right: true},
+				func(row compare.Row) cell { _, c := ratioCells(row.Ratio); return c }},
+			{column{Text: "p", Title: "of the Mann-Whitney test", Right: true}, func(row compare.Row) cell {
+				switch {
+				case row.P == nil:
+					return cell{}
+				case *row.P < 0.0001:
+					return cell{Text: "< 0.0001", Title: ui.Exact(*row.P)}
+				}
+				return cell{Text: fmt.Sprintf("%.4f", *row.P), Title: ui.Exact(*row.P)}
+			}},
+			{column{Text: "Verdict on B", front: 1}, func(row compare.Row) cell {
+				c := cell{Text: clean(VerdictText(row.Verdict, row.Why), 200), Class: rating(row.Verdict)}
+				if len(row.Warnings) > 0 {
+					c.Text += " *"
+					c.Title = clean(strings.Join(row.Warnings, "; "), 400)
+				}
+				return c
+			}},
+		}...)
 	fill(&t, page, fields, c.Result.Rows)
 	return t
 }

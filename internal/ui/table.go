@@ -67,7 +67,7 @@ func align(columns []column, cells []string) (shown []string) {
 		case columns[i].hidden:
 			continue
 		case columns[i].number:
-			cell = left(cell, columns[i].width)
+			cell = fmt.Sprintf("%*s", columns[i].width, cell)
 		case i < len(columns)-1:
 			cell = pad(cell, columns[i].width)
 		}
@@ -151,8 +151,4 @@ func tableColumns(layout string, rows [][]string) []column {
 	return all
 }
 
-func pad(s string, n int) string { return s + strings.Repeat(" ", max(0, n-utf8.RuneCountInString(s))) }
-
-func left(s string, n int) string {
-	return strings.Repeat(" ", max(0, n-utf8.RuneCountInString(s))) + s
-}
+func pad(s string, n int) string { return fmt.Sprintf("%-*s", n, s) }
