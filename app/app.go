@@ -402,7 +402,7 @@ func (a *app) load(packed string) (*project.Submission, error) {
 				a.term.Warn(usage.Explain(f))
 			}
 		}
-		a.term.Places = s.Places
+		a.term.Locate = s.Places
 	}
 	return s, err
 }

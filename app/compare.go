@@ -465,12 +465,13 @@ func (a *app) showComparison(res *compare.Result) {
 		}
 	}
 	layout, rows := report.Table(res)
-	a.term.Table(layout, rows, func(n int) int { return news(res.Rows[n-1].Verdict) })
+	a.term.Table(layout, rows, func(n int) int { return rating(res.Rows[n-1].Verdict) })
 	fmt.Fprintf(a.stdout, "%s\nB as a whole: %s\n", a.term.Fit(strings.Join(report.Conclusion(res), "\n"), 2),
 		a.term.Rate(headline(res), report.VerdictText(res.Verdict, res.Why)))
 }
 
-func news(v compare.Verdict) int {
+// rating rates a verdict for ui.Terminal.Rate.
+func rating(v compare.Verdict) int {
 	switch v {
 	case compare.Faster:
 		return 1
@@ -480,12 +481,12 @@ func news(v compare.Verdict) int {
 	return 0
 }
 
-// headline rates the whole result. It is not good news if some workloads are slower.
+// headline rates the whole result. It is not good if some workloads are slower.
 func headline(res *compare.Result) int {
 	if res.Mixed && res.Verdict == compare.Faster {
 		return 0
 	}
-	return news(res.Verdict)
+	return rating(res.Verdict)
 }
 
 // runText describes a run on one line.

@@ -121,11 +121,11 @@ func (a *app) show(l tools.Record) error {
 	if l.Verdict == tools.Clean && !a.term.Verbose {
 		l.Log = ""
 	}
-	a.line(strings.ReplaceAll(l.Tool, ",", ", "), "%s", a.term.Places(l.Verdict))
+	a.line(strings.ReplaceAll(l.Tool, ",", ", "), "%s", a.term.Locate(l.Verdict))
 	for line := range strings.Lines(l.Log) {
 		if line = strings.TrimRight(line, "\n"); line != "" && !strings.HasSuffix(line, l.Verdict) &&
 			!strings.HasSuffix(l.Verdict, strings.TrimSpace(line)) {
-			fmt.Fprintf(a.stdout, "    %s\n", plain.Line(a.term.Places(line)))
+			fmt.Fprintf(a.stdout, "    %s\n", plain.Line(a.term.Locate(line)))
 		}
 	}
 	return nil

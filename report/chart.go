@@ -217,7 +217,7 @@ func latencies(id, axis, l2 string, all, lines []series) *chart {
 	if len(all) == 0 {
 		return nil
 	}
-	lo, hi := span(all, func(p point) float64 { return p.value })
+	lo, hi := span(all)
 	c := &chart{ID: id, Title: "Latency by " + axisName(axis), XName: axisName(axis), YName: "µs, " + l2 + " L2",
 		Desc: fmt.Sprintf("%s from %s to %s, %s L2. Bars are the 95 %% intervals of the medians. The workload tables "+
 			"contain all figures.", plain.Count(len(all), "series"), ui.Micros(lo), ui.Micros(hi), l2)}
@@ -225,10 +225,10 @@ func latencies(id, axis, l2 string, all, lines []series) *chart {
 	return c
 }
 
-func timed(w *runs.Row, of string, ns float64, i event.Interval) point {
-	return point{w.Axes, ns, i.LoNS, i.HiNS, fmt.Sprintf("%s%s, workload %s: %s, median of all timings from %s to %s", of,
-		axesText(w.Axes),
-		plain.Short(w.UUID), ui.Micros(ns), ui.Micros(i.LoNS), ui.Micros(i.HiNS)), clean(w.UUID, 120)}
+func timed(w *runs.Row, prefix string, ns float64, i event.Interval) point {
+	return point{w.Axes, ns, i.LoNS, i.HiNS, fmt.Sprintf("%s%s, workload %s: %s, median of all timings from %s to %s",
+		prefix, axesText(w.Axes), plain.Short(w.UUID), ui.Micros(ns), ui.Micros(i.LoNS), ui.Micros(i.HiNS)),
+		clean(w.UUID, 120)}
 }
 
 func axisName(axis string) string {
@@ -249,16 +249,14 @@ func (r *Subject) speedups(id string) *chart {
 	for i := range r.Workloads {
 		w := &r.Workloads[i]
 		if over := w.Evaluated.Speedup(); over != nil && *over > 0 {
-			x := *over
-			s.points = append(s.points, point{axes: w.Axes, value: x, workload: clean(w.UUID, 120),
-				title: fmt.Sprintf("%s, workload %s: %s", axesText(w.Axes),
-					plain.Short(w.UUID), ui.Times(&x))})
+			s.points = append(s.points, point{axes: w.Axes, value: *over, workload: clean(w.UUID, 120),
+				title: fmt.Sprintf("%s, workload %s: %s", axesText(w.Axes), plain.Short(w.UUID), ui.Times(over))})
 		}
 	}
 	if len(s.points) < 2 {
 		return nil
 	}
-	lo, hi := span([]series{s}, func(p point) float64 { return p.value })
+	lo, hi := span([]series{s})
 	c := &chart{ID: id, Title: fmt.Sprintf("Speed-up over %s by %s", clean(b.Name, 40), axisName(axis)),
 		XName: axisName(axis), YName: "times as fast",
 		Desc: fmt.Sprintf("%s, from %s to %s; above 1 the solution is faster.", plain.Count(len(s.points), "workload"),
@@ -288,13 +286,13 @@ func (c *Comparison) chart(id string) *chart {
 		return nil
 	}
 	by = slices.DeleteFunc(by, func(s series) bool { return len(s.points) == 0 })
-	lo, hi := span(by, func(p point) float64 { return p.value })
-	pic := &chart{ID: id, Title: "B's time over A's, by " + axisName(axis), XName: axisName(axis), YName: "B/A",
+	lo, hi := span(by)
+	chart := &chart{ID: id, Title: "B's time over A's, by " + axisName(axis), XName: axisName(axis), YName: "B/A",
 		Desc: fmt.Sprintf(
 			"%s, from %.3f to %.3f, with 95 %% intervals; below 1 B is faster. The shaded band is the threshold of %.3g %%.",
 			plain.Count(n, "workload"), lo, hi, 100*c.Result.Threshold)}
-	pic.draw(axis, by, trim, 1, 1/(1+c.Result.Threshold), 1+c.Result.Threshold)
-	return pic
+	chart.draw(axis, by, trim, 1, 1/(1+c.Result.Threshold), 1+c.Result.Threshold)
+	return chart
 }
 
 // drawable drops values that no measurement can have.
@@ -310,11 +308,11 @@ func drawable(points []point) []point {
 }
 
 // span returns the smallest and the largest positive value of the points.
-func span(all []series, of func(point) float64) (lo, hi float64) {
+func span(all []series) (lo, hi float64) {
 	lo, hi = math.Inf(1), 0
 	for _, s := range all {
 		for _, p := range s.points {
-			if v := of(p); v > 0 {
+			if v := p.value; v > 0 {
 				lo, hi = min(lo, v), max(hi, v)
 			}
 		}
@@ -408,11 +406,14 @@ func (c *chart) draw(axis string, all []series, label func(float64) string, unit
 	if unit > 0 {
 		c.Lines = append(c.Lines, line{"unit", fmt.Sprintf("M0 %.1fH%d", y(unit), plotWidth)})
 	}
+	const stroke = "M-11 0h22"
 	for _, s := range all {
 		if s.shape == "" {
 			c.Lines = append(c.Lines, line{s.class, s.line(axis, x, y)})
+			c.Legend = append(c.Legend, legend{"line " + s.class, stroke, s.name})
 			continue
 		}
+		c.Legend = append(c.Legend, legend{s.classes(), s.shape, s.name})
 		group, seen := map[int]int{}, map[int]int{}
 		for _, pt := range s.points {
 			group[pt.axes[axis]]++
@@ -427,14 +428,6 @@ func (c *chart) draw(axis string, all []series, label func(float64) string, unit
 			c.Marks = append(c.Marks, mark{Class: s.classes(), Path: s.shape, X: px, Y: y(pt.value), Title: pt.title,
 				Workload: pt.workload, Small: crowd,
 				Interval: pt.lo > 0 && pt.hi > pt.lo, Lo: y(pt.lo), Hi: y(pt.hi)})
-		}
-	}
-	const stroke = "M-11 0h22"
-	for _, s := range all {
-		if s.shape == "" {
-			c.Legend = append(c.Legend, legend{"line " + s.class, stroke, s.name})
-		} else {
-			c.Legend = append(c.Legend, legend{s.classes(), s.shape, s.name})
 		}
 	}
 	if unit > 0 && len(all) == 1 && len(limits) == 0 {
@@ -494,13 +487,13 @@ func (s *series) classes() string {
 
 // line returns a path through the points, or a horizontal line if there is only one.
 func (s *series) line(axis string, x func(v, i int) float64, y func(float64) float64) string {
-	type place struct{ x, y float64 }
-	var path []place
+	type vertex struct{ x, y float64 }
+	var path []vertex
 	for i, p := range s.points {
-		path = append(path, place{x(p.axes[axis], i), y(p.value)})
+		path = append(path, vertex{x(p.axes[axis], i), y(p.value)})
 	}
 	if axis != "" {
-		slices.SortFunc(path, func(a, b place) int { return cmp.Or(cmp.Compare(a.x, b.x), cmp.Compare(b.y, a.y)) })
+		slices.SortFunc(path, func(a, b vertex) int { return cmp.Or(cmp.Compare(a.x, b.x), cmp.Compare(b.y, a.y)) })
 		path = slices.Compact(path)
 	}
 	if len(path) == 1 {

@@ -63,7 +63,7 @@ type section struct {
 	Findings []finding
 	Failed   []failure
 	Warnings []string
-	Checked  []string // mistakes that the run looked for
+	Checked  []string // mistakes that the run checked for
 	Steady   string   // the state of the GPU for most workloads
 	Trust    []table  // workloads for which it differed
 	Kernels  []table
@@ -107,7 +107,7 @@ func (r *Report) HTML(w io.Writer) error {
 		for _, run := range r.Runs {
 			all += len(run.Workloads)
 		}
-		view.Brief = all > most
+		view.Brief = all > mostDetailed
 		view.Title = fmt.Sprintf("%d runs, %s first", len(r.Runs), r.Runs[0].Name())
 		if len(r.Comparisons) == 1 && r.Comparisons[0].Err == nil {
 			if text := SpeedText(r.Comparisons[0].Result); text != "" {
@@ -130,10 +130,10 @@ func (r *Report) HTML(w io.Writer) error {
 			s.Charts = nil
 		}
 		if len(r.Runs) > 1 {
-			s.Heading, s.Sub, s.Facts.Of = r.name(run), true, s.ID+"h"
+			s.Heading, s.Sub, s.Facts.HeadingID = r.name(run), true, s.ID+"h"
 			for _, tables := range [][]table{s.Groups, s.Tables, s.Trust, s.Kernels} {
 				for i := range tables {
-					tables[i].Of = s.ID + "h"
+					tables[i].HeadingID = s.ID + "h"
 				}
 			}
 		}
@@ -191,9 +191,9 @@ func (r *Report) links() []string {
 	return list
 }
 
-// most is the number of workloads, over all runs, up to which a page shows every detail. Beyond it the page would take
-// megabytes.
-const most = 200
+// mostDetailed is the number of workloads, over all runs, up to which a page shows every detail. Beyond it the page
+// would take megabytes.
+const mostDetailed = 200
 
 // brief removes the exact figures shown when hovering.
 func (t *table) brief() {
@@ -325,14 +325,14 @@ func (c *Comparison) section(n int, heading string, brief bool) difference {
 		d.Class = ""
 	}
 	d.Warnings = c.Warnings()
-	if pic := c.chart(id + "ratio"); pic != nil && len(pic.Marks) > 0 {
-		d.Charts = append(d.Charts, pic)
+	if ratios := c.chart(id + "ratio"); ratios != nil && len(ratios.Marks) > 0 {
+		d.Charts = append(d.Charts, ratios)
 	}
 	t := c.table(id+"workloads", true)
 	if brief {
 		t.brief()
 	}
-	t.Of = d.ID + "h"
+	t.HeadingID = d.ID + "h"
 	d.Tables = []table{t}
 	return d
 }

@@ -119,18 +119,15 @@ func newRun(r *runs.Run) *Subject {
 	for _, w := range r.Run.Workloads {
 		axes[w.UUID] = w.Axes
 	}
-	names, seen := map[string]bool{}, map[string]bool{}
+	seen := map[string]bool{}
 	add := func(w runs.Row) {
 		if w.Axes == nil {
 			w.Axes = axes[w.UUID]
 		}
-		if is, ok := emulated[w.Place]; is || !ok && run.Emulated {
+		if on, known := emulated[w.Place]; on || !known && run.Emulated {
 			w.Samples = nil
 		}
 		locate(&w, r.Run)
-		for name := range w.Axes {
-			names[name] = true
-		}
 		run.Timed = run.Timed || w.Samples != nil
 		run.Workloads = append(run.Workloads, w)
 	}
@@ -144,7 +141,7 @@ func newRun(r *runs.Run) *Subject {
 			add(runs.Row{UUID: w.UUID})
 		}
 	}
-	run.Axes = slices.Sorted(maps.Keys(names))
+	run.Axes = ui.AxisNames(run.Workloads, func(w runs.Row) map[string]int { return w.Axes })
 	return run
 }
 
@@ -288,7 +285,7 @@ func (r *Subject) empty() (ns float64) {
 	return ns
 }
 
-// Checked lists the mistakes that the run looked for and how many results it judged, or returns nil if the run did not
+// Checked lists the mistakes that the run checked for and how many results it judged, or returns nil if the run did not
 // record this.
 func (r *Subject) Checked() []string {
 	l := r.Run.Run.Checked

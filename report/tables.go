@@ -3,7 +3,6 @@ package report
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -18,7 +17,7 @@ import (
 // A table is a finished table, for every output format.
 type table struct {
 	ID, Caption string
-	Of          string // id of a heading that distinguishes it from tables with the same caption, or ""
+	HeadingID   string // of a heading that distinguishes it from tables with the same caption, or ""
 	Note        string // below the caption
 	Head        []column
 	Rows        [][]cell // the first cell of a row names it
@@ -53,19 +52,19 @@ type field[T any] struct {
 }
 
 // byWorkload returns the columns that name a workload and its axes.
-func byWorkload[T any](axes []string, of func(T) (uuid string, axes map[string]int)) []field[T] {
+func byWorkload[T any](axes []string, identify func(T) (uuid string, axes map[string]int)) []field[T] {
 	return append([]field[T]{{column{Text: "Workload"}, func(v T) cell {
-		uuid, _ := of(v)
+		uuid, _ := identify(v)
 		return cell{Text: cmp.Or(plain.Short(uuid), "?"), Title: clean(uuid, 120), Class: "code",
 			Workload: clean(uuid, 120)}
-	}}}, byAxes(axes, func(v T) map[string]int { _, axes := of(v); return axes })...)
+	}}}, byAxes(axes, func(v T) map[string]int { _, axes := identify(v); return axes })...)
 }
 
-func byAxes[T any](axes []string, of func(T) map[string]int) (list []field[T]) {
-	for _, name := range axes {
+func byAxes[T any](names []string, axes func(T) map[string]int) (list []field[T]) {
+	for _, name := range names {
 		list = append(list, field[T]{column{Text: clean(name, 24), Title: clean(name, 200), Right: true},
 			func(v T) cell {
-				if n, ok := of(v)[name]; ok {
+				if n, ok := axes(v)[name]; ok {
 					return cell{Text: fmt.Sprint(n)}
 				}
 				return cell{}
@@ -233,12 +232,12 @@ func (r *Subject) trust(id string) (sentence string, t table) {
 			return cell{Text: clean(d.Name, 40), Title: clean(d.UUID, 60)}
 		}})
 	}
-	stamped := func(of func(*event.Stamp) cell) func(runs.Row) cell {
+	stamped := func(format func(*event.Stamp) cell) func(runs.Row) cell {
 		return func(w runs.Row) cell {
 			if w.Samples.Stamp == nil {
 				return cell{}
 			}
-			return of(w.Samples.Stamp)
+			return format(w.Samples.Stamp)
 		}
 	}
 	fields = append(fields, []field[runs.Row]{
@@ -301,7 +300,7 @@ func state(stamps []*event.Stamp) string {
 	var parts []string
 	for _, figure := range []struct {
 		name, unit string
-		of         func(event.Reading) float64
+		value      func(event.Reading) float64
 	}{{"", "MHz", smClock}, {"memory ", "MHz", memoryClock}, {"", "°C", temperature}} {
 		lo, hi := math.Inf(1), 0.0
 		for _, s := range stamps {
@@ -309,7 +308,7 @@ func state(stamps []*event.Stamp) string {
 				return ""
 			}
 			a, b := readings(s)
-			lo, hi = min(lo, figure.of(a)), max(hi, figure.of(b))
+			lo, hi = min(lo, figure.value(a)), max(hi, figure.value(b))
 		}
 		if text := between(lo, hi, 0, figure.unit).Text; text != "" {
 			parts = append(parts, figure.name+text)
@@ -333,10 +332,10 @@ func memoryClock(r event.Reading) float64 { return float64(r.MemoryClockMHz) }
 func temperature(r event.Reading) float64 { return float64(r.TemperatureC) }
 
 // ranged returns a function that formats the range of a figure during the measurement.
-func ranged(unit string, of func(event.Reading) float64) func(*event.Stamp) cell {
+func ranged(unit string, value func(event.Reading) float64) func(*event.Stamp) cell {
 	return func(s *event.Stamp) cell {
 		lo, hi := readings(s)
-		return between(of(lo), of(hi), 0, unit)
+		return between(value(lo), value(hi), 0, unit)
 	}
 }
 
@@ -436,7 +435,7 @@ func between(lo, hi float64, digits int, unit string) cell {
 // A step is a kernel or copy at a position of a call.
 type step struct {
 	event.Activity
-	at, of int // from 1
+	number, steps int // position, from 1, and number of steps of the call
 }
 
 // A launch is a step of the calls of some workloads.
@@ -474,19 +473,19 @@ func (r *Subject) kernels(id string) table {
 			l.workloads++
 		}
 	}
-	kernel := func(of func(*launch) string) func(*launch) cell { // copies and fills have no such figure
+	kernel := func(format func(*launch) string) func(*launch) cell { // copies and fills have no such figure
 		return func(l *launch) cell {
 			if l.Kind != "kernel" {
 				return cell{}
 			}
-			return cell{Text: of(l)}
+			return cell{Text: format(l)}
 		}
 	}
 	size := func(s [3]int) string { return fmt.Sprintf("%d × %d × %d", s[0], s[1], s[2]) }
 	fill(&t, false, []field[*launch]{
 		{column{Text: "Kernel"}, func(l *launch) cell { return kernelCell(l.Activity) }},
 		{column{Text: "Step", Title: "position in the call"},
-			func(l *launch) cell { return cell{Text: fmt.Sprintf("%d of %d", l.at, l.of)} }},
+			func(l *launch) cell { return cell{Text: fmt.Sprintf("%d of %d", l.number, l.steps)} }},
 		{column{Text: "Grid", Right: true}, kernel(func(l *launch) string { return size(l.Grid) })},
 		{column{Text: "Block", Right: true}, kernel(func(l *launch) string { return size(l.Block) })},
 		{column{Text: "Registers", Right: true}, kernel(func(l *launch) string { return fmt.Sprint(l.Registers) })},
@@ -610,13 +609,8 @@ func (r *Report) configurations() table {
 func (c *Comparison) table(id string, page bool) table {
 	t := table{ID: id, Caption: "B against A, workload by workload",
 		Note: "B/A is a ratio of medians with its 95 % interval; above 1, B is slower. The verdict is on B."}
-	names := map[string]bool{}
-	for _, row := range c.Result.Rows {
-		for name := range row.Axes {
-			names[name] = true
-		}
-	}
-	fields := append(byWorkload(slices.Sorted(maps.Keys(names)),
+	axes := ui.AxisNames(c.Result.Rows, func(row compare.Row) map[string]int { return row.Axes })
+	fields := append(byWorkload(axes,
 		func(row compare.Row) (string, map[string]int) { return row.UUID, row.Axes }),
 		[]field[compare.Row]{
 			{column{Text: "A", Right: true}, func(row compare.Row) cell { return sideCell(row.A) }},

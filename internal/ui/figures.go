@@ -49,32 +49,32 @@ func Figures(r *event.Run, timed bool) []Figure {
 		{Heading: "Matched", Title: "share of correct elements", Detail: true, Value: matched},
 		{Heading: "Median", Timed: true, width: timeWidth, Value: latency},
 		{Heading: "Median", Title: "official latency", Timed: true, Kept: true, Front: 2,
-			Value: of(func(s *event.Samples) Value { return Nanos(s.MedianNS) })},
+			Value: ofTimings(func(s *event.Samples) Value { return Nanos(s.MedianNS) })},
 		{Heading: "±", Title: "half of the 95 % interval of the median", Timed: true, Kept: true, Front: 3,
-			width: shareWidth, order: 2, Value: of(func(s *event.Samples) Value {
+			width: shareWidth, order: 2, Value: ofTimings(func(s *event.Samples) Value {
 				return Value{Spread(s.Interval), exactInterval(s.MedianNS, s.N, s.Interval)}
 			})},
 		{Heading: "Speed-up", Title: "latency of " + baseline + " over the median", Timed: true, width: len("SPEEDUP"),
 			omit:  r.Baseline == nil,
 			Value: func(e *event.Evaluated, _ *event.Samples) Value { return Speedup(e.Speedup()) }},
 		{Heading: "Min", Timed: true, width: timeWidth, order: 1, omit: r.Baseline != nil,
-			Value: of(func(s *event.Samples) Value { return Nanos(float64(s.MinNS)) })},
+			Value: ofTimings(func(s *event.Samples) Value { return Nanos(float64(s.MinNS)) })},
 		{Heading: "Copy", Title: "share of the bandwidth of the roofline copy, a plain copy of as many bytes", Timed: true,
-			width: copyWidth, order: 4, Value: of(func(s *event.Samples) Value {
+			width: copyWidth, order: 4, Value: ofTimings(func(s *event.Samples) Value {
 				return positive(s.CopyShare, Percent(s.CopyShare), Exact(s.CopyShare)+"; the copy takes "+ExactNS(s.CopyNS))
 			})},
 		{Heading: "Min", Title: "fastest call", Timed: true, Kept: true, Detail: true,
-			Value: of(func(s *event.Samples) Value { return Nanos(float64(s.MinNS)) })},
+			Value: ofTimings(func(s *event.Samples) Value { return Nanos(float64(s.MinNS)) })},
 		{Heading: "GB/s", Title: "bytes of all inputs and outputs over the median", Timed: true, Detail: true,
-			Value: of(func(s *event.Samples) Value {
+			Value: ofTimings(func(s *event.Samples) Value {
 				return positive(s.Bandwidth, fmt.Sprintf("%.0f", s.Bandwidth), Exact(s.Bandwidth)+" GB/s")
 			})},
 		{Heading: "Peak", Title: "share of the bandwidth of the GPU's memory, by its specification", Timed: true,
-			Detail: true, Value: of(func(s *event.Samples) Value { return Share(s.PeakShare) })},
+			Detail: true, Value: ofTimings(func(s *event.Samples) Value { return Share(s.PeakShare) })},
 		{Heading: "Warm L2", Title: "with a warm L2; not the contest's figure", Timed: true, Detail: true,
-			Value: of(func(s *event.Samples) Value { return timings(s.Warm) })},
+			Value: ofTimings(func(s *event.Samples) Value { return timings(s.Warm) })},
 		{Heading: baseline, Title: "latency of the baseline, from alternating trials", Timed: true, Kept: true,
-			omit: r.Baseline == nil, Value: of(func(s *event.Samples) Value { return timings(s.Baseline) })},
+			omit: r.Baseline == nil, Value: ofTimings(func(s *event.Samples) Value { return timings(s.Baseline) })},
 	}
 	return slices.DeleteFunc(list, func(f Figure) bool { return f.omit || f.Timed && !timed })
 }
@@ -113,8 +113,8 @@ func furtherFigures(s *event.Samples, baseline bool) string {
 	return strings.Join(list, ", ")
 }
 
-// of returns a function that passes the timings to value unless they are nil.
-func of(value func(*event.Samples) Value) func(*event.Evaluated, *event.Samples) Value {
+// ofTimings returns a function that passes the timings to value unless they are nil.
+func ofTimings(value func(*event.Samples) Value) func(*event.Evaluated, *event.Samples) Value {
 	return func(_ *event.Evaluated, s *event.Samples) Value {
 		if s == nil {
 			return Value{}

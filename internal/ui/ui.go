@@ -25,8 +25,8 @@ type Terminal struct {
 	Verbose  bool      // complete logs
 	Wide     bool      // add a line of figures to each row of a run's table
 
-	// Places, if not nil, replaces source paths in a message with paths that the user knows.
-	Places func(text string) string
+	// Locate, if not nil, replaces source paths in a message with paths that the user knows.
+	Locate func(text string) string
 
 	noted map[string]bool // by NoteOnce
 }
@@ -158,12 +158,12 @@ func (b *Bar) Finish() {
 	}
 }
 
-// placed applies t.Places if it is not nil.
-func (t *Terminal) placed(text string) string {
-	if t.Places == nil {
+// locate applies t.Locate if it is not nil.
+func (t *Terminal) locate(text string) string {
+	if t.Locate == nil {
 		return text
 	}
-	return t.Places(text)
+	return t.Locate(text)
 }
 
 // Fit wraps text to the width of Out, if that is a terminal: between words, or after a slash in long words.

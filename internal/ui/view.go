@@ -77,9 +77,9 @@ func (t *Terminal) Progress(label string, bar bool) event.Sink {
 	return func(e event.Event) error {
 		line := func(code, what, text string) {
 			b.Clear()
-			fmt.Fprintf(t.Err, "%s %s: %s\n", t.paint(code, what), label, plain.Line(t.placed(text)))
+			fmt.Fprintf(t.Err, "%s %s: %s\n", t.paint(code, what), label, plain.Line(t.locate(text)))
 		}
-		of := "workload " + plain.Short(e.Workload)
+		workload := "workload " + plain.Short(e.Workload)
 		switch {
 		case e.Started != nil && bar:
 			if b == nil {
@@ -88,14 +88,14 @@ func (t *Terminal) Progress(label string, bar bool) event.Sink {
 			b.Describe(plain.Short(e.Workload))
 			b.Set(int64(e.Started.Index - 1))
 		case e.Evaluated != nil && !e.Evaluated.Passed():
-			line(red, "fisub:", of+": "+string(e.Evaluated.Status())+": "+e.Evaluated.Detail)
+			line(red, "fisub:", workload+": "+string(e.Evaluated.Status())+": "+e.Evaluated.Detail)
 		case e.Type == event.TypeFailed:
-			line(red, "fisub:", of+": no verdict: "+e.Message.Text)
+			line(red, "fisub:", workload+": no verdict: "+e.Message.Text)
 		case e.Finding != nil:
-			line(yellow, "finding:", of+": "+e.Finding.Check+": "+shown.Text(e.Finding, e.Workload))
+			line(yellow, "finding:", workload+": "+e.Finding.Check+": "+shown.Text(e.Finding, e.Workload))
 		case e.Type == event.TypeWarning:
 			b.Clear()
-			t.Warn(label+": "+plain.Line(t.placed(e.Message.Text)), e.Message.Hint)
+			t.Warn(label+": "+plain.Line(t.locate(e.Message.Text)), e.Message.Hint)
 		case e.Done != nil:
 			b.Finish()
 		}
@@ -165,7 +165,7 @@ func (v *runView) event(e event.Event) error {
 	case e.Finding != nil:
 		if !v.repeats(e.Workload, e.Finding.Check) {
 			fmt.Fprintf(t.Out, "          %s %s: %s\n", t.paint(yellow, "finding:"), plain.Line(e.Finding.Check),
-				plain.Line(v.placed(v.shown.Text(e.Finding, e.Workload))))
+				plain.Line(v.locate(v.shown.Text(e.Finding, e.Workload))))
 		}
 	case e.Type == event.TypeWarning && e.Place != "" && v.warned[e.Message.Text]:
 	case e.Type == event.TypeWarning:
@@ -203,13 +203,7 @@ func (v *runView) start(r *event.Run) {
 	if r.Device.Emulated {
 		t.Note("           virtual GPU: correctness only, no latencies")
 	}
-	names := map[string]bool{}
-	for _, w := range r.Workloads {
-		for name := range w.Axes {
-			names[name] = true
-		}
-	}
-	v.axes = slices.Sorted(maps.Keys(names))
+	v.axes = AxisNames(r.Workloads, func(w event.WorkloadRef) map[string]int { return w.Axes })
 	v.figures = slices.DeleteFunc(Figures(r, !r.Device.Emulated), func(f Figure) bool { return f.width == 0 })
 }
 
@@ -371,13 +365,13 @@ func (v *runView) below(uuid, detail, log string) (lines []string) {
 }
 
 func (v *runView) dim(line string) string {
-	return "          " + v.t.paint(dim, plain.Line(v.placed(line)))
+	return "          " + v.t.paint(dim, plain.Line(v.locate(line)))
 }
 
-// placed replaces source paths in text with paths that the user knows.
-func (v *runView) placed(text string) string {
+// locate replaces source paths in text with paths that the user knows.
+func (v *runView) locate(text string) string {
 	if v.run == nil || v.run.Folder == "" {
-		return v.t.placed(text)
+		return v.t.locate(text)
 	}
 	return plain.Places(text, v.run.Folder, v.run.Sources)
 }
@@ -409,8 +403,8 @@ func (v *runView) done(d *event.Done) {
 	t := v.t
 	text := v.totals(d) + " on " + Device(v.run.Device)
 	began := 0
-	for _, is := range v.places {
-		if is {
+	for _, started := range v.places {
+		if started {
 			began++
 		}
 	}
@@ -430,10 +424,10 @@ func (v *runView) done(d *event.Done) {
 		lines = append(lines, ScoreText(b, d))
 	}
 	for _, sentence := range slices.Sorted(maps.Keys(v.doubts)) {
-		of := v.doubts[sentence]
-		which := "workload " + of[0]
-		if len(of) > 1 {
-			which = fmt.Sprintf("%d workloads", len(of))
+		uuids := v.doubts[sentence]
+		which := "workload " + uuids[0]
+		if len(uuids) > 1 {
+			which = fmt.Sprintf("%d workloads", len(uuids))
 		}
 		lines = append(lines, fmt.Sprintf("%s %s, unreliable in every measurement: %s", t.paint(yellow, "*"), which,
 			plain.Line(sentence)))

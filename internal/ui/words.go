@@ -2,6 +2,8 @@ package ui
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"fisub/internal/event"
@@ -84,6 +86,17 @@ func Device(d event.Device) string {
 	return plain.Line(fmt.Sprintf("%s:%d (%s, %s, driver %s)", d.Kind, d.Ordinal, d.Name, d.Arch, d.Driver))
 }
 
+// AxisNames returns the names of the axes of all elements of list, in order.
+func AxisNames[T any](list []T, axes func(T) map[string]int) []string {
+	names := map[string]bool{}
+	for _, v := range list {
+		for name := range axes(v) {
+			names[name] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(names))
+}
+
 // L2 returns the word for the state of the cache before a call.
 func L2(cold bool) string {
 	if cold {
@@ -107,11 +120,11 @@ func Age(d time.Duration) string {
 
 // ScoreText describes the mean speed-up over b, which is the contest score only if b is the reference.
 func ScoreText(b *event.Baseline, d *event.Done) string {
-	of := fmt.Sprintf("%s on %s%s", plain.Line(b.Name), plain.Count(d.Scored, "workload"), Zeroed(d))
+	text := fmt.Sprintf("%s on %s%s", plain.Line(b.Name), plain.Count(d.Scored, "workload"), Zeroed(d))
 	if b.Score() == "contest score" {
-		return fmt.Sprintf("contest score: %.3f, the mean speed-up over baseline %s", *d.Score, of)
+		return fmt.Sprintf("contest score: %.3f, the mean speed-up over baseline %s", *d.Score, text)
 	}
-	return fmt.Sprintf("mean speed-up: %.3f over baseline %s", *d.Score, of)
+	return fmt.Sprintf("mean speed-up: %.3f over baseline %s", *d.Score, text)
 }
 
 // Tolerance describes when an output element is correct.
