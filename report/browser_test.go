@@ -122,7 +122,9 @@ func (b *browser) show(name string, width int, scheme string) {
 			page = five
 		}
 		b.files[name] = filepath.Join(b.dir, name+".html")
-		writePage(b.t, page(b.t), b.files[name])
+		if err := os.WriteFile(b.files[name], []byte(rendered(b.t, page(b.t).HTML)), 0o644); err != nil {
+			b.t.Fatal(err)
+		}
 	}
 	if faults := b.open(b.files[name], width, scheme); len(faults) > 0 {
 		b.t.Errorf("%s at %d px: while it opened: %s", name, width, strings.Join(faults, "\n"))
@@ -527,18 +529,6 @@ func TestBrowserShadow(t *testing.T) {
 	}
 }
 
-func writePage(t testing.TB, r *Report, file string) {
-	t.Helper()
-	f, err := os.Create(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	if err := r.HTML(f); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // The page holds the run's figures to the last digit, and shows them in fisub's usual format.
 func TestBrowserFigures(t *testing.T) {
 	b := startBrowser(t)
@@ -639,11 +629,9 @@ func TestBrowserAxe(t *testing.T) {
 // BenchmarkFirstPaint opens a page of five runs with 100 workloads each.
 func BenchmarkFirstPaint(b *testing.B) {
 	page := startBrowser(b)
-	file := filepath.Join(b.TempDir(), "five.html")
-	writePage(b, five(b), file)
 	sum := 0.0
 	for b.Loop() {
-		page.open(file, 1280, "light")
+		page.show("five", 1280, "light")
 		var ms float64
 		page.eval(`performance.getEntriesByName('first-contentful-paint')[0].startTime`, &ms)
 		sum += ms
