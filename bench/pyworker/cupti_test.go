@@ -25,28 +25,36 @@ func fakeGPU(t *testing.T, version string) (measure func(body string, plan devic
 	client := fakeClient(t, version)
 	return func(body string, plan device.Plan) (*device.Samples, error) {
 		t.Helper()
-		give(t, client, body)
-		samples, _, err := client.Measure(t.Context(), worker.JudgedPlan{Plan: plan})
-		return samples, err
+		return timed(t, client, fakeHead+body, plan)
 	}
 }
 
-// give builds and loads a body of `def run`.
-func give(t *testing.T, client *worker.Client, body string) {
+// fakeHead begins a solution for the fake GPU up to the body of `def run`.
+const fakeHead = "import ctypes, os, torch\nlib, calls = ctypes.CDLL(os.environ['FISUB_FAKE_LIB']), []\n" +
+	"launch = lambda name, delay, ns: lib.fake_launch(name, ctypes.c_long(delay), ctypes.c_long(ns))\n" +
+	"def run(x, c, y, total):\n    calls.append(0)\n"
+
+// give builds and loads source.
+func give(t *testing.T, client *worker.Client, source string) {
 	t.Helper()
-	source := "import ctypes, os, torch\nlib, calls = ctypes.CDLL(os.environ['FISUB_FAKE_LIB']), []\n" +
-		"launch = lambda name, delay, ns: lib.fake_launch(name, ctypes.c_long(delay), ctypes.c_long(ns))\ndef run(x, c, " +
-		"y, total):\n    calls.append(0)\n" + body
 	if err := build(t, client, source, true); err != nil {
 		t.Fatal(err)
 	}
 	load(t, client)
 }
 
+// timed builds, loads and measures source.
+func timed(t *testing.T, client *worker.Client, source string, plan device.Plan) (*device.Samples, error) {
+	t.Helper()
+	give(t, client, source)
+	samples, _, err := client.Measure(t.Context(), worker.JudgedPlan{Plan: plan})
+	return samples, err
+}
+
 // Timed calls find poisoned outputs, and the outputs of judged calls are stored.
 func TestFakeJudged(t *testing.T) {
 	client := fakeClient(t, "140000")
-	give(t, client, first+"    assert torch.isnan(y).all()\n    y.copy_(x + len(calls))\n")
+	give(t, client, fakeHead+first+"    assert torch.isnan(y).all()\n    y.copy_(x + len(calls))\n")
 	out, err := memfile.New("outputs", 1024)
 	if err != nil {
 		t.Fatal(err)
@@ -69,7 +77,7 @@ func TestFakeJudged(t *testing.T) {
 // A patch changes an input in one timed call, whose time and kernels do not count.
 func TestFakePatch(t *testing.T) {
 	client := fakeClient(t, "130001")
-	give(t, client, "    launch(b'first' if x[0] == 1 else b'other', 1000, 3000)\n    y.copy_(x * c)\n")
+	give(t, client, fakeHead+"    launch(b'first' if x[0] == 1 else b'other', 1000, 3000)\n    y.copy_(x * c)\n")
 	out, err := memfile.New("outputs", 2048)
 	if err != nil {
 		t.Fatal(err)
@@ -261,14 +269,15 @@ func TestFakeCUPTIErrors(t *testing.T) {
 func TestCUPTILibrary(t *testing.T) {
 	c := command(t)
 	out, err := exec.Command(c.Args[0], "-B", "-c", `
-import ctypes, sys, torch, worker
-paths = [p for p in worker.cupti_paths(str(torch.version.cuda).partition(".")[0]) if "/" in p]
+import ctypes, torch
+from fisub_worker import cupti
+paths = [p for p in cupti.cupti_paths(str(torch.version.cuda).partition(".")[0]) if "/" in p]
 for path in paths:
     try:
         lib = ctypes.CDLL(path)
     except OSError:
         continue
-    print(path, [name for name in worker.FUNCTIONS if not hasattr(lib, name)])
+    print(path, [name for name in cupti.FUNCTIONS if not hasattr(lib, name)])
     break
 `).CombinedOutput()
 	if err != nil {

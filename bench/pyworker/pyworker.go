@@ -1,16 +1,18 @@
 // Package pyworker provides the worker process for solutions that need Python and for the Python references of
-// definitions. Its program, worker.py, speaks the protocol of bench/worker, so a worker.Client drives it like `fisub
+// definitions. Its program, fisub_worker, speaks the protocol of bench/worker, so a worker.Client drives it like `fisub
 // worker`. It needs a Python with torch; nothing else in fisub does.
 package pyworker
 
 import (
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"context"
 	"embed"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -25,16 +27,8 @@ import (
 	"fisub/internal/trace"
 )
 
-//go:embed worker.py
-var program []byte
-
-//go:embed vgpu.py
-var virtual []byte
-
-// torchCUDA replaces torch's CUDA libraries in extensions that vgpu.py builds.
-//
-//go:embed extension/torch_cuda.cpp
-var torchCUDA []byte
+//go:embed fisub_worker/*.py fisub_worker/vgpu/*.py fisub_worker/vgpu/torch_cuda.cpp
+var program embed.FS // the name of a folder would leave out __init__.py
 
 // The virtual GPU as a library, for Triton: scripts/build puts it there.
 //
@@ -82,16 +76,25 @@ func Command(ctx context.Context, root string) (worker.Command, error) {
 	if err != nil {
 		return worker.Command{}, err
 	}
-	files := map[string][]byte{"worker.py": program, "vgpu.py": virtual, "torch_cuda.cpp": torchCUDA}
-	if lib, err := gpu(); err != nil {
+	lib, err := gpu()
+	if err != nil {
 		return worker.Command{}, err
-	} else if lib != nil {
-		files["vgpu.so"] = lib
 	}
-	key := cache.Key(string(program), string(virtual), string(torchCUDA), string(files["vgpu.so"]))
-	dir, _, err := cache.Folder(ctx, root, "pyworker", key, func(dir string) error {
+	files, key := map[string][]byte{}, []string{string(lib)}
+	_ = fs.WalkDir(program, ".", func(name string, d fs.DirEntry, _ error) error { // reads memory
+		if !d.IsDir() {
+			files[name], _ = program.ReadFile(name)
+			key = append(key, name, string(files[name]))
+		}
+		return nil
+	})
+	if lib != nil {
+		files["fisub_worker/vgpu/vgpu.so"] = lib
+	}
+	dir, _, err := cache.Folder(ctx, root, "pyworker", cache.Key(key...), func(dir string) error {
 		for name, data := range files {
-			if err := os.WriteFile(filepath.Join(dir, name), data, 0o755); err != nil {
+			path := filepath.Join(dir, name)
+			if err := cmp.Or(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, data, 0o755)); err != nil {
 				return err
 			}
 		}
@@ -100,7 +103,7 @@ func Command(ctx context.Context, root string) (worker.Command, error) {
 	if err != nil {
 		return worker.Command{}, err
 	}
-	return worker.Command{Args: []string{python, "-u", filepath.Join(dir, "worker.py")}}, nil
+	return worker.Command{Args: []string{python, "-u", filepath.Join(dir, "fisub_worker", "__main__.py")}}, nil
 }
 
 // A Triton describes the Triton available to an interpreter.
@@ -173,7 +176,6 @@ func Compiles(sol *trace.Solution) bool {
 }
 
 var compiles = regexp.MustCompile(`cpp_extension|tvm_ffi|ctypes|nvcc`)
-
 var importsTriton = regexp.MustCompile(`(?m)\b(import|from)[ \t]+triton\b|['"]triton\b`)
 
 // builds is the cache folder for compiled files. Workers only read it.
@@ -266,17 +268,15 @@ func Find(ctx context.Context) (string, error) {
 			without = path
 		}
 	}
-	switch {
-	case without != "":
+	if without != "" {
 		return without, &worker.Error{Kind: worker.Machine, Code: "no-torch",
 			Hint: "pip install torch, or set FISUB_PYTHON to a Python with torch",
 			Text: fmt.Sprintf("python: %s is not Python 3.9 or later with torch", without)}
-	case os.Getenv("FISUB_PYTHON") != "":
-		return "", &worker.Error{Kind: worker.Machine, Code: "no-python", Hint: noPython,
-			Text: fmt.Sprintf("python: FISUB_PYTHON: no program %s", os.Getenv("FISUB_PYTHON"))}
 	}
-	return "", &worker.Error{Kind: worker.Machine, Code: "no-python", Hint: noPython,
-		Text: "python: neither python3 nor python is on PATH"}
+	text := "python: neither python3 nor python is on PATH"
+	if named := os.Getenv("FISUB_PYTHON"); named != "" {
+		text = "python: FISUB_PYTHON: no program " + named
+	}
+	return "", &worker.Error{Kind: worker.Machine, Code: "no-python", Text: text,
+		Hint: "install Python 3.9 or later with torch, or set FISUB_PYTHON to one"}
 }
-
-const noPython = "install Python 3.9 or later with torch, or set FISUB_PYTHON to one"

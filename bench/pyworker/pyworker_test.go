@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"io/fs"
 	"math"
 	"os"
 	"os/exec"
@@ -449,7 +450,7 @@ func TestTraceback(t *testing.T) {
 			t.Errorf("got %q, want %q", we.Log, want)
 		}
 	}
-	for _, ours := range []string{"worker.py", "vgpu.py", "/python/"} {
+	for _, ours := range []string{"fisub_worker", "/python/"} {
 		if strings.Contains(we.Log, ours) {
 			t.Errorf("got %q, which names %s", we.Log, ours)
 		}
@@ -457,9 +458,42 @@ func TestTraceback(t *testing.T) {
 	if got, want := client.TakeLog(), "main.py:9: UserWarning: old\n  warnings.warn('old')\n"; got != want {
 		t.Errorf("a warning: got %q, want %q", got, want)
 	}
+	err = build(t, client, "import torch\ntorch.cuda.CUDAGraph()\n", true)
+	if want := "\nfisub_vgpu.Lacking: the virtual GPU does not support torch.cuda.CUDAGraph\n"; !errors.As(err, &we) ||
+		!strings.HasSuffix(we.Log, want) {
+		t.Errorf("got %v, %q, want %q", err, we.Log, want)
+	}
 	if err := build(t, client, "x = 8 8\n", true); !errors.As(err, &we) ||
 		!strings.HasPrefix(we.Log, "  File \"main.py\", line 1\n    x = 8 8\n") {
 		t.Errorf("a syntax error: got %v, %q, want the place without importlib's frames", err, we.Log)
+	}
+}
+
+// The worker runs its own modules, whatever the environment contains. Solutions cannot import them by their short names,
+// and no byte code is left next to them.
+func TestOwnModules(t *testing.T) {
+	c, other := command(t), t.TempDir()
+	for _, name := range []string{"fisub_worker.py", "errors.py"} {
+		if err := os.WriteFile(filepath.Join(other, name), []byte("found = 1\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, safe := range []string{"", "1"} {
+		c.Env = []string{"PYTHONPATH=" + other, "PYTHONSAFEPATH=" + safe, "PYTHONDONTWRITEBYTECODE="}
+		_, err := start(t, c, "import errors, importlib.util as i\nassert errors.found\n"+
+			"assert not any(i.find_spec(name) for name in ('server', 'solution', 'vgpu'))\ndef run(*args): pass\n", true)
+		if err != nil {
+			t.Errorf("PYTHONSAFEPATH=%s: %v", safe, err)
+		}
+	}
+	err := filepath.WalkDir(filepath.Dir(c.Args[2]), func(name string, _ fs.DirEntry, err error) error {
+		if filepath.Base(name) == "__pycache__" {
+			t.Errorf("got %s", name)
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
 	}
 }
 
@@ -530,7 +564,7 @@ func TestInputOutsideItsFile(t *testing.T) {
 	}
 	err = client.Load(t.Context(), &worker.Tensors{
 		Inputs: []worker.Value{{Tensor: &worker.FileTensor{DType: "float32", Shape: []int{3},
-			Path: filepath.Join("testdata", "..", "worker.py"), Offset: 1 << 40, Bytes: 12}}}})
+			Path: filepath.Join("testdata", "fake_gpu.py"), Offset: 1 << 40, Bytes: 12}}}})
 	var we *worker.Error
 	if !errors.As(err, &we) || we.Kind != worker.Machine || !strings.Contains(we.Text, "are outside the file of") {
 		t.Errorf("got %v, want an error about the file's size", err)

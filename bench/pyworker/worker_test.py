@@ -1,4 +1,4 @@
-"""Tests of the rules in worker.py that need no torch. Run by go test."""
+"""Tests of the rules of fisub_worker that need no torch. Run by go test."""
 
 import base64
 import ctypes
@@ -11,7 +11,7 @@ import typing
 import unittest
 import unittest.mock
 
-import worker
+from fisub_worker import cupti, entry, errors, guard
 
 SOLUTION = {"name": "n", "definition": "d", "spec": {"language": "cuda", "entry_point": "kernel.cu::kernel"},
             "sources": [{"path": "kernel.cu", "content": "x"}]}
@@ -19,23 +19,23 @@ SOLUTION = {"name": "n", "definition": "d", "spec": {"language": "cuda", "entry_
 
 class Case(unittest.TestCase):
     def fails(self, text, f, *args):
-        with self.assertRaises(worker.Failure) as c:
+        with self.assertRaises(errors.Failure) as c:
             f(*args)
         self.assertEqual((c.exception.kind, c.exception.text), ("build", text))
 
 
 class Names(Case):
     def test_content_hash(self):
-        self.assertEqual(worker.content_hash(SOLUTION), "4570a6c5a6b0fcd651a1f93162bf087049963400")
+        self.assertEqual(entry.content_hash(SOLUTION), "4570a6c5a6b0fcd651a1f93162bf087049963400")
 
     def test_package(self):
         for name, want in (("a-b c", "p_a_b_c_4570a6"), ("1x", "p__1x_4570a6"), ("é", "p___4570a6")):
-            self.assertEqual(worker.package_name("p_", SOLUTION | {"name": name}), want)
+            self.assertEqual(entry.package_name("p_", SOLUTION | {"name": name}), want)
 
     def test_module(self):
         for file, want in (("main.py", "p.main"), ("sub/k.py", "p.sub.k"), ("./k.py", "p.k")):
-            self.assertEqual(worker.module_name("p", file), want)
-        self.fails("Entry file 'k.cu' is not a Python file", worker.module_name, "p", "k.cu")
+            self.assertEqual(entry.module_name("p", file), want)
+        self.fails("Entry file 'k.cu' is not a Python file", entry.module_name, "p", "k.cu")
 
 
 class Sources(Case):
@@ -48,9 +48,9 @@ class Sources(Case):
         sys.dont_write_bytecode = True
 
     def entry(self, name, files, file="main.py", symbol="run"):
-        worker.write_sources(os.path.join(self.root, name), [{"path": p, "content": c} for p, c in files.items()])
-        worker.importlib.invalidate_caches()
-        return worker.import_entry(worker.module_name(name, file), symbol)
+        entry.write_sources(os.path.join(self.root, name), [{"path": p, "content": c} for p, c in files.items()])
+        entry.importlib.invalidate_caches()
+        return entry.import_entry(entry.module_name(name, file), symbol)
 
     def test_relative_import(self):
         run = self.entry("one", {"main.py": "from .sub import util\ndef run(): return util.x", "sub/util.py": "x = 7"})
@@ -61,11 +61,11 @@ class Sources(Case):
                    self.entry, "two", {"main.py": "import sibling\ndef run(): pass", "sibling.py": "x = 7"})
 
     def test_dependency(self):
-        with self.assertRaises(worker.Failure) as c:
-            worker.write_sources(os.path.join(self.root, "seven"), [{"path": "main.py", "content": "import absent_package.part"}])
-            worker.import_entry("seven.main", "run", ["absent_package"])
+        with self.assertRaises(errors.Failure) as c:
+            entry.write_sources(os.path.join(self.root, "seven"), [{"path": "main.py", "content": "import absent_package.part"}])
+            entry.import_entry("seven.main", "run", ["absent_package"])
         self.assertEqual((c.exception.kind, c.exception.code), ("machine", "no-dependency"))
-        self.fails("Failed importing module 'seven.main' from sources: No module named 'absent_package'", worker.import_entry, "seven.main", "run")
+        self.fails("Failed importing module 'seven.main' from sources: No module named 'absent_package'", entry.import_entry, "seven.main", "run")
 
     def test_exit_while_importing(self):
         self.fails("Failed importing module 'three.main' from sources: 3", self.entry, "three", {"main.py": "import sys\nsys.exit(3)"})
@@ -76,13 +76,13 @@ class Sources(Case):
 
     def test_rewritten(self):
         for value in (1, 2):
-            worker.write_sources(os.path.join(self.root, "five"), [{"path": "main.py", "content": f"x = {value}"}])
+            entry.write_sources(os.path.join(self.root, "five"), [{"path": "main.py", "content": f"x = {value}"}])
             with open(os.path.join(self.root, "five", "main.py")) as f:
                 self.assertEqual(f.read(), f"x = {value}")
 
     def test_outside(self):
         for path in ("../x.py", "/tmp/x.py", "a/../../x.py", "."):
-            self.fails(f"Invalid source path: {path}", worker.write_sources, os.path.join(self.root, "six"), [{"path": path, "content": "x"}])
+            self.fails(f"Invalid source path: {path}", entry.write_sources, os.path.join(self.root, "six"), [{"path": path, "content": "x"}])
         self.assertFalse(os.path.exists(os.path.join(self.root, "x.py")))
 
 
@@ -106,46 +106,46 @@ class Signatures(Case):
     def test_arguments(self):
         for f, inputs, outputs, dps in ((two, 1, 1, True), (two, 2, 1, False), (spare, 2, 1, True), (spare, 2, 0, True),
                                         (anything, 9, 9, True), (max, 3, 3, True)):
-            worker.check_signature(f, inputs, outputs, dps)
+            entry.check_signature(f, inputs, outputs, dps)
         self.fails("Destination-passing style callable: expected 3 positional parameters, but signature '(a, b)' is incompatible: "
-                   "too many positional arguments", worker.check_signature, two, 2, 1, True)
+                   "too many positional arguments", entry.check_signature, two, 2, 1, True)
         self.fails("Value-returning style callable: expected 1 positional parameters, but signature '(a, b)' is incompatible: "
-                   "missing a required argument: 'b'", worker.check_signature, two, 1, 2, False)
-        with self.assertRaises(worker.Failure):
-            worker.check_signature(named, 2, 0, True)
+                   "missing a required argument: 'b'", entry.check_signature, two, 1, 2, False)
+        with self.assertRaises(errors.Failure):
+            entry.check_signature(named, 2, 0, True)
 
     def test_annotations(self):
         for f, want in ((gives_none, 0), (gives_one, 1), (gives_two, 2), (gives_many, None), (gives_text, 3), (gives_union, None), (two, None)):
-            self.assertEqual(worker.annotated_results(f, inspect.signature(f)), want, f.__name__)
-        worker.check_signature(gives_two, 1, 2, False)
-        worker.check_signature(gives_two, 0, 1, True)  # annotations do not matter for destination-passing
-        with self.assertRaises(worker.Failure):
-            worker.check_signature(gives_two, 1, 1, False)
+            self.assertEqual(entry.annotated_results(f, inspect.signature(f)), want, f.__name__)
+        entry.check_signature(gives_two, 1, 2, False)
+        entry.check_signature(gives_two, 0, 1, True)  # annotations do not matter for destination-passing
+        with self.assertRaises(errors.Failure):
+            entry.check_signature(gives_two, 1, 1, False)
 
 
 class Results(unittest.TestCase):
     def test_counts(self):
         for value, count, want in ((5, 1, [5]), ((5,), 1, [5]), ([5], 1, [5]), ((1, 2), 2, [1, 2]), ([1, 2], 2, [1, 2]), ((), 0, []), (None, 0, [])):
-            self.assertEqual(worker.results(value, count, False), want)
+            self.assertEqual(entry.results(value, count, False), want)
         for value, count, text in (((1, 2), 3, "Tuple/list has 2 elements but 3 outputs expected"),
                                    ([], 1, "Tuple/list has 0 elements but 1 outputs expected"),
                                    ((1, 2), 1, "Tuple/list has 2 elements but 1 outputs expected"),
                                    (7, 2, "Single value returned but 2 outputs expected"),
                                    ((7,), 2, "Single value returned but 2 outputs expected")):
             with self.assertRaises(ValueError) as c:
-                worker.results(value, count, False)
+                entry.results(value, count, False)
             self.assertEqual(str(c.exception), text)
 
     def test_any_count(self):
         for value, want in ((7, [7]), ((7,), [7]), ((1, 2), [1, 2]), ((1, 2, 3), [1, 2, 3])):
-            self.assertEqual(worker.results(value, 2, True), want)
+            self.assertEqual(entry.results(value, 2, True), want)
 
 
 class Recording(unittest.TestCase):
     """Records in CUPTI's layout, with 0xcc in unread bytes."""
 
     def setUp(self):
-        self.records = worker.Records(lambda symbol: symbol.upper())
+        self.records = cupti.Records(lambda symbol: symbol.upper())
         self.keep = []
 
     def record(self, size, kind, **fields):
@@ -161,7 +161,7 @@ class Recording(unittest.TestCase):
         return ctypes.addressof(self.keep[-1])
 
     def test_lengths(self):
-        for kind, size in ((worker.RUNTIME, 36), (worker.DRIVER, 36), (worker.MEMCPY, 48), (worker.MEMSET, 48)):
+        for kind, size in ((cupti.RUNTIME, 36), (cupti.DRIVER, 36), (cupti.MEMCPY, 48), (cupti.MEMSET, 48)):
             at = self.record(size + 40, kind, _8=7)
             before = len(self.records.data)
             self.records.add(at, at + size + 40)
@@ -170,7 +170,7 @@ class Recording(unittest.TestCase):
 
     def test_kernels(self):
         for symbol, index in ((b"a", 0), (b"b", 1), (b"a", 0), (None, 2), (b"\xff", 3)):
-            at = self.record(216, worker.KERNEL, _16=5, _104=self.text(symbol) if symbol else 0)
+            at = self.record(216, cupti.KERNEL, _16=5, _104=self.text(symbol) if symbol else 0)
             before = len(self.records.data)
             self.records.add(at, at + 216)
             self.assertEqual(bytes(self.records.data[before:]), ctypes.string_at(at, 104) + struct.pack("<I", index))
@@ -181,45 +181,45 @@ class Recording(unittest.TestCase):
     def test_not_taken(self):
         self.records.add(self.record(40, 3), 1 << 60)  # a kind that was not requested
         self.assertEqual((self.records.data, self.records.lost), (b"", 0))
-        at = self.record(40, worker.RUNTIME)
+        at = self.record(40, cupti.RUNTIME)
         self.records.add(at, at + 35)  # cut off
-        at = self.record(216, worker.KERNEL, _104=self.text(b"a"))
+        at = self.record(216, cupti.KERNEL, _104=self.text(b"a"))
         self.records.add(at, at + 111)
         self.assertEqual((self.records.data, self.records.lost), (b"", 2))
 
     def test_bounds(self):
-        self.records.names = [["", ""]] * worker.MAX_NAMES
-        at = self.record(216, worker.KERNEL, _104=self.text(b"one too many"))
+        self.records.names = [["", ""]] * cupti.MAX_NAMES
+        at = self.record(216, cupti.KERNEL, _104=self.text(b"one too many"))
         self.records.add(at, at + 216)
         self.assertEqual(self.records.lost, 1)
-        self.records.data = bytearray(worker.MAX_RECORD_BYTES - 35)
-        at = self.record(40, worker.RUNTIME)
+        self.records.data = bytearray(cupti.MAX_RECORD_BYTES - 35)
+        at = self.record(40, cupti.RUNTIME)
         self.records.add(at, at + 40)
         self.assertEqual(self.records.lost, 2)
         self.records.names = []
-        at = self.record(216, worker.KERNEL, _104=self.text(b"x" * (worker.MAX_NAME + 1)))
+        at = self.record(216, cupti.KERNEL, _104=self.text(b"x" * (cupti.MAX_NAME + 1)))
         self.records.add(at, at + 216)
         self.assertEqual(self.records.lost, 3)
 
     def test_demangle(self):
-        plain = worker.demangler()
+        plain = cupti.demangler()
         self.assertIn(plain(b"_Z5firstPfi"), (b"first(float*, int)", b"_Z5firstPfi"))
         self.assertEqual(plain(b"decode_kernel"), b"decode_kernel")
 
     def test_buffers(self):
-        c = worker.CUPTI.__new__(worker.CUPTI)
+        c = cupti.CUPTI.__new__(cupti.CUPTI)
         c.buffers, c.free, c.full, c.refused = {}, [], [], 0
         seen = set()
         address, size, most = (ctypes.c_void_p * 1)(), (ctypes.c_size_t * 1)(), (ctypes.c_size_t * 1)(9)
-        for _ in range(worker.MAX_BUFFERS):
+        for _ in range(cupti.MAX_BUFFERS):
             c.requested(address, size, most)
-            self.assertEqual((size[0], most[0]), (worker.BUFFER_BYTES, 0))
+            self.assertEqual((size[0], most[0]), (cupti.BUFFER_BYTES, 0))
             seen.add(address[0])
-        self.assertEqual(len(seen), worker.MAX_BUFFERS)
+        self.assertEqual(len(seen), cupti.MAX_BUFFERS)
         c.requested(address, size, most)
         self.assertEqual((address[0], size[0], c.refused), (None, 0, 1))
-        c.completed(None, 0, min(seen), worker.BUFFER_BYTES, 1 << 60)
-        self.assertEqual(c.full, [(None, 0, min(seen), worker.BUFFER_BYTES)])
+        c.completed(None, 0, min(seen), cupti.BUFFER_BYTES, 1 << 60)
+        self.assertEqual(c.full, [(None, 0, min(seen), cupti.BUFFER_BYTES)])
         c.forget()
         c.requested(address, size, most)
         self.assertEqual((address[0], c.refused, c.full), (min(seen), 0, []))
@@ -227,20 +227,20 @@ class Recording(unittest.TestCase):
 
 class Library(unittest.TestCase):
     def test_not_there(self):
-        for paths, text in ((["/absent/libcupti.so.13", "libcupti.so.99"], "no libcupti.so.99"), ([worker.__file__, "libcupti.so.99"], worker.__file__)):
-            with self.assertRaises(worker.Unavailable) as c:
-                worker.open_cupti(paths)
+        for paths, text in ((["/absent/libcupti.so.13", "libcupti.so.99"], "no libcupti.so.99"), ([cupti.__file__, "libcupti.so.99"], cupti.__file__)):
+            with self.assertRaises(cupti.Unavailable) as c:
+                cupti.open_cupti(paths)
             self.assertTrue(str(c.exception).startswith(text), c.exception)
 
     def test_something_else(self):
-        libc = worker.loaded_libraries("libc.so")[0]
-        with self.assertRaises(worker.Unavailable) as c:
-            worker.CUPTI(libc)
+        libc = cupti.loaded_libraries("libc.so")[0]
+        with self.assertRaises(cupti.Unavailable) as c:
+            cupti.CUPTI(libc)
         self.assertEqual(str(c.exception), f"{libc}: no cuptiGetVersion")
 
     def test_paths(self):
         with unittest.mock.patch.dict(os.environ, {"CUDA_HOME": "/cuda", "CUDA_PATH": ""}):
-            paths = worker.cupti_paths("12")
+            paths = cupti.cupti_paths("12")
         self.assertEqual(paths[-1], "libcupti.so.12")
         self.assertLess(paths.index("/cuda/extras/CUPTI/lib64/libcupti.so.12"), paths.index("/usr/local/cuda/lib64/libcupti.so.12"))
         self.assertNotIn("", paths)
@@ -252,15 +252,15 @@ class Errors(unittest.TestCase):
             def __str__(self):
                 raise SystemExit(1)
 
-        self.assertEqual(worker.describe(Odd()), "Odd: (no message)")
+        self.assertEqual(errors.describe(Odd()), "Odd: (no message)")
 
     def test_frames_of_the_worker_are_left_out(self):
         def user():
             raise KeyError("x")
 
         try:
-            worker.guard(type("D", (), {"synchronize": lambda self: None, "emulated": False})(), "call", user)
-        except worker.Failure as e:
+            guard.guard(type("D", (), {"synchronize": lambda self: None, "emulated": False})(), "call", user)
+        except errors.Failure as e:
             self.assertEqual((e.kind, e.text), ("call", "KeyError: 'x'"))
             self.assertIn("in user", e.log)
             self.assertNotIn("in guard", e.log)
@@ -272,8 +272,8 @@ class Errors(unittest.TestCase):
             def synchronize(self):
                 raise RuntimeError("illegal address")
 
-        with self.assertRaises(worker.Failure) as c:
-            worker.guard(Lost(), "call", lambda: 1 / 0)
+        with self.assertRaises(errors.Failure) as c:
+            guard.guard(Lost(), "call", lambda: 1 / 0)
         self.assertEqual(c.exception.kind, "fault")
 
 

@@ -1,4 +1,4 @@
-"""worker.py with a GPU that is none: tensors are the CPU's, and what is launched is what a solution tells the fake driver in the
+"""The worker with a GPU that is none: tensors are the CPU's, and what is launched is what a solution tells the fake driver in the
 library FISUB_FAKE_LIB, which is its CUPTI too."""
 
 import ctypes
@@ -7,10 +7,10 @@ import sys
 import time
 
 here = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(1, os.path.dirname(here))
-import worker  # noqa: E402
+sys.path[0] = os.path.dirname(here)
+from fisub_worker import device, server  # noqa: E402
 
-sys.path.pop(1)
+del sys.path[0]
 fake = ctypes.CDLL(os.environ["FISUB_FAKE_LIB"])
 
 
@@ -28,7 +28,7 @@ class Event:
         return (end.at - self.at) * 1e3
 
 
-class GPU(worker.Device):
+class GPU(device.Device):
     def __init__(self, kind, ordinal, tell, ledger=None):
         super().__init__("emu", ordinal, tell, ledger)
         self.emulated, self.tracer, self.event, self.driver, self.reserved = False, None, Event, fake, 10 << 20
@@ -49,6 +49,6 @@ class GPU(worker.Device):
         pass
 
 
-worker.Device = GPU
-worker.cupti_paths = lambda major: ["/nonexistent/libcupti.so.13", os.environ["FISUB_FAKE_LIB"]]
-worker.main()
+server.Device = GPU
+device.cupti_paths = lambda major: ["/nonexistent/libcupti.so.13", os.environ["FISUB_FAKE_LIB"]]
+server.main()

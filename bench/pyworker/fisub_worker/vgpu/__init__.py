@@ -1,0 +1,57 @@
+"""The virtual GPU in the worker process of an emulated run.
+
+Tensors are in CPU memory, but a solution sees them on a CUDA device, and its kernels run on fisub's virtual GPU. The
+package needs torch; what other libraries need is imported when a solution uses them.
+
+    machine        the virtual GPU: fisub's library
+    triton_driver  Triton's kernels on it
+    autotune       Triton's autotuning
+    refusals       why Triton rejects a kernel
+    tvm            tvm-ffi
+    libraries      libraries by ctypes
+    extensions     torch's own builder and the modules that it builds
+    torch_cuda     torch.cuda
+    pretence       tensors on the CUDA device
+    stand_ins      streams, events and other objects of torch.cuda
+    missing        packages of the contest's image that this machine lacks
+    dlpack, tensors, b200, errors
+"""
+
+from .errors import Fault, Lacking, Trouble
+from .machine import Machine
+from .missing import Finder, Missing, stub, stubs, unstub
+from .refusals import refusal
+from .stand_ins import Event, On, Properties, StandIn, Stream, stand_in
+from .torch_cuda import pretend
+
+__all__ = ["Machine", "Trouble", "expose", "install", "pretend", "refusal", "stand_in", "stub", "stubs", "unstub"]
+
+# Users see these classes in tracebacks and messages.
+for seen in (Trouble, Fault, Lacking, Finder, Missing, StandIn, Event, On, Properties, Stream):
+    seen.__module__ = "fisub_vgpu"
+
+
+def expose(machine, texts):
+    """Gives the libraries that sources with those texts use the virtual GPU. Triton needs install."""
+    def uses(name):
+        return any(name in text for text in texts)
+
+    if uses("cpp_extension"):
+        from . import extensions
+        extensions.extend(machine)
+    if uses("tvm_ffi"):
+        from . import tvm
+        tvm.expose(machine)
+    if uses("ctypes"):
+        from . import libraries
+        libraries.expose(machine)
+    if uses("nvcc") and (uses("tvm_ffi") or uses("ctypes")):
+        _ = machine.home
+
+
+def install(machine):
+    """Makes the virtual GPU Triton's device."""
+    if not machine.installed:
+        machine.installed = True
+        from . import triton_driver
+        triton_driver.install(machine)

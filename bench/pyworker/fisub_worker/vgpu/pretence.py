@@ -1,0 +1,135 @@
+"""The mode in which tensors in CPU memory appear on a CUDA device."""
+
+import types
+import weakref
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from .dlpack import DL_CUDA
+from .errors import Lacking
+from .stand_ins import StandIn
+from .tensors import CPU, CUDA, is_host, kind_of, mark, tensors_of
+
+READING = frozenset("""item tolist cpu numpy __array__ __bool__ __int__ __float__ __index__ __contains__ is_nonzero equal allclose nonzero
+    argwhere unique unique_consecutive masked_select repeat_interleave bincount""".split())
+T = torch.Tensor
+
+
+class Pretence(TorchFunctionMode):
+    """Makes tensors in CPU memory appear on a CUDA device, except for those that the solution has put on the CPU."""
+
+    def __init__(self, machine):
+        super().__init__()
+        self.machine, self.default = machine, "cpu"
+        self.special = {
+            T.device.__get__: lambda t: CPU if is_host(t) else CUDA,
+            T.is_cuda.__get__: lambda t: not is_host(t),
+            T.is_cpu.__get__: is_host,
+            T.get_device: lambda t: -1 if is_host(t) else 0,
+            T.cuda: lambda t, *args, **kwargs: self.moved(t, False),
+            T.cpu: lambda t, *args, **kwargs: self.moved(t, True),
+            T.pin_memory: lambda t, *args: self.moved(t, True),
+            T.is_pinned: lambda t, *args: is_host(t),
+            T.__dlpack_device__: lambda t: (torch.utils.dlpack.DLDeviceType.kDLCPU, 0) if is_host(t) else (DL_CUDA, 0),
+            T.to: self.to,
+            T.data_ptr: self.data_ptr,
+            T.numpy: self.numpy,
+            torch.as_tensor: self.as_tensor,
+        }
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        special = self.special.get(func)
+        if special and (result := special(*args, **kwargs)) is not NotImplemented:
+            self.act(func, args, kwargs, result)
+            return result
+        device = kind_of(kwargs.get("device"))
+        if device in ("cuda", "cpu"):
+            kwargs = kwargs | {"device": CPU}
+        try:
+            result = func(*args, **kwargs)
+        except (AttributeError, RuntimeError, TypeError):
+            if any(isinstance(v, StandIn) for v in (*args, *kwargs.values())):
+                raise Lacking(f"the virtual GPU does not support {getattr(func, '__name__', func)} of a stream or an event") from None
+            raise
+        if isinstance(result, (torch.Tensor, list, tuple)):
+            given = list(tensors_of((args, kwargs)))
+            if device is None and not given:
+                device = self.default
+            host = device == "cpu" if device else all(is_host(t) for t in given)
+            for t in tensors_of(result):
+                if not any(t is g for g in given):
+                    mark(t, host)
+        self.act(func, args, kwargs, result)
+        return result
+
+    def act(self, func, args, kwargs, result):
+        """Records whether func gives the device work: it does unless it only describes a tensor, makes a view or
+        allocates."""
+        if self.machine.acted or (name := getattr(func, "__name__", "")) in ("__get__", "__set__", "empty", "empty_like", "new_empty"):
+            return
+        given, made = list(tensors_of((args, kwargs))), list(tensors_of(result))
+        if all(is_host(t) for t in (*given, *made)):
+            return
+        memory = {t.untyped_storage()._cdata for t in given if t.layout == torch.strided}
+        self.machine.acted = (self.reads(func, args, kwargs) or result is None or "out" in kwargs
+                              or (name.startswith("__i") if name.startswith("__") else name.endswith("_"))
+                              or any(t.layout != torch.strided or t.untyped_storage()._cdata not in memory for t in made))
+
+    @staticmethod
+    def reads(func, args, kwargs):
+        """Returns whether the host, or the shape of a result, depends on the contents of tensors."""
+        name = getattr(func, "__name__", "")
+        if name == "to":
+            return any(kind_of(v) == "cpu" for v in (*args[1:], *kwargs.values()))
+        if name in ("__getitem__", "__setitem__"):
+            return any(t.dtype in (torch.bool, torch.uint8) for t in tensors_of(args[1:2]))
+        return name in READING or name == "where" and len(args) == 1  # which is nonzero
+
+    @staticmethod
+    def moved(t, host):
+        if is_host(t) == host:
+            return t
+        t = t.clone()
+        mark(t, host)
+        return t
+
+    def to(self, t, *args, **kwargs):
+        device = kind_of(kwargs.get("device", args[0] if args else None))
+        other = kwargs.get("other", args[0] if args and isinstance(args[0], torch.Tensor) else None)
+        host = is_host(t)
+        if other is not None:
+            host = is_host(other)
+        elif device:
+            host = device == "cpu"
+            if "device" in kwargs:
+                kwargs["device"] = CPU if device in ("cpu", "cuda") else kwargs["device"]
+            elif device in ("cpu", "cuda"):
+                args = (CPU, *args[1:])
+        result = t.to(*args, **kwargs)
+        if result is t:
+            return self.moved(t, host)
+        mark(result, host)
+        return result
+
+    def data_ptr(self, t):
+        at = t.data_ptr()
+        if not is_host(t):
+            self.machine.pointers[at] = weakref.ref(t)
+        return at
+
+    @staticmethod
+    def as_tensor(data, **kwargs):
+        if isinstance(data, torch.Tensor) or not hasattr(data, "__cuda_array_interface__"):
+            return NotImplemented
+        import numpy
+        t = torch.from_numpy(numpy.asarray(types.SimpleNamespace(__array_interface__=data.__cuda_array_interface__)))
+        mark(t, False)
+        return t
+
+    @staticmethod
+    def numpy(t, **kwargs):
+        if not is_host(t):
+            raise TypeError("can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory first.")
+        return t.numpy(**kwargs)

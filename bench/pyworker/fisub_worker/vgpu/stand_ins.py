@@ -1,0 +1,109 @@
+"""Replacements of torch.cuda's objects."""
+
+import re
+
+import torch
+
+from .errors import Lacking
+from .tensors import CUDA
+
+
+class StandIn:
+    """Replaces an object of torch.cuda of class real. Using an attribute that only real has raises Lacking."""
+
+    real = None
+
+    def __getattr__(self, name):
+        if not name.startswith("__") and (self.real is None or hasattr(self.real, name)):
+            raise Lacking(f"the virtual GPU does not support {type(self).__name__}.{name} of torch.cuda")
+        raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
+
+
+def stand_in(e):
+    """Returns the missing attribute of a stand-in object that caused e, an error from the solution, or "" for other
+    errors."""
+    if not isinstance(e, (AttributeError, RuntimeError, TypeError)):
+        return ""
+    if isinstance(e, AttributeError) and isinstance(of := getattr(e, "obj", None), type) and issubclass(of, StandIn):
+        return f"{of.__name__}.{e.name} of torch.cuda" if hasattr(of.real, e.name) else ""
+    found = re.search(r"\b(Stream|Event|On|Properties)\.([\w<>]+)\(\)|\bfisub_vgpu\.(\w+)|not (Stream|Event|Properties)\b|(unknown parameter type)", str(e))
+    return next((f"{name} of torch.cuda in this form" for name in found.groups() if name), "") if found else ""
+
+
+class Properties(StandIn):
+    """The result of torch.cuda.get_device_properties."""
+
+    real = getattr(torch._C, "_CudaDeviceProperties", None)  # missing from a torch without CUDA
+
+    def __init__(self, **values):
+        self.__dict__.update(values)
+
+
+class Stream(StandIn):
+    """A stream whose work is done when the call that started it returns."""
+
+    real = torch.cuda.Stream
+
+    def __init__(self, device=None, priority=0, **kwargs):
+        self.device, self.priority, self.cuda_stream, self.device_index = CUDA, priority, 0, 0
+        self.stream_id, self.device_type = 0, 1
+
+    def __eq__(self, other):
+        return isinstance(other, Stream)
+
+    __hash__ = object.__hash__
+
+    @staticmethod
+    def priority_range():
+        return 0, -5
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *args):
+        return None
+
+    def query(self):
+        return True
+
+    def record_event(self, event=None):
+        return event or Event()
+
+    def synchronize(self):
+        pass
+
+    wait_event = wait_stream = lambda self, other: None
+
+
+class Event(StandIn):
+    real = torch.cuda.Event
+
+    def __init__(self, enable_timing=False, blocking=False, interprocess=False, external=False):
+        self.cuda_event = 0
+
+    def record(self, stream=None):
+        pass
+
+    wait = record
+
+    def query(self):
+        return True
+
+    def synchronize(self):
+        pass
+
+    def elapsed_time(self, end):
+        return 1.0  # nothing is timed
+
+
+class On:
+    """Replaces torch.cuda.device and torch.cuda.stream."""
+
+    def __init__(self, *args, **kwargs):
+        pass
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *args):
+        return None

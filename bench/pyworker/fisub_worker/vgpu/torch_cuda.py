@@ -1,0 +1,77 @@
+"""torch.cuda with the virtual GPU."""
+
+import uuid
+import weakref
+
+import torch
+
+from .b200 import CAPABILITY, L2_BYTES, MEMORY, MULTIPROCESSORS, SHARED
+from .errors import Lacking
+from .pretence import Pretence
+from .stand_ins import Event, On, Properties, Stream
+from .tensors import kind_of, mark, real
+
+UUID = uuid.UUID(int=0xf15b)
+
+
+def lacking(name):
+    def raises(*args, **kwargs):
+        raise Lacking(f"the virtual GPU does not support {name}")
+
+    return raises
+
+
+def pretend(machine):
+    """Gives torch a CUDA device, and returns the context in which tensors are on it."""
+    mode, cuda, stream = Pretence(machine), torch.cuda, Stream()
+    properties = Properties(uuid=UUID,
+        name="NVIDIA B200", major=CAPABILITY[0], minor=CAPABILITY[1], total_memory=MEMORY, multi_processor_count=MULTIPROCESSORS,
+        L2_cache_size=L2_BYTES, warp_size=32, max_threads_per_multi_processor=2048, max_threads_per_block=1024,
+        regs_per_multiprocessor=65536, shared_memory_per_block=48 << 10, shared_memory_per_block_optin=SHARED,
+        shared_memory_per_multiprocessor=233472, is_integrated=0, is_multi_gpu_board=0, gcnArchName="", clock_rate=1965000,
+        memory_clock_rate=3996000, memory_bus_width=8192)
+    for name, value in {
+            "is_available": True, "is_initialized": True, "device_count": 1, "current_device": 0, "get_device_capability": CAPABILITY,
+            "get_device_name": properties.name, "get_device_properties": properties, "current_stream": stream, "default_stream": stream,
+            "is_current_stream_capturing": False, "is_bf16_supported": True, "mem_get_info": (MEMORY, MEMORY), "memory_allocated": 0,
+            "memory_reserved": 0, "max_memory_allocated": 0, "max_memory_reserved": 0, "get_arch_list": ["sm_100"], "init": None,
+            "_lazy_init": None, "set_device": None, "set_stream": None, "synchronize": None, "empty_cache": None, "ipc_collect": None,
+            "manual_seed": None, "manual_seed_all": None, "seed": None, "reset_peak_memory_stats": None, "_sleep": None,
+            "_check_capability": None, "can_device_access_peer": False, "set_per_process_memory_fraction": None}.items():
+        setattr(cuda, name, lambda *args, value=value, **kwargs: value)
+    cuda.synchronize = lambda device=None: machine.check()
+    cuda.Stream, cuda.ExternalStream, cuda.Event = Stream, Stream, Event
+    cuda.device, cuda.device_of, cuda.stream, cuda.StreamContext = On, On, On, On
+    for name in ("CUDAGraph", "graph", "make_graphed_callables", "cudart"):
+        setattr(cuda, name, lacking(f"torch.cuda.{name}"))
+    torch._C._cuda_getCurrentRawStream = lambda device: 0
+    torch.Tensor.record_stream = lambda t, stream: None  # torch checks the stream before it calls the mode
+    allocated = {}
+
+    def caching_allocator_alloc(size, device=None, stream=None):
+        with real():
+            t = torch.empty(size, dtype=torch.uint8)
+            allocated[t.data_ptr()] = t
+            machine.pointers[t.data_ptr()] = weakref.ref(t)
+            return t.data_ptr()
+
+    cuda.caching_allocator_alloc = caching_allocator_alloc
+
+    def caching_allocator_delete(address):
+        allocated.pop(address, None)
+
+    cuda.caching_allocator_delete = caching_allocator_delete
+    torch.compile = lambda model=None, **kwargs: model if model is not None else lambda f: f
+    real_default, real_numpy = torch.set_default_device, torch.from_numpy
+
+    def set_default_device(device):
+        mode.default = kind_of(device) or "cpu"
+        real_default(None if mode.default == "cuda" else device)
+
+    def from_numpy(array):
+        t = real_numpy(array)
+        mark(t, True)
+        return t
+
+    torch.set_default_device, torch.from_numpy = set_default_device, from_numpy
+    return mode
