@@ -7,9 +7,6 @@ import (
 	"testing"
 
 	"fisub/bench/worker"
-	"fisub/device/nvcc"
-	"fisub/device/vgpu/vgputest"
-	"fisub/internal/cache"
 	"fisub/internal/longtest"
 	"fisub/internal/trace"
 )
@@ -18,17 +15,6 @@ import (
 // change some.
 func TestExtension(t *testing.T) {
 	longtest.CI(t, "compiles against torch's headers")
-	root, err := cache.Root()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := nvcc.Find(root); err != nil {
-		longtest.Missing(t, "toolchain", err)
-	}
-	command(t)
-	if err := vgputest.Library(); err != nil {
-		t.Fatal(err)
-	}
 	const source = `#include <torch/extension.h>
 #include <ATen/cuda/CUDAContext.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -50,7 +36,7 @@ torch::Tensor scaled(torch::Tensor x, int64_t n, double c) {
 		"m = load_inline('fisub_test', DECLARATION, SOURCE, functions=['scaled'])\n" +
 		"calls = iter((lambda x, c: m.scaled(x, 3, c), lambda x, c: m.scaled(x.cpu(), 3, c), lambda x, c: m.scaled(x, 4, c)))\n" +
 		"def run(x, c, y, total):\n    total.fill_(x.sum())\n    scaled = next(calls)(x, c)\n    assert scaled.is_cuda\n    y.copy_(scaled)\n"
-	client := open(t, command(t))
+	client := open(t, compilerCommand(t, "torch"))
 	for _, tc := range []pyCall{ // one build for all: it takes minutes
 		{"inline", python, "", "", []float32{5, -10, 150}},
 		{"on the CPU", "", worker.Call, "x is not on the GPU", nil},

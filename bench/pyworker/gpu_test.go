@@ -15,6 +15,7 @@ import (
 	"fisub/bench/worker"
 	"fisub/device"
 	"fisub/device/cuda/stamp"
+	"fisub/device/devicetest"
 	"fisub/internal/longtest"
 	"fisub/internal/trace"
 )
@@ -91,13 +92,8 @@ func TestGPU(t *testing.T) {
 	}
 
 	// A kernel that spins for a known number of cycles takes about that long, even with a cold L2.
-	if err := build(t, client, "import torch\ndef run(x, c, y, total):\n    torch.cuda._sleep(2_000_000)\n",
-		true); err != nil {
-		t.Fatal(err)
-	}
-	load(t, client)
-	s, _, err := client.Measure(t.Context(), worker.JudgedPlan{Plan: device.Plan{Warmup: 3, Iterations: 20, Trials: 2,
-		ColdL2: true}})
+	s, err := timed(t, client, "import torch\ndef run(x, c, y, total):\n    torch.cuda._sleep(2_000_000)\n",
+		device.Plan{Warmup: 3, Iterations: 20, Trials: 2, ColdL2: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,13 +105,9 @@ func TestGPU(t *testing.T) {
 			t.Errorf("2 million cycles took %.3f ms", ms)
 		}
 	}
-	if err := build(t, client, "def run(x, c, y, total):\n    raise ValueError('late')\n", true); err != nil {
-		t.Fatal(err)
-	}
-	load(t, client)
 	var we *worker.Error
-	if _, _, err := client.Measure(t.Context(), worker.JudgedPlan{Plan: device.Plan{Iterations: 1, Trials: 1}}); !errors.As(err, &we) ||
-		we.Kind != worker.Call {
+	if _, err := timed(t, client, "def run(x, c, y, total):\n    raise ValueError('late')\n",
+		device.Plan{Iterations: 1, Trials: 1}); !errors.As(err, &we) || we.Kind != worker.Call {
 		t.Errorf("measuring what raises: got %v, want an error of kind %s", err, worker.Call)
 	}
 }
@@ -130,14 +122,8 @@ func TestGPUCUPTI(t *testing.T) {
 	client, _ := openGPU(t, command(t))
 	measure := func(body string, plan device.Plan) (*device.Samples, error) {
 		t.Helper()
-		if err := build(t, client,
-			"import torch\nside = torch.cuda.Stream()\ncalls = []\ndef run(x, c, y, total):\n    calls.append(0)\n"+body,
-			true); err != nil {
-			t.Fatal(err)
-		}
-		load(t, client)
-		samples, _, err := client.Measure(t.Context(), worker.JudgedPlan{Plan: plan})
-		return samples, err
+		return timed(t, client, "import torch\nside = torch.cuda.Stream()\ncalls = []\ndef run(x, c, y, total):\n"+
+			"    calls.append(0)\n"+body, plan)
 	}
 	const (
 		// Cycles of the SM clock, which is between 0.2 and 2.9 GHz.
@@ -216,37 +202,11 @@ func TestGPUStamp(t *testing.T) {
 		t.Skip(err)
 	}
 	defer meter.Close()
-	if err := build(t, client, "import torch\ndef run(x, c, y, total):\n    torch.cuda._sleep(1_000_000)\n",
-		true); err != nil {
-		t.Fatal(err)
-	}
-	load(t, client)
-	var end func() (*device.Stamp, []string)
-	var s *device.Stamp
-	var disturbed []string
-	timing := func(on bool) {
-		if on {
-			end = meter.Begin([]int{client.PID()})
-		} else {
-			s, disturbed = end()
-		}
-	}
-	_, _, err = client.Measure(t.Context(), worker.JudgedPlan{Plan: device.Plan{Warmup: 100, Iterations: 400, Trials: 1,
-		Timing: timing}})
-	if err != nil || s == nil {
-		t.Fatalf("%v, stamp %v", err, s)
-	}
-	t.Logf("%+v, disturbed %q", s, disturbed)
-	r := s.During.Median
-	if s.During.N < 3 || r.SMClockMHz < 200 || r.SMClockMHz > 4000 || r.MemoryClockMHz < 200 || r.TemperatureC < 10 ||
-		r.TemperatureC > 110 || r.PowerW < 5 || r.PowerW > 2000 {
-		t.Errorf("got %+v, want plausible readings", s)
-	}
-	for _, p := range s.OtherProcesses {
-		if p.PID == client.PID() {
-			t.Errorf("the worker itself is among the other processes: %+v", s.OtherProcesses)
-		}
-	}
+	devicetest.Stamp(t, meter.Begin, client.PID(), func(timing func(on bool)) error {
+		_, err := timed(t, client, "import torch\ndef run(x, c, y, total):\n    torch.cuda._sleep(1_000_000)\n",
+			device.Plan{Warmup: 100, Iterations: 400, Trials: 1, Timing: timing})
+		return err
+	})
 }
 
 func TestGPUCheck(t *testing.T) {

@@ -18,17 +18,30 @@ import (
 	"fisub/internal/trace"
 )
 
-// tritonCommand is command with a Python that also has Triton.
-func tritonCommand(t *testing.T) worker.Command {
+// virtualCommand is command with the virtual GPU and a Python that also has the package.
+func virtualCommand(t *testing.T, name string) worker.Command {
 	t.Helper()
 	c := command(t)
-	if err := exec.Command(c.Args[0], "-c", "import triton").Run(); err != nil {
-		longtest.Missing(t, "python", fmt.Errorf("no Triton: %w", err))
+	if err := exec.Command(c.Args[0], "-c", "import "+name).Run(); err != nil {
+		longtest.Missing(t, "python", fmt.Errorf("no %s: %w", name, err))
 	}
 	if err := vgputest.Library(); err != nil {
 		t.Fatal(err)
 	}
 	return command(t)
+}
+
+// compilerCommand is virtualCommand on a machine with nvcc.
+func compilerCommand(t *testing.T, name string) worker.Command {
+	t.Helper()
+	root, err := cache.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := nvcc.Find(root); err != nil {
+		longtest.Missing(t, "toolchain", err)
+	}
+	return virtualCommand(t, name)
 }
 
 const tritonHead = `import torch
@@ -64,7 +77,7 @@ def many(x, sums, largest, counter, BLOCK: tl.constexpr):
 `
 
 func TestTriton(t *testing.T) {
-	client := open(t, tritonCommand(t))
+	client := open(t, virtualCommand(t, "triton"))
 	const (
 		scaled = "    scale[(1,)](x, y, x.numel(), c, BLOCK=4, BEHIND=0)\n"
 		total  = "    total.fill_(x.sum())\n"
@@ -150,7 +163,7 @@ func TestTriton(t *testing.T) {
 // If a Triton other than the contest's rejects a kernel, the solution gets no
 // verdict, and the error names both versions.
 func TestOtherTriton(t *testing.T) {
-	tritonCommand(t)
+	virtualCommand(t, "triton")
 	path := t.TempDir()
 	for name, text := range map[string]string{"METADATA": "Metadata-Version: 2.1\nName: triton\nVersion: 9.9\n",
 		"entry_points.txt": "[triton.backends]\nnvidia = triton.backends.nvidia\namd = triton.backends.amd\n"} {
@@ -236,21 +249,7 @@ func (tc *pyCall) run(t *testing.T, client *worker.Client, head string) {
 
 // CUDA that a Python submission builds with tvm-ffi runs on the virtual GPU.
 func TestTVMFFI(t *testing.T) {
-	c := command(t)
-	if err := exec.Command(c.Args[0], "-c", "import tvm_ffi").Run(); err != nil {
-		longtest.Missing(t, "python", fmt.Errorf("no tvm-ffi: %w", err))
-	}
-	root, err := cache.Root()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := nvcc.Find(root); err != nil {
-		longtest.Missing(t, "toolchain", err)
-	}
-	if err := vgputest.Library(); err != nil {
-		t.Fatal(err)
-	}
-	client := open(t, command(t))
+	client := open(t, compilerCommand(t, "tvm_ffi"))
 	const cuda = `import torch, tvm_ffi.cpp
 SOURCE = """
 #include <cuda_runtime.h>
@@ -347,21 +346,7 @@ def run(x, c, y, total):
 // CUDA that returns its outputs is built and called by Python's tvm-ffi. It returns several outputs as an Array,
 // which the official evaluator treats as one value.
 func TestReturnedByCUDA(t *testing.T) {
-	c := command(t)
-	if err := exec.Command(c.Args[0], "-c", "import tvm_ffi").Run(); err != nil {
-		longtest.Missing(t, "python", fmt.Errorf("no tvm-ffi: %w", err))
-	}
-	root, err := cache.Root()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := nvcc.Find(root); err != nil {
-		longtest.Missing(t, "toolchain", err)
-	}
-	if err := vgputest.Library(); err != nil {
-		t.Fatal(err)
-	}
-	client := open(t, command(t))
+	client := open(t, compilerCommand(t, "tvm_ffi"))
 	const kernel = `#include <cuda_runtime.h>
 #include <tvm/ffi/container/array.h>
 #include <tvm/ffi/container/tensor.h>

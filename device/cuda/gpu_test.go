@@ -18,6 +18,7 @@ import (
 
 	"fisub/device"
 	"fisub/device/cuda/stamp"
+	"fisub/device/devicetest"
 	"fisub/device/nvcc"
 	"fisub/internal/cache"
 	"fisub/internal/longtest"
@@ -626,26 +627,11 @@ func TestGPUStamp(t *testing.T) {
 	defer meter.Close()
 	k := build(t, d, solution(t, "gpu.cu"))
 	args := []device.Arg{floats(t, d, 1), float(1), integer(0), integer(500_000), floats(t, d, 0)}
-	var end func() (*device.Stamp, []string)
-	var s *device.Stamp
-	var disturbed []string
-	_, err = d.Measure(t.Context(), func() error { return k.Call(t.Context(), args) },
-		device.Plan{Iterations: 400, Trials: 1, Timing: func(on bool) {
-			if on {
-				end = meter.Begin([]int{os.Getpid()})
-			} else {
-				s, disturbed = end()
-			}
-		}})
-	if err != nil || s == nil {
-		t.Fatalf("%v, stamp %v", err, s)
-	}
-	t.Logf("%+v, disturbed %q", s, disturbed)
-	r := s.During.Median
-	if s.During.N < 3 || r.SMClockMHz < 200 || r.SMClockMHz > 4000 || r.MemoryClockMHz < 200 || r.TemperatureC < 10 ||
-		r.TemperatureC > 110 || r.PowerW < 5 || r.PowerW > 2000 {
-		t.Errorf("got %+v, want plausible readings", s)
-	}
+	devicetest.Stamp(t, meter.Begin, os.Getpid(), func(timing func(on bool)) error {
+		_, err := d.Measure(t.Context(), func() error { return k.Call(t.Context(), args) },
+			device.Plan{Iterations: 400, Trials: 1, Timing: timing})
+		return err
+	})
 }
 
 // A fault ends the process's use of the GPU: run in another process.

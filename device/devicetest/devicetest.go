@@ -110,6 +110,37 @@ type session struct {
 	ctx context.Context
 }
 
+// Stamp checks the stamp that begin, a stamp.Meter's Begin, takes of the process pid while measure times kernels on a
+// GPU. measure is like Device.Measure with that Plan.Timing.
+func Stamp(t *testing.T, begin func(own []int) func() (*device.Stamp, []string), pid int,
+	measure func(timing func(on bool)) error) {
+	t.Helper()
+	var end func() (*device.Stamp, []string)
+	var s *device.Stamp
+	var disturbed []string
+	err := measure(func(on bool) {
+		if on {
+			end = begin([]int{pid})
+		} else {
+			s, disturbed = end()
+		}
+	})
+	if err != nil || s == nil {
+		t.Fatalf("%v, stamp %v", err, s)
+	}
+	t.Logf("%+v, disturbed %q", s, disturbed)
+	r := s.During.Median
+	if s.During.N < 3 || r.SMClockMHz < 200 || r.SMClockMHz > 4000 || r.MemoryClockMHz < 200 || r.TemperatureC < 10 ||
+		r.TemperatureC > 110 || r.PowerW < 5 || r.PowerW > 2000 {
+		t.Errorf("got %+v, want plausible readings", s)
+	}
+	for _, p := range s.OtherProcesses {
+		if p.PID == pid {
+			t.Errorf("the timed process is among the others: %+v", s.OtherProcesses)
+		}
+	}
+}
+
 func (s *suite) open(t *testing.T) *session {
 	t.Helper()
 	opts := s.opts
