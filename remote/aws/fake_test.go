@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -325,14 +324,13 @@ func (f *fake) batch(op string, ask map[string]any) any {
 	return nil
 }
 
-// said returns all requests to the fake and all output of the hosts.
-func (f *fake) said() string {
+// consoles returns all output of the hosts.
+func (f *fake) consoles() (all string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	all := strings.Join(f.asked, "\n")
-	for _, h := range slices.Collect(maps.Values(f.hosts)) {
+	for _, h := range f.hosts {
 		log, _ := os.ReadFile(h.log)
-		all += "\n" + string(log)
+		all += string(log)
 	}
 	return all
 }

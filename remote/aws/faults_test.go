@@ -7,17 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"mime/multipart"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -28,9 +25,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/batch/types"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 
-	"fisub/internal/longtest"
 	"fisub/remote"
-	"fisub/remote/agent"
 	"fisub/remote/aws/mailbox"
 	"fisub/remote/remotetest"
 )
@@ -39,33 +34,6 @@ func script(t *testing.T, p *Provider, text string) *remote.Job {
 	job := remotetest.Script(t, text, nil)
 	job.Place = p.Places(1)[0]
 	return job
-}
-
-func submit(t *testing.T, p *Provider, job *remote.Job) remote.Handle {
-	t.Helper()
-	h, err := p.Submit(t.Context(), job, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := p.Release(context.Background(), h); err != nil {
-			t.Errorf("Release: %v", err)
-		}
-		p.Close()
-	})
-	return h
-}
-
-func wait(t *testing.T, p *Provider, h remote.Handle) (*remotetest.Recorder, remote.Exit) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	r := &remotetest.Recorder{}
-	exit, err := p.Wait(ctx, h, 0, r)
-	if err != nil {
-		t.Fatalf("Wait: %v", err)
-	}
-	return r, exit
 }
 
 func has(t *testing.T, what, text string, parts ...string) {
@@ -94,7 +62,6 @@ func TestDenied(t *testing.T) {
 	} {
 		t.Run(k.a.code, func(t *testing.T) {
 			p := newProvider(t, nil)
-			defer p.Close()
 			c.fault(k.op, k.a)
 			defer func() { delete(c.faults, k.op) }()
 			job := script(t, p, `echo ran`)
@@ -109,7 +76,6 @@ func TestDenied(t *testing.T) {
 	}
 	t.Run("NoSuchBucket", func(t *testing.T) {
 		p := newProvider(t, map[string]any{"bucket": "other"})
-		defer p.Close()
 		_, err := p.Submit(t.Context(), script(t, p, `echo ran`), nil)
 		var no *remote.Denied
 		if !errors.As(err, &no) || no.Code != "no-such" {
@@ -136,66 +102,6 @@ func nothingLeft(t *testing.T, c *cloud, p *Provider) {
 	}
 }
 
-// A submission without an answer may have been accepted, so it is ended.
-func TestSubmitUnknown(t *testing.T) {
-	c := newCloud(t)
-	p := newProvider(t, nil)
-	defer p.Close()
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	c.hold = true
-	c.after = func(op string) bool {
-		if op == "submitjob" {
-			cancel()
-			return true
-		}
-		return false
-	}
-	job := script(t, p, `echo ran; sleep 100`)
-	if _, err := p.Submit(ctx, job, nil); !errors.Is(err, context.Canceled) {
-		t.Fatalf("got %v, want context canceled", err)
-	}
-	if len(c.hosts) != 1 {
-		t.Fatalf("hosts: got %d, want the one that was taken", len(c.hosts))
-	}
-	for _, h := range c.hosts {
-		if !h.terminated {
-			t.Errorf("%s was not ended", h.id)
-		}
-	}
-	nothingLeft(t, c, p)
-}
-
-// A file that does not match the job is not uploaded, and the error says so.
-func TestWrongFile(t *testing.T) {
-	c := newCloud(t)
-	p := newProvider(t, nil)
-	defer p.Close()
-	job := script(t, p, "true")
-	if err := os.WriteFile(job.Files[1].Path, bytes.Repeat([]byte("x"), int(job.Files[1].Size)), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	_, err := p.Submit(t.Context(), job, nil)
-	if want := "cloud: bucket results: file run.sh: wrong hash: changed since the bundle was made"; !errors.Is(
-		err, agent.ErrHash) || err.Error() != want {
-		t.Errorf("got %v, want %s", err, want)
-	}
-	nothingLeft(t, c, p)
-	if err := os.Truncate(job.Files[1].Path, 1); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := p.Submit(t.Context(), job, nil); err == nil ||
-		!strings.Contains(err.Error(), "bytes, as when the bundle was made") {
-		t.Errorf("a shorter file: got %v", err)
-	}
-	job = script(t, p, "true")
-	job.Files[0].Name = "other"
-	if _, err := p.Submit(t.Context(), job, nil); err == nil ||
-		!strings.Contains(err.Error(), "no executable fisub in its bundle") {
-		t.Errorf("no agent: got %v", err)
-	}
-}
-
 // The exit and the log say why a host did not start the job.
 func TestEarlyEnd(t *testing.T) {
 	c := newCloud(t)
@@ -204,13 +110,13 @@ func TestEarlyEnd(t *testing.T) {
 
 	c.hold = true
 	job := script(t, p, `echo ran`)
-	h := submit(t, p, job)
+	h := remotetest.Submit(t, p, job)
 	if err := b.put(t.Context(), "fisub/jobs/"+job.ID+"/boot",
 		[]byte("url = \"http://"+c.gate.address+"/results/none\"\noutput = \"program\"\n")); err != nil {
 		t.Fatal(err)
 	}
 	c.release()
-	_, exit := wait(t, p, h)
+	_, exit := remotetest.Wait(t, p, h)
 	if exit.End != remote.Lost {
 		t.Errorf("got %+v, want lost", exit)
 	}
@@ -224,13 +130,13 @@ func TestEarlyEnd(t *testing.T) {
 
 	c.hold = true
 	job = script(t, p, `echo ran`)
-	h = submit(t, p, job)
+	h = remotetest.Submit(t, p, job)
 	if err := os.WriteFile(filepath.Join(c.data, "fisub/store", job.Files[0].SHA256), []byte("#!/bin/sh\necho no\n"),
 		0o600); err != nil {
 		t.Fatal(err)
 	}
 	c.release()
-	_, exit = wait(t, p, h)
+	_, exit = remotetest.Wait(t, p, h)
 	has(t, "a program with another content", exit.Text, "the program does not have its hash")
 }
 
@@ -243,7 +149,7 @@ func TestSpoiltStore(t *testing.T) {
 	file := job.Files[1]
 	key := "fisub/store/" + file.SHA256
 	other := bytes.Repeat([]byte("x"), int(file.Size))
-	_, exit := wait(t, p, submit(t, p, job))
+	_, exit := remotetest.Wait(t, p, remotetest.Submit(t, p, job))
 	if exit.Code != 0 {
 		t.Fatalf("got %+v", exit)
 	}
@@ -262,7 +168,7 @@ func TestSpoiltStore(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.release()
-	if _, exit := wait(t, p, h); exit.End != remote.Refused || !strings.Contains(exit.Text, "wrong hash") {
+	if _, exit := remotetest.Wait(t, p, h); exit.End != remote.Refused || !strings.Contains(exit.Text, "wrong hash") {
 		t.Errorf("got %+v, want refused for the hash", exit)
 	}
 }
@@ -322,7 +228,6 @@ func TestClock(t *testing.T) {
 	p.Close()
 	t.Setenv("AWS_ENDPOINT_URL_S3", server.URL)
 	p = newProvider(t, nil)
-	defer p.Close()
 	var no *remote.Denied
 	if _, err := p.Submit(t.Context(), script(t, p, "true"), nil); !errors.As(err, &no) ||
 		!strings.Contains(no.Text, "wrong by ") {
@@ -335,7 +240,7 @@ func TestClock(t *testing.T) {
 func TestStopOrder(t *testing.T) {
 	c := newCloud(t)
 	p := newProvider(t, nil)
-	h := submit(t, p, script(t, p, `echo one; sleep 100`))
+	h := remotetest.Submit(t, p, script(t, p, `echo one; sleep 100`))
 	const op = "terminatejob"
 	c.fault(op, answer{403, "AccessDeniedException", "not authorized"})
 	r := &remotetest.Recorder{Fail: func([]byte) error { return errors.New("seen") }}
@@ -347,7 +252,7 @@ func TestStopOrder(t *testing.T) {
 	if !errors.As(err, &no) || no.Code != "credentials" {
 		t.Errorf("Release: got %v, want denied", err)
 	}
-	if _, exit := wait(t, p, h); exit.End != remote.Cancelled {
+	if _, exit := remotetest.Wait(t, p, h); exit.End != remote.Cancelled {
 		t.Errorf("got %+v, want cancelled", exit)
 	}
 	delete(c.faults, op)
@@ -359,7 +264,7 @@ func TestLinksExpire(t *testing.T) {
 	p := newProvider(t, nil)
 	c.hold = true
 	job := script(t, p, `echo ran`)
-	h := submit(t, p, job)
+	h := remotetest.Submit(t, p, job)
 	name := filepath.Join(c.data, "fisub/jobs", job.ID, "links.json")
 	raw, err := os.ReadFile(name)
 	if err != nil {
@@ -381,7 +286,7 @@ func TestLinksExpire(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.release()
-	r, exit := wait(t, p, h)
+	r, exit := remotetest.Wait(t, p, h)
 	if exit.End != remote.Refused || exit.Hint == "" || r.Stream() != "" {
 		t.Errorf("got %+v, %q, want refused", exit, r.Stream())
 	}
@@ -436,7 +341,6 @@ func TestCheck(t *testing.T) {
 	check := func(more map[string]any) remote.Host {
 		t.Helper()
 		p := newProvider(t, more)
-		defer p.Close()
 		hosts, err := p.Check(t.Context())
 		if err != nil || len(hosts) != 1 {
 			t.Fatalf("got %+v, %v", hosts, err)
@@ -464,7 +368,6 @@ func TestOrphans(t *testing.T) {
 	c := newCloud(t)
 	c.hold = true
 	p := newProvider(t, nil)
-	defer p.Close()
 	job := script(t, p, "echo one")
 	if _, err := p.Submit(t.Context(), job, nil); err != nil {
 		t.Fatal(err)
@@ -488,8 +391,7 @@ func TestWaitEnds(t *testing.T) {
 	c := newCloud(t)
 	c.hold = true
 	p := newProvider(t, nil)
-	defer p.Close()
-	h := submit(t, p, script(t, p, "echo ran"))
+	h := remotetest.Submit(t, p, script(t, p, "echo ran"))
 	c.mu.Lock()
 	c.garble = map[string]string{"listjobs": `{"jobSummaryList": [{"jobId": 22.0}]}`}
 	c.mu.Unlock()
@@ -510,7 +412,7 @@ func TestWaitEnds(t *testing.T) {
 	c.mu.Unlock()
 	nothingLeft(t, c, p)
 
-	h = submit(t, p, script(t, p, "echo ran"))
+	h = remotetest.Submit(t, p, script(t, p, "echo ran"))
 	var d data
 	if err := json.Unmarshal(h.Data, &d); err != nil {
 		t.Fatal(err)
@@ -519,7 +421,7 @@ func TestWaitEnds(t *testing.T) {
 		t.Errorf("the handle says %v, want limit, margin and queue_limit from now", d.Until)
 	}
 	d.Until = time.Now().Add(-maxSkew)
-	_, exit := wait(t, p, remote.NewHandle(Kind, h.Job, h.Place, d))
+	_, exit := remotetest.Wait(t, p, remote.NewHandle(Kind, h.Job, h.Place, d))
 	if exit.End != remote.Lost || exit.Hint == "" {
 		t.Errorf("got %+v", exit)
 	}
@@ -545,98 +447,13 @@ func TestBatchReasons(t *testing.T) {
 	}
 }
 
-// No credential or link appears in the handle, the stream, the log, the exit, command lines or the environment of the
-// job's program.
-func TestSecrets(t *testing.T) {
-	c := newCloud(t)
-	p := newProvider(t, nil)
-	// curl ends too soon to be observed, so a stand-in records its arguments.
-	curl, err := exec.LookPath("curl")
-	if err != nil {
-		longtest.Missing(t, "aws", "no curl")
-	}
-	curled := filepath.Join(c.fake.dir, "curled")
-	if err := os.WriteFile(filepath.Join(c.fake.dir, "bin", "curl"),
-		fmt.Appendf(nil, "#!/bin/sh\necho curl \"$@\" >>%s\nexec %s \"$@\"\n", curled, curl), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	over := make(chan struct{})
-	lines := make(chan string, 1)
-	looked := filepath.Join(c.fake.dir, "looked") // the job waits until its own command line was seen
-	go func() { lines <- commandLines(over, "run.sh", looked) }()
-	h := submit(t, p, script(t, p, fmt.Sprintf("env; ls -R ../../..; cat ../* 2>/dev/null\n"+
-		"until [ -e '%s' ]; do sleep 0.05; done; echo done", looked)))
-	r, exit := wait(t, p, h)
-	close(over)
-	ran := <-lines
-	words, _ := os.ReadFile(curled)
-	ran += string(words)
-	has(t, "the command lines", ran, "curl -q ", "agent mailbox ", "run.sh")
-	if exit.Code != 0 || !strings.Contains(r.Stream(), "done") {
-		t.Fatalf("got %+v, %q", exit, r.Stream())
-	}
-	dst := t.TempDir()
-	if err := p.Collect(t.Context(), h, dst); err != nil {
-		t.Fatal(err)
-	}
-	log, _ := os.ReadFile(filepath.Join(dst, "log"))
-	var console string
-	for _, host := range c.hosts {
-		text, _ := os.ReadFile(host.log)
-		console += string(text)
-	}
-	all := fmt.Sprint(string(h.Data), r.Stream(), string(log), console, exit, ran)
-	has(t, "the texts", all, "agent: ", "fisub: fetched ", "jobs")
-	for _, secret := range []string{accessKey, secretKey, "X-Amz-", "Signature", "Policy"} {
-		if at := strings.Index(all, secret); at >= 0 {
-			t.Errorf("%s in %q", secret, all[max(0, at-100):at+20])
-		}
-	}
-	if strings.Contains(c.said(), secretKey) {
-		t.Error("the secret key was sent")
-	}
-}
-
-// commandLines returns the command lines of this process's descendants until over is closed. It creates file once it
-// has seen one that contains word.
-func commandLines(over <-chan struct{}, word, file string) string {
-	seen := map[string]bool{}
-	for {
-		parents := map[string]string{}
-		paths, _ := filepath.Glob("/proc/[0-9]*/stat")
-		for _, path := range paths {
-			data, _ := os.ReadFile(path)
-			if fields := strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:])); len(fields) > 1 { // state, parent, ...
-				parents[filepath.Base(filepath.Dir(path))] = fields[1]
-			}
-		}
-		for pid := range parents {
-			for up := parents[pid]; up != ""; up = parents[up] {
-				if up == strconv.Itoa(os.Getpid()) {
-					line, _ := os.ReadFile(filepath.Join("/proc", pid, "cmdline"))
-					seen[strings.ReplaceAll(string(line), "\x00", " ")] = true
-					if bytes.Contains(line, []byte(word)) {
-						_ = os.WriteFile(file, nil, 0o644)
-					}
-					break
-				}
-			}
-		}
-		select {
-		case <-over:
-			return strings.Join(slices.Sorted(maps.Keys(seen)), "\n")
-		case <-time.After(2 * time.Millisecond):
-		}
-	}
-}
-
 // Objects written by a host are validated.
 func TestUntrustedHost(t *testing.T) {
 	c := newCloud(t)
 	p := newProvider(t, nil)
 	c.hold = true
 	job := script(t, p, "true")
-	h := submit(t, p, job)
+	h := remotetest.Submit(t, p, job)
 	b := &bucket{c.s3, "results"}
 	out := "fisub/jobs/" + job.ID + "/out/"
 	leave := func(name, content string) {
@@ -650,12 +467,12 @@ func TestUntrustedHost(t *testing.T) {
 	leave("events/0000000000000000000x", "no")
 	leave("events/1", "no")
 	leave("exit.json", `{"end":"won","code":0}`)
-	r, exit := wait(t, p, h)
+	r, exit := remotetest.Wait(t, p, h)
 	if r.Stream() != "one\ntwo\nthree\n" || exit.End != remote.Lost {
 		t.Errorf("got %q, %+v", r.Stream(), exit)
 	}
 	leave("exit.json", "{\"end\":\"refused\",\"text\":\"a\\u001b[2Jb\\nc\"}")
-	if _, exit := wait(t, p, h); exit.End != remote.Refused || exit.Text != "a [2Jb c" {
+	if _, exit := remotetest.Wait(t, p, h); exit.End != remote.Refused || exit.Text != "a [2Jb c" {
 		t.Errorf("got %+v", exit)
 	}
 	leave("events/00000000000000000099", "late")
@@ -663,36 +480,25 @@ func TestUntrustedHost(t *testing.T) {
 		!strings.Contains(err.Error(), "bytes 14 to 98 of the event stream are missing") {
 		t.Errorf("a gap: got %v", err)
 	}
-	for _, bad := range []string{`{"queue":"q","bucket":"results","prefix":"../"}`, `{"queue":"q","bucket":"a/b"}`,
-		`{"mode":"ec2","bucket":"results"}`, `[]`} {
-		h := remote.Handle{Provider: "aws", Job: job.ID, Data: json.RawMessage(bad)}
-		if err := p.Release(t.Context(), h); err == nil || !strings.Contains(err.Error(), "is not from AWS Batch") {
-			t.Errorf("%s: got %v", bad, err)
-		}
-	}
+	remotetest.CheckForeign(t, p, h, `{"queue":"q","bucket":"results","prefix":"../"}`, `{"queue":"q","bucket":"a/b"}`,
+		`{"mode":"ec2","bucket":"results"}`)
 }
 
 func TestConfig(t *testing.T) {
 	_, err := open("x", map[string]any{"bucket": "A/b", "prefix": "../a", "queue": "q", "job_definition": "a b",
 		"slots":       int64(0),
 		"queue_limit": "100h", "image": "debian"})
-	want := `unknown key remote.x.image
+	remotetest.CheckFaults(t, err, `unknown key remote.x.image
 remote.x.bucket: want the name of an S3 bucket, got "A/b"
 remote.x.prefix: want letters, digits and "-._" with "/" between, got "../a/"
 remote.x.job_definition: want the name or ARN of a job definition, got "a b"
 remote.x.slots: want 1 to 1000, got 0
-remote.x.queue_limit: want 1m0s to 84h0m0s, got 100h0m0s`
-	if err == nil || err.Error() != want {
-		t.Errorf("got:\n%v\nwant:\n%s", err, want)
-	}
+remote.x.queue_limit: want 1m0s to 84h0m0s, got 100h0m0s`)
 	_, err = open("x", map[string]any{"slots": "4"})
-	want = `missing key remote.x.bucket
+	remotetest.CheckFaults(t, err, `missing key remote.x.bucket
 missing key remote.x.queue
 missing key remote.x.job_definition
-remote.x.slots must be a whole number, not a string`
-	if err == nil || err.Error() != want {
-		t.Errorf("got:\n%v\nwant:\n%s", err, want)
-	}
+remote.x.slots must be a whole number, not a string`)
 	p := newProvider(t, map[string]any{"prefix": "", "slots": int64(4)})
 	places := []remote.Place{{Host: "slot1", GPU: -1}, {Host: "slot2", GPU: -1}}
 	if p.config.Prefix != "" || len(p.Places(9)) != 4 || !slices.Equal(p.Places(2), places) || len(p.Places(0)) != 0 {
@@ -739,7 +545,6 @@ func TestRequests(t *testing.T) {
 func TestLinks(t *testing.T) {
 	c := newCloud(t)
 	p := newProvider(t, nil)
-	defer p.Close()
 	job := script(t, p, "true")
 	b := &bucket{c.s3, "results"}
 	if err := p.send(t.Context(), b, job, nil); err != nil {

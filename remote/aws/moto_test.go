@@ -17,6 +17,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/batch"
 
 	"fisub/remote"
+	"fisub/remote/remotetest"
 )
 
 // newMoto starts moto's server and creates the template's stack in it. It returns the server's address and the stack's
@@ -74,7 +75,6 @@ func TestMoto(t *testing.T) {
 	_, out := newMoto(t)
 
 	p := newProvider(t, map[string]any{"queue": out["Queue"], "job_definition": out["JobDefinition"]})
-	defer p.Close()
 	hosts, err := p.Check(t.Context())
 	if err != nil || hosts[0].Err != nil || !strings.HasSuffix(hosts[0].Detail,
 		", revision 1, p6-b200.48xlarge up to 192 vCPUs in 6 subnets") {
@@ -96,7 +96,7 @@ func TestMoto(t *testing.T) {
 		t.Errorf("tags: got %v", tags.Tags)
 	}
 	// moto's jobs end at once and write nothing.
-	if _, exit := wait(t, p, h); exit.End != remote.Lost || !strings.Contains(exit.Text, "Batch: succeeded") {
+	if _, exit := remotetest.Wait(t, p, h); exit.End != remote.Lost || !strings.Contains(exit.Text, "Batch: succeeded") {
 		t.Errorf("got %+v", exit)
 	}
 	if all, err := p.List(t.Context()); err != nil || len(all) != 1 || all[0].Job != job.ID {
@@ -106,7 +106,6 @@ func TestMoto(t *testing.T) {
 		t.Errorf("Release: %v", err)
 	}
 	p = newProvider(t, map[string]any{"queue": "none", "job_definition": out["JobDefinition"]})
-	defer p.Close()
 	var no *remote.Denied
 	if _, err := p.Submit(t.Context(), script(t, p, "true"), nil); !errors.As(err, &no) || no.Code != "no-such" {
 		t.Errorf("no such queue: got %v", err)

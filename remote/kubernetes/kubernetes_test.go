@@ -1,7 +1,6 @@
 package kubernetes
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -10,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -65,8 +65,8 @@ func TestKubernetes(t *testing.T) {
 			Slow:     30 * time.Second,
 			KillHost: func(t *testing.T, h remote.Handle) { c.Kill(podOf(t, h)) },
 			Cut:      func(*testing.T) { c.Cut(time.Second) },
-			Spoil:    func(t *testing.T, hash string) { remotetest.Spoil(t, claim, hash) },
-			HalfFree: func(t *testing.T, h remote.Handle) { remotetest.HalfFree(t, claim, h.Job) },
+			Work:     claim,
+			Renames:  true,
 		})
 	})
 	t.Run("PodThere", func(t *testing.T) {
@@ -79,10 +79,10 @@ func TestKubernetes(t *testing.T) {
 				state := filepath.Join(agent.JobDir(filepath.Join(c.Scratch, "work"), h.Job), agent.StateName)
 				c.Kubectl("", "exec", "bench", "--", "sh", "-c", `kill -9 $(grep -o '"pid":[0-9]*' `+state+` | cut -d: -f2)`)
 			},
-			Cut:      func(*testing.T) { c.Cut(time.Second) },
-			Spoil:    func(t *testing.T, hash string) { remotetest.Spoil(t, work, hash) },
-			HalfFree: func(t *testing.T, h remote.Handle) { remotetest.HalfFree(t, work, h.Job) },
-			Sweeps:   true,
+			Cut:     func(*testing.T) { c.Cut(time.Second) },
+			Work:    work,
+			Renames: true,
+			Sweeps:  true,
 			GPUs: func(t *testing.T) (remote.Provider, string) {
 				of := maps.Clone(table)
 				of["gpu"] = "b200"
@@ -116,61 +116,22 @@ func stand(t *testing.T, c *kubernetestest.Cluster, name string) string {
 	return work
 }
 
-func within(t *testing.T) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
-	t.Cleanup(cancel)
-	return ctx
-}
-
 func start(t *testing.T, p *Provider, text string) remote.Handle {
 	t.Helper()
 	job := remotetest.Script(t, text, nil)
 	job.Place = p.Places(1)[0]
-	h, err := p.Submit(within(t), job, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
-		defer cancel()
-		if err := p.Release(ctx, h); err != nil {
-			t.Errorf("Release: %v", err)
-		}
-	})
-	return h
+	return remotetest.Submit(t, p, job)
 }
 
 // follow waits for a job, and calls then after its first line.
 func follow(t *testing.T, p *Provider, h remote.Handle, then func()) (*remotetest.Recorder, remote.Exit) {
 	t.Helper()
-	first := make(chan struct{}, 1)
+	var once sync.Once
 	r := &remotetest.Recorder{Fail: func([]byte) error {
-		select {
-		case first <- struct{}{}:
-		default:
-		}
+		once.Do(then)
 		return nil
 	}}
-	ended := make(chan remote.Exit, 1)
-	ctx := within(t)
-	go func() {
-		defer close(ended)
-		exit, err := p.Wait(ctx, h, 0, r)
-		if err != nil {
-			t.Errorf("Wait: %v", err)
-		}
-		ended <- exit
-	}()
-	if then != nil {
-		select {
-		case <-first:
-			then()
-		case <-ctx.Done():
-			t.Fatal("the job says nothing")
-		}
-	}
-	return r, <-ended
+	return r, remotetest.Follow(t, p, h, 0, r)
 }
 
 func pod(t *testing.T, p *Provider, h remote.Handle) string {
@@ -186,18 +147,18 @@ func pod(t *testing.T, p *Provider, h remote.Handle) string {
 func whole(t *testing.T, c *kubernetestest.Cluster) {
 	p := open(t, c, nil)
 	h := start(t, p, `echo one; echo words >&2; exit 3`)
-	r, exit := follow(t, p, h, nil)
+	r, exit := remotetest.Wait(t, p, h)
 	if r.Stream() != "one\n" || exit.End != remote.Exited || exit.Code != 3 {
 		t.Errorf("got %q, %+v", r.Stream(), exit)
 	}
 	dir := t.TempDir()
-	if err := p.Collect(within(t), h, dir); err != nil {
+	if err := p.Collect(remotetest.Within(t), h, dir); err != nil {
 		t.Fatal(err)
 	}
 	if text, _ := os.ReadFile(filepath.Join(dir, agent.LogName)); !strings.Contains(string(text), "words\n") {
 		t.Errorf("log: %q", text)
 	}
-	if err := p.Release(within(t), h); err != nil {
+	if err := p.Release(remotetest.Within(t), h); err != nil {
 		t.Fatal(err)
 	}
 	if left := c.Kubectl("", "get", "jobs,pods", "-l", labelBy+"=fisub", "-o", "name"); left != "" {
@@ -218,12 +179,12 @@ func late(t *testing.T, c *kubernetestest.Cluster) {
 		"until [ -e "+d.Dir()+"/exit.json ]; do sleep 0.1; done; sleep 3; rm -rf "+d.Dir())
 	c.Kubectl("", "wait", "--for=condition=Complete", "--timeout=300s", "job/"+d.Name)
 	r := &remotetest.Recorder{}
-	exit, err := p.Wait(within(t), h, 4, r)
+	exit, err := p.Wait(remotetest.Within(t), h, 4, r)
 	if err != nil || r.Stream() != "two\n" || exit.End != remote.Exited || exit.Code != 3 {
 		t.Errorf("got %q, %+v, %v", r.Stream(), exit, err)
 	}
 	dir := t.TempDir()
-	if err := p.Collect(within(t), h, dir); err != nil {
+	if err := p.Collect(remotetest.Within(t), h, dir); err != nil {
 		t.Fatal(err)
 	}
 	if text, _ := os.ReadFile(filepath.Join(dir, agent.LogName)); !strings.Contains(string(text), "words\n") {
@@ -327,7 +288,7 @@ func refusals(t *testing.T, c *kubernetestest.Cluster) {
 			p := open(t, c, one.table)
 			job := remotetest.Script(t, `echo ran`, nil)
 			job.GPU, job.Place = one.gpu, p.Places(1)[0]
-			_, err := p.Submit(within(t), job, nil)
+			_, err := p.Submit(remotetest.Within(t), job, nil)
 			var denied *remote.Denied
 			if !errors.As(err, &denied) || denied.Code != one.code || !strings.Contains(denied.Text, one.text) ||
 				denied.Hint == "" || denied.Provider != "lab" {
@@ -353,12 +314,12 @@ func quota(t *testing.T, c *kubernetestest.Cluster) {
 	p := open(t, c, map[string]any{"namespace": "small", "gpu": "b200"})
 	job := remotetest.Script(t, `echo ran`, nil)
 	job.GPU, job.Place = "b200", p.Places(1)[0]
-	_, err := p.Submit(within(t), job, nil)
+	_, err := p.Submit(remotetest.Within(t), job, nil)
 	var denied *remote.Denied
 	if !errors.As(err, &denied) || denied.Code != "quota" || !strings.Contains(denied.Text, "exceeded quota: gpus") {
 		t.Errorf("Submit: got %v", err)
 	}
-	hosts, err := p.Check(within(t))
+	hosts, err := p.Check(remotetest.Within(t))
 	if err != nil || remote.CodeOf(hosts[0].Err) != "quota" {
 		t.Errorf("Check: got %+v, %v", hosts, err)
 	}
@@ -375,7 +336,7 @@ true}}}]}}`, "create", "-f", "-")
 	p := open(t, c, map[string]any{"queue": "main"})
 	job := remotetest.Script(t, `echo one`, nil)
 	job.Place = p.Places(1)[0]
-	if _, err := p.Submit(within(t), job, nil); remote.CodeOf(err) != "no-such" || !strings.Contains(err.Error(), "main") {
+	if _, err := p.Submit(remotetest.Within(t), job, nil); remote.CodeOf(err) != "no-such" || !strings.Contains(err.Error(), "main") {
 		t.Errorf("no such queue: got %v", err)
 	}
 	c.Kubectl(`{"apiVersion": "kueue.x-k8s.io/v1beta1", "kind": "LocalQueue", "metadata": {"name": "main"}}`,
@@ -387,11 +348,11 @@ true}}}]}}`, "create", "-f", "-")
 			c.Kubectl("", "patch", "job", objectName(job.ID), "-p", `{"spec":{"suspend":false}}`)
 		}
 	}
-	h, err := p.Submit(within(t), job, nil)
+	h, err := p.Submit(remotetest.Within(t), job, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r, exit := follow(t, p, h, nil); !admitted || r.Stream() != "one\n" || exit.End != remote.Exited {
+	if r, exit := remotetest.Wait(t, p, h); !admitted || r.Stream() != "one\n" || exit.End != remote.Exited {
 		t.Errorf("got %q, %+v; admitted %v", r.Stream(), exit, admitted)
 	}
 	label := c.Kubectl("", "get", "job", objectName(job.ID), "-o",
@@ -399,7 +360,7 @@ true}}}]}}`, "create", "-f", "-")
 	if label != "main" {
 		t.Errorf("label of the queue: %q", label)
 	}
-	if err := p.Release(within(t), h); err != nil {
+	if err := p.Release(remotetest.Within(t), h); err != nil {
 		t.Error(err)
 	}
 }
@@ -433,25 +394,20 @@ func loginExpires(t *testing.T, c *kubernetestest.Cluster) {
 	use(c.Kubeconfig)
 	p := open(t, c, map[string]any{"kubeconfig": config})
 	h := start(t, p, `echo one; sleep 8; echo two`)
-	first := make(chan struct{}, 1)
+	var once sync.Once
 	r := &remotetest.Recorder{Fail: func([]byte) error {
-		select {
-		case first <- struct{}{}:
-		default:
-		}
+		once.Do(func() {
+			use(c.Config("wrong", ""))
+			c.Cut(0)
+		})
 		return nil
 	}}
-	ended := make(chan error, 1)
-	ctx := within(t)
-	go func() { _, err := p.Wait(ctx, h, 0, r); ended <- err }()
-	<-first
-	use(c.Config("wrong", ""))
-	c.Cut(0)
-	if err := <-ended; remote.CodeOf(err) != "credentials" || !strings.Contains(err.Error(), "logged in") {
+	if _, err := p.Wait(remotetest.Within(t), h, 0, r); remote.CodeOf(err) != "credentials" ||
+		!strings.Contains(err.Error(), "logged in") {
 		t.Errorf("got %v, want that the login has expired", err)
 	}
 	use(c.Kubeconfig)
-	if rest, exit := follow(t, p, h, nil); rest.Stream() != "one\ntwo\n" || exit.End != remote.Exited {
+	if rest, exit := remotetest.Wait(t, p, h); rest.Stream() != "one\ntwo\n" || exit.End != remote.Exited {
 		t.Errorf("after a new login: got %q, %+v", rest.Stream(), exit)
 	}
 }
@@ -470,7 +426,7 @@ func checks(t *testing.T, c *kubernetestest.Cluster) {
 		{"no pod", map[string]any{"pod": "nowhere"}, "down", "nowhere"},
 		{"no right", map[string]any{"kubeconfig": c.Config(kubernetestest.NobodyToken, "")}, "down", "forbidden"},
 	} {
-		hosts, err := open(t, c, one.table).Check(within(t))
+		hosts, err := open(t, c, one.table).Check(remotetest.Within(t))
 		if err != nil || len(hosts) != 1 || hosts[0].State != one.state ||
 			!strings.Contains(fmt.Sprint(hosts[0].Detail, hosts[0].Err), one.words) {
 			t.Errorf("%s: got %+v, %v, want %s: %s", one.name, hosts, err, one.state, one.words)
@@ -486,7 +442,7 @@ func hostCases(t *testing.T, c *kubernetestest.Cluster) {
 	stand(t, c, "files")
 	p := open(t, c, map[string]any{"pod": "files"})
 	h := p.folder.Host
-	if _, err := h.Read(within(t), "/none", 0, 5, new(strings.Builder)); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := h.Read(remotetest.Within(t), "/none", 0, 5, new(strings.Builder)); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("no file: got %v", err)
 	}
 }

@@ -1,15 +1,9 @@
 package loopback_test
 
 import (
-	"encoding/json"
-	"os"
-	"path/filepath"
-	"strings"
-	"syscall"
 	"testing"
 
 	"fisub/remote"
-	"fisub/remote/agent"
 	"fisub/remote/loopback"
 	"fisub/remote/remotetest"
 )
@@ -34,22 +28,10 @@ func TestProvider(t *testing.T) {
 			}
 			return p
 		},
-		KillHost: func(t *testing.T, h remote.Handle) {
-			data, err := os.ReadFile(filepath.Join(agent.JobDir(work, h.Job), agent.StateName))
-			if err != nil {
-				t.Fatal(err)
-			}
-			var s agent.Identity
-			if err := json.Unmarshal(data, &s); err != nil {
-				t.Fatal(err)
-			}
-			if err := syscall.Kill(s.PID, syscall.SIGKILL); err != nil {
-				t.Fatal(err)
-			}
-		},
+		KillHost: func(t *testing.T, h remote.Handle) { remotetest.KillAgent(t, work, h.Job) },
 		Sweeps:   true,
-		Spoil:    func(t *testing.T, hash string) { remotetest.Spoil(t, work, hash) },
-		HalfFree: func(t *testing.T, h remote.Handle) { remotetest.HalfFree(t, work, h.Job) },
+		Work:     work,
+		Renames:  true,
 		GPUs: func(t *testing.T) (remote.Provider, string) {
 			work := t.TempDir()
 			p, err := open("here", map[string]any{"workdir": work, "gpu": "b200", "gpus": []any{int64(0), int64(1)}})
@@ -63,14 +45,11 @@ func TestProvider(t *testing.T) {
 
 func TestConfig(t *testing.T) {
 	_, err := open("x", map[string]any{"slots": int64(0), "gpus": []any{int64(1), int64(1)}, "workdir": "a", "host": "b"})
-	want := `unknown key remote.x.host
+	remotetest.CheckFaults(t, err, `unknown key remote.x.host
 remote.x.slots: want 1 to 256, got 0
 remote.x.slots: cannot be combined with gpus
 remote.x.gpus: duplicate GPU 1
-remote.x.workdir: "a" is not absolute`
-	if err == nil || err.Error() != want {
-		t.Errorf("got:\n%v\nwant:\n%s", err, want)
-	}
+remote.x.workdir: "a" is not absolute`)
 	p, err := open("x", map[string]any{"gpus": []any{int64(1), int64(3)}, "workdir": t.TempDir()})
 	if err != nil {
 		t.Fatal(err)
@@ -78,9 +57,6 @@ remote.x.workdir: "a" is not absolute`
 	if got := p.Places(5); len(got) != 2 || got[1] != (remote.Place{Host: "localhost", GPU: 3}) {
 		t.Errorf("places: got %v", got)
 	}
-	if err := p.Release(t.Context(), remote.Handle{Provider: "loopback", Job: "../x",
-		Data: json.RawMessage(`{"work":"/"}`)}); err == nil ||
-		!strings.Contains(err.Error(), "not from loopback") {
-		t.Errorf("a bad handle: got %v", err)
-	}
+	remotetest.CheckForeign(t, p, remote.NewHandle(loopback.Kind, "j", remote.Place{Host: "localhost"},
+		map[string]string{"work": "/w"}))
 }

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -85,6 +84,12 @@ func sandboxOf(t *testing.T, h remote.Handle) string {
 
 func TestProvider(t *testing.T) {
 	s := start(t)
+	stderr, err := os.Create(filepath.Join(t.TempDir(), "stderr"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func(f *os.File) { os.Stderr = f }(os.Stderr)
+	os.Stderr = stderr
 	remotetest.Run(t, remotetest.Setup{
 		New: func(t *testing.T) remote.Provider { return open(t, map[string]any{"provider": "modal"}) },
 		KillHost: func(t *testing.T, h remote.Handle) {
@@ -92,13 +97,33 @@ func TestProvider(t *testing.T) {
 				t.Fatal(err)
 			}
 		},
-		Spoil:      func(t *testing.T, hash string) { remotetest.Spoil(t, s.Volume("fisub"), hash) },
+		Work:       s.Volume("fisub"),
 		SpoiltLost: true,
+		Deaf: func(t *testing.T, _ func()) remote.Provider {
+			p := open(t, nil)
+			if _, err := p.List(t.Context()); err != nil { // the sandbox for files now exists
+				t.Fatal(err)
+			}
+			before := len(s.Sandboxes())
+			s.Lose("SandboxCreateV2", 100)
+			t.Cleanup(func() {
+				s.Lose("SandboxCreateV2", 0)
+				if made := len(s.Sandboxes()) - before; made < 3 {
+					t.Errorf("sandboxes that were made: got %d, want those of all tries", made)
+				}
+			})
+			return p
+		},
+		Secrets: []string{"Planted"},
+		Output:  func() string { return remotetest.Files(t, s.Dir(""), s.Volume("")) },
 		Cut: func(*testing.T) {
 			s.Fail("TaskExecStdioRead", codes.Aborted, "the connection is gone", 1) // the SDK does not retry this itself
 			s.Drop()
 		},
 	})
+	if text, err := os.ReadFile(stderr.Name()); err != nil || len(text) > 0 {
+		t.Errorf("stderr: got %q, %v, want nothing", text, err)
+	}
 	settled(t, s)
 	for _, b := range s.Sandboxes() {
 		if !b.Blocked {
@@ -114,47 +139,12 @@ func TestProvider(t *testing.T) {
 	}
 }
 
-// settled waits until no sandbox is left; ending a door may take a moment.
+// settled waits until no sandbox is left; the one for files may take a moment.
 func settled(t *testing.T, s *modaltest.Server) {
 	t.Helper()
-	soon(t, "the end of all sandboxes", func() bool {
+	remotetest.Until(t, "the end of all sandboxes", func() bool {
 		return !slices.ContainsFunc(s.Sandboxes(), func(b modaltest.Sandbox) bool { return b.Running })
 	})
-}
-
-func soon(t *testing.T, what string, cond func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !cond(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("waited in vain: %s", what)
-		}
-	}
-}
-
-func submit(t *testing.T, p *modal.Provider, job *remote.Job) remote.Handle {
-	t.Helper()
-	h, err := p.Submit(t.Context(), job, nil)
-	if err != nil {
-		t.Fatalf("Submit: %v", err)
-	}
-	t.Cleanup(func() {
-		if err := p.Release(context.Background(), h); err != nil {
-			t.Errorf("Release: %v", err)
-		}
-	})
-	return h
-}
-
-func wait(t *testing.T, p *modal.Provider, h remote.Handle, from int64) (*remotetest.Recorder, remote.Exit) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	r := &remotetest.Recorder{}
-	exit, err := p.Wait(ctx, h, from, r)
-	if err != nil {
-		t.Fatalf("Wait: %v", err)
-	}
-	return r, exit
 }
 
 func running(s *modaltest.Server, id string) bool {
@@ -174,7 +164,7 @@ func TestAttachAfterTheEnd(t *testing.T) {
 	if err := first.Close(); err != nil {
 		t.Fatal(err)
 	}
-	soon(t, "the sandbox's end", func() bool { return !running(s, sandboxOf(t, h)) })
+	remotetest.Until(t, "the sandbox's end", func() bool { return !running(s, sandboxOf(t, h)) })
 
 	p := open(t, nil)
 	all, err := p.List(t.Context())
@@ -182,7 +172,8 @@ func TestAttachAfterTheEnd(t *testing.T) {
 		t.Fatalf("List: got %+v, %v, want the job", all, err)
 	}
 	for name, h := range map[string]remote.Handle{"handle": h, "handle of List": all[0]} {
-		r, exit := wait(t, p, h, 2)
+		r := &remotetest.Recorder{}
+		exit := remotetest.Follow(t, p, h, 2, r)
 		if r.Stream() != "e\ntwo\n" || exit.End != remote.Exited || exit.Code != 3 {
 			t.Errorf("%s: got %q, %+v", name, r.Stream(), exit)
 		}
@@ -208,15 +199,15 @@ func TestLostWhileDetached(t *testing.T) {
 	s := start(t)
 	p := open(t, nil)
 	p.Hurry()
-	h := submit(t, p, remotetest.Script(t, `echo one; sleep 300`, nil))
-	soon(t, "the stream on the volume", func() bool {
+	h := remotetest.Submit(t, p, remotetest.Script(t, `echo one; sleep 300`, nil))
+	remotetest.Until(t, "the stream on the volume", func() bool {
 		data, _ := os.ReadFile(filepath.Join(s.Volume("fisub"), "jobs", h.Job, agent.EventsName))
 		return string(data) == "one\n"
 	})
 	if err := s.Kill(sandboxOf(t, h), pb.GenericResult_GENERIC_STATUS_TERMINATED, "Sandbox was preempted"); err != nil {
 		t.Fatal(err)
 	}
-	if r, exit := wait(t, p, h, 0); r.Stream() != "one\n" || exit.End != remote.Lost ||
+	if r, exit := remotetest.Wait(t, p, h); r.Stream() != "one\n" || exit.End != remote.Lost ||
 		exit.Text != "Sandbox was preempted" {
 		t.Errorf("got %q, %+v", r.Stream(), exit)
 	}
@@ -241,11 +232,11 @@ func TestEnds(t *testing.T) {
 	} {
 		t.Run(c.status.String(), func(t *testing.T) {
 			p := open(t, nil)
-			h := submit(t, p, remotetest.Script(t, `sleep 300`, nil))
+			h := remotetest.Submit(t, p, remotetest.Script(t, `sleep 300`, nil))
 			if err := s.Kill(sandboxOf(t, h), c.status, c.text); err != nil {
 				t.Fatal(err)
 			}
-			if _, exit := wait(t, p, h, 0); exit != c.want {
+			if _, exit := remotetest.Wait(t, p, h); exit != c.want {
 				t.Errorf("got %+v, want %+v", exit, c.want)
 			}
 		})
@@ -260,7 +251,7 @@ func TestQueued(t *testing.T) {
 	job := remotetest.Script(t, `echo one`, nil)
 	job.GPU = "b200"
 	job.Limit = 10 * time.Minute
-	h := submit(t, p, job)
+	h := remotetest.Submit(t, p, job)
 	r := &remotetest.Recorder{}
 	ended := make(chan remote.Exit, 1)
 	go func() {
@@ -270,7 +261,7 @@ func TestQueued(t *testing.T) {
 		}
 		ended <- exit
 	}()
-	soon(t, "the state", func() bool { return len(r.Phases()) > 0 })
+	remotetest.Until(t, "the state", func() bool { return len(r.Phases()) > 0 })
 	if dst := t.TempDir(); p.Collect(t.Context(), h, dst) != nil {
 		t.Error("Collect of a queued job fails")
 	}
@@ -333,21 +324,21 @@ func TestNoCapacity(t *testing.T) {
 	p := open(t, map[string]any{"queue": "1s"})
 	job := remotetest.Script(t, `echo one`, nil)
 	job.GPU = "b200"
-	h := submit(t, p, job)
-	_, exit := wait(t, p, h, 0)
+	h := remotetest.Submit(t, p, job)
+	_, exit := remotetest.Wait(t, p, h)
 	if exit.End != remote.Refused || exit.Text != "Modal found no machine with the GPU within 1s" || exit.Hint == "" {
 		t.Errorf("got %+v", exit)
 	}
-	soon(t, "the sandbox's end", func() bool { return !running(s, sandboxOf(t, h)) })
+	remotetest.Until(t, "the sandbox's end", func() bool { return !running(s, sandboxOf(t, h)) })
 }
 
 // The stream is complete however often its connection breaks.
 func TestStreamCut(t *testing.T) {
 	s := start(t)
 	p := open(t, nil)
-	h := submit(t, p, remotetest.Script(t, `i=0; while [ $i -lt 100 ]; do echo "line $i"; i=$((i+1)); done`, nil))
+	h := remotetest.Submit(t, p, remotetest.Script(t, `i=0; while [ $i -lt 100 ]; do echo "line $i"; i=$((i+1)); done`, nil))
 	s.Cut(7)
-	r, exit := wait(t, p, h, 0)
+	r, exit := remotetest.Wait(t, p, h)
 	var want strings.Builder
 	for i := range 100 {
 		fmt.Fprintf(&want, "line %d\n", i)
@@ -363,7 +354,7 @@ func TestUploadCut(t *testing.T) {
 	p := open(t, nil)
 	job := remotetest.Script(t, `cat a.txt`, map[string]string{"a.txt": "content"})
 	s.Lose("TaskExecStdinWrite", 3)
-	if r, exit := wait(t, p, submit(t, p, job), 0); r.Stream() != "content" || exit.End != remote.Exited {
+	if r, exit := remotetest.Wait(t, p, remotetest.Submit(t, p, job)); r.Stream() != "content" || exit.End != remote.Exited {
 		t.Errorf("got %q, %+v", r.Stream(), exit)
 	}
 	s.Fail("TaskExecStdinWrite", codes.Aborted, "the connection is gone", -1)
@@ -374,34 +365,6 @@ func TestUploadCut(t *testing.T) {
 	s.Fail("TaskExecStdinWrite", codes.Aborted, "", 0)
 	if all, err := p.List(t.Context()); err != nil || len(all) != 1 {
 		t.Errorf("List: got %+v, %v, want the first job", all, err)
-	}
-}
-
-// If the answer to the creation of a sandbox is lost, no sandbox remains.
-func TestAnswerLost(t *testing.T) {
-	s := start(t)
-	s.Lose("SandboxCreate", 100)
-	p := open(t, nil)
-	job := remotetest.Script(t, `sleep 300`, nil)
-	job.GPU = "b200"
-	h, err := p.Submit(t.Context(), job, nil)
-	if err == nil {
-		t.Fatalf("got %+v, want an error", h)
-	}
-	made := 0
-	for _, b := range s.Sandboxes() {
-		if b.GPU != "" {
-			made++
-			if b.Running {
-				t.Errorf("sandbox %s is left", b.ID)
-			}
-		}
-	}
-	if made < 3 {
-		t.Errorf("sandboxes that were made: got %d, want those of all tries", made)
-	}
-	if all, err := p.List(t.Context()); err != nil || len(all) > 0 {
-		t.Errorf("List: got %+v, %v", all, err)
 	}
 }
 
@@ -434,30 +397,6 @@ func TestShardsSendOnce(t *testing.T) {
 	}
 }
 
-// A file that does not match its hash never gets into the store, and the job does not start.
-func TestWrongHash(t *testing.T) {
-	s := start(t)
-	p := open(t, nil)
-	job := remotetest.Script(t, `echo one`, map[string]string{"a.txt": "content"})
-	wrong := strings.Repeat("0", 64)
-	for i := range job.Files {
-		if job.Files[i].Name == "a.txt" {
-			job.Files[i].SHA256 = wrong
-		}
-	}
-	h, err := p.Submit(t.Context(), job, nil)
-	if !errors.Is(err, agent.ErrHash) || !strings.Contains(err.Error(), "file a.txt") {
-		t.Errorf("got %+v, %v, want the wrong hash of a.txt", h, err)
-	}
-	if err := p.Close(); err != nil {
-		t.Error(err)
-	}
-	settled(t, s)
-	if left, err := os.ReadDir(filepath.Join(s.Volume("fisub"), "store")); err != nil || len(left) > 0 {
-		t.Errorf("store: got %v, %v, want nothing", left, err)
-	}
-}
-
 // Old files are deleted from the volume.
 func TestVolumeIsCleaned(t *testing.T) {
 	s := start(t)
@@ -473,7 +412,7 @@ func TestVolumeIsCleaned(t *testing.T) {
 	}
 	gone := []string{put("jobs/old/job.json", 20), put("store/"+strings.Repeat("a", 64), 40), put("store/.half/x", 3)}
 	stays := []string{put("jobs/new/job.json", 10), put("store/"+strings.Repeat("b", 64), 20)}
-	submit(t, p, remotetest.Script(t, `echo one`, nil))
+	remotetest.Submit(t, p, remotetest.Script(t, `echo one`, nil))
 	for _, name := range gone {
 		if _, err := os.Stat(name); err == nil {
 			t.Errorf("%s is there", name)
@@ -483,31 +422,6 @@ func TestVolumeIsCleaned(t *testing.T) {
 		if _, err := os.Stat(name); err != nil {
 			t.Error(err)
 		}
-	}
-}
-
-// A corrupt program on the volume is not run, and is uploaded again for the next job.
-func TestSpoiltProgram(t *testing.T) {
-	s := start(t)
-	p := open(t, nil)
-	p.Hurry()
-	job := remotetest.Script(t, `echo one`, nil)
-	h := submit(t, p, job)
-	wait(t, p, h, 0)
-	soon(t, "the sandbox's end", func() bool { return !running(s, sandboxOf(t, h)) })
-	name := filepath.Join(s.Volume("fisub"), "store", job.Files[0].SHA256)
-	os.Remove(name)
-	if err := os.WriteFile(name, make([]byte, job.Files[0].Size), 0o555); err != nil {
-		t.Fatal(err)
-	}
-	job.ID += "-b"
-	h = submit(t, p, job)
-	if r, exit := wait(t, p, h, 0); exit.End != remote.Lost || !strings.Contains(exit.Text, "spoilt") || r.Stream() != "" {
-		t.Errorf("got %+v, %q", exit, r.Stream())
-	}
-	job.ID += "-c"
-	if r, exit := wait(t, p, submit(t, p, job), 0); exit.End != remote.Exited || r.Stream() != "one\n" {
-		t.Errorf("the next job: got %+v, %q", exit, r.Stream())
 	}
 }
 
@@ -594,79 +508,12 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// No credential appears in any file, argument, handle, log or message.
-func TestSecrets(t *testing.T) {
-	s := start(t)
-	stderr, err := os.Create(filepath.Join(t.TempDir(), "stderr"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func(f *os.File) { os.Stderr = f }(os.Stderr)
-	os.Stderr = stderr
-	p := open(t, nil)
-	file := filepath.Join(t.TempDir(), "environment")
-	h := submit(t, p, remotetest.Script(t, `env >'`+file+`'; echo one; sleep 1`, nil))
-	var seen []byte
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	r := &remotetest.Recorder{Fail: func([]byte) error {
-		for _, pid := range modaltest.Processes(s.Dir("")) {
-			line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-			seen = append(seen, line...)
-		}
-		return nil
-	}}
-	if _, err := p.Wait(ctx, h, 0, r); err != nil {
-		t.Fatal(err)
-	}
-	dst := t.TempDir()
-	if err := p.Collect(t.Context(), h, dst); err != nil {
-		t.Fatal(err)
-	}
-	if !strings.Contains(string(seen), "run.sh") {
-		t.Errorf("command lines: got %q, want the job's among them", seen)
-	}
-	environment, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	seen = append(append(append(seen, environment...), h.Data...), r.Stream()...)
-	if strings.Contains(string(seen), "Planted") {
-		t.Error("a credential is among the command lines, in the environment, the handle or the stream")
-	}
-	if said, err := os.ReadFile(stderr.Name()); err != nil || len(said) > 0 {
-		t.Errorf("stderr: got %q, %v, want nothing", said, err)
-	}
-	files := 0
-	for _, dir := range []string{s.Dir(""), s.Volume(""), dst, filepath.Dir(stderr.Name())} {
-		err := filepath.WalkDir(dir, func(name string, d fs.DirEntry, err error) error {
-			if err != nil || !d.Type().IsRegular() {
-				return nil
-			}
-			// The test binary itself contains the token.
-			if data, err := os.ReadFile(name); err == nil && len(data) < 1<<20 {
-				files++
-				if strings.Contains(string(data), "Planted") {
-					t.Errorf("%s has a credential", name)
-				}
-			}
-			return nil
-		})
-		if err != nil {
-			t.Error(err)
-		}
-	}
-	if files < 10 {
-		t.Errorf("files that were read: got %d", files)
-	}
-}
-
 func TestConfig(t *testing.T) {
 	start(t)
 	_, err := configure("cloud", map[string]any{"app": "a b", "image": "x y", "cpu": int64(0), "memory": int64(1),
 		"queue": "1ms", "jobs": int64(0),
 		"regions": []any{"us east"}, "environment": "/", "token_id": tokenID})
-	want := `unknown key remote.cloud.token_id
+	remotetest.CheckFaults(t, err, `unknown key remote.cloud.token_id
 remote.cloud.app: want a name in Modal: letters, digits, '.', '_' and '-', at most 63, got "a b"
 remote.cloud.environment: want a name in Modal: letters, digits, '.', '_' and '-', at most 63, got "/"
 remote.cloud.image: want an image of a registry, got "x y"
@@ -674,24 +521,17 @@ remote.cloud.cpu: want 0.125 to 256, got 0
 remote.cloud.memory: want 128 to 2097152, got 1
 remote.cloud.regions: want the name of a region, got "us east"
 remote.cloud.queue: want 1s to 24h0m0s, got 1ms
-remote.cloud.jobs: want 1 to 1000, got 0`
-	if err == nil || err.Error() != want {
-		t.Errorf("got:\n%v\nwant:\n%s", err, want)
-	}
+remote.cloud.jobs: want 1 to 1000, got 0`)
 	p := open(t, map[string]any{"jobs": int64(3), "gpu": "b200", "limit": "30m", "app": "bench"})
 	if got := p.Places(5); !slices.Equal(got, []remote.Place{{Host: "sandbox1", GPU: -1}, {Host: "sandbox2", GPU: -1},
 		{Host: "sandbox3", GPU: -1}}) || len(p.Places(-1)) != 0 {
 		t.Errorf("places: got %v", got)
 	}
-	for name, h := range map[string]remote.Handle{
-		"another app":      {Provider: "modal", Job: "a", Data: json.RawMessage(`{"sandbox":"sb-1","app":"fisub"}`)},
-		"another provider": {Provider: "ssh", Job: "a", Data: json.RawMessage(`{"sandbox":"sb-1","app":"bench"}`)},
-		"a path as a job":  {Provider: "modal", Job: "../a", Data: json.RawMessage(`{"sandbox":"sb-1","app":"bench"}`)},
-		"no JSON":          {Provider: "modal", Job: "a", Data: json.RawMessage(`{`)},
-	} {
-		if err := p.Release(t.Context(), h); err == nil {
-			t.Errorf("%s: got no error", name)
-		}
+	good := remote.NewHandle(modal.Kind, "a", remote.Place{GPU: -1}, map[string]string{"sandbox": "sb-1", "app": "bench"})
+	remotetest.CheckForeign(t, p, good, `{"sandbox":"--x","app":"bench"}`)
+	good.Data = json.RawMessage(`{"sandbox":"sb-1","app":"fisub"}`)
+	if err := p.Release(t.Context(), good); remote.CodeOf(err) != "no-such" {
+		t.Errorf("another app: got %v", err)
 	}
 	t.Setenv("MODAL_CONFIG_PATH", filepath.Join(t.TempDir(), "modal.toml"))
 	if err := os.WriteFile(os.Getenv("MODAL_CONFIG_PATH"), []byte("[x]\ntoken_secret = "+tokenSecret), 0o600); err != nil {

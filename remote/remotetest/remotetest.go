@@ -15,11 +15,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -89,8 +92,8 @@ type Setup struct {
 	// up a Wait as soon as its table allows, or never. Away is nil without connections.
 	Away func(t *testing.T) (p remote.Provider, cut, back func())
 
-	// Spoil corrupts the stored file with that hash, like Spoil below. It is nil if nobody could.
-	Spoil func(t *testing.T, hash string)
+	// Work is the folder on this machine that is the work folder of the first place; "" if there is none.
+	Work string
 
 	// SpoiltLost is set if a job with a corrupt agent is lost, because nothing checks the agent before it runs.
 	SpoiltLost bool
@@ -99,9 +102,18 @@ type Setup struct {
 	// machine ends with the agent.
 	Sweeps bool
 
-	// HalfFree leaves the folder of an ended job as a client killed during Release would, like HalfFree below. It is
-	// nil if a folder keeps its name until it is deleted.
-	HalfFree func(t *testing.T, h remote.Handle)
+	// Renames is set if Release renames the folder of a job before it deletes it, and Wait reads exit.json in it.
+	Renames bool
+
+	// Deaf returns a provider that loses the reply to the start of a job, and may call cancel, which ends the Submit, then.
+	// It is nil if that cannot be arranged.
+	Deaf func(t *testing.T, cancel func()) remote.Provider
+
+	// Secrets are credentials of the client that must not get to the hosts, into the handle or into a command line.
+	Secrets []string
+
+	// Output returns what the hosts have printed, and the content of the files on them; nil if there is nothing.
+	Output func() string
 
 	// GPUs returns a provider whose two places are the GPUs of one host, and the host's work folder. It is nil if each
 	// job has its own host.
@@ -198,6 +210,8 @@ type Recorder struct {
 	states []remote.Stage
 	// Fail, if not nil, is called on each Write, and its error returned.
 	Fail func(stream []byte) error
+	// OnState, if not nil, is called for each state.
+	OnState func(remote.Stage)
 }
 
 func (r *Recorder) Write(p []byte) (int, error) {
@@ -217,6 +231,9 @@ func (r *Recorder) State(s remote.Stage) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.states = append(r.states, s)
+	if r.OnState != nil {
+		r.OnState(s)
+	}
 }
 
 // Stream returns the stream so far.
@@ -234,6 +251,99 @@ func (r *Recorder) Phases() (phases []remote.Phase) {
 		phases = append(phases, s.Phase)
 	}
 	return phases
+}
+
+// Within returns a context that ends after three minutes, or with the test.
+func Within(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// Submit submits a job, and releases it at the end of the test.
+func Submit(t testing.TB, p remote.Provider, job *remote.Job) remote.Handle {
+	t.Helper()
+	h, err := p.Submit(Within(t), job, nil)
+	if err != nil {
+		t.Fatalf("Submit: %v", err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+		defer cancel()
+		if err := p.Release(ctx, h); err != nil {
+			t.Errorf("Release: %v", err)
+		}
+	})
+	return h
+}
+
+// Follow waits for the end of a job, from that byte of its stream.
+func Follow(t testing.TB, p remote.Provider, h remote.Handle, from int64, r *Recorder) remote.Exit {
+	t.Helper()
+	exit, err := p.Wait(Within(t), h, from, r)
+	if err != nil {
+		t.Fatalf("Wait: %v; stream %q", err, r.Stream())
+	}
+	return exit
+}
+
+// Wait is Follow from the beginning with a new Recorder.
+func Wait(t testing.TB, p remote.Provider, h remote.Handle) (*Recorder, remote.Exit) {
+	t.Helper()
+	r := &Recorder{}
+	return r, Follow(t, p, h, 0, r)
+}
+
+// Until waits for cond, and fails the test after a minute.
+func Until(t testing.TB, what string, cond func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); !cond(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("waited in vain: %s", what)
+		}
+	}
+}
+
+// KillAgent kills the agent of a job in a work folder of this machine without warning.
+func KillAgent(t testing.TB, work, job string) {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(agent.JobDir(work, job), agent.StateName))
+	var s agent.Identity
+	if err == nil {
+		err = json.Unmarshal(data, &s)
+	}
+	if err == nil && s.PID > 1 {
+		err = syscall.Kill(s.PID, syscall.SIGKILL)
+	}
+	if err != nil || s.PID <= 1 {
+		t.Fatalf("killing an agent: %s, %v", data, err)
+	}
+}
+
+// CheckFaults checks the error of an invalid table.
+func CheckFaults(t *testing.T, err error, want string) {
+	t.Helper()
+	if err == nil || err.Error() != want {
+		t.Errorf("got:\n%v\nwant:\n%s", err, want)
+	}
+}
+
+// CheckForeign checks that Release, which removes what a handle names, rejects handles that p did not make. good is one
+// that p could have made, and data are invalid values of its Data.
+func CheckForeign(t *testing.T, p remote.Provider, good remote.Handle, data ...string) {
+	t.Helper()
+	bad := []remote.Handle{good, good, good}
+	bad[0].Provider, bad[1].Job, bad[2].Job = "another", "../../home", ""
+	for _, text := range append(data, `{`, `[]`, `7`) {
+		h := good
+		h.Data = json.RawMessage(text)
+		bad = append(bad, h)
+	}
+	for _, h := range bad {
+		if err := p.Release(t.Context(), h); err == nil || !strings.Contains(err.Error(), "handle") {
+			t.Errorf("%+v, %s: got %v", h, h.Data, err)
+		}
+	}
 }
 
 type suite struct {
@@ -262,14 +372,17 @@ func Run(t *testing.T, setup Setup) {
 		{"Signed", true, s.signed},
 		{"SentOnce", true, s.sentOnce},
 		{"WrongHash", true, s.wrongHash},
-		{"Spoilt", s.Spoil != nil, s.spoilt},
-		{"SpoiltAgent", s.Spoil != nil, s.spoiltAgent},
+		{"Spoilt", s.Work != "", s.spoilt},
+		{"SpoiltAgent", s.Work != "", s.spoiltAgent},
 		{"Daemon", s.Sweeps, s.daemon},
 		{"InvalidJob", true, s.invalidJob},
 		{"Limit", true, s.limit},
 		{"Cancel", true, s.cancel},
 		{"ReleaseTwice", true, s.releaseTwice},
-		{"HalfFree", s.HalfFree != nil, s.halfFree},
+		{"HalfFree", s.Renames, s.halfFree},
+		{"HostileExit", s.Renames, s.hostileExit},
+		{"AnswerLost", s.Deaf != nil, s.answerLost},
+		{"Secrets", len(s.Secrets) > 0, s.secrets},
 		{"Attach", true, s.attach},
 		{"WaitCancelled", true, s.waitCancelled},
 		{"WatcherFails", true, s.watcherFails},
@@ -288,25 +401,16 @@ func Run(t *testing.T, setup Setup) {
 	}
 }
 
-// Spoil corrupts the file with that hash in a work folder's store, without changing its size.
-func Spoil(t *testing.T, work, hash string) {
+// spoil corrupts the stored file with that hash without changing its size.
+func (s *suite) spoil(t *testing.T, hash string) {
 	t.Helper()
-	name := agent.Stored(work, hash)
+	name := agent.Stored(s.Work, hash)
 	content, err := os.ReadFile(name)
 	if err != nil {
 		t.Fatal(err)
 	}
 	content[0] ^= 1
 	if err := errors.Join(os.Remove(name), os.WriteFile(name, content, 0o444)); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// HalfFree renames the folder of a job in a work folder, as an agent does before it deletes it.
-func HalfFree(t *testing.T, work, id string) {
-	t.Helper()
-	dir := agent.JobDir(work, id)
-	if err := os.Rename(dir, filepath.Join(filepath.Dir(dir), agent.FreePrefix+id)); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -487,13 +591,30 @@ func (s *suite) sentOnce(t *testing.T) {
 	}
 }
 
+// wrongHash changes or shortens a file after its hash was taken. Neither job runs, and nothing gets into the store under
+// that hash.
 func (s *suite) wrongHash(t *testing.T) {
 	p := s.provider(t)
-	job := s.job(t, p, `echo ran`, map[string]string{"a.txt": NewID(t)})
-	at := slices.IndexFunc(job.Files, func(f remote.File) bool { return f.Name == "a.txt" })
-	h := sha256.Sum256([]byte(NewID(t)))
-	job.Files[at].SHA256 = hex.EncodeToString(h[:])
-	s.refused(t, p, job)
+	content := NewID(t)
+	for _, other := range []string{strings.Repeat("x", len(content)), "x"} {
+		job := s.job(t, p, `echo ran`, map[string]string{"a.txt": content})
+		at := slices.IndexFunc(job.Files, func(f remote.File) bool { return f.Name == "a.txt" })
+		if err := os.WriteFile(job.Files[at].Path, []byte(other), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		h, err := p.Submit(s.limited(t), job, nil)
+		if err == nil || !strings.Contains(err.Error(), job.Files[at].Path) &&
+			(!errors.Is(err, agent.ErrHash) && len(other) > 1 || !strings.Contains(err.Error(), "file a.txt")) {
+			t.Errorf("%s: got %+v, %v, want the wrong hash of a.txt", other, h, err)
+		}
+		if s.listed(t, p, job.ID) {
+			t.Errorf("%s: the job is there", other)
+		}
+	}
+	h := s.submit(t, p, s.job(t, p, `cat a.txt`, map[string]string{"a.txt": content}))
+	if r, exit := s.wait(t, p, h, 0); r.Stream() != content || exit.Code != 0 {
+		t.Errorf("the next job: got %q, %+v, want %q", r.Stream(), exit, content)
+	}
 }
 
 // refused submits a job and checks that it does not run.
@@ -519,7 +640,7 @@ func (s *suite) spoilt(t *testing.T) {
 	s.wait(t, p, h, 0)
 	job := s.job(t, p, `echo ran`, content)
 	at := slices.IndexFunc(job.Files, func(f remote.File) bool { return f.Name == "a.txt" })
-	s.Spoil(t, job.Files[at].SHA256)
+	s.spoil(t, job.Files[at].SHA256)
 	s.refused(t, p, job)
 	// The corrupt file was deleted, so it is sent again.
 	h = s.submit(t, p, s.job(t, p, `cat a.txt`, content))
@@ -539,11 +660,11 @@ func (s *suite) spoiltAgent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.Spoil(t, program.SHA256)
+	s.spoil(t, program.SHA256)
 	h = s.submit(t, p, job)
 	r, exit := s.wait(t, p, h, 0)
 	if s.SpoiltLost {
-		if exit.End != remote.Lost || r.Stream() != "" {
+		if exit.End != remote.Lost || r.Stream() != "" || !strings.Contains(exit.Text, "spoilt") {
 			t.Errorf("got %q, %+v, want lost", r.Stream(), exit)
 		}
 		job.ID = NewID(t)
@@ -578,6 +699,7 @@ func (s *suite) invalidJob(t *testing.T) {
 		"id":    func(j *remote.Job) { j.ID = "../" + j.ID },
 		"file":  func(j *remote.Job) { j.Files[0].Name = "../x" },
 		"limit": func(j *remote.Job) { j.Limit = 0 },
+		"agent": func(j *remote.Job) { j.Files[0].Name = "other" },
 	} {
 		job := s.job(t, p, `echo ran`, nil)
 		spoil(job)
@@ -688,7 +810,10 @@ func (s *suite) halfFree(t *testing.T) {
 	p := s.provider(t)
 	h := s.submit(t, p, s.job(t, p, `echo one`, nil))
 	s.wait(t, p, h, 0)
-	s.HalfFree(t, h)
+	dir := agent.JobDir(s.Work, h.Job) // left by a client that was killed during Release
+	if err := os.Rename(dir, filepath.Join(filepath.Dir(dir), agent.FreePrefix+h.Job)); err != nil {
+		t.Fatal(err)
+	}
 	all, err := p.List(s.limited(t))
 	if err != nil {
 		t.Fatal(err)
@@ -703,6 +828,111 @@ func (s *suite) halfFree(t *testing.T) {
 	if s.listed(t, p, h.Job) {
 		t.Error("List: the job is there after Release")
 	}
+}
+
+// hostileExit replaces the files that an ended job has left. An invalid exit.json is not believed, and not more of a log
+// is copied than the limit.
+func (s *suite) hostileExit(t *testing.T) {
+	p := s.provider(t)
+	h := s.submit(t, p, s.job(t, p, `echo ran`, nil))
+	s.wait(t, p, h, 0)
+	for name, text := range map[string]string{agent.ExitName: `{"end":"won"}`, agent.LogName: strings.Repeat("x", 17<<20)} {
+		if err := os.WriteFile(filepath.Join(agent.JobDir(s.Work, h.Job), name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, exit := s.wait(t, p, h, 0); exit.End != remote.Lost || !strings.Contains(exit.Text, "cannot be read") {
+		t.Errorf("got %+v", exit)
+	}
+	dst := t.TempDir()
+	if err := p.Collect(s.limited(t), h, dst); err != nil {
+		t.Errorf("a long log: %v", err)
+	} else if st, err := os.Stat(filepath.Join(dst, agent.LogName)); err != nil || st.Size() != 16<<20 {
+		t.Errorf("a long log: got %v, %v", st, err)
+	}
+}
+
+// answerLost loses the reply to the start of a job: it may have started, so it is ended.
+func (s *suite) answerLost(t *testing.T) {
+	ctx, cancel := context.WithCancel(s.limited(t))
+	defer cancel()
+	p := s.Deaf(t, cancel)
+	t.Cleanup(func() { p.Close() })
+	file := filepath.Join(t.TempDir(), "beat")
+	job := s.job(t, p, beat(file), nil)
+	if h, err := p.Submit(ctx, job, nil); err == nil || ctx.Err() != nil && !errors.Is(err, context.Canceled) {
+		t.Errorf("got %+v, %v, want an error", h, err)
+	}
+	if beats(file) || s.listed(t, p, job.ID) {
+		t.Error("the job is left")
+	}
+}
+
+// secrets checks that no credential gets into the job's environment, the files and output of the hosts, the handle or a
+// command line.
+func (s *suite) secrets(t *testing.T) {
+	p := s.provider(t)
+	seen := filepath.Join(t.TempDir(), "seen") // made once the job's own command line was seen
+	job := s.job(t, p, `env; cat ../job.json; until [ -e '`+seen+`' ]; do sleep 0.05; done; echo done`, nil)
+	over, lines := make(chan struct{}), make(chan string)
+	go func() {
+		all := map[string]bool{}
+		for {
+			paths, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+			for _, path := range paths {
+				line, _ := os.ReadFile(path)
+				all[string(line)] = true
+				if bytes.Contains(line, []byte(job.ID)) {
+					_ = os.WriteFile(seen, nil, 0o600)
+				}
+			}
+			select {
+			case <-over:
+				lines <- strings.Join(slices.Collect(maps.Keys(all)), "\n")
+				return
+			case <-time.After(2 * time.Millisecond):
+			}
+		}
+	}()
+	h := s.submit(t, p, job)
+	r, exit := s.wait(t, p, h, 0)
+	close(over)
+	text := fmt.Sprint(<-lines, r.Stream(), exit, string(h.Data))
+	if exit.Code != 0 || !strings.Contains(r.Stream(), "done") || !strings.Contains(text, job.ID) {
+		t.Fatalf("got %+v, %q", exit, r.Stream())
+	}
+	dst := t.TempDir()
+	if err := p.Collect(s.limited(t), h, dst); err != nil {
+		t.Fatal(err)
+	}
+	text += Files(t, dst)
+	if s.Output != nil {
+		text += s.Output()
+	}
+	for _, secret := range s.Secrets {
+		if at := strings.Index(text, secret); at >= 0 {
+			t.Errorf("%s in %q", secret, text[max(0, at-100):at+20])
+		}
+	}
+}
+
+// Files returns the names and content of the files below the folders, except of large ones such as this program.
+func Files(t testing.TB, dirs ...string) string {
+	t.Helper()
+	var all strings.Builder
+	for _, dir := range dirs {
+		if err := filepath.WalkDir(dir, func(name string, d fs.DirEntry, err error) error {
+			if err == nil && d.Type().IsRegular() {
+				if data, err := os.ReadFile(name); err == nil && len(data) < 1<<20 {
+					fmt.Fprintf(&all, "%s: %s\n", name, data)
+				}
+			}
+			return nil
+		}); err != nil {
+			t.Error(err)
+		}
+	}
+	return all.String()
 }
 
 func (s *suite) attach(t *testing.T) {

@@ -1,21 +1,18 @@
 package slurm
 
 import (
-	"bytes"
+	"cmp"
 	"context"
-	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -51,7 +48,7 @@ func provider(t *testing.T, c *slurmtest.Cluster, table map[string]any) *Provide
 	}
 	p.pace = brisk
 	if p.config.Login == "" {
-		p.folder.Host = host.Local{Env: []string{"SLURM_CONF=" + c.Conf}}
+		p.folder.Host = host.Local{Env: []string{"SLURM_CONF=" + c.Conf, "FISUB_TEST_TOKEN=planted-secret-of-the-client"}}
 	}
 	t.Cleanup(func() { p.Close() })
 	return p
@@ -64,65 +61,6 @@ func newJob(t *testing.T, id, text string) *remote.Job {
 	return job
 }
 
-// A watcher records the stream and the stages.
-type watcher struct {
-	mu     sync.Mutex
-	stream bytes.Buffer
-	states []remote.Stage
-	heard  func(remote.Stage)
-	wrote  func()
-}
-
-func (w *watcher) Write(b []byte) (int, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	defer func() {
-		if w.wrote != nil {
-			w.wrote()
-		}
-	}()
-	return w.stream.Write(b)
-}
-
-func (w *watcher) State(s remote.Stage) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.states = append(w.states, s)
-	if w.heard != nil {
-		w.heard(s)
-	}
-}
-
-func within(t *testing.T) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	t.Cleanup(cancel)
-	return ctx
-}
-
-func submit(t *testing.T, p *Provider, job *remote.Job) remote.Handle {
-	t.Helper()
-	h, err := p.Submit(within(t), job, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := p.Release(context.Background(), h); err != nil {
-			t.Error(err)
-		}
-	})
-	return h
-}
-
-func wait(t *testing.T, p *Provider, h remote.Handle, w *watcher) remote.Exit {
-	t.Helper()
-	exit, err := p.Wait(within(t), h, 0, w)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return exit
-}
-
 func numberOf(t *testing.T, h remote.Handle) string {
 	t.Helper()
 	var j work.FolderJob
@@ -130,22 +68,6 @@ func numberOf(t *testing.T, h remote.Handle) string {
 		t.Fatalf("handle %s: %v", h.Data, err)
 	}
 	return j.Number
-}
-
-// killAgent kills the agent of a job on this machine without warning.
-func killAgent(t *testing.T, dir string) {
-	t.Helper()
-	data, err := os.ReadFile(filepath.Join(dir, agent.StateName))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var s agent.Identity
-	if err := json.Unmarshal(data, &s); err != nil || s.PID <= 1 {
-		t.Fatalf("%s: %v", data, err)
-	}
-	if err := syscall.Kill(s.PID, syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
 }
 
 func TestProvider(t *testing.T) {
@@ -162,6 +84,22 @@ func TestProvider(t *testing.T) {
 			p.folder.Host = &cuttable{p.folder.Host, &cut}
 			return p
 		}, func(*testing.T) { cut.Store(time.Now().Add(2 * time.Second).UnixNano()) })
+		setup.Secrets = []string{"planted-secret-of-the-client"}
+		setup.Output = func() string { return remotetest.Files(t, work, filepath.Dir(c.Conf)) }
+		setup.Deaf = func(t *testing.T, cancel func()) remote.Provider {
+			p := provider(t, c, table(work))
+			p.folder.Host = &deaf{p.folder.Host, cancel}
+			before := strings.Count(c.Run("squeue", "-h", "-t", "all", "-o", "%j"), "\n")
+			t.Cleanup(func() {
+				if all := c.Run("squeue", "-h", "-t", "all", "-o", "%j"); strings.Count(all, "\n") <= before {
+					t.Errorf("was never in the queue: %s", all)
+				}
+				if left := c.Run("squeue", "-h", "-t", "PENDING,RUNNING", "-o", "%j"); left != "" {
+					t.Errorf("left in the queue: %s", left)
+				}
+			})
+			return p
+		}
 		setup.GPUs = func(t *testing.T) (remote.Provider, string) {
 			work := t.TempDir()
 			return provider(t, c, map[string]any{"workdir": work, "jobs": int64(2)}), work
@@ -183,6 +121,11 @@ func TestProvider(t *testing.T) {
 			time.Sleep(2 * time.Second)
 			d.Start(t)
 		})
+		setup.Deaf = func(t *testing.T, _ func()) remote.Provider {
+			p := fresh(t).(*Provider)
+			p.folder.Host = &deaf{p.folder.Host, d.Drop}
+			return p
+		}
 		setup.Away = func(t *testing.T) (p remote.Provider, cut, back func()) {
 			return fresh(t), d.Stop, func() { d.Start(t) }
 		}
@@ -194,10 +137,10 @@ func suite(work string, fresh func(t *testing.T) remote.Provider, cut func(*test
 	return remotetest.Setup{
 		New:      fresh,
 		Slow:     20 * time.Second,
-		KillHost: func(t *testing.T, h remote.Handle) { killAgent(t, agent.JobDir(work, h.Job)) },
+		KillHost: func(t *testing.T, h remote.Handle) { remotetest.KillAgent(t, work, h.Job) },
 		Sweeps:   true,
-		Spoil:    func(t *testing.T, hash string) { remotetest.Spoil(t, work, hash) },
-		HalfFree: func(t *testing.T, h remote.Handle) { remotetest.HalfFree(t, work, h.Job) },
+		Work:     work,
+		Renames:  true,
 		Cut:      cut,
 	}
 }
@@ -237,11 +180,9 @@ func both(t *testing.T, test func(t *testing.T, c *slurmtest.Cluster)) {
 
 func TestJob(t *testing.T) {
 	both(t, func(t *testing.T, c *slurmtest.Cluster) {
-		secret := rand.Text()
 		work := filepath.Join(t.TempDir(), "it's 100% a [folder]")
 		p := provider(t, c, map[string]any{"workdir": work, "gres": "gpu:b200:1"})
-		p.folder.Host = host.Local{Env: []string{"SLURM_CONF=" + c.Conf, "FISUB_TEST_TOKEN=" + secret}}
-		hosts, err := p.Check(within(t))
+		hosts, err := p.Check(remotetest.Within(t))
 		if err != nil || len(hosts) != 1 || hosts[0].Err != nil || hosts[0].State != "ready" {
 			t.Fatalf("check: %+v, %v", hosts, err)
 		}
@@ -253,7 +194,7 @@ func TestJob(t *testing.T) {
 echo "gpu $CUDA_VISIBLE_DEVICES"; echo to the log >&2; env >env.txt; exit 3`)
 		job.Labels = map[string]string{"run": "r1", "definition": "gdn\nx"}
 		var sent, total int64
-		h, err := p.Submit(within(t), job, func(s, n int64) { sent, total = s, n })
+		h, err := p.Submit(remotetest.Within(t), job, func(s, n int64) { sent, total = s, n })
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -266,68 +207,54 @@ echo "gpu $CUDA_VISIBLE_DEVICES"; echo to the log >&2; env >env.txt; exit 3`)
 			!strings.Contains(show, "gres:gpu:b200:1") {
 			t.Errorf("scontrol: %s", show)
 		}
-		w := watcher{heard: func(s remote.Stage) {
+		w := &remotetest.Recorder{OnState: func(s remote.Stage) {
 			if s == (remote.Stage{Phase: remote.Running, Text: "node " + c.Node}) {
 				write(t, filepath.Dir(heard), filepath.Base(heard), "")
 			}
 		}}
-		if exit := wait(t, p, h, &w); exit.End != remote.Exited || exit.Code != 3 {
+		if exit := remotetest.Follow(t, p, h, 0, w); exit.End != remote.Exited || exit.Code != 3 {
 			t.Errorf("exit: %+v", exit)
 		}
-		if got, want := w.stream.String(), "first\ngpu 0\n"; got != want {
+		if got, want := w.Stream(), "first\ngpu 0\n"; got != want {
 			t.Errorf("stream: got %q, want %q", got, want)
 		}
 		dst := t.TempDir()
-		if err := p.Collect(within(t), h, dst); err != nil {
+		if err := p.Collect(remotetest.Within(t), h, dst); err != nil {
 			t.Fatal(err)
 		}
 		if log, err := os.ReadFile(filepath.Join(dst, agent.LogName)); err != nil ||
 			!strings.Contains(string(log), "to the log\n") {
 			t.Errorf("log: %q, %v", log, err)
 		}
-		for _, root := range []string{work, filepath.Dir(c.Conf)} {
-			err := filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
-				if err != nil || !d.Type().IsRegular() {
-					return err
-				}
-				if text, err := os.ReadFile(name); err == nil && bytes.Contains(text, []byte(secret)) {
-					t.Errorf("%s: holds a secret of the environment", name)
-				}
-				return nil
-			})
-			if err != nil {
-				t.Error(err)
-			}
-		}
 
 		// Another client finds the job, reads it again from an offset, and uploads nothing twice.
 		other := provider(t, c, map[string]any{"workdir": work, "gres": "gpu:b200:1"})
-		var again watcher
-		if exit, err := other.Wait(within(t), h, 6, &again); err != nil || exit.Code != 3 ||
-			again.stream.String() != "gpu 0\n" {
-			t.Errorf("again: %+v, %v, %q", exit, err, again.stream.String())
+		var again remotetest.Recorder
+		if exit, err := other.Wait(remotetest.Within(t), h, 6, &again); err != nil || exit.Code != 3 ||
+			again.Stream() != "gpu 0\n" {
+			t.Errorf("again: %+v, %v, %q", exit, err, again.Stream())
 		}
-		if _, err := other.Wait(within(t), h, 600, &again); err == nil || !strings.Contains(err.Error(), "after the end") {
+		if _, err := other.Wait(remotetest.Within(t), h, 600, &again); err == nil || !strings.Contains(err.Error(), "after the end") {
 			t.Errorf("offset behind the end: got %v", err)
 		}
-		if all, err := other.List(within(t)); err != nil || len(all) != 1 || all[0].Job != "j1" ||
+		if all, err := other.List(remotetest.Within(t)); err != nil || len(all) != 1 || all[0].Job != "j1" ||
 			string(all[0].Data) != string(h.Data) {
 			t.Errorf("list: %+v, %v; want %s", all, err, h.Data)
 		}
 		sent = 0
 		job.ID = "j2"
-		h2, err := other.Submit(within(t), job, func(s, _ int64) { sent = s })
+		h2, err := other.Submit(remotetest.Within(t), job, func(s, _ int64) { sent = s })
 		if err != nil || sent != 0 {
 			t.Fatalf("second job: %v, sent %d bytes", err, sent)
 		}
 		for range 2 {
 			for _, h := range []remote.Handle{h, h2} {
-				if err := other.Release(within(t), h); err != nil {
+				if err := other.Release(remotetest.Within(t), h); err != nil {
 					t.Fatal(err)
 				}
 			}
 		}
-		if all, err := other.List(within(t)); err != nil || len(all) != 0 {
+		if all, err := other.List(remotetest.Within(t)); err != nil || len(all) != 0 {
 			t.Errorf("list after release: %+v, %v", all, err)
 		}
 		if entries, _ := os.ReadDir(filepath.Join(work, "jobs")); len(entries) != 0 {
@@ -340,32 +267,32 @@ func TestQueue(t *testing.T) {
 	t.Parallel()
 	c := slurmtest.Start(t, slurmtest.Setup{GPUs: 1})
 	p := provider(t, c, map[string]any{"workdir": t.TempDir(), "gres": "gpu:b200:1"})
-	first := submit(t, p, newJob(t, "first", `trap 'exit 7' TERM; echo on; while :; do sleep 0.1; done`))
-	second := submit(t, p, newJob(t, "second", `echo on; sleep 60`))
+	first := remotetest.Submit(t, p, newJob(t, "first", `trap 'exit 7' TERM; echo on; while :; do sleep 0.1; done`))
+	second := remotetest.Submit(t, p, newJob(t, "second", `echo on; sleep 60`))
 
 	// The second job reports its position and an estimate; then someone else cancels its queue entry.
-	w := &watcher{heard: func(s remote.Stage) {
+	w := &remotetest.Recorder{OnState: func(s remote.Stage) {
 		if s.Phase == remote.Queued && !s.Start.IsZero() && strings.HasPrefix(s.Text, "position 1 of 1, ") {
 			c.Run("scancel", numberOf(t, second))
 		}
 	}}
-	if exit := wait(t, p, second, w); exit.End != remote.Cancelled || !strings.Contains(exit.Text, "CANCELLED") {
-		t.Errorf("cancelled in the queue: %+v, %+v", exit, w.states)
+	if exit := remotetest.Follow(t, p, second, 0, w); exit.End != remote.Cancelled || !strings.Contains(exit.Text, "CANCELLED") {
+		t.Errorf("cancelled in the queue: %+v, %+v", exit, w.Phases())
 	}
 
 	// Waiting ends with its context, and the job continues.
-	ctx, cancel := context.WithCancel(within(t))
-	if _, err := p.Wait(ctx, first, 0, &watcher{wrote: cancel}); !errors.Is(err, context.Canceled) {
+	ctx, cancel := context.WithCancel(remotetest.Within(t))
+	if _, err := p.Wait(ctx, first, 0, &remotetest.Recorder{Fail: func([]byte) error { cancel(); return nil }}); !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled wait: got %v", err)
 	}
-	if s, err := p.look(within(t), &work.FolderJob{Number: numberOf(t, first)}); err != nil || s.state != "RUNNING" {
+	if s, err := p.look(remotetest.Within(t), &work.FolderJob{Number: numberOf(t, first)}); err != nil || s.state != "RUNNING" {
 		t.Fatalf("after a cancelled wait: %+v, %v", s, err)
 	}
 
 	// Slurm signals the program too, but the program's exit does not count. Release while another client waits.
 	done := make(chan remote.Exit, 1)
 	go func() {
-		exit, err := p.Wait(within(t), first, 0, &watcher{})
+		exit, err := p.Wait(remotetest.Within(t), first, 0, &remotetest.Recorder{})
 		if err != nil {
 			t.Error(err)
 		}
@@ -412,7 +339,7 @@ func TestNoSuch(t *testing.T) {
 			p := provider(t, c, table)
 			job := newJob(t, "j", "true")
 			job.GPU = tt.gpu
-			_, err := p.Submit(within(t), job, nil)
+			_, err := p.Submit(remotetest.Within(t), job, nil)
 			var d *remote.Denied
 			if !errors.As(err, &d) || d.Code != tt.code || !strings.HasPrefix(d.Text, tt.text) ||
 				!strings.Contains(d.Hint, tt.hints) {
@@ -422,7 +349,7 @@ func TestNoSuch(t *testing.T) {
 				t.Errorf("folders left: %v, %v", entries, err)
 			}
 			p.config.GPU = tt.gpu
-			if hosts, err := p.Check(within(t)); err != nil || !errors.As(hosts[0].Err, &d) || d.Code != tt.code ||
+			if hosts, err := p.Check(remotetest.Within(t)); err != nil || !errors.As(hosts[0].Err, &d) || d.Code != tt.code ||
 				hosts[0].State != "down" {
 				t.Errorf("check: %+v, %v", hosts, err)
 			}
@@ -439,8 +366,8 @@ func TestNeverStarts(t *testing.T) {
 	p := provider(t, c, map[string]any{"workdir": t.TempDir()})
 	job := newJob(t, "j", "true")
 	job.Limit = 2 * time.Hour // the partition allows one
-	h := submit(t, p, job)
-	exit := wait(t, p, h, &watcher{})
+	h := remotetest.Submit(t, p, job)
+	_, exit := remotetest.Wait(t, p, h)
 	if exit.End != remote.Refused || !strings.Contains(exit.Text, "PartitionTimeLimit") || exit.Hint == "" {
 		t.Errorf("exit: %+v", exit)
 	}
@@ -457,8 +384,8 @@ func TestWorkdirNotShared(t *testing.T) {
 	work := t.TempDir()
 	c := slurmtest.Start(t, slurmtest.Setup{Hide: work})
 	p := provider(t, c, map[string]any{"workdir": work})
-	h := submit(t, p, newJob(t, "j", "echo on"))
-	exit := wait(t, p, h, &watcher{})
+	h := remotetest.Submit(t, p, newJob(t, "j", "echo on"))
+	_, exit := remotetest.Wait(t, p, h)
 	if exit.End != remote.Refused || !strings.Contains(exit.Hint,
 		"set workdir to a folder shared by login and compute nodes") {
 		t.Errorf("exit: %+v", exit)
@@ -469,14 +396,15 @@ func TestNodeFails(t *testing.T) {
 	t.Parallel()
 	c := slurmtest.Start(t, slurmtest.Setup{})
 	p := provider(t, c, map[string]any{"workdir": t.TempDir()})
-	h := submit(t, p, newJob(t, "j", "trap '' TERM; echo on; sleep 30; echo off"))
+	h := remotetest.Submit(t, p, newJob(t, "j", "trap '' TERM; echo on; sleep 30; echo off"))
 	var once sync.Once
-	w := &watcher{wrote: func() {
+	w := &remotetest.Recorder{Fail: func([]byte) error {
 		once.Do(func() { c.Run("scontrol", "update", "nodename="+c.Node, "state=down", "reason=test") })
+		return nil
 	}}
-	exit := wait(t, p, h, w)
-	if exit.End != remote.Lost || !strings.Contains(exit.Text, "NODE_FAIL") || w.stream.String() != "on\n" {
-		t.Errorf("exit: %+v, stream %q", exit, w.stream.String())
+	exit := remotetest.Follow(t, p, h, 0, w)
+	if exit.End != remote.Lost || !strings.Contains(exit.Text, "NODE_FAIL") || w.Stream() != "on\n" {
+		t.Errorf("exit: %+v, stream %q", exit, w.Stream())
 	}
 }
 
@@ -486,14 +414,15 @@ func TestPreempted(t *testing.T) {
 		"PreemptMode=CANCEL",
 		"PartitionName=urgent Nodes=ALL PriorityTier=10 MaxTime=60 State=UP PreemptMode=OFF"}})
 	p := provider(t, c, map[string]any{"workdir": t.TempDir(), "gres": "gpu:b200:1"})
-	h := submit(t, p, newJob(t, "j", "echo on; sleep 30"))
+	h := remotetest.Submit(t, p, newJob(t, "j", "echo on; sleep 30"))
 	var once sync.Once
-	w := &watcher{wrote: func() {
+	w := &remotetest.Recorder{Fail: func([]byte) error {
 		once.Do(func() {
 			c.Run("sbatch", "--partition=urgent", "--gres=gpu:b200:1", "--output=/dev/null", "--wrap=sleep 5")
 		})
+		return nil
 	}}
-	if exit := wait(t, p, h, w); exit.End != remote.Lost || !strings.Contains(exit.Text, "PREEMPTED") {
+	if exit := remotetest.Follow(t, p, h, 0, w); exit.End != remote.Lost || !strings.Contains(exit.Text, "PREEMPTED") {
 		t.Errorf("exit: %+v", exit)
 	}
 }
@@ -505,13 +434,13 @@ func TestControllerAway(t *testing.T) {
 	p := provider(t, c, map[string]any{"workdir": work})
 	p.pace.command = time.Second
 	c.Stop("slurmctld")
-	_, err := p.Submit(within(t), newJob(t, "none", "true"), nil)
+	_, err := p.Submit(remotetest.Within(t), newJob(t, "none", "true"), nil)
 	if err == nil || !strings.Contains(err.Error(), "timeout after 1s") {
 		t.Errorf("submit: got %v", err)
 	}
 	p.pace = brisk
 	var d *remote.Denied
-	if _, err = p.Submit(within(t), newJob(t, "none", "true"), nil); !errors.As(err, &d) || d.Code != "unreachable" {
+	if _, err = p.Submit(remotetest.Within(t), newJob(t, "none", "true"), nil); !errors.As(err, &d) || d.Code != "unreachable" {
 		t.Errorf("submit: got %v", err)
 	}
 	if entries, _ := os.ReadDir(agent.Jobs(work)); len(entries) != 0 {
@@ -521,38 +450,16 @@ func TestControllerAway(t *testing.T) {
 	p.pace.command = time.Second
 
 	// The stream of a running job still arrives, and its end does not need the controller.
-	h := submit(t, p, newJob(t, "j", "echo on; sleep 3; echo off"))
+	h := remotetest.Submit(t, p, newJob(t, "j", "echo on; sleep 3; echo off"))
 	var once sync.Once
-	w := &watcher{wrote: func() { once.Do(func() { c.Stop("slurmctld") }) }}
-	if exit := wait(t, p, h, w); exit != (remote.Exit{End: remote.Exited}) || w.stream.String() != "on\noff\n" {
-		t.Errorf("exit: %+v, stream %q", exit, w.stream.String())
+	w := &remotetest.Recorder{Fail: func([]byte) error { once.Do(func() { c.Stop("slurmctld") }); return nil }}
+	if exit := remotetest.Follow(t, p, h, 0, w); exit != (remote.Exit{End: remote.Exited}) || w.Stream() != "on\noff\n" {
+		t.Errorf("exit: %+v, stream %q", exit, w.Stream())
 	}
 	c.StartController()
 }
 
-// A submission whose answer is lost leaves nothing in the queue.
-func TestAnswerLost(t *testing.T) {
-	t.Parallel()
-	c := slurmtest.Start(t, slurmtest.Setup{})
-	work := t.TempDir()
-	p := provider(t, c, map[string]any{"workdir": work})
-	ctx, cancel := context.WithCancel(within(t))
-	p.folder.Host = &deaf{p.folder.Host, cancel}
-	if _, err := p.Submit(ctx, newJob(t, "j", "echo on; sleep 60"), nil); !errors.Is(err, context.Canceled) {
-		t.Errorf("submit: got %v", err)
-	}
-	if out := c.Run("squeue", "-h", "-t", "PENDING,RUNNING", "-o", "%j"); out != "" {
-		t.Errorf("left in the queue: %s", out)
-	}
-	if out := c.Run("squeue", "-h", "-t", "all", "-o", "%j"); out != "fisub-j\n" {
-		t.Errorf("was never in the queue: %s", out)
-	}
-	if entries, _ := os.ReadDir(agent.Jobs(work)); len(entries) != 0 {
-		t.Errorf("folders left: %v", entries)
-	}
-}
-
-// A deaf login host loses the answer of sbatch.
+// A deaf login host loses the answer of sbatch. Submissions are then cancelled, or the connection is lost.
 type deaf struct {
 	host.Host
 	after func()
@@ -562,7 +469,7 @@ func (l *deaf) Run(ctx context.Context, argv []string, stdin io.Reader, stdout i
 	err := l.Host.Run(ctx, argv, stdin, stdout)
 	if program(argv) == "sbatch" {
 		l.after()
-		return ctx.Err()
+		return cmp.Or(ctx.Err(), error(&host.LostError{Text: "cut"}))
 	}
 	return err
 }

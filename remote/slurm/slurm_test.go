@@ -19,6 +19,7 @@ import (
 	"fisub/remote"
 	"fisub/remote/agent"
 	"fisub/remote/host"
+	"fisub/remote/remotetest"
 	"fisub/remote/work"
 )
 
@@ -30,7 +31,7 @@ func TestConfig(t *testing.T) {
 		"sbatch": []any{"mem=1", "--wrap=x", "-t5", "--time=5", "--gpus=2", "--array=0-3", "--arr=0-3", "-a",
 			"--gres-flags=disable-binding", "--mail-user=x\ny", "--mem=64G", "--exclusive"},
 	})
-	want := `unknown key remote.lab.partitions
+	remotetest.CheckFaults(t, err, `unknown key remote.lab.partitions
 remote.lab.login: want an SSH host, got "-oProxyCommand=x"
 remote.lab.partition: want the name of a partition, got "gpu; rm"
 remote.lab.account: want the name of an account, got "a b"
@@ -48,10 +49,7 @@ remote.lab.sbatch: "--array=0-3" is set by fisub
 remote.lab.sbatch: "--arr=0-3" is set by fisub
 remote.lab.sbatch: "-a" is not an option: write --name or --name=value
 remote.lab.sbatch: "--mail-user=x\ny" is not an option: write --name or --name=value
-remote.lab.jobs: want 1 to 1000, got 0`
-	if err == nil || err.Error() != want {
-		t.Errorf("got:\n%v\nwant:\n%s", err, want)
-	}
+remote.lab.jobs: want 1 to 1000, got 0`)
 	p, err := open("lab", map[string]any{"provider": "slurm", "gpu": "b200", "limit": "20m",
 		"jobs": int64(3)})
 	if err != nil {
@@ -404,22 +402,8 @@ func TestHostileHandle(t *testing.T) {
 			t.Errorf("%s: got %+v, %v", data, j, err)
 		}
 	}
-	for _, change := range []func(*remote.Handle){
-		func(h *remote.Handle) { h.Provider = "ssh" },
-		func(h *remote.Handle) { h.Job = "../../home" },
-		func(h *remote.Handle) { h.Job = "" },
-		func(h *remote.Handle) { h.Data = json.RawMessage(`{"number":"--me","work":"/w"}`) },
-		func(h *remote.Handle) { h.Data = json.RawMessage(`{"number":"7","work":"w"}`) },
-		func(h *remote.Handle) { h.Data = json.RawMessage(`{"number":"7","work":"/w/../.."}`) },
-		func(h *remote.Handle) { h.Data = json.RawMessage(`{"number":"7","work":"/w","cluster":"a b"}`) },
-		func(h *remote.Handle) { h.Data = json.RawMessage(`7`) },
-	} {
-		h := good
-		change(&h)
-		if err := p.Release(t.Context(), h); err == nil || !strings.Contains(err.Error(), "not from slurm") {
-			t.Errorf("%+v, %s: got %v", h, h.Data, err)
-		}
-	}
+	remotetest.CheckForeign(t, p, good, `{"number":"--me","work":"/w"}`, `{"number":"7","work":"w"}`,
+		`{"number":"7","work":"/w/../.."}`, `{"number":"7","work":"/w","cluster":"a b"}`)
 }
 
 // A fake is a login host on which a test answers for Slurm's commands; other commands and the files are real.
@@ -490,12 +474,11 @@ func TestLateFiles(t *testing.T) {
 		write(t, dir, agent.EventsName, "one\n")
 		write(t, dir, agent.ExitName, `{"end":"exited","code":3}`)
 	})
-	var w watcher
-	if exit := wait(t, p, h, &w); exit != (remote.Exit{End: remote.Exited, Code: 3}) || w.stream.String() != "one\n" {
-		t.Errorf("got %+v, %q", exit, w.stream.String())
+	if w, exit := remotetest.Wait(t, p, h); exit != (remote.Exit{End: remote.Exited, Code: 3}) || w.Stream() != "one\n" {
+		t.Errorf("got %+v, %q", exit, w.Stream())
 	}
 	p, h, _ = faked(t, forgotten)
-	if exit := wait(t, p, h, &watcher{}); exit.End != remote.Lost || !strings.Contains(exit.Text, "unknown to Slurm") {
+	if _, exit := remotetest.Wait(t, p, h); exit.End != remote.Lost || !strings.Contains(exit.Text, "unknown to Slurm") {
 		t.Errorf("got %+v", exit)
 	}
 }
@@ -509,27 +492,9 @@ func TestAccounting(t *testing.T) {
 	})
 	write(t, dir, agent.StateName, "{}")
 	write(t, dir, agent.EventsName, "one\n")
-	var w watcher
-	if exit := wait(t, p, h, &w); exit.End != remote.Lost || exit.Text != "job 7: OUT_OF_MEMORY on n1" ||
-		w.stream.String() != "one\n" {
-		t.Errorf("got %+v, %q", exit, w.stream.String())
-	}
-}
-
-// An invalid exit.json is not believed.
-func TestHostileExit(t *testing.T) {
-	for _, text := range []string{"", "{", "{}", `{"end":"won"}`, "\x00\xff", `{"end":"exited","code":"x"}`} {
-		p, h, dir := faked(t, func(string, []string) (string, string, int) { return "JobState=RUNNING NodeList=n1\n", "", 0 })
-		write(t, dir, agent.ExitName, text)
-		if exit := wait(t, p, h, &watcher{}); exit.End != remote.Lost ||
-			!strings.Contains(exit.Text, "exit.json cannot be read") {
-			t.Errorf("%q: got %+v", text, exit)
-		}
-	}
-	p, h, dir := faked(t, func(string, []string) (string, string, int) { return "JobState=COMPLETED NodeList=n1\n", "", 0 })
-	write(t, dir, agent.ExitName, `{"end":"limit","text":"a\nb\u001b[2J"}`)
-	if exit := wait(t, p, h, &watcher{}); exit != (remote.Exit{End: remote.Limited, Text: "a b [2J"}) {
-		t.Errorf("got %+v", exit)
+	if w, exit := remotetest.Wait(t, p, h); exit.End != remote.Lost || exit.Text != "job 7: OUT_OF_MEMORY on n1" ||
+		w.Stream() != "one\n" {
+		t.Errorf("got %+v, %q", exit, w.Stream())
 	}
 }
 
@@ -540,30 +505,14 @@ func TestNoAnswer(t *testing.T) {
 			1
 	})
 	write(t, dir, agent.ExitName, `{"end":"cancelled","text":"stopped before the start"}`)
-	if exit := wait(t, p, h, &watcher{}); exit.End != remote.Cancelled {
+	if _, exit := remotetest.Wait(t, p, h); exit.End != remote.Cancelled {
 		t.Errorf("got %+v", exit)
-	}
-}
-
-// A file that does not match its hash is not uploaded under that hash.
-func TestWrongHash(t *testing.T) {
-	p, _, dir := faked(t, func(string, []string) (string, string, int) { return "", "", 0 })
-	store := filepath.Join(dir, "../../store")
-	job := newJob(t, "j", "true")
-	job.Files[1].SHA256 = job.Files[0].SHA256[:60] + "0000"
-	_, err := p.Submit(within(t), job, nil)
-	entries, _ := os.ReadDir(store)
-	// Files are uploaded concurrently: the good one may have been stopped. No other file may remain.
-	if !errors.Is(err, agent.ErrHash) || slices.ContainsFunc(entries, func(e os.DirEntry) bool {
-		return strings.TrimPrefix(e.Name(), ".part-") != job.Files[0].SHA256
-	}) {
-		t.Errorf("got %v, store %v", err, entries)
 	}
 }
 
 func TestReleaseInVain(t *testing.T) {
 	p, h, dir := faked(t, func(string, []string) (string, string, int) { return "JobState=RUNNING NodeList=n1\n", "", 0 })
-	if err := p.Release(within(t), h); err == nil || !strings.Contains(err.Error(), "job 7 is still RUNNING") {
+	if err := p.Release(remotetest.Within(t), h); err == nil || !strings.Contains(err.Error(), "job 7 is still RUNNING") {
 		t.Errorf("got %v", err)
 	}
 	if _, err := os.Stat(dir); err != nil {
@@ -574,47 +523,12 @@ func TestReleaseInVain(t *testing.T) {
 	}
 }
 
-// A cut is a login host whose connection is lost while sbatch runs.
-type cut struct{ *fake }
-
-func (l cut) Run(ctx context.Context, argv []string, stdin io.Reader, stdout io.Writer) error {
-	err := l.fake.Run(ctx, argv, stdin, stdout)
-	if program(argv) == "sbatch" {
-		return &remote.Denied{Code: "unreachable", Provider: "lab", Text: "Connection closed by remote host"}
-	}
-	return err
-}
-
-// If the connection is lost while sbatch runs, the job may be in the queue.
-func TestConnectionLost(t *testing.T) {
-	p, _, _ := faked(t, func(program string, _ []string) (string, string, int) {
-		if program == "squeue" {
-			return "7\n", "", 0
-		}
-		return "", "", 0
-	})
-	l := cut{p.folder.Host.(*fake)}
-	p.folder.Host = l
-	var d *remote.Denied
-	if _, err := p.Submit(within(t), newJob(t, "k", "true"), nil); !errors.As(err, &d) || d.Code != "unreachable" {
-		t.Errorf("got %v", err)
-	}
-	if !l.has("scancel") {
-		t.Errorf("ran %q, want scancel", l.ran)
-	}
-}
-
-// A full is a watcher whose disk is full.
-type full struct{ watcher }
-
-func (*full) Write([]byte) (int, error) { return 0, syscall.ENOSPC }
-
 // Errors of this machine's files are not blamed on the cluster.
 func TestThisMachine(t *testing.T) {
 	p, h, dir := faked(t, func(string, []string) (string, string, int) { return "JobState=RUNNING NodeList=n1\n", "", 0 })
 	write(t, dir, agent.EventsName, "one\n")
 	var d *remote.Denied
-	if _, err := p.Wait(within(t), h, 0, &full{}); !errors.Is(err, syscall.ENOSPC) || errors.As(err, &d) {
+	if _, err := p.Wait(remotetest.Within(t), h, 0, &remotetest.Recorder{Fail: func([]byte) error { return syscall.ENOSPC }}); !errors.Is(err, syscall.ENOSPC) || errors.As(err, &d) {
 		t.Errorf("a full disk: got %v", err)
 	}
 	unreadable := &fs.PathError{Op: "read", Path: "/x", Err: syscall.EACCES}
@@ -632,18 +546,5 @@ func TestThisMachine(t *testing.T) {
 	}
 	if err := p.Collect(t.Context(), h, filepath.Join(dir, "none")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a folder that is not there: got %v", err)
-	}
-}
-
-func TestFullDisk(t *testing.T) {
-	p, _, _ := faked(t, func(string, []string) (string, string, int) { return "", "", 0 })
-	for err, code := range map[error]string{
-		&fs.PathError{Op: "write", Path: "/w/x", Err: syscall.ENOSPC}: "disk",
-		&fs.PathError{Op: "open", Path: "/w/x", Err: syscall.EACCES}:  "disk",
-	} {
-		var d *remote.Denied
-		if got := p.fault(t.Context(), err); !errors.As(got, &d) || d.Code != code || d.Text != err.Error() {
-			t.Errorf("%v: got %#v", err, got)
-		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"fisub/remote"
+	"fisub/remote/remotetest"
 	"fisub/remote/ssh/sshdtest"
 )
 
@@ -57,13 +58,13 @@ func TestLoginDenied(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer p.Close()
-			_, err = p.Submit(within(t), newJob(t, "j", "true"), nil)
+			_, err = p.Submit(remotetest.Within(t), newJob(t, "j", "true"), nil)
 			var denied *remote.Denied
 			if !errors.As(err, &denied) || denied.Code != tt.code || denied.Host != d.Name ||
 				!strings.Contains(denied.Text, tt.text) || denied.Hint == "" {
 				t.Errorf("got %#v", err)
 			}
-			hosts, err := p.Check(within(t))
+			hosts, err := p.Check(remotetest.Within(t))
 			if err != nil || len(hosts) != 1 || hosts[0].State != "down" || !errors.As(hosts[0].Err, &denied) ||
 				denied.Code != tt.code {
 				t.Errorf("check: %+v, %v", hosts, err)

@@ -1,19 +1,17 @@
 package ssh_test
 
 import (
-	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"fisub/remote"
 	"fisub/remote/agent"
@@ -67,36 +65,25 @@ func (f *fleet) closed(t testing.TB, more map[string]any) *ssh.Provider {
 
 func work(d *sshdtest.Daemon) string { return filepath.Join(d.Home, ".cache/fisub/remote") }
 
-func killAgent(t *testing.T, d *sshdtest.Daemon, job string) {
-	t.Helper()
-	data, err := os.ReadFile(filepath.Join(agent.JobDir(work(d), job), agent.StateName))
-	var s agent.Identity
-	if err == nil {
-		err = json.Unmarshal(data, &s)
-	}
-	if err == nil {
-		err = syscall.Kill(s.PID, syscall.SIGKILL)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 func TestProvider(t *testing.T) {
 	f := newFleet(t, 2)
+	d := f.Daemons[0]
+	t.Setenv("MODAL_TOKEN_SECRET", "planted-secret-of-the-client")
 	remotetest.Run(t, remotetest.Setup{
 		New:      func(t *testing.T) remote.Provider { return f.provider(t, nil) },
-		KillHost: func(t *testing.T, h remote.Handle) { killAgent(t, f.Daemons[0], h.Job) },
-		HalfFree: func(t *testing.T, h remote.Handle) { remotetest.HalfFree(t, work(f.Daemons[0]), h.Job) },
+		KillHost: func(t *testing.T, h remote.Handle) { remotetest.KillAgent(t, work(d), h.Job) },
 		Cut: func(t *testing.T) {
-			f.Daemons[0].Stop()
-			f.Daemons[0].Start(t)
+			d.Stop()
+			d.Start(t)
 		},
 		Away: func(t *testing.T) (p remote.Provider, cut, back func()) {
-			return f.provider(t, map[string]any{"away": "1s"}), f.Daemons[0].Stop, func() { f.Daemons[0].Start(t) }
+			return f.provider(t, map[string]any{"away": "1s"}), d.Stop, func() { d.Start(t) }
 		},
-		Sweeps: true,
-		Spoil:  func(t *testing.T, hash string) { remotetest.Spoil(t, work(f.Daemons[0]), hash) },
+		Sweeps:  true,
+		Work:    work(d),
+		Renames: true,
+		Secrets: []string{"planted-secret-of-the-client", strings.Split(readFile(t, filepath.Join(f.Dir, "id")), "\n")[2]},
+		Output:  func() string { return remotetest.Files(t, d.Home) },
 		GPUs: func(t *testing.T) (remote.Provider, string) {
 			g := newFleet(t, 1)
 			return g.provider(t, map[string]any{"gpu": "b200", "gpus": []any{int64(0), int64(1)}}), work(g.Daemons[0])
@@ -127,12 +114,8 @@ func TestWaitDenied(t *testing.T) {
 	}
 	p := f.closed(t, map[string]any{"away": "1s"})
 	more := filepath.Join(f.Dir, "more")
-	h, err := p.Submit(t.Context(), script(t, p, `i=0; while [ $i -lt 4 ]; do i=$((i+1)); echo $i
-while ! [ -e `+more+`$i ]; do sleep 0.05; done; done`), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer p.Release(t.Context(), h)
+	h := remotetest.Submit(t, p, script(t, p, `i=0; while [ $i -lt 4 ]; do i=$((i+1)); echo $i
+while ! [ -e `+more+`$i ]; do sleep 0.05; done; done`))
 	r := &remotetest.Recorder{}
 	for i, tc := range []struct {
 		code, text string
@@ -154,9 +137,7 @@ while ! [ -e `+more+`$i ]; do sleep 0.05; done; done`), nil)
 			}
 			ended <- err
 		}()
-		for want := fmt.Sprintln(i + 1); !strings.HasSuffix(r.Stream(), want); {
-			time.Sleep(10 * time.Millisecond)
-		}
+		remotetest.Until(t, "a line", func() bool { return strings.HasSuffix(r.Stream(), fmt.Sprintln(i+1)) })
 		tc.spoil()
 		write(t, more+fmt.Sprint(i+1), "")
 		err := <-ended
@@ -175,35 +156,12 @@ while ! [ -e `+more+`$i ]; do sleep 0.05; done; done`), nil)
 
 // A network that silently drops packets is noticed and survived.
 func TestNetworkCut(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("only root can make network namespaces")
-	}
 	t.Parallel()
-	ip := sshdtest.Tool(t, "ip")
-	n := os.Getpid() % 200
-	space, outer, inner := fmt.Sprintf("fs%d", n), fmt.Sprintf("fsa%d", n), fmt.Sprintf("fsb%d", n)
-	f := &fleet{sshdtest.Prepare(t, 1, func(d *sshdtest.Daemon, _ int) {
-		d.Addr, d.Port,
-			d.Space = fmt.Sprintf("10.213.%d.2", n), 2222, space
-	})}
-	output(t, ip, "netns", "add", space)
-	t.Cleanup(func() {
-		f.Daemons[0].Stop()
-		output(t, ip, "netns", "del", space)
-	})
-	output(t, ip, "link", "add", outer, "type", "veth", "peer", "name", inner, "netns", space)
-	output(t, ip, "addr", "add", fmt.Sprintf("10.213.%d.1/30", n), "dev", outer)
-	output(t, ip, "link", "set", outer, "up")
-	output(t, ip, "-n", space, "addr", "add", fmt.Sprintf("10.213.%d.2/30", n), "dev", inner)
-	output(t, ip, "-n", space, "link", "set", inner, "up")
-	output(t, ip, "-n", space, "link", "set", "lo", "up")
-	f.Daemons[0].Start(t)
+	daemon, device := sshdtest.NewSpace(t)
+	f, ip := &fleet{daemon}, sshdtest.Tool(t, "ip")
 	p := f.closed(t, nil)
 	job := script(t, p, `i=0; while [ $i -lt 40 ]; do i=$((i+1)); echo $i; sleep 0.5; done`)
-	h, err := p.Submit(t.Context(), job, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	h := remotetest.Submit(t, p, job)
 	r := &remotetest.Recorder{}
 	ended := make(chan remote.Exit)
 	go func() {
@@ -213,19 +171,10 @@ func TestNetworkCut(t *testing.T) {
 		}
 		ended <- exit
 	}()
-	for r.Stream() == "" {
-		time.Sleep(10 * time.Millisecond)
-	}
-	output(t, ip, "link", "set", outer, "down")
-	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(50 * time.Millisecond) {
-		if phases := r.Phases(); phases[len(phases)-1] == remote.Away {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("the cut is not noticed: %v", r.Phases())
-		}
-	}
-	output(t, ip, "link", "set", outer, "up")
+	remotetest.Until(t, "the first line", func() bool { return r.Stream() != "" })
+	output(t, ip, "link", "set", device, "down")
+	remotetest.Until(t, "the cut to be noticed", func() bool { return slices.Contains(r.Phases(), remote.Away) })
+	output(t, ip, "link", "set", device, "up")
 	exit := <-ended
 	var want strings.Builder
 	for i := range 40 {
@@ -233,49 +182,6 @@ func TestNetworkCut(t *testing.T) {
 	}
 	if exit.End != remote.Exited || r.Stream() != want.String() {
 		t.Errorf("got %+v, %q", exit, r.Stream())
-	}
-	if err := p.Release(t.Context(), h); err != nil {
-		t.Error(err)
-	}
-}
-
-// An interrupted upload resumes.
-func TestUploadCut(t *testing.T) {
-	t.Parallel()
-	f := newFleet(t, 1)
-	p := f.closed(t, nil)
-	big := filepath.Join(t.TempDir(), "big")
-	content := make([]byte, 60<<20)
-	for i := range content {
-		content[i] = byte(i >> 8)
-	}
-	if err := os.WriteFile(big, content, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	job := script(t, p, `wc -c <big`)
-	job.Files = append(job.Files, remotetest.File(t, "big", big, false))
-	cut, back := false, make(chan bool, 1)
-	h, err := p.Submit(t.Context(), job, func(sent, total int64) {
-		if !cut && sent > total/2 {
-			cut = true
-			f.Daemons[0].Drop()
-			back <- true
-		}
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer p.Release(t.Context(), h)
-	if !cut {
-		t.Error("it was not cut")
-	}
-	r := &remotetest.Recorder{}
-	if exit, err := p.Wait(t.Context(), h, 0, r); err != nil || strings.TrimSpace(r.Stream()) != fmt.Sprint(len(content)) {
-		t.Errorf("got %q, %+v, %v", r.Stream(), exit, err)
-	}
-	left, _ := filepath.Glob(filepath.Join(agent.Store(work(f.Daemons[0])), ".*"))
-	if len(left) != 0 {
-		t.Errorf("left in the store: %v", left)
 	}
 }
 
@@ -336,9 +242,8 @@ func TestUploadAway(t *testing.T) {
 		t.Fatal(got.err)
 	}
 	defer p.Release(t.Context(), got.h)
-	r := &remotetest.Recorder{}
-	if exit, err := p.Wait(t.Context(), got.h, 0, r); err != nil || strings.TrimSpace(r.Stream()) != fmt.Sprint(20<<20) {
-		t.Errorf("got %q, %+v, %v", r.Stream(), exit, err)
+	if r, exit := remotetest.Wait(t, p, got.h); strings.TrimSpace(r.Stream()) != fmt.Sprint(20<<20) {
+		t.Errorf("got %q, %+v", r.Stream(), exit)
 	}
 }
 
@@ -397,37 +302,6 @@ func TestHandle(t *testing.T) {
 	}
 	if all, err := p.List(t.Context()); err != nil || len(all) != 0 {
 		t.Errorf("left: %v, %v", all, err)
-	}
-}
-
-// An invalid exit.json from a host is not believed.
-func TestHostileExit(t *testing.T) {
-	t.Parallel()
-	f := newFleet(t, 1)
-	p := f.closed(t, nil)
-	h, err := p.Submit(t.Context(), script(t, p, "echo ran"), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer p.Release(t.Context(), h)
-	if exit, err := p.Wait(t.Context(), h, 0, &remotetest.Recorder{}); err != nil || exit.End != remote.Exited {
-		t.Fatalf("got %+v, %v", exit, err)
-	}
-	name := filepath.Join(agent.JobDir(work(f.Daemons[0]), h.Job), agent.ExitName)
-	for _, text := range []string{`{"end":"won"}`, `{}`} {
-		write(t, name, text)
-		if exit, err := p.Wait(t.Context(), h, 0, &remotetest.Recorder{}); err != nil || exit.End != remote.Lost ||
-			!strings.Contains(exit.Text, "cannot be read") {
-			t.Errorf("%s: got %+v, %v", text, exit, err)
-		}
-	}
-	log := filepath.Join(filepath.Dir(name), agent.LogName)
-	write(t, log, strings.Repeat("x", 17<<20))
-	dst := t.TempDir()
-	if err := p.Collect(t.Context(), h, dst); err != nil {
-		t.Errorf("a long log: %v", err)
-	} else if st, err := os.Stat(filepath.Join(dst, agent.LogName)); err != nil || st.Size() != 16<<20 {
-		t.Errorf("a long log: got %v, %v", st, err)
 	}
 }
 
@@ -504,6 +378,8 @@ func TestDenied(t *testing.T) {
 	output(t, sshdtest.Tool(t, "ssh-keygen"), "-q", "-t", "ed25519", "-N", "", "-f", filepath.Join(f.Dir, "stranger"))
 	denied(t, submit("stranger", filepath.Join(f.Dir, "id"), filepath.Join(f.Dir, "stranger")), "credentials",
 		"Permission denied")
+	denied(t, submit("keyless", filepath.Join(f.Dir, "id")+"\n", filepath.Join(f.Dir, "absent")+"\n"), "credentials",
+		"Permission denied")
 	denied(t, submit("name", "HostName "+d.Addr, "HostName no-such-host.invalid"), "unreachable", "resolve")
 	d.Stop()
 	denied(t, submit("down"), "unreachable", "refused")
@@ -549,16 +425,12 @@ HOME='`+home+`'; export HOME; echo welcome; echo noise >&2; eval "$SSH_ORIGINAL_
 	write(t, d.Conf, readFile(t, d.Conf)+"ForceCommand /bin/sh "+noisy+"\n")
 	d.Start(t)
 	p := f.closed(t, nil)
-	h, err := p.Submit(t.Context(), script(t, p, `echo one; exit 4`), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	h := remotetest.Submit(t, p, script(t, p, `echo one; exit 4`))
 	if _, err := os.Stat(filepath.Join(home, ".cache/fisub/remote/jobs", h.Job)); err != nil {
 		t.Error(err)
 	}
-	r := &remotetest.Recorder{}
-	if exit, err := p.Wait(t.Context(), h, 0, r); err != nil || r.Stream() != "one\n" || exit.Code != 4 {
-		t.Errorf("got %q, %+v, %v", r.Stream(), exit, err)
+	if r, exit := remotetest.Wait(t, p, h); r.Stream() != "one\n" || exit.Code != 4 {
+		t.Errorf("got %q, %+v", r.Stream(), exit)
 	}
 	dst := t.TempDir()
 	if err := p.Collect(t.Context(), h, dst); err != nil {
@@ -566,9 +438,6 @@ HOME='`+home+`'; export HOME; echo welcome; echo noise >&2; eval "$SSH_ORIGINAL_
 	}
 	if log, err := os.ReadFile(filepath.Join(dst, agent.LogName)); err != nil || strings.Contains(string(log), "noise") {
 		t.Errorf("log: got %q, %v", log, err)
-	}
-	if err := p.Release(t.Context(), h); err != nil {
-		t.Error(err)
 	}
 }
 
@@ -581,14 +450,9 @@ func TestFewSessions(t *testing.T) {
 	write(t, d.Conf, readFile(t, d.Conf)+"MaxSessions 1\n")
 	d.Start(t)
 	p := f.closed(t, nil)
-	h, err := p.Submit(t.Context(), script(t, p, `echo one; sleep 0.3; echo two`), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer p.Release(t.Context(), h)
-	r := &remotetest.Recorder{}
-	if exit, err := p.Wait(t.Context(), h, 0, r); err != nil || r.Stream() != "one\ntwo\n" || exit.End != remote.Exited {
-		t.Errorf("got %q, %+v, %v", r.Stream(), exit, err)
+	h := remotetest.Submit(t, p, script(t, p, `echo one; sleep 0.3; echo two`))
+	if r, exit := remotetest.Wait(t, p, h); r.Stream() != "one\ntwo\n" || exit.End != remote.Exited {
+		t.Errorf("got %q, %+v", r.Stream(), exit)
 	}
 }
 
@@ -603,37 +467,26 @@ func TestClose(t *testing.T) {
 	if err := p.Close(); err != nil {
 		t.Error(err)
 	}
-	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-		found := ""
+	remotetest.Until(t, "the end of all ssh processes", func() bool {
 		paths, _ := filepath.Glob("/proc/[0-9]*/cmdline")
-		for _, path := range paths {
-			if line, _ := os.ReadFile(path); strings.Contains(string(line), f.Config) {
-				found = string(line)
-			}
-		}
-		if found == "" {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("left: %q", found)
-		}
-	}
+		return !slices.ContainsFunc(paths, func(path string) bool {
+			line, _ := os.ReadFile(path)
+			return strings.Contains(string(line), f.Config)
+		})
+	})
 }
 
 func TestConfig(t *testing.T) {
 	_, err := open("lab", map[string]any{"hosts": []any{"-oProxyCommand=x", "a", "a", "b;c"}, "gpus": []any{int64(-1)},
 		"workdir": "a b", "away": "0s", "ssh_config": "x", "user": "me"})
-	want := `unknown key remote.lab.user
+	remotetest.CheckFaults(t, err, `unknown key remote.lab.user
 remote.lab.hosts: "-oProxyCommand=x" is not an SSH host
 remote.lab.hosts: duplicate a
 remote.lab.hosts: "b;c" is not an SSH host
 remote.lab.gpus: -1 is not a GPU ordinal
 remote.lab.workdir: "a b" is not a path of letters, digits and ./_@+=,-
 remote.lab.away: must be above zero
-remote.lab.ssh_config: "x" is not absolute`
-	if err == nil || err.Error() != want {
-		t.Errorf("got:\n%v\nwant:\n%s", err, want)
-	}
+remote.lab.ssh_config: "x" is not absolute`)
 	if _, err := open("lab", nil); err == nil || !strings.Contains(err.Error(), "missing key remote.lab.hosts") {
 		t.Errorf("without hosts: got %v", err)
 	}
@@ -645,16 +498,7 @@ remote.lab.ssh_config: "x" is not absolute`
 	if got := fmt.Sprint(p.Places(3)); got != "[a gpu 0 me@b:22 gpu 0 a gpu 3]" {
 		t.Errorf("places: got %s", got)
 	}
-	for _, h := range []remote.Handle{
-		{Provider: "ssh", Job: "a/b", Place: remote.Place{Host: "a"},
-			Data: json.RawMessage(`{"work":"/w","program":"` + strings.Repeat("0", 64) + `"}`)},
-		{Provider: "ssh", Job: "a", Place: remote.Place{Host: "a"},
-			Data: json.RawMessage(`{"work":"/w/../x","program":"` + strings.Repeat("0", 64) + `"}`)},
-		{Provider: "ssh", Job: "a", Place: remote.Place{Host: "a"}, Data: json.RawMessage(`{"work":"/w","program":"x y"}`)},
-		{Provider: "slurm", Job: "a", Place: remote.Place{Host: "a"}, Data: json.RawMessage(`{}`)},
-	} {
-		if err := p.Release(context.Background(), h); err == nil || !strings.Contains(err.Error(), "not from ssh") {
-			t.Errorf("handle %s: got %v", h.Data, err)
-		}
-	}
+	hash := strings.Repeat("0", 64)
+	remotetest.CheckForeign(t, p, remote.NewHandle(ssh.Kind, "a", remote.Place{Host: "a"}, map[string]string{"work": "/w",
+		"program": hash}), `{"work":"/w/../x","program":"`+hash+`"}`, `{"work":"/w","program":"x y"}`)
 }

@@ -56,12 +56,12 @@ func TestLookHints(t *testing.T) {
 			if err := os.Chmod(bad, 0); err != nil {
 				t.Fatal(err)
 			}
-			_, err := work.New(plain{}, "", dir).Look(within(t))
+			_, err := work.New(plain{}, "", dir).Look(remotetest.Within(t))
 			refused(t, err, bad+": no permission", "chmod u+rwx "+bad)
 		}
 	})
 	t.Run("path", func(t *testing.T) {
-		_, err := work.New(host.Local{Env: []string{"PATH=/nonexistent"}}, "", open(t)).Look(within(t))
+		_, err := work.New(host.Local{Env: []string{"PATH=/nonexistent"}}, "", open(t)).Look(remotetest.Within(t))
 		refused(t, err, "not found", "PATH on the host")
 	})
 	t.Run("inodes", func(t *testing.T) {
@@ -70,7 +70,7 @@ func TestLookHints(t *testing.T) {
 			t.Skip(err)
 		}
 		defer unix.Unmount(dir, unix.MNT_DETACH)
-		_, err := work.New(host.Local{}, "", dir).Send(within(t), remotetest.Script(t, "true", nil).Files, nil)
+		_, err := work.New(host.Local{}, "", dir).Send(remotetest.Within(t), remotetest.Script(t, "true", nil).Files, nil)
 		refused(t, err, "inodes free in "+dir, "df -i")
 	})
 }
@@ -84,7 +84,7 @@ func TestFreeHalf(t *testing.T) {
 		os.WriteFile(agent.Stored(dir, hash), []byte(script), 0o500)); err != nil {
 		t.Fatal(err)
 	}
-	if err := j.Free(within(t)); err != nil {
+	if err := j.Free(remotetest.Within(t)); err != nil {
 		t.Error(err)
 	}
 	if left, err := os.ReadDir(agent.Jobs(dir)); err != nil || len(left) > 0 {
@@ -98,17 +98,13 @@ func TestAwayWords(t *testing.T) {
 		return &remote.Denied{Code: "unreachable", Host: "h2", Text: "Connection refused"}
 	}}
 	j := &work.FolderJob{Host: h, ID: "j1", Work: t.TempDir()}
-	said := &words{}
-	if _, err := j.Wait(within(t), 0, said, 10*time.Millisecond); err == nil || strings.Contains(err.Error(), ": : ") ||
+	var texts []string
+	r := &remotetest.Recorder{OnState: func(s remote.Stage) { texts = append(texts, s.Text) }}
+	if _, err := j.Wait(remotetest.Within(t), 0, r, 10*time.Millisecond); err == nil || strings.Contains(err.Error(), ": : ") ||
 		!strings.HasSuffix(err.Error(), ": h2: Connection refused") {
 		t.Errorf("got %v", err)
 	}
-	if len(said.texts) == 0 || said.texts[0] != "Connection refused" {
-		t.Errorf("told: %q", said.texts)
+	if len(texts) == 0 || texts[0] != "Connection refused" {
+		t.Errorf("stages: %q", texts)
 	}
 }
-
-type words struct{ texts []string }
-
-func (w *words) Write(p []byte) (int, error) { return len(p), nil }
-func (w *words) State(s remote.Stage)        { w.texts = append(w.texts, s.Text) }

@@ -75,50 +75,46 @@ func folder(t *testing.T) (*work.Folder, *faulty) {
 	return work.New(h, "h1", t.TempDir()), h
 }
 
-func within(t *testing.T) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	t.Cleanup(cancel)
-	return ctx
-}
-
-// If any call loses its connection, the job still runs, its stream is complete and nothing is left behind.
+// If any call, or the reply to it, is lost with its connection, the job still runs, its stream is complete and nothing is
+// left behind.
 func TestEachCallLost(t *testing.T) {
 	t.Parallel()
-	for n, failed := 1, true; failed; n++ {
+	for n, failed := 2, true; failed; n++ {
 		f, h := folder(t)
 		failed = false
 		f.Away = time.Minute
+		h.late = n%2 == 1
 		h.fail = func(at int, call string) error {
-			if at == n {
+			if at == n/2 {
 				failed = true
 				return &host.LostError{Text: "call " + call}
 			}
 			return nil
 		}
 		job := remotetest.Script(t, "cat a.txt; exit 3", map[string]string{"a.txt": "one\ntwo\n"})
-		j, err := f.Submit(within(t), job, nil)
+		j, err := f.Submit(remotetest.Within(t), job, nil)
 		if err != nil { // only the call that starts the agent may fail: its result is unknown
 			var lost *host.LostError
 			if entries, _ := os.ReadDir(agent.Jobs(f.Dir)); !errors.As(err, &lost) || len(entries) != 0 ||
-				!strings.HasPrefix(h.calls[n-1], begins) {
-				t.Errorf("call %d, %s: got %v, left %v", n, h.calls[n-1], err, entries)
+				!strings.HasPrefix(h.calls[n/2-1], begins) {
+				t.Errorf("call %d, %s: got %v, left %v", n, h.calls[n/2-1], err, entries)
 			}
 			continue
 		}
 		r := &remotetest.Recorder{}
-		exit, err := j.Wait(within(t), 0, r, f.Away)
+		exit, err := j.Wait(remotetest.Within(t), 0, r, f.Away)
 		if err != nil || exit.Code != 3 || r.Stream() != "one\ntwo\n" {
 			t.Errorf("call %d: got %+v, %v, %q", n, exit, err, r.Stream())
 		}
-		err = j.Collect(within(t), t.TempDir())
-		if free := j.Free(within(t)); err == nil {
+		err = j.Collect(remotetest.Within(t), t.TempDir())
+		if free := j.Free(remotetest.Within(t)); err == nil {
 			err = free
 		}
-		if err != nil && err.Error() != "connection lost: call "+h.calls[n-1] {
+		if err != nil && err.Error() != "connection lost: call "+h.calls[n/2-1] {
 			t.Errorf("call %d: got %v", n, err)
 		}
 		h.fail = nil
-		if err := j.Free(within(t)); err != nil {
+		if err := j.Free(remotetest.Within(t)); err != nil {
 			t.Errorf("call %d: freed again: %v", n, err)
 		}
 	}
@@ -138,35 +134,17 @@ func (h keyed) Run(ctx context.Context, argv []string, in io.Reader, out io.Writ
 func TestKeyboard(t *testing.T) {
 	t.Parallel()
 	f := work.New(keyed{}, "h1", t.TempDir())
-	j, err := f.Submit(within(t), remotetest.Script(t, "cat a.txt", map[string]string{"a.txt": "one\n"}), nil)
+	j, err := f.Submit(remotetest.Within(t), remotetest.Script(t, "cat a.txt", map[string]string{"a.txt": "one\n"}), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	r := &remotetest.Recorder{}
-	exit, err := j.Wait(within(t), 0, r, time.Minute)
+	exit, err := j.Wait(remotetest.Within(t), 0, r, time.Minute)
 	if err != nil || exit.Code != 0 || r.Stream() != "one\n" {
 		t.Errorf("got %+v, %v, %q", exit, err, r.Stream())
 	}
-	if err := errors.Join(j.Collect(within(t), t.TempDir()), j.Free(within(t))); err != nil {
+	if err := errors.Join(j.Collect(remotetest.Within(t), t.TempDir()), j.Free(remotetest.Within(t))); err != nil {
 		t.Error(err)
-	}
-}
-
-// If the reply to a start is lost, no job is left running.
-func TestStartLost(t *testing.T) {
-	t.Parallel()
-	f, h := folder(t)
-	h.late = true
-	h.fail = func(_ int, call string) error {
-		if strings.HasPrefix(call, begins) {
-			return &host.LostError{Text: "cut"}
-		}
-		return nil
-	}
-	_, err := f.Submit(within(t), remotetest.Script(t, "sleep 300", nil), nil)
-	entries, _ := os.ReadDir(agent.Jobs(f.Dir))
-	if err == nil || len(entries) != 0 {
-		t.Errorf("got %v, left %v", err, entries)
 	}
 }
 
@@ -198,7 +176,7 @@ func TestGivenUp(t *testing.T) {
 			f, h := folder(t)
 			f.Away = 300 * time.Millisecond
 			h.fail = c.fail
-			_, err := f.Submit(within(t), remotetest.Script(t, "true", nil), nil)
+			_, err := f.Submit(remotetest.Within(t), remotetest.Script(t, "true", nil), nil)
 			if err == nil || err.Error() != c.want.Error() || len(h.calls) < c.least || c.least == 1 && len(h.calls) > 1 {
 				t.Errorf("got %v after %d calls, want %v after %d", err, len(h.calls), c.want, c.least)
 			}
@@ -206,7 +184,7 @@ func TestGivenUp(t *testing.T) {
 	}
 	f, h := folder(t)
 	f.Away = 300 * time.Millisecond
-	j, err := f.Submit(within(t), remotetest.Script(t, "echo one; sleep 300", nil), nil)
+	j, err := f.Submit(remotetest.Within(t), remotetest.Script(t, "echo one; sleep 300", nil), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -215,7 +193,7 @@ func TestGivenUp(t *testing.T) {
 	h.fail = func(int, string) error { return away }
 	h.mu.Unlock()
 	r := &remotetest.Recorder{}
-	exit, err := j.Wait(within(t), 0, r, f.Away)
+	exit, err := j.Wait(remotetest.Within(t), 0, r, f.Away)
 	if remote.CodeOf(err) != "unreachable" || !strings.Contains(err.Error(), "no route") ||
 		!slices.Contains(r.Phases(), remote.Away) {
 		t.Errorf("got %+v, %v, %v", exit, err, r.Phases())
@@ -228,7 +206,7 @@ func TestStore(t *testing.T) {
 	f, h := folder(t)
 	job := remotetest.Script(t, "true", map[string]string{"a": "same", "b": "same"})
 	var sent, total int64
-	facts, err := f.Send(within(t), job.Files, func(s, all int64) { sent, total = s, all })
+	facts, err := f.Send(remotetest.Within(t), job.Files, func(s, all int64) { sent, total = s, all })
 	want := job.Files[0].Size + job.Files[1].Size + job.Files[3].Size
 	if err != nil || sent != want || total != want || facts.Root != f.Dir {
 		t.Fatalf("got %+v, %v, sent %d of %d bytes, want %d", facts, err, sent, total, want)
@@ -254,7 +232,7 @@ func TestStore(t *testing.T) {
 		age(file.SHA256, 100)
 	}
 	before := len(h.calls)
-	if _, err := f.Send(within(t), job.Files, func(s, all int64) { sent, total = s, all }); err != nil || total != 0 {
+	if _, err := f.Send(remotetest.Within(t), job.Files, func(s, all int64) { sent, total = s, all }); err != nil || total != 0 {
 		t.Errorf("again: %v, sent %d of %d bytes", err, sent, total)
 	}
 	if got := h.calls[before:]; len(got) != 1 {
@@ -278,22 +256,9 @@ func TestStore(t *testing.T) {
 	if err := os.Truncate(agent.Stored(f.Dir, job.Files[0].SHA256), 10); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := f.Send(within(t), job.Files, func(_, all int64) { total = all }); err != nil ||
+	if _, err := f.Send(remotetest.Within(t), job.Files, func(_, all int64) { total = all }); err != nil ||
 		total != job.Files[0].Size {
 		t.Errorf("a short file: %v, %d bytes, want %d", err, total, job.Files[0].Size)
-	}
-}
-
-// A local file with a wrong hash gives a LocalError and does not get into the store.
-func TestWrongFile(t *testing.T) {
-	f, _ := folder(t)
-	job := remotetest.Script(t, "true", map[string]string{"a": "one"})
-	job.Files[1].SHA256 = strings.Repeat("0", 64)
-	_, err := f.Send(within(t), job.Files[1:2], nil)
-	var local *remote.LocalError
-	entries, _ := os.ReadDir(agent.Store(f.Dir))
-	if !errors.Is(err, agent.ErrHash) || !errors.As(err, &local) || len(entries) != 0 {
-		t.Errorf("got %v, store %v", err, entries)
 	}
 }
 
@@ -307,7 +272,7 @@ func TestLook(t *testing.T) {
 		"~/a/b": home + "/a/b", "c": home + "/c", home + "/d/../e": home + "/e",
 	} {
 		f := work.New(host.Local{Env: []string{"HOME=" + home}}, "", dir)
-		facts, err := f.Look(within(t))
+		facts, err := f.Look(remotetest.Within(t))
 		if err != nil || facts.Root != want || !strings.HasPrefix(facts.System, "Linux ") || facts.Free <= 0 {
 			t.Errorf("%s: got %+v, %v, want %s", dir, facts, err, want)
 		}
@@ -316,7 +281,7 @@ func TestLook(t *testing.T) {
 		}
 	}
 	var denied *remote.Denied
-	if _, err := work.New(host.Local{}, "", "/proc/none").Look(within(t)); !errors.As(err, &denied) ||
+	if _, err := work.New(host.Local{}, "", "/proc/none").Look(remotetest.Within(t)); !errors.As(err, &denied) ||
 		denied.Code != "disk" {
 		t.Errorf("a folder that cannot be: got %v", err)
 	}
@@ -335,6 +300,10 @@ func TestFault(t *testing.T) {
 		{"denied, and more", fmt.Errorf("%w; it may run", &remote.Denied{Code: "disk", Text: "full"}), "disk",
 			"lab: h1: full; it may run"},
 		{"no programs", &host.ExitError{Name: "x", Status: host.NotRunnable}, "disk", "lab: h1: x: exit status 126"},
+		{"no space", &fs.PathError{Op: "write", Path: "/w", Err: syscall.ENOSPC}, "disk",
+			"lab: h1: write /w: no space left on device"},
+		{"no permission", &fs.PathError{Op: "open", Path: "/w", Err: syscall.EACCES}, "disk",
+			"lab: h1: open /w: permission denied"},
 		{"other", errors.New("odd"), "", "lab: h1: odd"},
 		{"of this machine", &remote.LocalError{Err: fs.ErrPermission}, "", "lab: h1: permission denied"},
 	} {
@@ -402,7 +371,7 @@ func TestUploadGoesOn(t *testing.T) {
 				f := work.New(h, "h1", dir)
 				f.Pack = c.pack
 				var sent, total int64
-				if _, err := f.Send(within(t), files, func(s, all int64) { sent, total = s, all }); err != nil || sent != total {
+				if _, err := f.Send(remotetest.Within(t), files, func(s, all int64) { sent, total = s, all }); err != nil || sent != total {
 					t.Errorf("got %v, sent %d of %d bytes", err, sent, total)
 				}
 				entries, _ := os.ReadDir(agent.Store(dir))
@@ -442,16 +411,16 @@ func TestSendAtOnce(t *testing.T) {
 			f.Pack = i%2 == 0
 			own := *job
 			own.ID = remotetest.NewID(t)
-			j, err := f.Submit(within(t), &own, nil)
+			j, err := f.Submit(remotetest.Within(t), &own, nil)
 			if err != nil {
 				t.Error(err)
 				return
 			}
-			exit, err := j.Wait(within(t), 0, &remotetest.Recorder{}, time.Minute)
+			exit, err := j.Wait(remotetest.Within(t), 0, &remotetest.Recorder{}, time.Minute)
 			if err != nil || exit.End != remote.Exited || exit.Code != 0 {
 				t.Errorf("got %+v, %v", exit, err)
 			}
-			if err := j.Free(within(t)); err != nil {
+			if err := j.Free(remotetest.Within(t)); err != nil {
 				t.Error(err)
 			}
 		})
@@ -469,7 +438,7 @@ func TestDamaged(t *testing.T) {
 	longtest.Skip(t, "sends files many times")
 	f, _ := folder(t)
 	begun := remotetest.Script(t, "sleep 300", nil)
-	j, err := f.Submit(within(t), begun, nil)
+	j, err := f.Submit(remotetest.Within(t), begun, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -488,26 +457,26 @@ func TestDamaged(t *testing.T) {
 		"no program": bytes.Repeat([]byte("\n"), len(content)), "not what it was": append([]byte("#!/bin/true\n"), content[12:]...)} {
 		put(damaged)
 		if name == "empty" { // once is enough: the other cases take as long
-			if exit, err := j.Wait(within(t), 0, &remotetest.Recorder{}, time.Minute); err != nil || exit.End != remote.Lost ||
+			if exit, err := j.Wait(remotetest.Within(t), 0, &remotetest.Recorder{}, time.Minute); err != nil || exit.End != remote.Lost ||
 				!strings.HasPrefix(exit.Text, "following the job: ") {
 				t.Errorf("%s: following: got %+v, %v", name, exit, err)
 			}
 		}
-		if err := j.Free(within(t)); err == nil || !strings.Contains(err.Error(), "may still run") {
+		if err := j.Free(remotetest.Within(t)); err == nil || !strings.Contains(err.Error(), "may still run") {
 			t.Errorf("%s: freed: got %v", name, err)
 		}
 		next := remotetest.Script(t, "echo ran", nil)
-		n, err := f.Submit(within(t), next, nil)
+		n, err := f.Submit(remotetest.Within(t), next, nil)
 		if err != nil {
 			t.Errorf("%s: the next job: %v", name, err)
 			continue
 		}
 		r := &remotetest.Recorder{}
-		if exit, err := n.Wait(within(t), 0, r, time.Minute); err != nil || exit.End != remote.Exited || r.Stream() != "ran\n" {
+		if exit, err := n.Wait(remotetest.Within(t), 0, r, time.Minute); err != nil || exit.End != remote.Exited || r.Stream() != "ran\n" {
 			t.Errorf("%s: the next job: got %+v, %v, %q", name, exit, err, r.Stream())
 		}
 		put(damaged)
-		if err := n.Free(within(t)); err != nil {
+		if err := n.Free(remotetest.Within(t)); err != nil {
 			t.Errorf("%s: freed when it has ended: got %v", name, err)
 		}
 		if _, err := os.Stat(n.Dir()); err == nil {
@@ -521,7 +490,7 @@ func TestDamaged(t *testing.T) {
 	other := strings.Replace(string(text), strings.TrimSpace(string(boot)), "another", 1)
 	put(content)
 	defer func() {
-		if err := j.Free(within(t)); err != nil {
+		if err := j.Free(remotetest.Within(t)); err != nil {
 			t.Error(err)
 		}
 	}()
@@ -535,7 +504,7 @@ func TestDamaged(t *testing.T) {
 		[]byte(other), 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	if err := copied.Free(within(t)); err != nil {
+	if err := copied.Free(remotetest.Within(t)); err != nil {
 		t.Errorf("after a reboot: got %v", err)
 	}
 	put(content)
@@ -547,7 +516,7 @@ func TestUnsafeFolder(t *testing.T) {
 	refused := func(dir, text, hint string) {
 		t.Helper()
 		var denied *remote.Denied
-		_, err := work.New(host.Local{}, "", dir).Look(within(t))
+		_, err := work.New(host.Local{}, "", dir).Look(remotetest.Within(t))
 		if !errors.As(err, &denied) || denied.Code != "disk" || !strings.Contains(denied.Text, text) ||
 			!strings.Contains(denied.Hint, hint) {
 			t.Errorf("%s: got %v, want %s, hint %s", dir, err, text, hint)
@@ -563,7 +532,7 @@ func TestUnsafeFolder(t *testing.T) {
 		if err := os.Chmod(at, 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := work.New(host.Local{}, "", dir).Look(within(t)); err != nil {
+		if _, err := work.New(host.Local{}, "", dir).Look(remotetest.Within(t)); err != nil {
 			t.Errorf("that others can read: got %v", err)
 		}
 		if os.Getuid() != 0 {
@@ -604,7 +573,7 @@ func TestReady(t *testing.T) {
 	f := work.New(h, "h1", dir)
 	says := func(kind string, ordinals []int, state, text string) {
 		t.Helper()
-		got, detail, err := f.Ready(within(t), kind, ordinals)
+		got, detail, err := f.Ready(remotetest.Within(t), kind, ordinals)
 		if got != state || (err != nil) != (state == "down") || !strings.Contains(detail+fmt.Sprint(err), text) {
 			t.Errorf("%s on %v: got %s, %q, %v, want %s, %q", kind, ordinals, got, detail, err, state, text)
 		}
@@ -637,7 +606,7 @@ func TestReady(t *testing.T) {
 	}
 	job := remotetest.Script(t, "true", nil)
 	job.GPU, job.Place.GPU = "b200", 0
-	if _, err := f.Submit(within(t), job, nil); remote.CodeOf(err) != "no-such" ||
+	if _, err := f.Submit(remotetest.Within(t), job, nil); remote.CodeOf(err) != "no-such" ||
 		!strings.Contains(err.Error(), "gpu 0 is NVIDIA H200, the job is for b200") {
 		t.Errorf("submitted: got %v", err)
 	}

@@ -84,6 +84,31 @@ func New(t testing.TB, n int) *Fleet {
 	return f
 }
 
+// NewSpace starts an sshd in its own network namespace, which needs root, and returns the network device that leads there.
+func NewSpace(t testing.TB) (f *Fleet, device string) {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("only root can make network namespaces")
+	}
+	n := os.Getpid() % 200
+	space, device, peer := fmt.Sprint("fs", n), fmt.Sprint("fsa", n), fmt.Sprint("fsb", n)
+	f = Prepare(t, 1, func(d *Daemon, _ int) { d.Addr, d.Port, d.Space = fmt.Sprintf("10.213.%d.2", n), 2222, space })
+	ip := func(text string) { output(t, Tool(t, "ip"), strings.Fields(text)...) }
+	ip("netns add " + space)
+	t.Cleanup(func() {
+		f.Daemons[0].Stop()
+		ip("netns del " + space)
+	})
+	ip("link add " + device + " type veth peer name " + peer + " netns " + space)
+	ip(fmt.Sprintf("addr add 10.213.%d.1/30 dev %s", n, device))
+	ip("link set " + device + " up")
+	ip(fmt.Sprintf("-n %s addr add 10.213.%d.2/30 dev %s", space, n, peer))
+	ip("-n " + space + " link set " + peer + " up")
+	ip("-n " + space + " link set lo up")
+	f.Daemons[0].Start(t)
+	return f, device
+}
+
 // Prepare creates n sshds without starting them. place sets the Addr of each; a Port of 0 is replaced with a free one.
 func Prepare(t testing.TB, n int, place func(d *Daemon, i int)) *Fleet {
 	t.Helper()
