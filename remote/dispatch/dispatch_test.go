@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -220,42 +219,6 @@ func TestSeveralPlaces(t *testing.T) {
 	}
 }
 
-// strike kills the agent of a job.
-func strike(t testing.TB, j *dispatch.JobRecord) {
-	var spot struct{ Work string }
-	var s agent.Identity
-	if err := json.Unmarshal(j.Handle.Data, &spot); err != nil {
-		t.Fatal(err)
-	}
-	data, err := os.ReadFile(filepath.Join(agent.JobDir(spot.Work, j.ID), agent.StateName))
-	if err == nil {
-		err = json.Unmarshal(data, &s)
-	}
-	if err == nil {
-		err = syscall.Kill(s.PID, syscall.SIGKILL)
-	}
-	if err != nil {
-		t.Error(err)
-	}
-}
-
-// A host that was rebooted gets another job.
-func TestHostRestarted(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t, 4, map[string]map[string]any{"a": {}})
-	f.script = strings.Replace(program, "# a test may wait here", `[ "$u" = w00 ] || ! mkdir '`+t.TempDir()+
-		`/once' 2>/dev/null || sleep 300`, 1) // the first job hangs in its second workload
-	f.on = func(e event.Event) {
-		if e.Evaluated != nil && e.Job == f.plan.Jobs[0].ID {
-			strike(t, f.plan.Jobs[0])
-		}
-	}
-	if got, err := f.run(t.Context()); err != nil || got.Passed != 4 || len(f.plan.Jobs) != 2 {
-		t.Fatalf("got %+v, %v, %d jobs", got, err, len(f.plan.Jobs))
-	}
-	f.check(4)
-}
-
 func TestDetachAndAttach(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, 8, map[string]map[string]any{"a": {"slots": int64(2)}})
@@ -456,55 +419,38 @@ func TestFloodFromHost(t *testing.T) {
 	f.check(2)
 }
 
-// The client was killed during Submit, so the host may have the job or not.
+// The client was killed during Submit, so the host may have the job or not. The job is found and released even if other
+// hosts of its table are unreachable.
 func TestHalfSubmitted(t *testing.T) {
 	t.Parallel()
-	for _, accepted := range []bool{true, false} {
+	for _, how := range []string{"run", "not accepted", "cancel", "release"} {
 		f := newFixture(t, 2, map[string]map[string]any{"a": {}})
-		place := f.plan.Places[0]
-		j := &dispatch.JobRecord{ID: "fisub-" + f.plan.Run.ID + "-1", Place: place, Workloads: []string{"w00", "w01"}}
-		f.plan.Jobs = append(f.plan.Jobs, j)
-		if accepted {
-			job := remotetest.Script(t, "sleep 300", nil)
-			job.ID, job.Place = j.ID, place.Place
-			if _, err := f.providers["a"].Submit(t.Context(), job, nil); err != nil {
+		s := f.scripted("a")
+		f.submitted(f.plan.Places[0], "sleep 300", "w00", "w01")
+		if how == "not accepted" {
+			if err := s.Release(t.Context(), *f.plan.Jobs[0].Handle); err != nil {
 				t.Fatal(err)
 			}
+		} else {
+			s.list = func(context.Context) error { return errors.New("h2 is down") }
 		}
-		if got, err := f.run(t.Context()); err != nil || got.Passed != 2 {
-			t.Errorf("accepted %v: got %+v, %v", accepted, got, err)
-		}
-		f.check(2)
-	}
-}
-
-// A job is found and released even if other hosts of its table are unreachable.
-func TestHalfSubmittedOtherHostDown(t *testing.T) {
-	t.Parallel()
-	for _, how := range []string{"run", "cancel", "release"} {
-		f := newFixture(t, 2, map[string]map[string]any{"a": {}})
-		f.submitted(f.plan.Places[0], "sleep 300", "w00", "w01")
 		f.plan.Jobs[0].Handle = nil
 		f.script = program
-		s := f.scripted("a")
-		s.list = func(context.Context) error { return errors.New("h2 is down") }
+		var err error
 		switch how {
-		case "run":
-			if got, err := f.run(t.Context()); err != nil || got.Passed != 2 {
-				t.Errorf("got %+v, %v", got, err)
-			}
 		case "cancel":
 			d, folder := f.dispatcher()
-			if err := errors.Join(d.Cancel(t.Context()), folder.Close()); err != nil {
-				t.Errorf("Cancel: %v", err)
-			}
+			err = errors.Join(d.Cancel(t.Context()), folder.Close())
 		case "release": // the run belongs to another process, and continues
-			if err := dispatch.Release(t.Context(), f.plan, f.providers); err != nil {
-				t.Errorf("Release: %v", err)
+			err = dispatch.Release(t.Context(), f.plan, f.providers)
+		default:
+			var got event.Done
+			if got, err = f.run(t.Context()); got.Passed != 2 {
+				t.Errorf("%s: got %+v", how, got)
 			}
 		}
-		if left, err := s.Provider.List(t.Context()); err != nil || len(left) != 0 {
-			t.Errorf("%s: left %v, %v", how, left, err)
+		if left, lost := s.Provider.List(t.Context()); err != nil || lost != nil || len(left) != 0 {
+			t.Errorf("%s: got %v, left %v, %v", how, err, left, lost)
 			for _, h := range left {
 				_ = s.Release(t.Context(), h)
 			}

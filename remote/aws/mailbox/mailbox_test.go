@@ -255,46 +255,39 @@ func TestFormExpired(t *testing.T) {
 func TestRefused(t *testing.T) {
 	for _, c := range []struct {
 		name   string
-		change func(s *store) func(*remote.Job, *Links, *Options)
+		change func(s *store, j *remote.Job, l *Links, o *Options)
 		want   string
 	}{
-		{"another content", func(s *store) func(*remote.Job, *Links, *Options) {
-			return func(j *remote.Job, _ *Links, _ *Options) { s.stored[j.Files[1].SHA256] = []byte("other") }
+		{"another content", func(s *store, j *remote.Job, _ *Links, _ *Options) {
+			s.stored[j.Files[1].SHA256] = []byte("other")
 		}, "wrong hash"},
-		{"longer than it should be", func(s *store) func(*remote.Job, *Links, *Options) {
-			return func(j *remote.Job, _ *Links, _ *Options) {
-				s.stored[j.Files[1].SHA256] = append(s.stored[j.Files[1].SHA256], bytes.Repeat([]byte{0}, 1<<20)...)
-			}
+		{"longer than it should be", func(s *store, j *remote.Job, _ *Links, _ *Options) {
+			s.stored[j.Files[1].SHA256] = append(s.stored[j.Files[1].SHA256], bytes.Repeat([]byte{0}, 1<<20)...)
 		}, "wrong hash"},
-		{"a link that has expired", func(s *store) func(*remote.Job, *Links, *Options) {
+		{"a link that has expired", func(s *store, _ *remote.Job, _ *Links, _ *Options) {
 			s.get = func(w http.ResponseWriter, _ string) { refuse(w, 403, "AccessDenied", "Request has expired") }
-			return nil
 		}, "403 Forbidden: AccessDenied: Request has expired"},
-		{"no link", func(*store) func(*remote.Job, *Links, *Options) {
-			return func(j *remote.Job, l *Links, _ *Options) { l.Files[j.Files[1].SHA256] = "\x7f" }
+		{"no link", func(_ *store, j *remote.Job, l *Links, _ *Options) {
+			l.Files[j.Files[1].SHA256] = "\x7f"
 		}, "no usable link"},
-		{"a redirect", func(s *store) func(*remote.Job, *Links, *Options) {
+		{"a redirect", func(s *store, _ *remote.Job, _ *Links, o *Options) {
 			s.get = func(w http.ResponseWriter, _ string) {
 				w.Header().Set("Location", "http://127.0.0.1:1/planted")
 				w.WriteHeader(302)
 			}
-			return func(_ *remote.Job, _ *Links, o *Options) { o.Fetch = time.Second }
+			o.Fetch = time.Second
 		}, "302 Found"},
-		{"nobody there", func(*store) func(*remote.Job, *Links, *Options) {
-			return func(j *remote.Job, l *Links, o *Options) {
-				l.Files[j.Files[1].SHA256], o.Fetch = "http://127.0.0.1:1/?X-Amz-Signature=planted", time.Second
-			}
+		{"nobody there", func(_ *store, j *remote.Job, l *Links, o *Options) {
+			l.Files[j.Files[1].SHA256], o.Fetch = "http://127.0.0.1:1/?X-Amz-Signature=planted", time.Second
 		}, "connection refused"},
-		{"a bad name", func(*store) func(*remote.Job, *Links, *Options) {
-			return func(j *remote.Job, _ *Links, _ *Options) { j.Files[1].Name = "../x" }
-		}, "is outside the bundle"},
-		{"too late", func(*store) func(*remote.Job, *Links, *Options) {
-			return func(j *remote.Job, l *Links, _ *Options) { l.Until = time.Now().Add(j.Limit / 2) }
-		}, "started too late"},
+		{"a bad name", func(_ *store, j *remote.Job, _ *Links, _ *Options) { j.Files[1].Name = "../x" },
+			"is outside the bundle"},
+		{"too late", func(_ *store, j *remote.Job, l *Links, _ *Options) { l.Until = time.Now().Add(j.Limit / 2) },
+			"started too late"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := newStore(t)
-			exit, _, _ := s.run(t.Context(), t, `echo ran`, c.change(s))
+			exit, _, _ := s.run(t.Context(), t, `echo ran`, func(j *remote.Job, l *Links, o *Options) { c.change(s, j, l, o) })
 			if exit == nil || exit.End != remote.Refused || !strings.Contains(exit.Text, c.want) || s.stream() != "" {
 				t.Errorf("got %+v, stream %q, want refused: %s", exit, s.stream(), c.want)
 			}
@@ -303,34 +296,29 @@ func TestRefused(t *testing.T) {
 }
 
 func TestStop(t *testing.T) {
-	t.Run("order", func(t *testing.T) {
-		s := newStore(t)
-		s.post = func(_ http.ResponseWriter, key string) bool {
-			if key == "out/"+EventKey(0) {
-				s.stored["stop"] = []byte("stop")
+	for _, how := range []string{"order", "signal"} {
+		t.Run(how, func(t *testing.T) {
+			s := newStore(t)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			s.post = func(_ http.ResponseWriter, key string) bool {
+				if key != "out/"+EventKey(0) {
+					return false
+				}
+				if how == "signal" {
+					cancel()
+				} else {
+					s.stored["stop"] = []byte("stop")
+				}
+				return false
 			}
-			return false
-		}
-		exit, said, err := s.run(t.Context(), t, `echo one; sleep 100`, nil)
-		if err != nil || exit == nil || exit.End != remote.Cancelled || s.stream() != "one\n" ||
-			!strings.Contains(said, "stop requested") {
-			t.Errorf("got %v, %+v, %q, %q", err, exit, s.stream(), said)
-		}
-	})
-	t.Run("signal", func(t *testing.T) {
-		s := newStore(t)
-		ctx, cancel := context.WithCancel(t.Context())
-		s.post = func(_ http.ResponseWriter, key string) bool {
-			if key == "out/"+EventKey(0) {
-				cancel()
+			exit, said, err := s.run(ctx, t, `echo one; sleep 100`, nil)
+			if err != nil || exit == nil || exit.End != remote.Cancelled || s.stream() != "one\n" ||
+				strings.Contains(said, "stop requested") != (how == "order") {
+				t.Errorf("got %v, %+v, %q, %q", err, exit, s.stream(), said)
 			}
-			return false
-		}
-		exit, _, err := s.run(ctx, t, `echo one; sleep 100`, nil)
-		if err != nil || exit == nil || exit.End != remote.Cancelled || s.stream() != "one\n" {
-			t.Errorf("got %v, %+v, %q", err, exit, s.stream())
-		}
-	})
+		})
+	}
 	t.Run("signal while fetching", func(t *testing.T) {
 		s := newStore(t)
 		ctx, cancel := context.WithCancel(t.Context())
