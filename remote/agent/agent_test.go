@@ -23,6 +23,7 @@ import (
 
 	"fisub/remote"
 	"fisub/remote/agent"
+	"fisub/remote/servertest"
 )
 
 // The test binary is also the agent. FAKE_GPUS lists the GPUs of its host: "NVIDIA B200,NVIDIA B200=123 (python)".
@@ -113,19 +114,10 @@ func read(t *testing.T, parts ...string) string {
 	return string(data)
 }
 
-func wait(t *testing.T, what string, cond func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !cond(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("waited in vain: %s", what)
-		}
-	}
-}
-
 func exited(t *testing.T, dir string) remote.Exit {
 	t.Helper()
 	var exit remote.Exit
-	wait(t, "the job's end", func() (ok bool) {
+	servertest.Until(t, "the job's end", func() (ok bool) {
 		var err error
 		exit, err = agent.ReadExit(dir)
 		return err == nil
@@ -234,7 +226,7 @@ func TestForged(t *testing.T) {
 				t.Fatal(errs, err)
 			}
 			file := func(name string) string { return filepath.Join(dir, agent.BundleName, name) }
-			wait(t, "the forgery", func() bool { _, err := os.Stat(file("forged")); return err == nil })
+			servertest.Until(t, "the forgery", func() bool { _, err := os.Stat(file("forged")); return err == nil })
 			tailed := make(chan error, 1)
 			go func() {
 				_, err := agent.Tail(t.Context(), dir, 0, io.Discard)
@@ -262,7 +254,7 @@ func TestForged(t *testing.T) {
 	if _, errs, err := runAgent(t, nil, "start", dir); err != nil {
 		t.Fatal(errs, err)
 	}
-	wait(t, "the forgery", func() bool {
+	servertest.Until(t, "the forgery", func() bool {
 		_, err := os.Stat(filepath.Join(dir, agent.BundleName, "forged"))
 		return err == nil
 	})
@@ -333,7 +325,7 @@ func TestStartTailStop(t *testing.T) {
 		out, errs, err := runAgent(t, nil, "tail", dir)
 		ended <- fmt.Sprintf("%s%s%v", out, errs, err)
 	}()
-	wait(t, "events", func() bool { data, _ := os.ReadFile(filepath.Join(dir, agent.EventsName)); return len(data) == 6 })
+	servertest.Until(t, "events", func() bool { data, _ := os.ReadFile(filepath.Join(dir, agent.EventsName)); return len(data) == 6 })
 	for range 2 {
 		if _, errs, err := runAgent(t, nil, "stop", dir); err != nil {
 			t.Fatal(errs, err)
@@ -463,14 +455,14 @@ func TestFolderGone(t *testing.T) {
 		t.Fatal(errs, err)
 	}
 	away := filepath.Join(t.TempDir(), "away")
-	wait(t, "the program", func() bool {
+	servertest.Until(t, "the program", func() bool {
 		data, _ := os.ReadFile(filepath.Join(dir, agent.BundleName, "pid"))
 		return len(data) > 0
 	})
 	if err := os.Rename(dir, away); err != nil {
 		t.Fatal(err)
 	}
-	wait(t, "the program's end", func() bool { return gone(t, filepath.Join(away, agent.BundleName, "pid")) })
+	servertest.Until(t, "the program's end", func() bool { return gone(t, filepath.Join(away, agent.BundleName, "pid")) })
 	if _, err := os.Stat(dir); err == nil {
 		t.Error("the folder is there again")
 	}
@@ -479,7 +471,7 @@ func TestFolderGone(t *testing.T) {
 // A signal to a detached agent means Lost, as when a host shuts down. A signal to an agent in a queue cancels the job.
 func TestAgentSignalled(t *testing.T) {
 	state := func(dir string) (s agent.Identity) {
-		wait(t, "the program", func() bool {
+		servertest.Until(t, "the program", func() bool {
 			data, _ := os.ReadFile(filepath.Join(dir, agent.EventsName))
 			return len(data) > 0
 		})
@@ -495,7 +487,7 @@ func TestAgentSignalled(t *testing.T) {
 		if err := syscall.Kill(state(dir).PID, syscall.SIGTERM); err != nil {
 			t.Fatal(err)
 		}
-		wait(t, "the end", func() bool {
+		servertest.Until(t, "the end", func() bool {
 			_, err := agent.ReadExit(dir)
 			return err == nil
 		})
@@ -537,7 +529,7 @@ func TestCacheHeld(t *testing.T) {
 	if _, errs, err := runAgent(t, nil, "start", dir); err != nil {
 		t.Fatal(errs, err)
 	}
-	wait(t, "a word of the lock", func() bool {
+	servertest.Until(t, "a word of the lock", func() bool {
 		return strings.Contains(read(t, dir, agent.LogName), "waiting for "+f.Name()+", locked by another process")
 	})
 	if _, errs, err := runAgent(t, nil, "stop", dir); err != nil {
@@ -556,7 +548,7 @@ func TestAgentKilled(t *testing.T) {
 	if _, errs, err := runAgent(t, nil, "start", dir); err != nil {
 		t.Fatal(errs, err)
 	}
-	wait(t, "the program", func() bool {
+	servertest.Until(t, "the program", func() bool {
 		data, _ := os.ReadFile(filepath.Join(dir, agent.EventsName))
 		return len(data) > 0
 	})
@@ -568,7 +560,7 @@ func TestAgentKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	// Nobody has called tail, stop or free so far.
-	wait(t, "the program's end", func() bool { return gone(t, filepath.Join(dir, agent.BundleName, "pid")) })
+	servertest.Until(t, "the program's end", func() bool { return gone(t, filepath.Join(dir, agent.BundleName, "pid")) })
 	out, errs, err := runAgent(t, nil, "tail", dir)
 	if err != nil || out != "one\n" {
 		t.Errorf("tail: got %q, %q, %v", out, errs, err)
@@ -601,7 +593,7 @@ while ! [ -e `+pids+`/daemon ]; do sleep 0.01; done; kill -9 $PPID; sleep 306`, 
 			if err := json.Unmarshal([]byte(read(t, dir, agent.StateName)), &state); err != nil {
 				t.Fatal(err)
 			}
-			wait(t, "the agent's end", func() bool {
+			servertest.Until(t, "the agent's end", func() bool {
 				stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", state.PID))
 				return err != nil || strings.Contains(string(stat), ") Z ")
 			})
@@ -611,7 +603,7 @@ while ! [ -e `+pids+`/daemon ]; do sleep 0.01; done; kill -9 $PPID; sleep 306`, 
 			if err := end(dir); err != nil {
 				t.Error(err)
 			}
-			wait(t, "the daemon's end", func() bool { return gone(t, filepath.Join(pids, "daemon")) })
+			servertest.Until(t, "the daemon's end", func() bool { return gone(t, filepath.Join(pids, "daemon")) })
 		})
 	}
 }
@@ -735,7 +727,7 @@ func TestGPU(t *testing.T) {
 	if _, errs, err := runAgent(t, env, "start", first); err != nil {
 		t.Fatal(errs, err)
 	}
-	wait(t, "the first job", func() bool {
+	servertest.Until(t, "the first job", func() bool {
 		data, _ := os.ReadFile(filepath.Join(first, agent.EventsName))
 		return len(data) > 0
 	})
@@ -762,7 +754,7 @@ func TestGPU(t *testing.T) {
 	if _, errs, err := runAgent(t, env, "start", again); err != nil {
 		t.Fatal(errs, err)
 	}
-	wait(t, "the job after the first", func() bool {
+	servertest.Until(t, "the job after the first", func() bool {
 		data, _ := os.ReadFile(filepath.Join(again, agent.EventsName))
 		return len(data) > 0
 	})

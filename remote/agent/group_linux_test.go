@@ -13,6 +13,7 @@ import (
 	"fisub/internal/longtest"
 	"fisub/remote"
 	"fisub/remote/agent"
+	"fisub/remote/servertest"
 )
 
 // A program that survives SIGKILL, as if stuck in a driver, does not keep the job from ending. Here a debugger holds
@@ -23,7 +24,7 @@ func TestUnkillable(t *testing.T) {
 	if _, errs, err := runAgent(t, nil, "start", dir); err != nil {
 		t.Fatal(errs, err)
 	}
-	wait(t, "the program", func() bool {
+	servertest.Until(t, "the program", func() bool {
 		text, _ := os.ReadFile(filepath.Join(dir, agent.EventsName)) // the file may not exist yet
 		return strings.HasSuffix(string(text), "\n")
 	})

@@ -3,14 +3,12 @@ package aws
 import (
 	"context"
 	"fmt"
-	"io"
 	"maps"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -23,6 +21,7 @@ import (
 	"fisub/remote"
 	"fisub/remote/aws/mailbox"
 	"fisub/remote/remotetest"
+	"fisub/remote/servertest"
 )
 
 // Credentials that must not appear in any output, and settings that keep the tests off the cloud on any machine.
@@ -75,7 +74,7 @@ func tool(t *testing.T, name string) string {
 type cloud struct {
 	*fake
 	s3   *s3.Client
-	gate *gate
+	gate *servertest.Gate
 	data string // the folder of the bucket
 }
 
@@ -89,39 +88,22 @@ func newCloud(t *testing.T) *cloud {
 			t.Fatal(err)
 		}
 	}
-	address := free(t)
+	address := servertest.Address(t)
 	cmd := exec.Command(program, "--region", region, "--port", address, "--quiet", "posix", "--sidecar",
 		filepath.Join(dir, "meta"), filepath.Join(dir, "data"))
 	cmd.Env = []string{"ROOT_ACCESS_KEY=" + accessKey, "ROOT_SECRET_KEY=" + secretKey}
-	log, err := os.Create(filepath.Join(dir, "log"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd.Stdout, cmd.Stderr = log, log
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-		log.Close()
-	})
-	c.gate = newGate(t, address)
+	servertest.Run(t, cmd)
+	c.gate = servertest.NewGate(t, address)
 	c.fake = newFake(t)
 	t.Setenv("AWS_ENDPOINT_URL", c.fake.url)
-	t.Setenv("AWS_ENDPOINT_URL_S3", "http://"+c.gate.address)
-	for i := 0; ; i++ {
+	t.Setenv("AWS_ENDPOINT_URL_S3", "http://"+c.gate.Address)
+	servertest.Until(t, "the S3 server", func() bool {
 		conn, err := net.Dial("tcp", address)
 		if err == nil {
 			conn.Close()
-			break
 		}
-		if i > 200 {
-			text, _ := os.ReadFile(log.Name())
-			t.Fatalf("the S3 server does not start: %s", text)
-		}
-		time.Sleep(50 * time.Millisecond)
-	}
+		return err == nil
+	})
 	p := newProvider(t, nil)
 	a, err := p.account(t.Context(), "")
 	if err != nil {
@@ -129,82 +111,6 @@ func newCloud(t *testing.T) *cloud {
 	}
 	c.s3 = a.s3
 	return c
-}
-
-func free(t *testing.T) string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
-}
-
-// A gate forwards connections while it is open.
-type gate struct {
-	address string
-	mu      sync.Mutex
-	shut    bool
-	conns   map[net.Conn]bool
-}
-
-func newGate(t *testing.T, to string) *gate {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	g := &gate{address: l.Addr().String(), conns: map[net.Conn]bool{}}
-	var group sync.WaitGroup
-	group.Go(func() {
-		for {
-			in, err := l.Accept()
-			if err != nil {
-				return
-			}
-			out, err := net.Dial("tcp", to)
-			if err != nil || !g.keep(in, out) {
-				in.Close()
-				if err == nil {
-					out.Close()
-				}
-				continue
-			}
-			for _, pair := range [][2]net.Conn{{in, out}, {out, in}} {
-				group.Go(func() {
-					_, _ = io.Copy(pair[0], pair[1])
-					pair[0].Close()
-					pair[1].Close()
-				})
-			}
-		}
-	})
-	t.Cleanup(func() {
-		l.Close()
-		g.set(true)
-		group.Wait()
-	})
-	return g
-}
-
-func (g *gate) keep(conns ...net.Conn) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	for _, c := range conns {
-		g.conns[c] = true
-	}
-	return !g.shut
-}
-
-func (g *gate) set(shut bool) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.shut = shut
-	if shut {
-		for c := range g.conns {
-			c.Close()
-		}
-		clear(g.conns)
-	}
 }
 
 func open(name string, values map[string]any) (*Provider, error) {
@@ -255,7 +161,7 @@ func TestConformance(t *testing.T) {
 			p := newProvider(t, nil)
 			dial := p.dial
 			p.dial = func(ctx context.Context, network, address string) (net.Conn, error) {
-				if address == c.gate.address {
+				if address == c.gate.Address {
 					dials.Add(1)
 				}
 				return dial(ctx, network, address)
@@ -283,8 +189,8 @@ func TestConformance(t *testing.T) {
 			return c.consoles() + string(text)
 		},
 		Cut: func(t *testing.T) {
-			c.gate.set(true)
-			defer c.gate.set(false)
+			c.gate.Shut(true)
+			defer c.gate.Shut(false)
 			// The SDK tries each request three times, so the fifth connection belongs to a second request.
 			for first := dials.Load(); dials.Load() < first+5; time.Sleep(10 * time.Millisecond) {
 				if t.Context().Err() != nil {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"mime/multipart"
 	"net/http"
@@ -16,8 +15,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -112,7 +109,7 @@ func TestEarlyEnd(t *testing.T) {
 	job := script(t, p, `echo ran`)
 	h := remotetest.Submit(t, p, job)
 	if err := b.put(t.Context(), "fisub/jobs/"+job.ID+"/boot",
-		[]byte("url = \"http://"+c.gate.address+"/results/none\"\noutput = \"program\"\n")); err != nil {
+		[]byte("url = \"http://"+c.gate.Address+"/results/none\"\noutput = \"program\"\n")); err != nil {
 		t.Fatal(err)
 	}
 	c.release()
@@ -173,44 +170,10 @@ func TestSpoiltStore(t *testing.T) {
 	}
 }
 
-// Jobs with the same bundle that are submitted at once upload it once.
-func TestSentOnceByMany(t *testing.T) {
-	c := newCloud(t)
-	c.hold = true
-	p := newProvider(t, nil)
-	job := script(t, p, "echo "+remotetest.NewID(t))
-	var size, sent atomic.Int64
-	for _, f := range job.Files {
-		size.Add(f.Size)
-	}
-	var group sync.WaitGroup
-	for i := range 4 {
-		one := *job
-		one.ID = fmt.Sprintf("%s-%d", job.ID, i)
-		group.Go(func() {
-			var total int64
-			h, err := p.Submit(t.Context(), &one, func(_, all int64) { total = all })
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			sent.Add(total)
-			if err := p.Release(t.Context(), h); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	group.Wait()
-	p.Close()
-	if sent.Load() != size.Load() {
-		t.Errorf("sent: got %d bytes, want %d", sent.Load(), size.Load())
-	}
-}
-
 // No links are made if the clock is wrong: they would not work.
 func TestClock(t *testing.T) {
 	c := newCloud(t)
-	target, err := url.Parse("http://" + c.gate.address)
+	target, err := url.Parse("http://" + c.gate.Address)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,55 +6,37 @@ import (
 	"errors"
 	"maps"
 	"net/http"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/batch"
 
 	"fisub/remote"
 	"fisub/remote/remotetest"
+	"fisub/remote/servertest"
 )
 
 // newMoto starts moto's server and creates the template's stack in it. It returns the server's address and the stack's
 // outputs.
 func newMoto(t *testing.T) (endpoint string, outputs map[string]string) {
 	t.Helper()
-	server, address := tool(t, "moto/bin/moto_server"), free(t)
-	log, err := os.Create(filepath.Join(t.TempDir(), "moto.log"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	address := servertest.Address(t)
 	host, port, _ := strings.Cut(address, ":")
-	cmd := exec.Command(server, "-H", host, "-p", port)
-	cmd.Stdout, cmd.Stderr = log, log
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-		log.Close()
-	})
+	servertest.Run(t, exec.Command(tool(t, "moto/bin/moto_server"), "-H", host, "-p", port))
 	endpoint = "http://" + address
 	defer http.DefaultClient.CloseIdleConnections()
-	for begun := time.Now(); ; time.Sleep(200 * time.Millisecond) {
+	servertest.Until(t, "moto", func() bool {
 		// Without docker, Batch jobs end at once.
 		resp, err := http.Post(endpoint+"/moto-api/config", "application/json",
 			strings.NewReader(`{"batch": {"use_docker": false}}`))
 		if err == nil {
 			resp.Body.Close()
-			break
 		}
-		if time.Since(begun) > time.Minute {
-			text, _ := os.ReadFile(log.Name())
-			t.Fatalf("moto does not start: %v: %s", err, text)
-		}
-	}
+		return err == nil
+	})
 	python := exec.Command(tool(t, "moto/bin/python"), "testdata/stack.py", "../../scripts/aws/template.yaml", endpoint)
 	var said bytes.Buffer
 	python.Stderr = &said

@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"fisub/remote/ssh/sshdtest"
 )
 
 const (
@@ -56,14 +58,7 @@ func workFolder(m *machine, parts ...string) string {
 const sshdConfig = `ListenAddress 0.0.0.0:22
 HostKey /home/etc/key
 AuthorizedKeysFile /home/etc/authorized
-PidFile none
-UsePAM no
-StrictModes no
-PasswordAuthentication no
-KbdInteractiveAuthentication no
-MaxStartups 100
-Subsystem sftp internal-sftp
-`
+` + sshdtest.Options
 
 const sshConfig = `Host *
   User ` + user + `

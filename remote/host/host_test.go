@@ -22,6 +22,7 @@ import (
 	"fisub/internal/longtest"
 	"fisub/remote"
 	"fisub/remote/host"
+	"fisub/remote/servertest"
 	"fisub/remote/ssh/sshdtest"
 )
 
@@ -187,14 +188,7 @@ func TestHangs(t *testing.T) {
 		_, err := s.Sizes(ctx, "/")
 		ended <- err
 	}()
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
-		if _, err := os.Stat(asked); err == nil {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatal("the host is not asked")
-		}
-	}
+	servertest.Until(t, "the request", func() bool { _, err := os.Stat(asked); return err == nil })
 	cancel()
 	select {
 	case err := <-ended:
@@ -392,17 +386,9 @@ func TestSilent(t *testing.T) {
 		}
 		return out.String()
 	}
-	await := func(what string, cond func() bool) {
-		t.Helper()
-		for deadline := time.Now().Add(time.Minute); !cond(); time.Sleep(20 * time.Millisecond) {
-			if time.Now().After(deadline) {
-				t.Fatalf("%s: processes on the host: %v", what, f.Daemons[0].Begun())
-			}
-		}
-	}
 	first := client()
 	seen := map[int]bool{}
-	await("the client's words are not heard", func() bool {
+	servertest.Until(t, "the client's words are not heard", func() bool {
 		for _, pid := range f.Daemons[0].Begun() {
 			seen[pid] = true
 		}
@@ -427,7 +413,7 @@ func TestSilent(t *testing.T) {
 	if masters != 1 {
 		t.Fatalf("got %d connections", masters)
 	}
-	await("they wait for a client that is silent", func() bool { return len(f.Daemons[0].Begun()) == 0 })
+	servertest.Until(t, "they wait for a client that is silent", func() bool { return len(f.Daemons[0].Begun()) == 0 })
 }
 
 // A caller that gives up does not abort a connection attempt that others need.

@@ -94,7 +94,7 @@ func TestKubernetes(t *testing.T) {
 		name string
 		run  func(*testing.T, *kubernetestest.Cluster)
 	}{
-		{"Whole", whole}, {"Late", late}, {"Evicted", evicted}, {"PodDeleted", podDeleted}, {"JobDeleted", jobDeleted},
+		{"Late", late}, {"Evicted", evicted}, {"PodDeleted", podDeleted}, {"JobDeleted", jobDeleted},
 		{"Deadline", deadline}, {"ClientGone", clientGone}, {"Refusals", refusals}, {"Quota", quota}, {"Queue", queue},
 		{"Restarted", restarted}, {"LoginExpires", loginExpires}, {"Check", checks},
 	} {
@@ -143,29 +143,6 @@ func pod(t *testing.T, p *Provider, h remote.Handle) string {
 	return d.Pod
 }
 
-// A job in a bare pod runs from start to end and leaves nothing.
-func whole(t *testing.T, c *kubernetestest.Cluster) {
-	p := open(t, c, nil)
-	h := start(t, p, `echo one; echo words >&2; exit 3`)
-	r, exit := remotetest.Wait(t, p, h)
-	if r.Stream() != "one\n" || exit.End != remote.Exited || exit.Code != 3 {
-		t.Errorf("got %q, %+v", r.Stream(), exit)
-	}
-	dir := t.TempDir()
-	if err := p.Collect(remotetest.Within(t), h, dir); err != nil {
-		t.Fatal(err)
-	}
-	if text, _ := os.ReadFile(filepath.Join(dir, agent.LogName)); !strings.Contains(string(text), "words\n") {
-		t.Errorf("log: %q", text)
-	}
-	if err := p.Release(remotetest.Within(t), h); err != nil {
-		t.Fatal(err)
-	}
-	if left := c.Kubectl("", "get", "jobs,pods", "-l", labelBy+"=fisub", "-o", "name"); left != "" {
-		t.Errorf("left in the cluster: %s", left)
-	}
-}
-
 // A job's output remains available after its pod has ended, as for a client that was away.
 func late(t *testing.T, c *kubernetestest.Cluster) {
 	p := open(t, c, nil)
@@ -189,6 +166,12 @@ func late(t *testing.T, c *kubernetestest.Cluster) {
 	}
 	if text, _ := os.ReadFile(filepath.Join(dir, agent.LogName)); !strings.Contains(string(text), "words\n") {
 		t.Errorf("log: %q", text)
+	}
+	if err := p.Release(remotetest.Within(t), h); err != nil {
+		t.Fatal(err)
+	}
+	if left := c.Kubectl("", "get", "jobs,pods", "-l", labelBy+"=fisub", "-o", "name"); left != "" {
+		t.Errorf("left in the cluster: %s", left)
 	}
 }
 

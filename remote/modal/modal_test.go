@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -22,6 +21,7 @@ import (
 	"fisub/remote/modal"
 	"fisub/remote/modal/modaltest"
 	"fisub/remote/remotetest"
+	"fisub/remote/servertest"
 )
 
 func TestMain(m *testing.M) { remotetest.Main(m) }
@@ -142,7 +142,7 @@ func TestProvider(t *testing.T) {
 // settled waits until no sandbox is left; the one for files may take a moment.
 func settled(t *testing.T, s *modaltest.Server) {
 	t.Helper()
-	remotetest.Until(t, "the end of all sandboxes", func() bool {
+	servertest.Until(t, "the end of all sandboxes", func() bool {
 		return !slices.ContainsFunc(s.Sandboxes(), func(b modaltest.Sandbox) bool { return b.Running })
 	})
 }
@@ -164,7 +164,7 @@ func TestAttachAfterTheEnd(t *testing.T) {
 	if err := first.Close(); err != nil {
 		t.Fatal(err)
 	}
-	remotetest.Until(t, "the sandbox's end", func() bool { return !running(s, sandboxOf(t, h)) })
+	servertest.Until(t, "the sandbox's end", func() bool { return !running(s, sandboxOf(t, h)) })
 
 	p := open(t, nil)
 	all, err := p.List(t.Context())
@@ -200,7 +200,7 @@ func TestLostWhileDetached(t *testing.T) {
 	p := open(t, nil)
 	p.Hurry()
 	h := remotetest.Submit(t, p, remotetest.Script(t, `echo one; sleep 300`, nil))
-	remotetest.Until(t, "the stream on the volume", func() bool {
+	servertest.Until(t, "the stream on the volume", func() bool {
 		data, _ := os.ReadFile(filepath.Join(s.Volume("fisub"), "jobs", h.Job, agent.EventsName))
 		return string(data) == "one\n"
 	})
@@ -261,7 +261,7 @@ func TestQueued(t *testing.T) {
 		}
 		ended <- exit
 	}()
-	remotetest.Until(t, "the state", func() bool { return len(r.Phases()) > 0 })
+	servertest.Until(t, "the state", func() bool { return len(r.Phases()) > 0 })
 	if dst := t.TempDir(); p.Collect(t.Context(), h, dst) != nil {
 		t.Error("Collect of a queued job fails")
 	}
@@ -329,7 +329,7 @@ func TestNoCapacity(t *testing.T) {
 	if exit.End != remote.Refused || exit.Text != "Modal found no machine with the GPU within 1s" || exit.Hint == "" {
 		t.Errorf("got %+v", exit)
 	}
-	remotetest.Until(t, "the sandbox's end", func() bool { return !running(s, sandboxOf(t, h)) })
+	servertest.Until(t, "the sandbox's end", func() bool { return !running(s, sandboxOf(t, h)) })
 }
 
 // The stream is complete however often its connection breaks.
@@ -365,35 +365,6 @@ func TestUploadCut(t *testing.T) {
 	s.Fail("TaskExecStdinWrite", codes.Aborted, "", 0)
 	if all, err := p.List(t.Context()); err != nil || len(all) != 1 {
 		t.Errorf("List: got %+v, %v, want the first job", all, err)
-	}
-}
-
-// Jobs that are submitted at the same time upload the bundle once.
-func TestShardsSendOnce(t *testing.T) {
-	s := start(t)
-	p := open(t, nil)
-	var group sync.WaitGroup
-	var size int64
-	for range 3 {
-		job := remotetest.Script(t, `echo one`, nil)
-		size = job.Files[0].Size
-		group.Go(func() {
-			h, err := p.Submit(t.Context(), job, nil)
-			if err != nil {
-				t.Errorf("Submit: %v", err)
-				return
-			}
-			if err := p.Release(t.Context(), h); err != nil {
-				t.Errorf("Release: %v", err)
-			}
-		})
-	}
-	group.Wait()
-	if err := p.Close(); err != nil {
-		t.Error(err)
-	}
-	if got := s.Received(); got < size || got > size+size/2 {
-		t.Errorf("bytes that were sent: got %d, want %d and little more", got, size)
 	}
 }
 

@@ -22,6 +22,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -32,6 +33,7 @@ import (
 	"fisub/internal/longtest"
 	"fisub/remote"
 	"fisub/remote/agent"
+	"fisub/remote/servertest"
 )
 
 // Agent returns the agent in the test binary. Its GPUs come from PutGPUs.
@@ -294,16 +296,6 @@ func Wait(t testing.TB, p remote.Provider, h remote.Handle) (*Recorder, remote.E
 	return r, Follow(t, p, h, 0, r)
 }
 
-// Until waits for cond, and fails the test after a minute.
-func Until(t testing.TB, what string, cond func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !cond(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("waited in vain: %s", what)
-		}
-	}
-}
-
 // KillAgent kills the agent of a job in a work folder of this machine without warning.
 func KillAgent(t testing.TB, work, job string) {
 	t.Helper()
@@ -371,6 +363,7 @@ func Run(t *testing.T, setup Setup) {
 		{"ExitStatus", true, s.exitStatus},
 		{"Signed", true, s.signed},
 		{"SentOnce", true, s.sentOnce},
+		{"SentOnceByMany", true, s.sentOnceByMany},
 		{"WrongHash", true, s.wrongHash},
 		{"Spoilt", s.Work != "", s.spoilt},
 		{"SpoiltAgent", s.Work != "", s.spoiltAgent},
@@ -476,16 +469,6 @@ func (s *suite) wait(t *testing.T, p remote.Provider, h remote.Handle, from int6
 	return r, exit
 }
 
-// patience waits for cond, and fails the test after 30 s plus Slow.
-func (s *suite) patience(t *testing.T, what string, cond func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(30*time.Second + s.Slow); !cond(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("waited in vain: %s", what)
-		}
-	}
-}
-
 func (s *suite) listed(t *testing.T, p remote.Provider, id string) bool {
 	t.Helper()
 	all, err := p.List(s.limited(t))
@@ -588,6 +571,37 @@ func (s *suite) sentOnce(t *testing.T) {
 	}
 	if second > 100 {
 		t.Errorf("sent again: got %d bytes, want only the script", second)
+	}
+}
+
+// sentOnceByMany submits jobs with the same files at the same time. Each file is sent once.
+func (s *suite) sentOnceByMany(t *testing.T) {
+	p := s.provider(t)
+	job := s.job(t, p, `cat a.txt`, map[string]string{"a.txt": strings.Repeat(NewID(t), 1000)})
+	var sent, size atomic.Int64
+	for _, f := range job.Files[1:] { // the agent is there, or in the sum
+		size.Add(f.Size)
+	}
+	var group sync.WaitGroup
+	for range 3 {
+		one := *job
+		one.ID = NewID(t)
+		group.Go(func() {
+			var total int64
+			h, err := p.Submit(s.limited(t), &one, func(_, all int64) { total = all })
+			if err != nil {
+				t.Errorf("Submit: %v", err)
+				return
+			}
+			sent.Add(total)
+			if err := p.Release(s.limited(t), h); err != nil {
+				t.Errorf("Release: %v", err)
+			}
+		})
+	}
+	group.Wait()
+	if got, want := sent.Load(), size.Load(); got != want && got != want+job.Files[0].Size {
+		t.Errorf("sent: got %d bytes, want %d", got, want)
 	}
 }
 
@@ -746,7 +760,7 @@ func (s *suite) cancel(t *testing.T) {
 	p := s.provider(t)
 	file := filepath.Join(t.TempDir(), "beat")
 	h := s.submit(t, p, s.job(t, p, beat(file), nil))
-	s.patience(t, "the job", func() bool { return beats(file) })
+	servertest.Until(t, "the job", func() bool { return beats(file) })
 	if !s.listed(t, p, h.Job) {
 		t.Error("List: the running job is not there")
 	}
@@ -962,7 +976,7 @@ func (s *suite) waitCancelled(t *testing.T) {
 	r := &Recorder{}
 	ended := make(chan error, 1)
 	go func() { _, err := p.Wait(ctx, h, 0, r); ended <- err }()
-	s.patience(t, "the first event", func() bool { return r.Stream() == "one\n" })
+	servertest.Until(t, "the first event", func() bool { return r.Stream() == "one\n" })
 	cancel()
 	select {
 	case err := <-ended:
@@ -1062,7 +1076,7 @@ func (s *suite) hostKilled(t *testing.T) {
 	ended := make(chan end, 1)
 	ctx := s.limited(t)
 	go func() { exit, err := p.Wait(ctx, h, 0, r); ended <- end{exit, err} }()
-	s.patience(t, "the first event", func() bool { return r.Stream() != "" })
+	servertest.Until(t, "the first event", func() bool { return r.Stream() != "" })
 	s.KillHost(t, h)
 	if e := <-ended; e.err != nil || e.exit.End != remote.Lost || e.exit.Text == "" {
 		t.Errorf("got %+v, %v, want lost, with a text", e.exit, e.err)
@@ -1070,7 +1084,7 @@ func (s *suite) hostKilled(t *testing.T) {
 	if r.Stream() != "one\n" {
 		t.Errorf("stream: got %q", r.Stream())
 	}
-	s.patience(t, "the program's end", func() bool { return !beats(file) })
+	servertest.Until(t, "the program's end", func() bool { return !beats(file) })
 }
 
 func (s *suite) connectionCut(t *testing.T) {
@@ -1086,7 +1100,7 @@ func (s *suite) connectionCut(t *testing.T) {
 		}
 		ended <- exit
 	}()
-	s.patience(t, "the first event", func() bool { return r.Stream() != "" })
+	servertest.Until(t, "the first event", func() bool { return r.Stream() != "" })
 	s.Cut(t)
 	exit := <-ended
 	if want := "1\n2\n3\n4\n5\n6\n7\n8\n9\n"; r.Stream() != want || exit.End != remote.Exited {
@@ -1114,13 +1128,13 @@ func (s *suite) away(t *testing.T) {
 	ctx, cancel := context.WithCancel(s.limited(t))
 	defer cancel()
 	go func() { exit, err := p.Wait(ctx, h, 0, r); ended <- end{exit, err} }()
-	s.patience(t, "the first event", func() bool { return r.Stream() == "one\n" })
+	servertest.Until(t, "the first event", func() bool { return r.Stream() == "one\n" })
 	cut()
-	s.patience(t, "a host that is away", func() bool { return slices.Contains(r.Phases(), remote.Away) })
+	servertest.Until(t, "a host that is away", func() bool { return slices.Contains(r.Phases(), remote.Away) })
 	if err := os.WriteFile(filepath.Join(dir, "go"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s.patience(t, "the job's end", func() bool { _, err := os.Stat(filepath.Join(dir, "over")); return err == nil })
+	servertest.Until(t, "the job's end", func() bool { _, err := os.Stat(filepath.Join(dir, "over")); return err == nil })
 	select {
 	case e := <-ended:
 		if remote.CodeOf(e.err) != "unreachable" {
@@ -1194,7 +1208,7 @@ func (s *suite) gpus(t *testing.T) {
 	says("ready", "2 x NVIDIA B200")
 	holding := job(0, `echo on; sleep 300`)
 	h := s.submit(t, p, holding)
-	s.patience(t, "the GPU's lock", func() bool {
+	servertest.Until(t, "the GPU's lock", func() bool {
 		if places[0].GPU < 0 {
 			return true
 		}

@@ -16,6 +16,7 @@ import (
 	"fisub/remote"
 	"fisub/remote/agent"
 	"fisub/remote/remotetest"
+	"fisub/remote/servertest"
 	"fisub/remote/ssh"
 	"fisub/remote/ssh/sshdtest"
 )
@@ -137,7 +138,7 @@ while ! [ -e `+more+`$i ]; do sleep 0.05; done; done`))
 			}
 			ended <- err
 		}()
-		remotetest.Until(t, "a line", func() bool { return strings.HasSuffix(r.Stream(), fmt.Sprintln(i+1)) })
+		servertest.Until(t, "a line", func() bool { return strings.HasSuffix(r.Stream(), fmt.Sprintln(i+1)) })
 		tc.spoil()
 		write(t, more+fmt.Sprint(i+1), "")
 		err := <-ended
@@ -171,9 +172,9 @@ func TestNetworkCut(t *testing.T) {
 		}
 		ended <- exit
 	}()
-	remotetest.Until(t, "the first line", func() bool { return r.Stream() != "" })
+	servertest.Until(t, "the first line", func() bool { return r.Stream() != "" })
 	output(t, ip, "link", "set", device, "down")
-	remotetest.Until(t, "the cut to be noticed", func() bool { return slices.Contains(r.Phases(), remote.Away) })
+	servertest.Until(t, "the cut to be noticed", func() bool { return slices.Contains(r.Phases(), remote.Away) })
 	output(t, ip, "link", "set", device, "up")
 	exit := <-ended
 	var want strings.Builder
@@ -467,7 +468,7 @@ func TestClose(t *testing.T) {
 	if err := p.Close(); err != nil {
 		t.Error(err)
 	}
-	remotetest.Until(t, "the end of all ssh processes", func() bool {
+	servertest.Until(t, "the end of all ssh processes", func() bool {
 		paths, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 		return !slices.ContainsFunc(paths, func(path string) bool {
 			line, _ := os.ReadFile(path)

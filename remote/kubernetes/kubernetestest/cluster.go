@@ -20,13 +20,12 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
-	"syscall"
 	"testing"
 	"time"
 
 	"fisub/internal/cache"
 	"fisub/internal/longtest"
+	"fisub/remote/servertest"
 )
 
 // A Cluster runs until the test ends.
@@ -40,10 +39,7 @@ type Cluster struct {
 	server  string // of the API, without the proxy
 	client  *http.Client
 	kubelet *kubelet
-
-	mu    sync.Mutex
-	conns map[net.Conn]bool // through the proxy
-	shut  bool              // the proxy accepts no connection
+	proxy   *servertest.Gate
 }
 
 // Tokens of the administrator, and of a user without any rights.
@@ -72,11 +68,11 @@ func Start(t testing.TB) *Cluster {
 			longtest.Missing(t, "kubernetes", "no "+name)
 		}
 	}
-	c := &Cluster{t: t, dir: t.TempDir(), Node: "node1", conns: map[net.Conn]bool{}}
+	c := &Cluster{t: t, dir: t.TempDir(), Node: "node1"}
 	c.Scratch = c.path("scratch")
 	c.client = &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 	t.Cleanup(c.client.CloseIdleConnections)
-	etcd, peer, api := "http://"+address(t), "http://"+address(t), address(t)
+	etcd, peer, api := "http://"+servertest.Address(t), "http://"+servertest.Address(t), servertest.Address(t)
 	c.server = "https://" + api
 	c.write("tokens", adminToken+",admin,admin,system:masters\n"+NobodyToken+",nobody,nobody\n")
 	c.write("key", key(t))
@@ -89,16 +85,17 @@ func Start(t testing.TB) *Cluster {
 		"--service-cluster-ip-range=10.99.0.0/24", "--service-account-issuer=https://kubernetes.default.svc",
 		"--service-account-key-file="+c.path("key"), "--service-account-signing-key-file="+c.path("key"),
 		"--disable-admission-plugins=TaintNodesByCondition", "--endpoint-reconciler-type=none")
-	c.Kubeconfig = c.Config(adminToken, c.proxy(api))
+	c.proxy = servertest.NewGate(t, api)
+	c.Kubeconfig = c.Config(adminToken, "")
 	direct := c.Config(adminToken, c.server)
-	c.await("API server", func() bool { return c.Do("GET", "/readyz", "", nil, nil) == nil })
+	servertest.Until(t, "the API server", func() bool { return c.Do("GET", "/readyz", "", nil, nil) == nil })
 	c.run(tools["kube-controller-manager"], "--kubeconfig="+direct, "--leader-elect=false", "--secure-port=0",
 		"--use-service-account-credentials=false", "--concurrent-resource-quota-syncs=1", "--controllers=job-controller,"+
 			"ttl-after-finished-controller,serviceaccount-controller,namespace-controller,resourcequota-controller,"+
 			"garbage-collector-controller,persistentvolume-binder-controller")
 	c.run(tools["kube-scheduler"], "--kubeconfig="+direct, "--leader-elect=false", "--secure-port=0")
 	c.kubelet = startKubelet(c)
-	c.await("default service account", func() bool {
+	servertest.Until(t, "the default service account", func() bool {
 		return c.Do("GET", "/api/v1/namespaces/default/serviceaccounts/default", "", nil, nil) == nil
 	})
 	return c
@@ -125,48 +122,17 @@ func key(t testing.TB) string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}))
 }
 
-func address(t testing.TB) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
-}
-
-// run starts a daemon that ends with the test. Its log is shown if the test fails.
 func (c *Cluster) run(program string, args ...string) {
-	c.t.Helper()
-	name := filepath.Base(program)
-	log, err := os.Create(c.path(name + ".log"))
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	defer log.Close()
 	cmd := exec.Command(program, args...)
-	cmd.Stdout, cmd.Stderr, cmd.Dir = log, log, c.dir
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	if err := cmd.Start(); err != nil {
-		c.t.Fatal(err)
-	}
-	c.t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-		if c.t.Failed() {
-			text, _ := os.ReadFile(log.Name())
-			c.t.Logf("%s:\n%s", name, text[max(0, len(text)-3000):])
-		}
-	})
+	cmd.Dir = c.dir
+	servertest.Run(c.t, cmd)
 }
 
 // Config writes the kubeconfig of the user with that token and returns its path. server "" selects the proxy.
 func (c *Cluster) Config(token, server string) string {
 	c.t.Helper()
 	if server == "" {
-		text, _ := os.ReadFile(c.Kubeconfig)
-		_, rest, _ := strings.Cut(string(text), "server: ")
-		server, _, _ = strings.Cut(rest, "\n")
+		server = "https://" + c.proxy.Address
 	}
 	f, err := os.CreateTemp(c.dir, "kubeconfig")
 	if err != nil {
@@ -187,88 +153,11 @@ clusters:
 	return f.Name()
 }
 
-// proxy starts a proxy of the API server and returns its address.
-func (c *Cluster) proxy(api string) string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	var group sync.WaitGroup
-	group.Go(func() {
-		for {
-			from, err := l.Accept()
-			if err != nil {
-				return
-			}
-			group.Go(func() { c.pass(from, api) })
-		}
-	})
-	c.t.Cleanup(func() {
-		l.Close()
-		c.hangUp()
-		group.Wait()
-	})
-	return "https://" + l.Addr().String()
-}
-
-func (c *Cluster) pass(from net.Conn, api string) {
-	defer from.Close()
-	to, err := net.Dial("tcp", api)
-	if err != nil {
-		return
-	}
-	defer to.Close()
-	c.mu.Lock()
-	open := !c.shut
-	c.conns[from] = open
-	c.mu.Unlock()
-	defer func() {
-		c.mu.Lock()
-		delete(c.conns, from)
-		c.mu.Unlock()
-	}()
-	if !open {
-		return
-	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_, _ = io.Copy(to, from)
-		to.Close()
-	}()
-	_, _ = io.Copy(from, to)
-	from.Close()
-	<-done
-}
-
-func (c *Cluster) hangUp() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for conn := range c.conns {
-		conn.Close()
-	}
-}
-
 // Cut ends all connections to the API server, and rejects new ones for that time.
 func (c *Cluster) Cut(d time.Duration) {
-	c.mu.Lock()
-	c.shut = true
-	c.mu.Unlock()
-	c.hangUp()
+	c.proxy.Shut(true)
 	time.Sleep(d)
-	c.mu.Lock()
-	c.shut = false
-	c.mu.Unlock()
-}
-
-func (c *Cluster) await(what string, ok func() bool) {
-	c.t.Helper()
-	for begun := time.Now(); time.Since(begun) < 3*time.Minute; time.Sleep(100 * time.Millisecond) {
-		if ok() {
-			return
-		}
-	}
-	c.t.Fatalf("kubernetes: no %s after 3 minutes", what)
+	c.proxy.Shut(false)
 }
 
 // Do sends a request to the API server as the administrator. kind is the content type of in, "" for JSON. out may be

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"fisub/internal/longtest"
+	"fisub/remote/servertest"
 )
 
 // Setup describes the cluster.
@@ -79,7 +80,7 @@ func Start(t testing.TB, s Setup) *Cluster {
 		c.run("munged", "munged", "--foreground", "--force", "--key-file="+c.path("munge/key"),
 			"--socket="+c.path("munge/sock"),
 			"--pid-file="+c.path("munge/pid"), "--log-file="+c.path("munge/log"), "--seed-file="+c.path("munge/seed"))
-		c.await("munged", func() bool { _, err := os.Stat(c.path("munge/sock")); return err == nil })
+		servertest.Until(c.t, "munged", func() bool { _, err := os.Stat(c.path("munge/sock")); return err == nil })
 	}
 	c.StartController("-c")
 	node := []string{"slurmd", "-D", "-N", host, "-f", c.Conf}
@@ -87,7 +88,7 @@ func Start(t testing.TB, s Setup) *Cluster {
 		node = append([]string{"unshare", "--mount", "sh", "-c", `mount -t tmpfs none "$0" && exec "$@"`, s.Hide}, node...)
 	}
 	c.run("slurmd", node...)
-	c.await("idle node", func() bool { out, _ := c.try("sinfo", "-h", "-o", "%T"); return strings.HasPrefix(out, "idle") })
+	servertest.Until(c.t, "idle node", func() bool { out, _ := c.try("sinfo", "-h", "-o", "%T"); return strings.HasPrefix(out, "idle") })
 	return c
 }
 
@@ -214,7 +215,7 @@ func (c *Cluster) run(name string, args ...string) {
 func (c *Cluster) StartController(args ...string) {
 	c.t.Helper()
 	c.run("slurmctld", append([]string{"slurmctld", "-D", "-f", c.Conf}, args...)...)
-	c.await("slurmctld", func() bool { out, _ := c.try("scontrol", "ping"); return strings.Contains(out, " UP") })
+	servertest.Until(c.t, "slurmctld", func() bool { out, _ := c.try("scontrol", "ping"); return strings.Contains(out, " UP") })
 }
 
 // Stop ends one of slurmctld, slurmd and munged, and waits for it. Running jobs continue.
@@ -228,16 +229,6 @@ func (c *Cluster) Stop(name string) {
 	timer := time.AfterFunc(10*time.Second, func() { _ = cmd.Process.Kill() })
 	_ = cmd.Wait()
 	timer.Stop()
-}
-
-func (c *Cluster) await(what string, ok func() bool) {
-	c.t.Helper()
-	for begun := time.Now(); time.Since(begun) < 30*time.Second; time.Sleep(50 * time.Millisecond) {
-		if ok() {
-			return
-		}
-	}
-	c.t.Fatalf("slurm: no %s after 30 s", what)
 }
 
 func (c *Cluster) try(args ...string) (string, error) {

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"fisub/internal/longtest"
+	"fisub/remote/servertest"
 )
 
 // A Fleet is a number of real sshds, each with its own address and home folder, and an ssh config that names them h1,
@@ -73,6 +74,16 @@ func write(t testing.TB, path, content string) {
 		t.Fatal(err)
 	}
 }
+
+// Options are lines of the configuration of every sshd in tests.
+const Options = `PidFile none
+UsePAM no
+StrictModes no
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+MaxStartups 100
+Subsystem sftp internal-sftp
+`
 
 // New starts n sshds on 127.0.0.2 and the following addresses.
 func New(t testing.TB, n int) *Fleet {
@@ -146,12 +157,9 @@ func Prepare(t testing.TB, n int, place func(d *Daemon, i int)) *Fleet {
 			l.Close()
 		}
 		write(t, d.Conf,
-			fmt.Sprintf(
-				"ListenAddress %s\nHostKey %s\nAuthorizedKeysFile %s\nPidFile none\nUsePAM no\nStrictModes "+
-					"no\nPermitRootLogin prohibit-password\n"+
-					"PasswordAuthentication no\nKbdInteractiveAuthentication no\nMaxStartups 100\nSubsystem sftp "+
-					"internal-sftp\nSetEnv HOME=%s GORACE=%s\n",
-				d.address(), key, filepath.Join(dir, "id.pub"), d.Home, cmp.Or(os.Getenv("GORACE"), "halt_on_error=0")))
+			fmt.Sprintf("ListenAddress %s\nHostKey %s\nAuthorizedKeysFile %s\nPermitRootLogin prohibit-password\n"+
+				"SetEnv HOME=%s GORACE=%s\n%s", d.address(), key, filepath.Join(dir, "id.pub"), d.Home,
+				cmp.Or(os.Getenv("GORACE"), "halt_on_error=0"), Options))
 		public, err := os.ReadFile(key + ".pub")
 		if err != nil {
 			t.Fatal(err)
@@ -186,16 +194,18 @@ func (d *Daemon) Start(t testing.TB) {
 	if err := d.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("sshd on %s:\n%s", d.Addr, d.log)
+		}
+	})
+	servertest.Until(t, "sshd on "+d.Addr, func() bool {
 		c, err := net.DialTimeout("tcp", d.address(), time.Second)
 		if err == nil {
 			c.Close()
-			return
 		}
-		if time.Now().After(deadline) {
-			t.Fatalf("sshd on %s: %v\n%s", d.Addr, err, d.log)
-		}
-	}
+		return err == nil
+	})
 }
 
 func (d *Daemon) address() string { return net.JoinHostPort(d.Addr, strconv.Itoa(d.Port)) }
@@ -233,27 +243,24 @@ func (d *Daemon) Begun() (pids []int) {
 	return pids
 }
 
-// below returns the names of the sshd and its descendants by process id.
+// below returns the names of the descendants of the sshd by process id.
 func (d *Daemon) below() map[int]string {
-	all := map[int]string{d.cmd.Process.Pid: "sshd"}
-	for more := true; more; {
-		more = false
-		paths, _ := filepath.Glob("/proc/[0-9]*/stat")
-		for _, path := range paths {
-			data, _ := os.ReadFile(path)
-			pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(path)))
-			begin, end := bytes.IndexByte(data, '('), bytes.LastIndexByte(data, ')')
-			if begin < 0 || end < 0 || all[pid] != "" {
-				continue
-			}
-			if fields := strings.Fields(string(data[end+1:])); len(fields) > 1 && fields[0] != "Z" {
-				parent, _ := strconv.Atoi(fields[1])
-				if all[parent] != "" {
-					all[pid], more = string(data[begin+1:end]), true
+	all := map[int]string{}
+	var add func(pid int)
+	add = func(pid int) {
+		tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+		for _, name := range tasks {
+			text, _ := os.ReadFile(name)
+			for _, word := range strings.Fields(string(text)) {
+				child, _ := strconv.Atoi(word)
+				comm, _ := os.ReadFile("/proc/" + word + "/comm")
+				if stat, _ := os.ReadFile("/proc/" + word + "/stat"); !bytes.Contains(stat, []byte(") Z ")) && len(comm) > 0 {
+					all[child] = strings.TrimSpace(string(comm))
 				}
+				add(child)
 			}
 		}
 	}
-	delete(all, d.cmd.Process.Pid)
+	add(d.cmd.Process.Pid)
 	return all
 }
