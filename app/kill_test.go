@@ -3,9 +3,9 @@ package app
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -16,106 +16,57 @@ import (
 	"time"
 
 	"fisub/internal/longtest"
+	"fisub/remote/servertest"
 	"fisub/runs"
 )
 
 // A kernel that hangs ends with fisub, whichever signal ends fisub.
 func TestKilledHang(t *testing.T) {
-	longtest.Skip(t, "builds a kernel")
 	hangups(t)
-	repo, err := filepath.Abs("..")
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir, cache := t.TempDir(), newCache(t)
-	if err := copySubmission(repo, dir); err != nil {
-		t.Fatal(err)
-	}
-	kernel := filepath.Join(dir, "solution", "cuda", "kernel.cu")
-	text := "#include <tvm/ffi/tvm_ffi.h>\n#include <unistd.h>\n" +
-		"template <class... T> void hang(T...) { for (;;) pause(); }\n" +
-		"void kernel(tvm::ffi::TensorView q, tvm::ffi::TensorView k, tvm::ffi::TensorView v, tvm::ffi::TensorView state,\n" +
-		"            tvm::ffi::TensorView a_log, tvm::ffi::TensorView a, tvm::ffi::TensorView dt, tvm::ffi::TensorView b,\n" +
-		"            double scale, tvm::ffi::TensorView output, tvm::ffi::TensorView new_state) { hang(q); }\n" +
-		"TVM_FFI_DLL_EXPORT_TYPED_FUNC(kernel, kernel);\n"
-	if err := os.WriteFile(kernel, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	program, err := exec.LookPath("fisub") // testscript.Main put it on PATH
-	if err != nil {
-		t.Fatal(err)
-	}
-	// hung returns the processes that have loaded the kernel.
-	hung := func() (pids []string) {
-		all, _ := filepath.Glob("/proc/[0-9]*")
-		for _, pid := range all {
-			environ, _ := os.ReadFile(filepath.Join(pid, "environ"))
-			maps, _ := os.ReadFile(filepath.Join(pid, "maps"))
-			if strings.Contains(string(environ), "FISUB_CACHE="+cache) && strings.Contains(string(maps), "/kernel.so") {
-				pids = append(pids, pid)
-			}
-		}
-		return pids
-	}
-	wait := func(what string, until func() bool) {
-		t.Helper()
-		for range 6000 {
-			if until() {
-				return
-			}
-			time.Sleep(10 * time.Millisecond)
-		}
-		t.Fatalf("%s: not within a minute", what)
+	b := newRemoteBench(t, "")
+	b.change("solution/cuda/kernel.cu", "  if (batch == 0) {\n", "  for (;;) pause();\n  if (batch == 0) {\n")
+	b.change("solution/cuda/kernel.cu", "#include <cstdint>\n", "#include <cstdint>\n#include <unistd.h>\n")
+	hung := func() bool {
+		return len(processes(func(dir string) bool {
+			return has("environ", "FISUB_CACHE="+b.cache)(dir) && has("maps", "/kernel.so")(dir)
+		})) > 0
 	}
 	for _, signal := range []syscall.Signal{syscall.SIGHUP, syscall.SIGKILL} {
-		var stderr bytes.Buffer
-		cmd := exec.Command(program, "-q", "local", "--device", "emu", "--limit", "1")
-		cmd.Dir, cmd.Env, cmd.Stderr = dir, append(os.Environ(), "FISUB_CACHE="+cache, "FIB_DATASET_PATH="), &stderr
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
+		client := b.start("-q", "local", "--device", "emu", "--limit", "1")
+		servertest.Until(t, "the kernel", hung)
+		if status := client.ends(signal); signal == syscall.SIGHUP && status != exitInterrupted {
+			t.Errorf("%v: got exit status %d, want %d: %s", signal, status, exitInterrupted, &client.out)
 		}
-		ended := make(chan struct{})
-		go func() { _ = cmd.Wait(); close(ended) }()
-		wait("the kernel", func() bool {
-			select {
-			case <-ended:
-				t.Fatalf("fisub ended: %s", &stderr)
-			default:
-			}
-			return len(hung()) > 0
-		})
-		_ = cmd.Process.Signal(signal)
-		<-ended
-		if status := cmd.ProcessState.ExitCode(); signal == syscall.SIGHUP && status != exitInterrupted {
-			t.Errorf("%v: got exit status %d, want %d: %s", signal, status, exitInterrupted, &stderr)
-		}
-		wait("the end of the kernel", func() bool { return len(hung()) == 0 })
+		servertest.Until(t, "the end of the kernel", func() bool { return !hung() })
+	}
+}
+
+// change replaces a text in a file.
+func (b *remoteBench) change(name, from, to string) {
+	b.t.Helper()
+	name = filepath.Join(b.dir, name)
+	text, err := os.ReadFile(name)
+	if err == nil && !strings.Contains(string(text), from) {
+		b.t.Fatalf("%s: no %q", name, from)
+	}
+	if err == nil {
+		err = os.WriteFile(name, []byte(strings.Replace(string(text), from, to, 1)), 0o644)
+	}
+	if err != nil {
+		b.t.Fatal(err)
 	}
 }
 
 // --watch runs again after each save, even if the previous run failed, until an interrupt.
 func TestWatch(t *testing.T) {
-	longtest.Skip(t, "builds a kernel")
-	repo, err := filepath.Abs("..")
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir, cache := t.TempDir(), newCache(t)
-	if err := copySubmission(repo, dir); err != nil {
-		t.Fatal(err)
-	}
-	program, err := exec.LookPath("fisub") // testscript.Main put it on PATH
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := newRemoteBench(t, "")
 	log, err := os.OpenFile(filepath.Join(t.TempDir(), "log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer log.Close()
-	cmd := exec.Command(program, "local", "--device", "emu", "--limit", "2", "--watch")
-	cmd.Dir, cmd.Env, cmd.Stderr = dir, append(os.Environ(), "FISUB_CACHE="+cache, "FIB_DATASET_PATH="), log
-	cmd.Stdout = log
+	cmd := b.command("local", "--device", "emu", "--limit", "2", "--watch")
+	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -135,37 +86,26 @@ func TestWatch(t *testing.T) {
 		text, _ := os.ReadFile(log.Name())
 		t.Fatalf("no %q within a minute\n%s", line, text)
 	}
-	change := func(name, from, to string) {
-		t.Helper()
-		name = filepath.Join(dir, name)
-		text, err := os.ReadFile(name)
-		if err == nil {
-			err = os.WriteFile(name, []byte(strings.Replace(string(text), from, to, 1)), 0o644)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
 	waits("(?s:.*)watching   solution/cuda; Ctrl-C ends")
-	change("solution/cuda/decode.cuh", "delta_1 = -gate.beta", "delta_1 = gate.beta")
+	b.change("solution/cuda/decode.cuh", "delta_1 = -gate.beta", "delta_1 = gate.beta")
 	waits(`WORKLOAD .*\n.{8} +1 +INCORRECT_NUMERICAL .*\n(?s:.*)\d\d:\d\d:\d\d  0 of 2 PASSED, changed: 2 workloads`)
-	change("solution/cuda/decode.cuh", "delta_1 = gate.beta", "delta_1 = +gate.beta")
+	b.change("solution/cuda/decode.cuh", "delta_1 = gate.beta", "delta_1 = +gate.beta")
 	waits(`\d\d:\d\d:\d\d  0 of 2 PASSED, as before`)
-	change("config.toml", "[solution]", "[solution")
+	b.change("config.toml", "[solution]", "[solution")
 	waits("fisub: config.toml:(?s:.*)")
-	change("config.toml", "[solution", "[solution]")
+	b.change("config.toml", "[solution", "[solution]")
 	waits(`(?s:.*)\d\d:\d\d:\d\d  0 of 2 PASSED, as before`)
 	_ = cmd.Process.Signal(os.Interrupt)
 	_ = cmd.Wait()
 	if got := cmd.ProcessState.ExitCode(); got != exitInterrupted {
 		t.Errorf("exit status: got %d, want %d", got, exitInterrupted)
 	}
-	ids, err := runs.IDs(dir)
+	ids, err := runs.IDs(b.dir)
 	if err != nil || len(ids) != 4 {
 		t.Fatalf("got runs %v, %v, want 4", ids, err)
 	}
 	for i, want := range []int{2, 0, 0, 0} {
-		r, err := runs.Read(filepath.Join(dir, runs.Dir, ids[i]))
+		r, err := runs.Read(filepath.Join(b.dir, runs.Dir, ids[i]))
 		if err != nil || r.Done == nil || r.Done.Passed != want {
 			t.Errorf("run %s: got %+v, %v, want %d passed", ids[i], r, err, want)
 		}
@@ -175,28 +115,15 @@ func TestWatch(t *testing.T) {
 // A full disk under the cache never leads to a verdict, even if nvcc crashes because of it. The run resumes when there
 // is room. The disk is a tmpfs.
 func TestFullCache(t *testing.T) {
-	longtest.Skip(t, "builds a kernel")
 	if os.Getuid() != 0 {
 		t.Skip("only root can mount a small disk")
 	}
-	disk, dir := t.TempDir(), t.TempDir()
+	b, disk := newRemoteBench(t, ""), t.TempDir()
 	if err := syscall.Mount("tmpfs", disk, "tmpfs", 0, "size=100k"); err != nil {
 		t.Skipf("no small disk: %v", err)
 	}
 	t.Cleanup(func() { _ = syscall.Unmount(disk, syscall.MNT_DETACH) })
-	shared := newCache(t)
-	repo, err := filepath.Abs("..")
-	if err == nil {
-		err = copySubmission(repo, dir)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	toolchain, err := os.Readlink(filepath.Join(shared, "toolchain"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	program, err := exec.LookPath("fisub") // testscript.Main put it on PATH
+	toolchain, err := os.Readlink(filepath.Join(b.cache, "toolchain"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -204,7 +131,7 @@ func TestFullCache(t *testing.T) {
 		args := []string{"local", "--device", "emu", "--limit", "1"}
 		cache := disk
 		if size == "" {
-			cache, args = shared, []string{"local", "--resume", "last"}
+			cache, args = b.cache, []string{"local", "--resume", "last"}
 		} else {
 			left, _ := filepath.Glob(filepath.Join(disk, "*"))
 			for _, name := range left {
@@ -217,22 +144,21 @@ func TestFullCache(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		cmd := exec.Command(program, args...)
-		cmd.Dir, cmd.Env = dir, append(os.Environ(), "FISUB_CACHE="+cache, "FIB_DATASET_PATH=")
-		out, err := cmd.CombinedOutput()
+		b.env = append(b.env, "FISUB_CACHE="+cache)
+		client := b.start(args...)
+		status, out := client.ends(nil), client.out.String()
 		if size == "" {
-			if err != nil || !strings.Contains(string(out), "1 of 1 PASSED") {
-				t.Errorf("with room: got %v\n%s", err, out)
+			if status != 0 || !strings.Contains(out, "1 of 1 PASSED") {
+				t.Errorf("with room: got exit status %d\n%s", status, out)
 			}
 			continue
 		}
-		if status := cmd.ProcessState.ExitCode(); status != exitError && status != exitUsage ||
-			!strings.Contains(strings.ToLower(string(out)), "no space left on device") {
+		if status != exitError && status != exitUsage || !strings.Contains(strings.ToLower(out), "no space left on device") {
 			t.Errorf("%s: got exit status %d\n%s", size, status, out)
 		}
-		ids, _ := runs.IDs(dir)
+		ids, _ := runs.IDs(b.dir)
 		for _, id := range ids {
-			r, err := runs.Read(filepath.Join(dir, runs.Dir, id))
+			r, err := runs.Read(filepath.Join(b.dir, runs.Dir, id))
 			if err == nil && slices.ContainsFunc(r.Rows, func(row runs.Row) bool { return row.Evaluated != nil }) {
 				t.Errorf("%s: a verdict in run %s", size, id)
 			}
@@ -245,39 +171,21 @@ func TestFullCache(t *testing.T) {
 // killed worker costs only the workload in flight its verdict.
 func TestKill(t *testing.T) {
 	t.Parallel()
-	longtest.Skip(t, "kills many runs on the emulator")
-	repo, err := filepath.Abs("..")
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := t.TempDir()
-	if err := copySubmission(repo, dir); err != nil {
-		t.Fatal(err)
-	}
-	program, err := exec.LookPath("fisub") // testscript.Main put it on PATH
-	if err != nil {
-		t.Fatal(err)
-	}
-	env := append(os.Environ(), "FISUB_CACHE="+newCache(t), "FIB_DATASET_PATH=")
-	var stderr bytes.Buffer
+	b := newRemoteBench(t, "")
+	dir := b.dir
+	var client *process
 	// fisub runs the program, with kill at the same time, and returns its exit status, or -1 if a signal ended it.
 	fisub := func(kill func(pid int), args ...string) int {
-		stderr.Reset()
-		cmd := exec.Command(program, append([]string{"-q"}, args...)...)
-		cmd.Dir, cmd.Env, cmd.Stderr = dir, env, &stderr
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
+		client = b.start(append([]string{"-q"}, args...)...)
 		if kill != nil {
-			kill(cmd.Process.Pid)
+			kill(client.Process.Pid)
 		}
-		_ = cmd.Wait()
-		return cmd.ProcessState.ExitCode()
+		return client.ends(nil)
 	}
 
 	// build the kernel, generate the inputs
 	if status := fisub(nil, "local", "--device", "emu", "--limit", "10"); status != 0 {
-		t.Fatalf("exit status %d: %s", status, &stderr)
+		t.Fatalf("exit status %d: %s", status, &client.out)
 	}
 	begun := time.Now()
 	fisub(nil, "local", "--device", "emu", "--limit", "10")
@@ -359,7 +267,7 @@ func TestKill(t *testing.T) {
 			continue
 		}
 		if status != 0 && status != 3 && (status != 1 || !worker) {
-			t.Fatalf("exit status %d: %s", status, &stderr)
+			t.Fatalf("exit status %d: %s", status, &client.out)
 		}
 		if status == 1 { // the worker died while it opened the device of a resumed run
 			continue
@@ -454,15 +362,13 @@ func wholeFiles(t *testing.T, path string) {
 }
 
 // child returns a child process of pid, or 0.
-func child(pid int) int {
-	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
-	for _, path := range stats {
-		data, _ := os.ReadFile(path)
-		fields := strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:])) // state, parent, ...
-		if len(fields) > 1 && fields[1] == strconv.Itoa(pid) {
-			n, _ := strconv.Atoi(filepath.Base(filepath.Dir(path)))
-			return n
+func child(pid int) (child int) {
+	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	for _, name := range tasks {
+		text, _ := os.ReadFile(name)
+		if first, _, _ := strings.Cut(string(text), " "); first != "" {
+			child, _ = strconv.Atoi(first)
 		}
 	}
-	return 0
+	return child
 }

@@ -10,7 +10,6 @@ import (
 
 	"fisub/internal/longtest"
 	"fisub/remote/modal/modaltest"
-	"fisub/remote/slurm/slurmtest"
 	"fisub/remote/ssh/sshdtest"
 )
 
@@ -28,7 +27,7 @@ func TestRemoteHostFlag(t *testing.T) {
 	t.Parallel()
 	f := sshdtest.New(t, 1)
 	b := newBareBench(t)
-	b.share(filepath.Join(f.Daemons[0].Home, ".cache/fisub/remote"))
+	b.share(workFolders(f)[0])
 	ssh, err := exec.LookPath("ssh")
 	if err != nil {
 		t.Fatal(err)
@@ -53,19 +52,6 @@ func TestRemoteHostFlag(t *testing.T) {
 	b.fisub(2, "remote", "--gpu", "none", "--host", "-oProxyCommand=x", "--limit", "2")
 	if got := b.stderr.String(); !strings.Contains(got, "-oProxyCommand=x") {
 		t.Errorf("an option as host: got %s", got)
-	}
-}
-
-// Without a table, a run on the login node of a real Slurm goes to Slurm.
-func TestRemoteSlurmDefault(t *testing.T) {
-	t.Parallel()
-	b := newBareBench(t)
-	c := slurmtest.Start(t, slurmtest.Setup{})
-	b.env = append(b.env, "SLURM_CONF="+c.Conf)
-	b.fisub(0, "remote", "--gpu", "none", "--limit", "2")
-	b.whole(b.last(), 2)
-	if got, want := b.last().Rows[0].Place, "slurm: slot1"; got != want {
-		t.Errorf("place: got %q, want %q", got, want)
 	}
 }
 

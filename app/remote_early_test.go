@@ -1,35 +1,23 @@
 package app
 
 import (
-	"bytes"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"fisub/internal/cache"
 	"fisub/remote"
 	"fisub/remote/agent"
 	"fisub/remote/dispatch"
+	"fisub/remote/servertest"
 	"fisub/runs"
 )
 
-// await waits until cond holds.
-func await(t *testing.T, what string, cond func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !cond(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal(what)
-		}
-	}
-}
-
 // preparing starts a run and stops its process while the process still prepares the run.
-func (b *remoteBench) preparing(output *bytes.Buffer) (client *exec.Cmd, id string) {
-	t := b.t.(*testing.T)
+func (b *remoteBench) preparing(t *testing.T) (client *process, id string) {
 	t.Helper()
 	name := filepath.Join(b.dir, "solution/cuda/kernel.cu")
 	for range 10 {
@@ -41,12 +29,8 @@ func (b *remoteBench) preparing(output *bytes.Buffer) (client *exec.Cmd, id stri
 			t.Fatal(err)
 		}
 		known, _ := runs.IDs(b.dir)
-		client = b.command("remote", "--limit", "1")
-		client.Stdout, client.Stderr = output, output
-		if err := client.Start(); err != nil {
-			t.Fatal(err)
-		}
-		await(t, "no run folder", func() bool {
+		client = b.start("remote", "--limit", "1")
+		servertest.Until(t, "no run folder", func() bool {
 			ids, _ := runs.IDs(b.dir)
 			if len(ids) <= len(known) {
 				return false
@@ -61,8 +45,7 @@ func (b *remoteBench) preparing(output *bytes.Buffer) (client *exec.Cmd, id stri
 		if plan, err := dispatch.Load(filepath.Join(b.dir, runs.Dir, id)); err != nil || len(plan.Jobs) == 0 {
 			return client, id
 		}
-		_ = client.Process.Signal(syscall.SIGCONT)
-		_ = client.Wait()
+		client.ends(syscall.SIGCONT)
 	}
 	t.Fatal("it is never seen while it prepares its run")
 	return nil, ""
@@ -71,15 +54,12 @@ func (b *remoteBench) preparing(output *bytes.Buffer) (client *exec.Cmd, id stri
 // A run counts as the newest even while it is being prepared: attach reports that nothing was sent and cancel ends it.
 // Neither falls back to the previous run.
 func TestRemotePreparing(t *testing.T) {
-	work := t.TempDir()
-	b := newRemoteBench(t, "[remote.here]\nprovider = \"loopback\"\nworkdir = \""+work+"\"\ngpu = \"none\"\n")
+	b, work := newLoopbackBench(t)
 	b.fisub(0, "remote", "--limit", "1")
 	before := filepath.Base(b.lastFolder())
 
-	var output bytes.Buffer
-	client, id := b.preparing(&output)
-	_ = client.Process.Kill()
-	_ = client.Wait()
+	client, id := b.preparing(t)
+	client.ends(os.Kill)
 	b.fisub(exitError, "remote", "attach", "last")
 	if text := b.stderr.String(); !strings.Contains(text, id) || !strings.Contains(text, "before sending anything") ||
 		strings.Contains(text, before) {
@@ -90,31 +70,21 @@ func TestRemotePreparing(t *testing.T) {
 		t.Errorf("ls: got %s", got)
 	}
 
-	output.Reset()
-	client, id = b.preparing(&output)
-	cancel := b.command("remote", "cancel", "last")
-	if err := cancel.Start(); err != nil {
-		t.Fatal(err)
+	client, id = b.preparing(t)
+	cancel := b.start("remote", "cancel", "last")
+	servertest.Until(t, "the order to end", func() bool { return dispatch.Marked(filepath.Join(b.dir, runs.Dir, id)) })
+	if got := client.ends(syscall.SIGCONT); got != exitInterrupted || !strings.Contains(client.out.String(), "nothing was sent") {
+		t.Errorf("the client: exit status %d\n%s", got, &client.out)
 	}
-	await(t, "cancel does not reach it", func() bool { return dispatch.Marked(filepath.Join(b.dir, runs.Dir, id)) })
-	if err := client.Process.Signal(syscall.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
-	_ = client.Wait()
-	_ = cancel.Wait()
-	if got := client.ProcessState.ExitCode(); got != exitInterrupted || !strings.Contains(output.String(), "nothing was sent") {
-		t.Errorf("the client: exit status %d\n%s", got, &output)
-	}
-	if got := cancel.ProcessState.ExitCode(); got != 0 || !strings.Contains(b.stderr.String(), id+": ended before a host") {
-		t.Errorf("cancel: exit status %d\n%s", got, &b.stderr)
+	if got := cancel.ends(nil); got != 0 || !strings.Contains(cancel.out.String(), id+": ended before a host") {
+		t.Errorf("cancel: exit status %d\n%s", got, &cancel.out)
 	}
 	nothingIn(t, work)
 }
 
 // cancel during an upload succeeds and reports it.
 func TestRemoteCancelUpload(t *testing.T) {
-	work := t.TempDir()
-	b := newRemoteBench(t, "[remote.here]\nprovider = \"loopback\"\nworkdir = \""+work+"\"\ngpu = \"none\"\n")
+	b, work := newLoopbackBench(t)
 	program, err := exec.LookPath("fisub")
 	if err != nil {
 		t.Fatal(err)
@@ -130,24 +100,18 @@ func TestRemoteCancelUpload(t *testing.T) {
 	if err := syscall.Mkfifo(part, 0o600); err != nil { // writers to a FIFO block
 		t.Fatal(err)
 	}
-	client := b.command("remote", "--limit", "1")
-	var output bytes.Buffer
-	client.Stdout, client.Stderr = &output, &output
-	if err := client.Start(); err != nil {
-		t.Fatal(err)
-	}
-	await(t, "it sends nothing", func() bool {
+	client := b.start("remote", "--limit", "1")
+	servertest.Until(t, "the job", func() bool {
 		ids, _ := runs.IDs(b.dir)
 		if len(ids) == 0 {
 			return false
 		}
-		plan, err := dispatch.Load(filepath.Join(b.dir, runs.Dir, ids[0]))
+		plan, err := dispatch.Load(b.lastFolder())
 		return err == nil && len(plan.Jobs) == 1
 	})
 	b.fisub(0, "remote", "cancel", "last")
-	_ = client.Wait()
-	if got := client.ProcessState.ExitCode(); got != exitInterrupted {
-		t.Errorf("the client: exit status %d\n%s", got, &output)
+	if got := client.ends(nil); got != exitInterrupted {
+		t.Errorf("the client: exit status %d\n%s", got, &client.out)
 	}
 	if pipe, err := os.OpenFile(part, os.O_RDWR, 0); err == nil { // lets the host's dd, which waits to open it, end
 		_ = pipe.Close()
@@ -157,8 +121,7 @@ func TestRemoteCancelUpload(t *testing.T) {
 
 // A damaged plan does not stop gc and attach for other runs. The jobs of its run stay until gc --all.
 func TestRemoteDamagedPlan(t *testing.T) {
-	work := t.TempDir()
-	b := newRemoteBench(t, "[remote.here]\nprovider = \"loopback\"\nworkdir = \""+work+"\"\ngpu = \"none\"\n")
+	b, work := newLoopbackBench(t)
 	b.linger()
 	b.fisub(0, "remote", "--limit", "1", "--detach")
 	whole := filepath.Base(b.lastFolder())

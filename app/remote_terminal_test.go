@@ -15,8 +15,8 @@ import (
 
 	"fisub/remote/agent"
 	"fisub/remote/dispatch"
+	"fisub/remote/servertest"
 	"fisub/remote/slurm/slurmtest"
-	"fisub/remote/ssh/sshdtest"
 )
 
 // A shellSession is fisub on its own terminal: typed keys, including Ctrl-C, arrive as from a keyboard.
@@ -106,16 +106,12 @@ func (s *shellSession) text() string {
 // sees waits until the screen contains the words n times.
 func (s *shellSession) sees(words string, n int) {
 	s.t.Helper()
-	s.await(words, func() bool { return strings.Count(s.text(), words) >= n })
-}
-
-func (s *shellSession) await(what string, cond func() bool) {
-	s.t.Helper()
-	for deadline := time.Now().Add(time.Minute); !cond(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			s.t.Fatalf("waited in vain for %s\n%s", what, s.text())
+	s.t.Cleanup(func() {
+		if s.t.Failed() {
+			s.t.Logf("terminal:\n%s", s.text())
 		}
-	}
+	})
+	servertest.Until(s.t, words, func() bool { return strings.Count(s.text(), words) >= n })
 }
 
 func (s *shellSession) types(keys string) {
@@ -150,33 +146,24 @@ func TestRemoteTerminal(t *testing.T) {
 	first := newRemoteBench(t, "")
 	first.linger()
 	first.fisub(0, "local", "--device", "emu", "--limit", "1") // builds the kernel for all cases
-	for _, k := range []struct {
-		name  string
-		start func(t *testing.T) (b *remoteBench, work string)
-	}{
-		{"loopback", func(t *testing.T) (*remoteBench, string) {
-			work := t.TempDir()
-			return newRemoteBench(t, fmt.Sprintf("[remote.here]\nprovider = \"loopback\"\nworkdir = %q\ngpu = \"none\"\n",
-				work)), work
-		}},
-		{"ssh", func(t *testing.T) (*remoteBench, string) {
-			f := sshdtest.New(t, 1)
-			return newRemoteBench(t,
-					fmt.Sprintf("[remote.lab]\nprovider = \"ssh\"\nhosts = [\"h1\"]\nssh_config = %q\ngpu = \"none\"\n", f.Config)),
-				filepath.Join(f.Daemons[0].Home, ".cache/fisub/remote")
-		}},
-		{"slurm", func(t *testing.T) (*remoteBench, string) {
+	for name, start := range map[string]func(t *testing.T) (b *remoteBench, work string){
+		"loopback": func(t *testing.T) (*remoteBench, string) { return newLoopbackBench(t) },
+		"ssh": func(t *testing.T) (*remoteBench, string) {
+			b, _, works := newSSHBench(t, 1)
+			return b, works[0]
+		},
+		"slurm": func(t *testing.T) (*remoteBench, string) {
 			c := slurmtest.Start(t, slurmtest.Setup{})
 			work := t.TempDir()
 			b := newRemoteBench(t,
 				fmt.Sprintf("[remote.cluster]\nprovider = \"slurm\"\njobs = 1\nworkdir = %q\ngpu = \"none\"\n", work))
 			b.env = append(b.env, "SLURM_CONF="+c.Conf)
 			return b, work
-		}},
+		},
 	} {
-		t.Run(k.name, func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b, work := k.start(t)
+			b, work := start(t)
 			b.linger()
 			b.cache = first.cache
 			b.env = append(b.env, "FISUB_CACHE="+b.cache)
@@ -184,10 +171,8 @@ func TestRemoteTerminal(t *testing.T) {
 			open := func(args ...string) *shellSession {
 				t.Helper()
 				s := b.terminal(t, args...)
-				s.await("a job that runs", func() bool {
-					streams, _ := filepath.Glob(filepath.Join(agent.Jobs(work), "*", agent.EventsName))
-					return len(streams) > 0 && strings.Contains(s.text(), ": running")
-				})
+				b.awaitStream(work)
+				s.sees(": running", 1)
 				s.types(ctrlC)
 				s.sees(question, 1)
 				return s
@@ -246,31 +231,24 @@ func TestRemoteTerminal(t *testing.T) {
 			ended()
 			hold(t, work)
 
-			s = open("remote", "--yes")
-			s.types("s\n")
-			s.ends(exitInterrupted)
-			s.sees("interrupted: all jobs are stopped", 1)
-			ended()
-
-			s = open("remote", "--yes")
-			s.types(ctrlC)
-			s.ends(exitInterrupted)
-			s.sees("interrupted: all jobs are stopped", 1)
-			ended()
-
-			// A second Ctrl-C does not end fisub before it has ended the jobs.
-			s = open("remote", "--yes")
-			s.types(ctrlC)
-			s.sees("stopping 1 job", 1)
-			s.types(ctrlC)
-			s.ends(exitInterrupted)
-			s.sees("interrupted: all jobs are stopped", 1)
-			ended()
+			// s and a second Ctrl-C stop the jobs; a third one does not end fisub before it has ended them.
+			for _, keys := range []string{"s\n", ctrlC, ctrlC + ctrlC} {
+				s = open("remote", "--yes")
+				for i := range len(keys) {
+					if i > 0 && keys != "s\n" {
+						s.sees("stopping 1 job", 1)
+					}
+					s.types(keys[i : i+1])
+				}
+				s.ends(exitInterrupted)
+				s.sees("interrupted: all jobs are stopped", 1)
+				ended()
+			}
 
 			// The same while a job is being sent and started.
 			s = b.terminal(t, "remote", "--yes", "--limit", "2")
 			for n := range 5 {
-				s.await("the run", func() bool { return strings.Contains(s.text(), ": sending") })
+				s.sees(": sending", 1)
 				s.types(ctrlC)
 				s.sees(question, n+1)
 				s.types("g\n")

@@ -3,11 +3,8 @@ package app
 import (
 	"bufio"
 	"bytes"
-	"crypto/rand"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	mathrand "math/rand/v2"
 	"os"
 	"os/exec"
@@ -25,6 +22,8 @@ import (
 	"fisub/internal/trace"
 	"fisub/remote/agent"
 	"fisub/remote/dispatch"
+	"fisub/remote/remotetest"
+	"fisub/remote/servertest"
 	"fisub/remote/ssh/sshdtest"
 	"fisub/runs"
 )
@@ -62,6 +61,37 @@ func newRemoteBench(t testing.TB, tables string) *remoteBench {
 	return b
 }
 
+// newLoopbackBench returns a bench with the table remote.here, with more lines, and its work folder.
+func newLoopbackBench(t testing.TB, more ...string) (b *remoteBench, work string) {
+	t.Helper()
+	work = t.TempDir()
+	return newRemoteBench(t, fmt.Sprintf("[remote.here]\nprovider = \"loopback\"\nworkdir = %q\ngpu = \"none\"\n%s\n", work,
+		strings.Join(more, "\n"))), work
+}
+
+// newSSHBench returns a bench with the table remote.lab of n real sshds, with more lines, and the hosts' work folders.
+func newSSHBench(t testing.TB, n int, more ...string) (b *remoteBench, f *sshdtest.Fleet, works []string) {
+	t.Helper()
+	f = sshdtest.New(t, n)
+	return newRemoteBench(t, sshTable(f, more...)), f, workFolders(f)
+}
+
+func sshTable(f *sshdtest.Fleet, more ...string) string {
+	var hosts []string
+	for _, d := range f.Daemons {
+		hosts = append(hosts, strconv.Quote(d.Name))
+	}
+	return fmt.Sprintf("[remote.lab]\nprovider = \"ssh\"\nhosts = [%s]\nssh_config = %q\ngpu = \"none\"\n%s\n",
+		strings.Join(hosts, ", "), f.Config, strings.Join(more, "\n"))
+}
+
+func workFolders(f *sshdtest.Fleet) (works []string) {
+	for _, d := range f.Daemons {
+		works = append(works, filepath.Join(d.Home, ".cache/fisub/remote"))
+	}
+	return works
+}
+
 // linger makes each worker of the submission wait on its host until letGo, for at most ten minutes, so that a job does
 // not end before the test has acted on it.
 func (b *remoteBench) linger() {
@@ -86,7 +116,7 @@ static bool waited = [] {
 }
 
 // letGo releases the waiting jobs below work folders. It also applies to later jobs, until hold.
-func letGo(t *testing.T, works ...string) {
+func letGo(t testing.TB, works ...string) {
 	t.Helper()
 	for _, work := range works {
 		if err := os.WriteFile(filepath.Join(work, "go"), nil, 0o600); err != nil {
@@ -95,7 +125,7 @@ func letGo(t *testing.T, works ...string) {
 	}
 }
 
-func hold(t *testing.T, works ...string) {
+func hold(t testing.TB, works ...string) {
 	t.Helper()
 	for _, work := range works {
 		if err := os.Remove(filepath.Join(work, "go")); err != nil {
@@ -137,6 +167,33 @@ func (b *remoteBench) fisub(want int, args ...string) string {
 		b.t.Fatalf("fisub %s: exit status %d, want %d\n%s%s", strings.Join(args, " "), got, want, &b.stdout, &b.stderr)
 	}
 	return b.stdout.String()
+}
+
+// A process is the program, running with output of its own.
+type process struct {
+	*exec.Cmd
+	out bytes.Buffer // both stdout and stderr
+}
+
+// start starts the program.
+func (b *remoteBench) start(args ...string) *process {
+	b.t.Helper()
+	p := &process{Cmd: b.command(args...)}
+	p.Stdout, p.Stderr = &p.out, &p.out
+	if err := p.Start(); err != nil {
+		b.t.Fatal(err)
+	}
+	b.t.Cleanup(func() { _ = p.Process.Kill() })
+	return p
+}
+
+// ends sends a signal, if not nil, and returns the exit status: -1 if the program was killed.
+func (p *process) ends(sig os.Signal) int {
+	if sig != nil {
+		_ = p.Process.Signal(sig)
+	}
+	_ = p.Wait()
+	return p.ProcessState.ExitCode()
 }
 
 // lastFolder returns the folder of the newest run.
@@ -191,276 +248,173 @@ func (b *remoteBench) held(r *runs.Run, n, held int) {
 	}
 }
 
-// nothingIn checks that no job is left below a host's work folder, and no process of it.
-func nothingIn(t testing.TB, work string) {
+// nothingIn checks that no job is left below the hosts' work folders, and no process of it.
+func nothingIn(t testing.TB, works ...string) {
 	t.Helper()
-	entries, err := os.ReadDir(agent.Jobs(work))
-	if err != nil || len(entries) != 0 {
-		t.Errorf("left in %s: %v, %v", work, entries, err)
-	}
-	var found []string
-	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
-		found = nil
-		paths, _ := filepath.Glob("/proc/[0-9]*/cwd")
-		for _, path := range paths {
-			if at, err := os.Readlink(path); err == nil && strings.HasPrefix(at, work) {
-				line, _ := os.ReadFile(filepath.Join(filepath.Dir(path), "cmdline"))
-				found = append(found, string(line))
-			}
+	for _, work := range works {
+		if entries, err := os.ReadDir(agent.Jobs(work)); err != nil || len(entries) != 0 {
+			t.Errorf("left in %s: %v, %v", work, entries, err)
 		}
-		if len(found) == 0 {
-			return
+		servertest.Until(t, "the end of all processes in "+work, func() bool {
+			return len(processes(func(dir string) bool {
+				at, err := os.Readlink(filepath.Join(dir, "cwd"))
+				return err == nil && strings.HasPrefix(at, work)
+			})) == 0
+		})
+	}
+}
+
+// processes returns the command lines of the processes whose folders in /proc the function selects.
+func processes(which func(dir string) bool) (all []string) {
+	dirs, _ := filepath.Glob("/proc/[0-9]*")
+	for _, dir := range dirs {
+		if which(dir) {
+			line, _ := os.ReadFile(filepath.Join(dir, "cmdline"))
+			all = append(all, strings.ReplaceAll(string(line), "\x00", " "))
 		}
 	}
-	t.Errorf("processes left in %s: %q", work, found)
+	return all
+}
+
+// has selects the processes in whose file in /proc the word is.
+func has(file, word string) func(dir string) bool {
+	return func(dir string) bool {
+		text, _ := os.ReadFile(filepath.Join(dir, file))
+		return strings.Contains(string(text), word)
+	}
 }
 
 // The client is killed at random points of runs over two places, and attach follows each run to its end. No finished
 // workload is lost or judged twice, and nothing keeps running.
 func TestRemoteKill(t *testing.T) {
 	t.Parallel()
-	t.Run("loopback", func(t *testing.T) {
-		work := t.TempDir()
-		newRemoteBench(t, fmt.Sprintf("[remote.here]\nprovider = \"loopback\"\nslots = 2\nworkdir = %q\ngpu = \"none\"\n",
-			work)).kill(longtest.Rounds(15), work)
-	})
-	t.Run("ssh", func(t *testing.T) {
-		f := sshdtest.New(t, 2)
-		b := newRemoteBench(t,
-			fmt.Sprintf("[remote.lab]\nprovider = \"ssh\"\nhosts = [\"h1\", \"h2\"]\nssh_config = %q\ngpu = \"none\"\n",
-				f.Config))
-		var works []string
-		for _, d := range f.Daemons {
-			works = append(works, filepath.Join(d.Home, ".cache/fisub/remote"))
-			b.share(works[len(works)-1])
-		}
-		b.kill(longtest.Rounds(8), works...)
-	})
-}
-
-// kill kills the client this many times. works are the work folders of its hosts.
-func (b *remoteBench) kill(times int, works ...string) {
-	t := b.t
-	t.Helper()
+	b, work := newLoopbackBench(t, "slots = 2")
 	b.fisub(0, "remote", "--limit", "8") // builds the kernel there
 	begun := time.Now()
 	b.fisub(0, "remote", "--limit", "8")
 	length := time.Since(begun)
 	b.whole(b.last(), 8)
-	empty := func() {
-		t.Helper()
-		for _, work := range works {
-			nothingIn(t, work)
-		}
-	}
-	empty()
+	nothingIn(t, work)
 	random := mathrand.New(mathrand.NewPCG(5, 26))
-	kills, inside := 0, 0 // inside: kills of runs that had started
+	times, kills, inside := longtest.Rounds(15), 0, 0 // inside: kills of runs that had started
 	for round := 0; kills < times || inside < times/2; round++ {
 		if round > 20*times {
 			t.Fatalf("%d kills in %d rounds, %d of them of runs that had begun", kills, round, inside)
 		}
 		known, _ := runs.IDs(b.dir)
 		args := []string{"remote", "--limit", "8"}
-		var id string
 		for n := 0; ; n++ {
-			cmd := b.command(args...)
-			if err := cmd.Start(); err != nil {
-				t.Fatal(err)
-			}
+			client := b.start(args...)
 			if n < 3 {
 				time.Sleep(time.Duration(random.Float64() * float64(length) * 0.9))
-				_ = cmd.Process.Kill()
+				_ = client.Process.Kill()
 			}
-			_ = cmd.Wait()
-			status := cmd.ProcessState.ExitCode()
+			status := client.ends(nil)
 			if status == -1 {
 				kills++
 			}
 			ids, _ := runs.IDs(b.dir)
-			ids = slices.DeleteFunc(ids, func(id string) bool { return slices.Contains(known, id) })
-			if len(ids) > 0 {
-				id = ids[0]
-			}
-			if plan, err := dispatch.Load(filepath.Join(b.dir, runs.Dir, id)); id == "" || err != nil || !plan.Packed() {
+			if plan, err := dispatch.Load(b.lastFolder()); len(ids) == len(known) || err != nil || !plan.Packed() {
 				break // killed before the plan was ready: no job had started
 			}
 			if status == -1 {
 				inside++
-			}
-			if status == 0 {
+			} else if status != 0 {
+				t.Fatalf("exit status %d\n%s", status, &client.out)
+			} else {
 				b.whole(b.last(), 8)
 				break
 			}
-			if status != -1 {
-				t.Fatalf("exit status %d\n%s%s", status, &b.stdout, &b.stderr)
-			}
-			args = []string{"remote", "attach", id}
+			args = []string{"remote", "attach", "last"}
 		}
-		empty()
+		nothingIn(t, work)
 	}
 }
 
-// Runs over three real sshds give the verdicts of fisub local, even if one of the hosts dies. No secret appears in the
-// files they leave.
+// Runs over three real sshds give the verdicts of fisub local, even if one of the hosts dies.
 func TestRemoteSSH(t *testing.T) {
 	t.Parallel()
-	f := sshdtest.New(t, 3)
-	b := newRemoteBench(t,
-		fmt.Sprintf(
-			"[remote.lab]\nprovider = \"ssh\"\nhosts = [\"h1\", \"h2\", \"h3\"]\nssh_config = %q\ngpu = \"none\"\naway = "+
-				"\"3s\"\n", f.Config))
-	for _, d := range f.Daemons {
-		b.share(filepath.Join(d.Home, ".cache/fisub/remote"))
+	b, f, works := newSSHBench(t, 3, `away = "3s"`)
+	for _, work := range works {
+		b.share(work)
 	}
-	planted := []string{rand.Text(), rand.Text(), rand.Text()} // not in the test binary, which is also sent
-	b.env = append(b.env, "AWS_SECRET_ACCESS_KEY="+planted[0], "MODAL_TOKEN_SECRET="+planted[1],
-		"SSH_AUTH_SOCK=/nowhere/"+planted[2])
-	key, err := os.ReadFile(filepath.Join(f.Dir, "id"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	planted = append(planted, strings.Split(string(key), "\n")[2])
-	output := b.fisub(0, "local", "--device", "emu", "--limit", "12")
+	b.fisub(0, "local", "--device", "emu", "--limit", "12")
 	local := judgements(b.last())
-	output += b.fisub(0, "remote", "--on", "lab", "--limit", "12") + b.stderr.String()
+	b.fisub(0, "remote", "--on", "lab", "--limit", "12")
 	r := b.last()
 	b.whole(r, 12)
 	if got := judgements(r); fmt.Sprint(got) != fmt.Sprint(local) {
 		t.Errorf("verdicts: got %v, want those of fisub local %v", got, local)
 	}
-	places := map[string]int{}
-	for _, row := range r.Rows {
-		places[row.Place]++
-	}
-	if fmt.Sprint(places) != "map[lab: h1 gpu 0:4 lab: h2 gpu 0:4 lab: h3 gpu 0:4]" {
-		t.Errorf("places: got %v", places)
+	if got := placeCounts(r); got != "map[lab: h1 gpu 0:4 lab: h2 gpu 0:4 lab: h3 gpu 0:4]" {
+		t.Errorf("places: got %v", got)
 	}
 
 	// During a run one host is cut off, and the agent on another one is killed.
 	b.linger()
-	cmd := b.command("remote", "--on", "lab")
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	jobs := func(d *sshdtest.Daemon, file string) (found []string) {
-		all, _ := filepath.Glob(filepath.Join(d.Home, ".cache/fisub/remote/jobs/*", file))
-		for _, name := range all {
-			if st, err := os.Stat(name); err == nil && st.Size() > 0 {
-				found = append(found, name)
-			}
-		}
-		return found
-	}
-	killed, cut := false, false
-	for deadline := time.Now().Add(time.Minute); !killed || !cut; time.Sleep(2 * time.Millisecond) {
-		if found := jobs(f.Daemons[2], agent.EventsName); !killed && len(found) > 0 {
-			killed = true
-			var state agent.Identity
-			data, err := os.ReadFile(filepath.Join(filepath.Dir(found[0]), agent.StateName))
-			if err != nil || json.Unmarshal(data, &state) != nil || syscall.Kill(state.PID, syscall.SIGKILL) != nil {
-				t.Fatalf("killing an agent: %s, %v", data, err)
-			}
-		}
-		if !cut && len(jobs(f.Daemons[1], agent.EventsName)) > 0 {
-			cut = true
-			f.Daemons[1].Stop()
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("the jobs do not begin: killed %v, cut %v", killed, cut)
-		}
-	}
-	for _, word := range planted {
-		if found := processes(word); len(found) > 0 {
-			t.Errorf("the secret %s is in the command lines %q", word, found)
-		}
-	}
-	works := make([]string, len(f.Daemons))
-	for i, d := range f.Daemons {
-		works[i] = filepath.Join(d.Home, ".cache/fisub/remote")
-	}
+	client := b.start("remote", "--on", "lab")
+	remotetest.KillAgent(t, works[2], b.awaitStream(works[2]))
+	b.awaitStream(works[1])
+	f.Daemons[1].Stop()
 	letGo(t, works...)
-	_ = cmd.Wait()
-	text := b.stderr.String()
-	output += b.stdout.String() + text
-	if status := cmd.ProcessState.ExitCode(); status != 0 {
-		t.Errorf("with two hosts lost: exit status %d\n%s%s", status, &b.stdout, &b.stderr)
+	if status := client.ends(nil); status != 0 {
+		t.Errorf("with two hosts lost: exit status %d\n%s", status, &client.out)
 	}
 	b.held(b.last(), 20, 1)
 	if got := b.fisub(0, "remote", "ls"); !strings.Contains(got, " done, 1 may still run ") {
 		t.Errorf("ls: got %s", got)
 	}
 	// The host may have been cut off before the client knew that its job had started.
-	if !strings.Contains(text, "the agent, process") || !strings.Contains(text, "warning: lab: h2 gpu 0: ") ||
-		!strings.Contains(text, "1 job may still run: lab: h2 gpu 0; end it with fisub remote gc") {
-		t.Errorf("with two hosts lost: got\n%s", text)
+	for _, want := range []string{"the agent, process", "warning: lab: h2 gpu 0: ",
+		"1 job may still run: lab: h2 gpu 0; end it with fisub remote gc"} {
+		if !strings.Contains(client.out.String(), want) {
+			t.Errorf("with two hosts lost: got\n%s, want %q", &client.out, want)
+		}
 	}
 	f.Daemons[1].Start(t)
-	output += b.fisub(0, "remote", "gc", "--yes") + b.stderr.String()
+	b.fisub(0, "remote", "gc", "--yes")
 	b.whole(b.last(), 20)
-	output += b.fisub(0, "remote", "hosts") + b.stderr.String()
-	for _, work := range works {
-		nothingIn(t, work)
-	}
+	b.fisub(0, "remote", "hosts")
+	nothingIn(t, works...)
 
 	// The client is killed. Its connections end, its jobs continue, and the run is resumed.
 	hold(t, works...)
-	cmd = b.command("remote", "--on", "lab")
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
-		if len(jobs(f.Daemons[2], agent.StateName)) > 0 {
-			break
-		}
-	}
-	_ = cmd.Process.Kill()
-	_ = cmd.Wait()
-	for deadline := time.Now().Add(time.Minute); len(processes(f.Config)) > 0; time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("left of a killed client: %q", processes(f.Config))
-		}
-	}
+	client = b.start("remote", "--on", "lab")
+	b.awaitStream(works[2])
+	client.ends(os.Kill)
+	servertest.Until(t, "the end of the connections", func() bool { return len(processes(has("cmdline", f.Config))) == 0 })
 	letGo(t, works...)
-	output += b.fisub(0, "remote", "attach", "last")
+	b.fisub(0, "remote", "attach", "last")
 	b.whole(b.last(), 20)
-	for _, work := range works {
-		nothingIn(t, work)
-	}
+	nothingIn(t, works...)
 
-	// A wrong table name, and an unreachable host.
-	b.fisub(2, "remote", "--on", "lba")
 	f.Daemons[2].Stop()
 	b.fisub(1, "remote", "hosts")
 	if !strings.Contains(b.stdout.String(), "Connection refused") {
 		t.Errorf("hosts: got %s", &b.stdout)
 	}
-	for _, word := range planted {
-		if strings.Contains(output, word) {
-			t.Errorf("the secret %s is in what fisub prints", word)
-		}
-		for _, root := range []string{b.dir, f.Daemons[0].Home, f.Daemons[1].Home} {
-			_ = filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
-				if err == nil && e.Type().IsRegular() {
-					if data, _ := os.ReadFile(path); bytes.Contains(data, []byte(word)) {
-						t.Errorf("the secret %s is in %s", word, path)
-					}
-				}
-				return nil
-			})
-		}
-	}
 }
 
-// processes returns the command lines that contain a word.
-func processes(word string) (all []string) {
-	paths, _ := filepath.Glob("/proc/[0-9]*/cmdline")
-	for _, path := range paths {
-		if line, _ := os.ReadFile(path); strings.Contains(string(line), word) {
-			all = append(all, strings.ReplaceAll(string(line), "\x00", " "))
+// awaitStream waits until a job in the work folder has a stream, and returns its id.
+func (b *remoteBench) awaitStream(work string) (job string) {
+	b.t.Helper()
+	servertest.Until(b.t, "a job that runs", func() bool {
+		streams, _ := filepath.Glob(filepath.Join(agent.Jobs(work), "*", agent.EventsName))
+		if len(streams) > 0 {
+			job = filepath.Base(filepath.Dir(streams[0]))
 		}
+		return job != ""
+	})
+	return job
+}
+
+// placeCounts returns the number of workloads by place.
+func placeCounts(r *runs.Run) string {
+	n := map[string]int{}
+	for _, row := range r.Rows {
+		n[row.Place]++
 	}
-	return all
+	return fmt.Sprint(n)
 }
 
 func judgements(r *runs.Run) (all []string) {
@@ -483,118 +437,89 @@ func hangups(t *testing.T) {
 // Without a terminal an interrupt ends the jobs. A closed terminal leaves them running.
 func TestRemoteSignals(t *testing.T) {
 	hangups(t)
-	work := t.TempDir()
-	b := newRemoteBench(t, fmt.Sprintf("[remote.here]\nprovider = \"loopback\"\nworkdir = %q\ngpu = \"none\"\n", work))
+	b, work := newLoopbackBench(t)
 	b.linger()
-	signalled := func(sig os.Signal) int {
-		cmd := b.command("remote")
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
+	for sig, want := range map[os.Signal]string{os.Interrupt: "all jobs are stopped", syscall.SIGHUP: "fisub remote attach"} {
+		client := b.start("remote")
 		b.awaitJob(work)
-		_ = cmd.Process.Signal(sig)
-		_ = cmd.Wait()
-		return cmd.ProcessState.ExitCode()
-	}
-	if status := signalled(os.Interrupt); status != exitInterrupted ||
-		!strings.Contains(b.stderr.String(), "all jobs are stopped") {
-		t.Errorf("SIGINT: exit status %d\n%s", status, &b.stderr)
-	}
-	nothingIn(t, work)
-	if status := signalled(syscall.SIGHUP); status != exitInterrupted ||
-		!strings.Contains(b.stderr.String(), "fisub remote attach") {
-		t.Errorf("SIGHUP: exit status %d\n%s", status, &b.stderr)
-	}
-	letGo(t, work)
-	b.fisub(0, "remote", "attach", "last")
-	b.whole(b.last(), 20)
-	nothingIn(t, work)
-}
-
-// awaitJob waits until a job below the work folder has started and the client has the handles of all its jobs.
-func (b *remoteBench) awaitJob(work string) {
-	b.t.Helper()
-	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
-		if states, _ := filepath.Glob(filepath.Join(work, "jobs/*/agent.json")); len(states) == 0 {
+		if status := client.ends(sig); status != exitInterrupted || !strings.Contains(client.out.String(), want) {
+			t.Errorf("%v: exit status %d\n%s", sig, status, &client.out)
+		}
+		if sig == os.Interrupt {
+			nothingIn(t, work)
 			continue
 		}
-		plan, err := dispatch.Load(b.lastFolder())
-		if err == nil && !slices.ContainsFunc(plan.Jobs, func(j *dispatch.JobRecord) bool { return j.Handle == nil }) {
-			return
-		}
+		letGo(t, work)
+		b.fisub(0, "remote", "attach", "last")
+		b.whole(b.last(), 20)
+		nothingIn(t, work)
+		hold(t, work)
 	}
-	b.t.Fatal("no job begins")
+}
+
+// awaitJob waits until jobs below the work folders have started and the client has the handles of all its jobs.
+func (b *remoteBench) awaitJob(works ...string) {
+	b.t.Helper()
+	servertest.Until(b.t, "the jobs", func() bool {
+		for _, work := range works {
+			if states, _ := filepath.Glob(filepath.Join(work, "jobs/*/agent.json")); len(states) == 0 {
+				return false
+			}
+		}
+		plan, err := dispatch.Load(b.lastFolder())
+		return err == nil && !slices.ContainsFunc(plan.Jobs, func(j *dispatch.JobRecord) bool { return j.Handle == nil })
+	})
 }
 
 // cancel of a detached run keeps the verdicts that its job has by then, and runs ls shows what the run does.
 func TestRemoteCancelDetached(t *testing.T) {
-	work := t.TempDir()
-	b := newRemoteBench(t, fmt.Sprintf("[remote.here]\nprovider = \"loopback\"\nworkdir = %q\ngpu = \"none\"\n", work))
+	b, work := newLoopbackBench(t)
 	b.fisub(0, "remote", "--set", "contest", "--detach")
 	if got := b.fisub(0, "runs", "ls"); !strings.Contains(got, " detached ") || !strings.Contains(got, "0/54") {
 		t.Errorf("runs ls: got\n%s", got)
 	}
-	verdicts := func() int {
-		names, _ := filepath.Glob(filepath.Join(work, "jobs/*", agent.EventsName))
-		if len(names) == 0 {
-			return 0
-		}
-		text, _ := os.ReadFile(names[0])
-		return bytes.Count(text, []byte(`"type":"evaluated"`))
-	}
-	for deadline := time.Now().Add(2 * time.Minute); verdicts() == 0; time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("no verdict")
-		}
-	}
+	stream := filepath.Join(agent.JobDir(work, b.awaitStream(work)), agent.EventsName)
+	servertest.Until(t, "a verdict", func() bool {
+		text, _ := os.ReadFile(stream)
+		return bytes.Contains(text, []byte(`"type":"evaluated"`))
+	})
 	b.fisub(0, "remote", "cancel", "last")
 	r := b.last()
-	if r.Totals().Passed == 0 {
-		t.Errorf("cancelled with verdicts on the host: the run has none\n%s", &b.stderr)
-	}
-	if want := fmt.Sprintf("%d of 54 workloads have a verdict", r.Totals().Passed); !strings.Contains(b.stderr.String(), want) {
-		t.Errorf("cancel: got %s, want %q", &b.stderr, want)
+	if want := fmt.Sprintf("%d of 54 workloads have a verdict", r.Totals().Passed); r.Totals().Passed == 0 ||
+		!strings.Contains(b.stderr.String(), want) {
+		t.Errorf("cancelled with verdicts on the host: got %s, want %q", &b.stderr, want)
 	}
 	nothingIn(t, work)
 }
 
 // cancel ends a run that another process follows, even if that process does not react. The run stays cancelled.
 func TestRemoteCancelFollowed(t *testing.T) {
-	work := t.TempDir()
-	b := newRemoteBench(t, fmt.Sprintf("[remote.here]\nprovider = \"loopback\"\nworkdir = %q\ngpu = \"none\"\n", work))
+	b, work := newLoopbackBench(t)
 	b.linger()
 	for _, deaf := range []bool{false, true} {
-		client := b.command("remote")
-		var output bytes.Buffer
-		client.Stdout, client.Stderr = &output, &output
-		if err := client.Start(); err != nil {
-			t.Fatal(err)
-		}
+		client := b.start("remote")
 		b.awaitJob(work)
-		process := fmt.Sprintf("process %d on ", client.Process.Pid)
+		named := fmt.Sprintf("process %d on ", client.Process.Pid)
 		b.fisub(2, "remote", "attach", "last")
-		if text := b.stderr.String(); !strings.Contains(text, process) {
-			t.Errorf("attach: got %s, want it to name %s", text, process)
+		if text := b.stderr.String(); !strings.Contains(text, named) {
+			t.Errorf("attach: got %s, want it to name %s", text, named)
 		}
 		status := 0
+		var kill os.Signal
 		if deaf {
-			status = 1
+			status, kill = 1, os.Kill
 			if err := client.Process.Signal(syscall.SIGSTOP); err != nil {
 				t.Fatal(err)
 			}
 		}
 		b.fisub(status, "remote", "cancel", "last")
-		if text := b.stderr.String(); !strings.Contains(text, process) {
-			t.Errorf("deaf %v: got %s, want it to name %s", deaf, text, process)
+		if text := b.stderr.String(); !strings.Contains(text, named) {
+			t.Errorf("deaf %v: got %s, want it to name %s", deaf, text, named)
 		}
 		nothingIn(t, work)
-		if deaf {
-			_ = client.Process.Kill()
-		}
-		_ = client.Wait()
-		if got := client.ProcessState.ExitCode(); !deaf && (got != exitInterrupted ||
-			!strings.Contains(output.String(), "cancelled by another process: all jobs are stopped")) {
-			t.Errorf("the client: exit status %d\n%s", got, &output)
+		if got := client.ends(kill); !deaf && (got != exitInterrupted ||
+			!strings.Contains(client.out.String(), "cancelled by another process: all jobs are stopped")) {
+			t.Errorf("the client: exit status %d\n%s", got, &client.out)
 		}
 		_ = b.command("remote", "attach", "last").Run()
 		if plan, err := dispatch.Load(b.lastFolder()); err != nil || len(plan.Jobs) != 1 || len(plan.Active()) != 0 {
@@ -610,28 +535,15 @@ func TestRemoteCancelFollowed(t *testing.T) {
 // One of two hosts of a run is unreachable: an interrupt and cancel report which jobs may still run, cancel ends the
 // reachable job, and no command starts a new one.
 func TestRemoteCancelAway(t *testing.T) {
-	f := sshdtest.New(t, 2)
-	b := newRemoteBench(t,
-		fmt.Sprintf("[remote.lab]\nprovider = \"ssh\"\nhosts = [\"h1\", \"h2\"]\nssh_config = %q\ngpu = \"none\"\n",
-			f.Config))
+	b, f, works := newSSHBench(t, 2)
 	b.linger()
-	works := []string{filepath.Join(f.Daemons[0].Home, ".cache/fisub/remote"),
-		filepath.Join(f.Daemons[1].Home, ".cache/fisub/remote")}
-	client := b.command("remote")
-	var output bytes.Buffer
-	client.Stdout, client.Stderr = &output, &output
-	if err := client.Start(); err != nil {
-		t.Fatal(err)
-	}
-	b.awaitJob(works[0])
-	b.awaitJob(works[1])
+	client := b.start("remote")
+	b.awaitJob(works...)
 	f.Daemons[1].Stop()
-	_ = client.Process.Signal(os.Interrupt)
-	_ = client.Wait()
-	if got := client.ProcessState.ExitCode(); got != exitError ||
-		!strings.Contains(output.String(), "interrupted: 1 job may still run: lab: h2 gpu 0") ||
-		!strings.Contains(output.String(), "fisub remote cancel ") {
-		t.Errorf("SIGINT: exit status %d\n%s", got, &output)
+	if got := client.ends(os.Interrupt); got != exitError ||
+		!strings.Contains(client.out.String(), "interrupted: 1 job may still run: lab: h2 gpu 0") ||
+		!strings.Contains(client.out.String(), "fisub remote cancel ") {
+		t.Errorf("SIGINT: exit status %d\n%s", got, &client.out)
 	}
 	nothingIn(t, works[0])
 	b.fisub(1, "remote", "cancel", "last")
@@ -643,9 +555,7 @@ func TestRemoteCancelAway(t *testing.T) {
 	}
 	f.Daemons[1].Start(t)
 	_ = b.command("remote", "attach", "last").Run()
-	for _, work := range works {
-		nothingIn(t, work)
-	}
+	nothingIn(t, works...)
 	if got := b.fisub(0, "remote", "ls"); !strings.Contains(got, " cancelled ") {
 		t.Errorf("ls: got %s", got)
 	}
@@ -653,9 +563,7 @@ func TestRemoteCancelAway(t *testing.T) {
 
 // gc ends jobs that no run waits for, here one whose run folder is gone. A job of another folder needs --all.
 func TestRemoteGC(t *testing.T) {
-	work := t.TempDir()
-	b := newRemoteBench(t, fmt.Sprintf("[remote.here]\nprovider = \"loopback\"\nslots = 2\nworkdir = %q\ngpu = \"none\"\n",
-		work))
+	b, work := newLoopbackBench(t, "slots = 2")
 	id := strings.TrimSpace(b.fisub(0, "remote", "--detach", "--limit", "1"))
 	if got := b.fisub(0, "remote", "ls"); !strings.Contains(got, id) || !strings.Contains(got, "detached") {
 		t.Errorf("ls: got %s", got)
@@ -683,24 +591,18 @@ func TestRemoteGC(t *testing.T) {
 // gc spares a job that another process starts while gc asks the hosts. An unreachable host does not stop gc on the
 // others.
 func TestRemoteGCBeside(t *testing.T) {
-	f := sshdtest.New(t, 2)
-	work := filepath.Join(f.Daemons[0].Home, ".cache/fisub/remote")
-	b := newRemoteBench(t,
-		fmt.Sprintf("[remote.lab]\nprovider = \"ssh\"\nhosts = [\"h1\", \"h2\"]\nssh_config = %q\ngpu = \"none\"\n",
-			f.Config))
-	id := strings.TrimSpace(b.fisub(0, "remote", "--detach", "--limit", "1"))
-	name := filepath.Join(b.dir, runs.Dir, id, dispatch.PlanName)
-	plan, err := os.ReadFile(name)
+	b, f, works := newSSHBench(t, 2)
+	b.fisub(0, "remote", "--detach", "--limit", "1")
+	plan, err := dispatch.Load(b.lastFolder())
 	if err != nil {
 		t.Fatal(err)
 	}
-	before := map[string]any{}
-	if err := json.Unmarshal(plan, &before); err != nil {
+	name, later := filepath.Join(b.lastFolder(), dispatch.PlanName), filepath.Join(f.Dir, "later")
+	if err := os.Rename(name, later); err != nil {
 		t.Fatal(err)
 	}
-	before["jobs"] = []any{}
-	earlier, err := json.Marshal(before)
-	if err != nil {
+	plan.Jobs = nil
+	if err := plan.Save(b.lastFolder()); err != nil {
 		t.Fatal(err)
 	}
 	put := func(name string, content []byte) {
@@ -709,9 +611,6 @@ func TestRemoteGCBeside(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	later := filepath.Join(f.Dir, "later")
-	put(later, plan)
-	put(name, earlier)
 	// The other process writes its plan and then submits, before the host lists its jobs.
 	conf, err := os.ReadFile(f.Daemons[0].Conf)
 	if err != nil {
@@ -726,17 +625,22 @@ IFS= read -r script; case $script in *'for d in'*) cp `+later+" "+name+` ;; esac
 	put(f.Daemons[0].Conf, append(conf, "ForceCommand exec /bin/sh "+force+"\n"...))
 	f.Daemons[0].Start(t)
 	b.fisub(0, "remote", "gc", "--yes")
-	if entries, _ := os.ReadDir(agent.Jobs(work)); len(entries) != 1 {
+	if entries, _ := os.ReadDir(agent.Jobs(works[0])); len(entries) != 1 {
 		t.Errorf("a job that is waited for: got %v\n%s", entries, &b.stderr)
 	}
 
 	f.Daemons[1].Stop()
-	put(later, earlier)
+	if err := plan.Save(f.Dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(filepath.Join(f.Dir, dispatch.PlanName), later); err != nil {
+		t.Fatal(err)
+	}
 	b.fisub(1, "remote", "gc", "--yes")
-	if entries, _ := os.ReadDir(agent.Jobs(work)); len(entries) != 0 || !strings.Contains(b.stderr.String(), "lab: h2: ") {
+	if entries, _ := os.ReadDir(agent.Jobs(works[0])); len(entries) != 0 || !strings.Contains(b.stderr.String(), "lab: h2: ") {
 		t.Errorf("with a host that does not answer: got %v\n%s", entries, &b.stderr)
 	}
-	nothingIn(t, work)
+	nothingIn(t, works[0])
 }
 
 // BenchmarkRemoteFirstEvent measures the time from the command to its first event with dist/fisub, which make builds:
@@ -751,9 +655,20 @@ func BenchmarkRemoteFirstEvent(b *testing.B) {
 		b.Skip("make builds what is measured: ", err)
 	}
 	const mbit = 20
-	f, d, sent := slowLine(b, mbit)
-	r := newRemoteBench(b,
-		fmt.Sprintf("[remote.lab]\nprovider = \"ssh\"\nhosts = [\"h1\"]\nssh_config = %q\ngpu = \"none\"\n", f.Config))
+	f, cable := sshdtest.NewSpace(b)
+	if out, err := exec.Command(sshdtest.Tool(b, "tc"), "qdisc", "add", "dev", cable, "root", "tbf", "rate",
+		fmt.Sprintf("%dmbit", mbit), "burst", "32kbit", "latency", "50ms").CombinedOutput(); err != nil {
+		b.Fatalf("tc: %v\n%s", err, out)
+	}
+	sent := func() int64 {
+		text, err := os.ReadFile("/sys/class/net/" + cable + "/statistics/tx_bytes")
+		n, perr := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
+		if err = errors.Join(err, perr); err != nil {
+			b.Fatal(err)
+		}
+		return n
+	}
+	r := newRemoteBench(b, sshTable(f))
 	first := func() time.Duration {
 		cmd := r.command("--json", "remote", "--limit", "1")
 		cmd.Path, cmd.Args[0], cmd.Stdout = fisub, fisub, nil
@@ -779,7 +694,7 @@ func BenchmarkRemoteFirstEvent(b *testing.B) {
 	var fresh, cached time.Duration
 	var wire int64
 	for b.Loop() {
-		if err := os.RemoveAll(filepath.Join(d.Home, ".cache/fisub/remote/store")); err != nil {
+		if err := os.RemoveAll(agent.Store(workFolders(f)[0])); err != nil {
 			b.Fatal(err)
 		}
 		before := sent()
@@ -792,50 +707,6 @@ func BenchmarkRemoteFirstEvent(b *testing.B) {
 	b.ReportMetric(cached.Seconds()/n, "s-cached")
 	b.ReportMetric(float64(wire)/n/1e6, "MB-sent")
 	b.ReportMetric(fresh.Seconds()/(float64(wire)*8/(mbit*1e6)), "x-of-line")
-}
-
-// slowLine returns a host in its own network namespace, connected at mbit Mbit/s, and a function that returns the
-// number of bytes sent over the line.
-func slowLine(b *testing.B, mbit int) (*sshdtest.Fleet, *sshdtest.Daemon, func() int64) {
-	b.Helper()
-	if os.Getuid() != 0 {
-		b.Skip("only root can make network namespaces")
-	}
-	ip, tc := sshdtest.Tool(b, "ip"), sshdtest.Tool(b, "tc")
-	run := func(argv ...string) {
-		b.Helper()
-		if out, err := exec.Command(argv[0], argv[1:]...).CombinedOutput(); err != nil {
-			b.Fatalf("%v: %v\n%s", argv, err, out)
-		}
-	}
-	n := os.Getpid() % 200
-	space, outer, inner := fmt.Sprintf("fb%d", n), fmt.Sprintf("fba%d", n), fmt.Sprintf("fbb%d", n)
-	f := sshdtest.Prepare(b, 1, func(d *sshdtest.Daemon, _ int) {
-		d.Addr, d.Port, d.Space = fmt.Sprintf("10.214.%d.2", n), 2222, space
-	})
-	d := f.Daemons[0]
-	run(ip, "netns", "add", space)
-	b.Cleanup(func() {
-		d.Stop()
-		run(ip, "netns", "del", space)
-	})
-	run(ip, "link", "add", outer, "type", "veth", "peer", "name", inner, "netns", space)
-	run(ip, "addr", "add", fmt.Sprintf("10.214.%d.1/30", n), "dev", outer)
-	run(ip, "link", "set", outer, "up")
-	run(ip, "-n", space, "addr", "add", d.Addr+"/30", "dev", inner)
-	run(ip, "-n", space, "link", "set", inner, "up")
-	run(ip, "-n", space, "link", "set", "lo", "up")
-	run(tc, "qdisc", "add", "dev", outer, "root", "tbf", "rate", fmt.Sprintf("%dmbit", mbit), "burst", "32kbit",
-		"latency", "50ms")
-	d.Start(b)
-	return f, d, func() int64 {
-		text, err := os.ReadFile("/sys/class/net/" + outer + "/statistics/tx_bytes")
-		n, perr := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
-		if err = errors.Join(err, perr); err != nil {
-			b.Fatal(err)
-		}
-		return n
-	}
 }
 
 // attach exits with the status of a run with missing verdicts if no host has started the run.
