@@ -94,7 +94,7 @@ func (a *Agent) Main(ctx context.Context, args []string, stdout io.Writer) error
 		a.detached, args = true, args[:2]
 	}
 	if len(args) == 1 && args[0] == "look" {
-		gpus, err := a.Look()
+		gpus, err := a.ListGPUs()
 		if err != nil {
 			return err
 		}

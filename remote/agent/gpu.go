@@ -23,7 +23,7 @@ type GPU struct {
 	UUID      string
 	Name      string   // "NVIDIA B200"
 	Processes []string // processes that use it: "123 (python, 10 GiB)"
-	Holder    string   `json:",omitempty"` // holder of its lock, set by Look
+	Holder    string   `json:",omitempty"` // holder of its lock, set by ListGPUs
 }
 
 // Is reports whether kind, such as "b200", is a word of the GPU's name: an A100 is not an a10.
@@ -55,8 +55,8 @@ func Judge(gpus []GPU, at int, kind string, busy bool) *Refusal {
 	return r
 }
 
-// Look returns the host's GPUs and the holders of their locks.
-func (a *Agent) Look() ([]GPU, error) {
+// ListGPUs returns the host's GPUs and the holders of their locks.
+func (a *Agent) ListGPUs() ([]GPU, error) {
 	if a.GPUs == nil {
 		return nil, refuse("use a fisub built with GPU support: make build", "this fisub has no GPU support")
 	}
@@ -79,7 +79,7 @@ func (a *Agent) Look() ([]GPU, error) {
 
 // takeGPU chooses the job's GPU and locks it.
 func (a *Agent) takeGPU(ctx context.Context, job *remote.Job) (uuid string, unlock func(), err error) {
-	gpus, err := a.Look()
+	gpus, err := a.ListGPUs()
 	if err != nil {
 		return "", nil, err
 	}

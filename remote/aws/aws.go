@@ -35,15 +35,15 @@ import (
 // Kind is the provider's name in config.toml and in handles.
 const Kind = "aws"
 
-// margin is the time a job gets on top of its limit, to fetch the bundle, end, and write its results.
-const margin = 15 * time.Minute
+// extra is the time a job gets on top of its limit, to fetch the bundle, end, and write its results.
+const extra = 15 * time.Minute
 
 // A Provider is the remote.Provider of one table of the config.
 type Provider struct {
 	name   string
 	config Config
 	poll   time.Duration // between reads of the bucket
-	look   time.Duration // between queries of the job's state
+	query  time.Duration // between queries of the job's state
 	dial   dialer        // nil for the default
 	turn   chan struct{} // held by the Submit that is uploading
 
@@ -55,7 +55,7 @@ type dialer func(ctx context.Context, network, address string) (net.Conn, error)
 
 // New returns the provider of the table [remote.name]. It connects to nothing.
 func New(name string, c Config) *Provider {
-	return &Provider{name: name, config: c, poll: time.Second, look: 5 * time.Second, turn: make(chan struct{}, 1),
+	return &Provider{name: name, config: c, poll: time.Second, query: 5 * time.Second, turn: make(chan struct{}, 1),
 		clients: map[string]*account{}}
 }
 
@@ -246,7 +246,7 @@ func (p *Provider) undo(ctx context.Context, a *account, b *bucket, d *data) err
 // life returns how long the links of a job must stay valid. If the credentials expire before the queue limit is over,
 // life is shorter; if they expire before the job could be over, it returns an error.
 func (p *Provider) life(ctx context.Context, a *account, job *remote.Job) (time.Duration, error) {
-	need, most := job.Limit+margin, job.Limit+margin+p.config.QueueLimit
+	need, most := job.Limit+extra, job.Limit+extra+p.config.QueueLimit
 	creds, err := a.creds.Retrieve(ctx)
 	if err != nil {
 		return 0, p.setup(ctx, err)
@@ -286,8 +286,8 @@ func (p *Provider) Wait(ctx context.Context, h remote.Handle, from int64, w remo
 		return nil
 	}
 	for {
-		if time.Since(asked) >= p.look || now.exit != nil {
-			fresh, err := a.look(ctx, d)
+		if time.Since(asked) >= p.query || now.exit != nil {
+			fresh, err := a.jobStatus(ctx, d)
 			if errors.As(err, new(*smithy.DeserializationError)) {
 				garbled++
 			} else {
@@ -363,9 +363,9 @@ func (p *Provider) Release(ctx context.Context, h remote.Handle) error {
 	}
 	b := &bucket{a.s3, d.Bucket}
 	// The stop object also ends the job if AWS does not let this client do so.
-	told := p.denied(ctx, "bucket "+b.name, b.put(ctx, d.folder()+"stop", []byte("stop\n")))
+	stopErr := p.denied(ctx, "bucket "+b.name, b.put(ctx, d.folder()+"stop", []byte("stop\n")))
 	if err := a.stop(ctx, d); err != nil {
-		return errors.Join(p.denied(ctx, "", err), told)
+		return errors.Join(p.denied(ctx, "", err), stopErr)
 	}
 	// AWS has accepted the request. If the job had started, the agent ends it and writes its exit.
 	r := &reader{Feed: remote.Feed{At: math.MaxInt64}, bucket: b, folder: d.folder() + "out/"}
@@ -373,7 +373,7 @@ func (p *Provider) Release(ctx context.Context, h remote.Handle) error {
 		if exit, err := r.read(ctx); err != nil || exit != nil {
 			break
 		}
-		if s, err := a.look(ctx, d); err != nil || s.exit != nil || remote.Sleep(ctx, p.poll) != nil {
+		if s, err := a.jobStatus(ctx, d); err != nil || s.exit != nil || remote.Sleep(ctx, p.poll) != nil {
 			break
 		}
 	}

@@ -131,7 +131,7 @@ func newProvider(t *testing.T, more map[string]any) *Provider {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { p.Close() })
-	p.poll, p.look = 50*time.Millisecond, 200*time.Millisecond
+	p.poll, p.query = 50*time.Millisecond, 200*time.Millisecond
 	dialer := &net.Dialer{}
 	p.dial = func(ctx context.Context, network, address string) (net.Conn, error) {
 		if host, _, err := net.SplitHostPort(address); err != nil || !net.ParseIP(host).IsLoopback() {

@@ -133,7 +133,7 @@ func (p *Provider) start(ctx context.Context, a *account, job *remote.Job, progr
 }
 
 // submitInput returns the request to Batch. Whatever happens on the host, Batch ends the job after its limit plus
-// margin, and does not restart it.
+// extra, and does not restart it.
 func (p *Provider) submitInput(job *remote.Job, program, boot string) *batch.SubmitJobInput {
 	in := &batch.SubmitJobInput{
 		JobName:       aws.String(jobName(job.ID)),
@@ -148,7 +148,7 @@ func (p *Provider) submitInput(job *remote.Job, program, boot string) *batch.Sub
 			},
 		},
 		RetryStrategy: &types.RetryStrategy{Attempts: aws.Int32(1)},
-		Timeout:       &types.JobTimeout{AttemptDurationSeconds: aws.Int32(int32(math.Ceil((job.Limit + margin).Seconds())))},
+		Timeout:       &types.JobTimeout{AttemptDurationSeconds: aws.Int32(int32(math.Ceil((job.Limit + extra).Seconds())))},
 		Tags:          p.tags(job),
 		PropagateTags: aws.Bool(true),
 	}
@@ -207,7 +207,7 @@ type status struct {
 	exit  *remote.Exit
 }
 
-func (a *account) look(ctx context.Context, d *data) (status, error) {
+func (a *account) jobStatus(ctx context.Context, d *data) (status, error) {
 	j, err := a.find(ctx, d)
 	if err != nil {
 		return status{}, err

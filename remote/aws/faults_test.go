@@ -238,7 +238,7 @@ func TestLinksExpire(t *testing.T) {
 		t.Fatal(err)
 	}
 	until, err := time.Parse(time.RFC3339, links["until"].(string))
-	if want := time.Now().Add(job.Limit + margin + 2*time.Hour); err != nil || until.Before(want.Add(-time.Minute)) ||
+	if want := time.Now().Add(job.Limit + extra + 2*time.Hour); err != nil || until.Before(want.Add(-time.Minute)) ||
 		until.After(want) {
 		t.Errorf("until: got %v, %v, want %v", until, err, want)
 	}
@@ -275,7 +275,7 @@ func TestCredentials(t *testing.T) {
 	if d, err := life(80 * time.Minute); err != nil || d > 80*time.Minute || d < 79*time.Minute {
 		t.Errorf("80 minutes: got %v, %v", d, err)
 	}
-	if d, err := life(10 * time.Hour); err != nil || d != time.Hour+margin+2*time.Hour {
+	if d, err := life(10 * time.Hour); err != nil || d != time.Hour+extra+2*time.Hour {
 		t.Errorf("10 hours: got %v, %v", d, err)
 	}
 	t.Setenv("AWS_ACCESS_KEY_ID", "")
@@ -381,7 +381,7 @@ func TestWaitEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	if left := time.Until(d.Until); left < 2*time.Hour || left > 3*time.Hour {
-		t.Errorf("the handle says %v, want limit, margin and queue_limit from now", d.Until)
+		t.Errorf("the handle says %v, want limit, extra time and queue_limit from now", d.Until)
 	}
 	d.Until = time.Now().Add(-maxSkew)
 	_, exit := remotetest.Wait(t, p, remote.NewHandle(Kind, h.Job, h.Place, d))

@@ -48,18 +48,18 @@ func (w *world) watch(ctx context.Context) *streams {
 	go func() {
 		defer close(s.gone)
 		for ctx.Err() == nil {
-			s.look()
+			s.poll()
 			select {
 			case <-ctx.Done():
 			case <-time.After(15 * time.Millisecond):
 			}
 		}
-		s.look()
+		s.poll()
 	}()
 	return s
 }
 
-func (s *streams) look() {
+func (s *streams) poll() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i, m := range s.world.hosts {
@@ -194,7 +194,7 @@ func try(ctx context.Context, dir, base string, s scenario, want map[string]stri
 	}
 	w.begun = time.Now()
 	seen := w.watch(ctx)
-	w.drama(ctx, s, r, seen)
+	w.perform(ctx, s, r, seen)
 	for _, f := range seen.close() {
 		w.say("stream of %s on h%d: %d verdicts", f.job, f.host+1, len(f.verdicts))
 		r.Streams++
@@ -220,8 +220,8 @@ away = "%v"
 `, away)
 }
 
-// drama performs the run, its fault, and the user's reaction.
-func (w *world) drama(ctx context.Context, s scenario, r *result, seen *streams) {
+// perform executes the run, its fault, and the user's reaction.
+func (w *world) perform(ctx context.Context, s scenario, r *result, seen *streams) {
 	first, err := w.fisub(ctx, "remote", "remote", "--on", "lab", "--limit", fmt.Sprint(s.Workloads))
 	if err != nil {
 		r.problem("%v", err)

@@ -143,7 +143,7 @@ func (p *Provider) submit(ctx context.Context, job *remote.Job, progress func(se
 		return nil, err
 	}
 	if p.config.Pod != "" {
-		f, err := p.look(ctx, &data{Pod: p.config.Pod})
+		f, err := p.find(ctx, &data{Pod: p.config.Pod})
 		if err == nil {
 			err = p.standing(f.pod)
 		}
@@ -345,7 +345,7 @@ func (p *Provider) Wait(ctx context.Context, h remote.Handle, from int64, w remo
 func (p *Provider) follow(ctx context.Context, d *data, feed *remote.Feed) (remote.Exit, error) {
 	var since time.Time // since when the cluster has not answered
 	for pause := p.pace; ; pause = min(2*pause, 20*p.pace) {
-		f, err := p.look(ctx, d)
+		f, err := p.find(ctx, d)
 		switch {
 		case remote.CodeOf(err) == "unreachable" && (since.IsZero() || time.Since(since) < p.config.Away):
 			if since.IsZero() {
@@ -368,7 +368,7 @@ func (p *Provider) follow(ctx context.Context, d *data, feed *remote.Feed) (remo
 			fctx, stop := context.WithCancelCause(ctx)
 			j := d.FolderJob
 			j.Host = live{d.Host.(*host.Pod), func() {
-				f, err := p.look(fctx, d)
+				f, err := p.find(fctx, d)
 				switch code := remote.CodeOf(err); {
 				case err == nil && (f.pod == nil || p.restarted(d, f.pod) || f.pod.over()):
 					stop(errOver)
@@ -386,7 +386,7 @@ func (p *Provider) follow(ctx context.Context, d *data, feed *remote.Feed) (remo
 				return exit, cause
 			}
 			if err == nil && exit.End != remote.Exited && exit.End != remote.Refused {
-				if f, err := p.look(ctx, d); err == nil && f.pod != nil && p.restarted(d, f.pod) {
+				if f, err := p.find(ctx, d); err == nil && f.pod != nil && p.restarted(d, f.pod) {
 					return p.end(ctx, d, f, feed)
 				}
 			}
@@ -454,7 +454,7 @@ func (p *Provider) log(ctx context.Context, pod *item) (map[string][]byte, error
 	if code := remote.CodeOf(err); err != nil && (code == "unreachable" || code == "credentials" || ctx.Err() != nil) {
 		return nil, err
 	}
-	return said(out.Bytes()), nil
+	return parseLog(out.Bytes()), nil
 }
 
 // Collect copies the job's log from the running pod or, after the pod has ended, from the pod's log.
@@ -463,7 +463,7 @@ func (p *Provider) Collect(ctx context.Context, h remote.Handle, dst string) err
 	if err != nil {
 		return err
 	}
-	f, err := p.look(ctx, d)
+	f, err := p.find(ctx, d)
 	switch {
 	case err != nil:
 		return p.fault(ctx, err)
@@ -488,7 +488,7 @@ func (p *Provider) Release(ctx context.Context, h remote.Handle) error {
 	if err != nil {
 		return err
 	}
-	f, err := p.look(ctx, d)
+	f, err := p.find(ctx, d)
 	if err != nil {
 		return p.fault(ctx, err)
 	}
@@ -512,7 +512,7 @@ func (p *Provider) remove(ctx context.Context, name string) error {
 		if err != nil {
 			return err
 		}
-		f, err := p.look(ctx, &data{Name: name})
+		f, err := p.find(ctx, &data{Name: name})
 		if err != nil || f.job == nil && (f.pod == nil || f.pod.over()) {
 			return err
 		}
@@ -532,7 +532,7 @@ const stop = 40 * time.Second
 func (p *Provider) List(ctx context.Context) (handles []remote.Handle, err error) {
 	defer func() { err = p.fault(ctx, err) }()
 	if p.config.Pod != "" {
-		f, err := p.look(ctx, &data{Pod: p.config.Pod})
+		f, err := p.find(ctx, &data{Pod: p.config.Pod})
 		if err == nil {
 			err = p.standing(f.pod)
 		}
@@ -580,7 +580,7 @@ func (p *Provider) Check(ctx context.Context) ([]remote.Host, error) {
 
 func (p *Provider) ready(ctx context.Context) (state, detail string, err error) {
 	if p.config.Pod != "" {
-		f, err := p.look(ctx, &data{Pod: p.config.Pod})
+		f, err := p.find(ctx, &data{Pod: p.config.Pod})
 		if err == nil {
 			err = p.standing(f.pod)
 		}

@@ -31,13 +31,13 @@ const (
 
 	// boot is the time limit for pulling the image, and again for the client to upload the bundle.
 	boot = 15 * time.Minute
-	// margin is the time the agent gets to end a job at its limit.
-	margin = 2 * time.Minute
-	// keep is how long a pod stays after its job has ended, so that a client can read the rest. After that the output
+	// stopTime is the time the agent gets to end a job at its limit.
+	stopTime = 2 * time.Minute
+	// exitDelay is how long a pod stays after its job has ended, so that a client can read the rest. Then the output
 	// is only in the pod's log.
-	keep = time.Minute
+	exitDelay = time.Minute
 	// beyond is the longest time that a pod exists on top of its job's limit.
-	beyond = 2*boot + margin + keep
+	beyond = 2*boot + stopTime + exitDelay
 	// kept is how long the Job and the log stay after the GPU is free.
 	kept = 24 * time.Hour
 )
@@ -52,8 +52,8 @@ for f in ` + agent.EventsName + ` ` + agent.LogName + ` ` + agent.ExitName + `; 
 [ ! -e "$dir/$f" ] || { printf '\036%s %d\n' $f "$(wc -c <"$dir/$f")"; cat "$dir/$f"; }; done
 n=0; while [ -e "$dir" ] && [ $n -lt "$3" ]; do n=$((n+1)); pause; done`
 
-// said parses the output of hold. It returns the content by file name, or nil if the beginning of the log is lost.
-func said(log []byte) map[string][]byte {
+// parseLog parses the output of hold. It returns the content by file name, or nil if the beginning of the log is lost.
+func parseLog(log []byte) map[string][]byte {
 	files := map[string][]byte{}
 	for len(log) > 0 {
 		var name string
@@ -110,7 +110,7 @@ func podSpec(c *Config, job *remote.Job, nodes []string) object {
 	one := object{
 		"name": container, "image": c.Image,
 		"command": []string{"/bin/sh", "-c", hold, "sh", agent.JobDir(c.Workdir, job.ID), fmt.Sprint(seconds(boot)),
-			fmt.Sprint(seconds(keep))},
+			fmt.Sprint(seconds(exitDelay))},
 		"env":       []object{{"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "compute,utility"}},
 		"resources": object{"requests": requests, "limits": limits},
 		"securityContext": object{"allowPrivilegeEscalation": false, "capabilities": object{"drop": []string{"ALL"}},

@@ -94,12 +94,12 @@ func TestSaid(t *testing.T) {
 		{"no number", "\x1eevents.jsonl x\n{}", ""},
 		{"below zero", "\x1eevents.jsonl -4\n{}", ""},
 	} {
-		got := said([]byte(c.log))
+		got := parseLog([]byte(c.log))
 		if names := strings.Join(slices.Sorted(maps.Keys(got)), " "); names != c.want {
 			t.Errorf("%s: got %q", c.name, names)
 		}
 	}
-	if got := said([]byte("\x1eevents.jsonl 4\n{}\n\x1e\x1elog 0\n")); string(got["events.jsonl"]) != "{}\n\x1e" {
+	if got := parseLog([]byte("\x1eevents.jsonl 4\n{}\n\x1e\x1elog 0\n")); string(got["events.jsonl"]) != "{}\n\x1e" {
 		t.Errorf("got %q", got)
 	}
 }

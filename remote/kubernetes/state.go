@@ -179,7 +179,7 @@ func (p *Provider) get(ctx context.Context, args ...string) ([]item, error) {
 	return list.Items, nil
 }
 
-func (p *Provider) look(ctx context.Context, d *data) (f found, err error) {
+func (p *Provider) find(ctx context.Context, d *data) (f found, err error) {
 	args := []string{"jobs.batch,pods", "--selector=" + labelName + "=" + d.Name}
 	if d.Name == "" {
 		args = []string{"pods", d.Pod, "--ignore-not-found"}
@@ -215,10 +215,10 @@ const reason = time.Minute
 
 // wait waits until a pod of the Job runs, and reports the reason for waiting.
 func (p *Provider) wait(ctx context.Context, d *data, tell func(remote.Stage)) (*item, error) {
-	last, told := "it has no pod", remote.Stage{}
+	last, shown := "it has no pod", remote.Stage{}
 	deadline := time.Now().Add(p.config.Pending)
 	for pause := p.pace; ; pause = min(2*pause, 20*p.pace) {
-		f, err := p.look(ctx, d)
+		f, err := p.find(ctx, d)
 		if err != nil && remote.CodeOf(err) != "unreachable" {
 			return nil, err
 		}
@@ -244,8 +244,8 @@ func (p *Provider) wait(ctx context.Context, d *data, tell func(remote.Stage)) (
 				return nil, denied("capacity", why, "kubectl describe job "+d.Name+" shows more")
 			}
 		}
-		if s := (remote.Stage{Phase: phase, Text: last}); tell != nil && s != told {
-			told = s
+		if s := (remote.Stage{Phase: phase, Text: last}); tell != nil && s != shown {
+			shown = s
 			tell(s)
 		}
 		if _, message, failed := failure(f.job); failed {

@@ -170,11 +170,11 @@ type call struct {
 	args   []string
 	in     func(io.Writer) error // writes its stdin; nil for none
 	out    io.Writer             // gets its stdout; nil to discard it
-	reload bool                  // show changes by other sandboxes on the volume; door only
+	reload bool                  // show changes by other sandboxes on the volume; for files only
 	soon   bool                  // do not wait long for the sandbox to get a machine
 }
 
-// callTime is the time limit of a call, including an upload, and the lifetime of the door.
+// callTime is the time limit of a call, including an upload, and the lifetime of the sandbox for files.
 const callTime = time.Hour
 
 // A failed is the error of a script with an exit status other than 0.
@@ -236,15 +236,15 @@ func drain(ctx context.Context, cp *sdk.ContainerProcess, out io.Writer) error {
 	if _, err := io.Copy(out, cp.Stdout); err != nil {
 		return errors.Join(ctx.Err(), err)
 	}
-	said := plain.Buffer{Limit: 4096}
-	if _, err := io.Copy(&said, cp.Stderr); err != nil {
+	output := plain.Buffer{Limit: 4096}
+	if _, err := io.Copy(&output, cp.Stderr); err != nil {
 		return errors.Join(ctx.Err(), err)
 	}
 	soon, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
 	status, err := cp.Wait(soon, nil)
 	if err == nil && status != 0 {
-		err = &failed{status, strings.TrimSpace(said.String())}
+		err = &failed{status, strings.TrimSpace(output.String())}
 	}
 	return err
 }

@@ -1,6 +1,6 @@
 // Package modal runs jobs in sandboxes of Modal (modal.com), through Modal's Go SDK.
 //
-// A volume holds each file of the bundles once, and the results of jobs. A small sandbox without a GPU, the door,
+// A volume holds each file of the bundles once, and the results of jobs. A small sandbox without a GPU
 // copies files to and from it, so that no GPU waits for an upload. The GPU sandbox runs the agent as its entry point:
 // once accepted, it needs no client and ends by itself. While it runs, Wait follows the event stream in it; afterwards,
 // Wait reads the copy on the volume. sandbox.sh holds the commands that run in sandboxes.
@@ -30,17 +30,17 @@ const (
 	// Kind is the provider's kind.
 	Kind = "modal"
 
-	// margin is a sandbox's lifetime on top of the limit of its job: to verify files, end the job and save its results.
-	margin = 3 * time.Minute
+	// extra is a sandbox's lifetime on top of its job's limit: to verify files, end the job and save its results.
+	extra = 3 * time.Minute
 	// longest is the longest lifetime that Modal gives a sandbox.
 	longest = 24 * time.Hour
 	// bound is the time limit for work that must continue after its context ends, such as ending a sandbox.
 	bound = 30 * time.Second
-	// linger is how long a sandbox stays after its job, so that a following client can read the rest.
-	linger = 10 * time.Second
-	// keep is the interval at which a job's output is saved to the volume. A machine that fails while no client follows
+	// exitDelay is how long a sandbox stays after its job, so that a following client can read the rest.
+	exitDelay = 10 * time.Second
+	// saveInterval is how often a job's output is saved to the volume. A machine that fails while no client follows
 	// the job loses at most this much.
-	keep = 10 * time.Second
+	saveInterval = 10 * time.Second
 )
 
 // Tags of sandboxes. A job's labels are tags too, prefixed with tagLabel.
@@ -57,24 +57,24 @@ var (
 
 // A Provider runs jobs in sandboxes of one app.
 type Provider struct {
-	name   string
-	config Config
-	client *sdk.Client
-	linger time.Duration
-	keep   time.Duration
+	name         string
+	config       Config
+	client       *sdk.Client
+	exitDelay    time.Duration
+	saveInterval time.Duration
 
 	mu    sync.Mutex // guards app, image and store
 	app   *sdk.App
 	image *sdk.Image
 	store *sdk.Volume
 
-	door door
+	files fileSandbox
 }
 
 // New returns the provider of the table [remote.name]. It reads Modal's profile, but sends no request.
 func New(name string, c Config) (*Provider, error) {
-	p := &Provider{name: name, config: c, linger: linger, keep: keep}
-	p.door.p = p
+	p := &Provider{name: name, config: c, exitDelay: exitDelay, saveInterval: saveInterval}
+	p.files.p = p
 	var err error
 	if p.client, err = newClient(c.Environment); err != nil {
 		return nil, p.fail(context.Background(), "reading Modal's profile", err)
@@ -115,7 +115,7 @@ type handle struct {
 	Created time.Time `json:"created,omitzero"` // zero if unknown
 }
 
-func (d handle) of(job string, place remote.Place) remote.Handle {
+func (d handle) encode(job string, place remote.Place) remote.Handle {
 	return remote.NewHandle(Kind, job, place, d)
 }
 
@@ -136,7 +136,7 @@ func (p *Provider) open(h remote.Handle) (handle, error) {
 	return d, nil
 }
 
-// Submit uploads missing files through the door, and queues a sandbox that runs the agent.
+// Submit uploads missing files through the sandbox for files, and queues a sandbox that runs the agent.
 func (p *Provider) Submit(
 	ctx context.Context, job *remote.Job, progress func(sent, total int64),
 ) (remote.Handle, error) {
@@ -153,7 +153,7 @@ func (p *Provider) Submit(
 	id, err := p.create(ctx, job, program)
 	if err == nil {
 		d := handle{Sandbox: id, App: p.config.App, Created: time.Now().UTC().Truncate(time.Second)}
-		return d.of(job.ID, job.Place), nil
+		return d.encode(job.ID, job.Place), nil
 	}
 	// If the answer was lost, Modal may still have queued the sandbox.
 	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), bound)
@@ -167,7 +167,7 @@ func (p *Provider) accept(job *remote.Job) (program string, err error) {
 	if err != nil {
 		return "", fmt.Errorf("%s: %w", p.name, err)
 	}
-	if job.Limit > longest-margin {
+	if job.Limit > longest-extra {
 		return "", p.deny("limit", "set a shorter limit, or use --shards",
 			"a sandbox lives at most %v: limit %v is too long", longest, job.Limit)
 	}
@@ -218,14 +218,14 @@ func (p *Provider) create(ctx context.Context, job *remote.Job, program string) 
 	for k, v := range job.Labels {
 		tags[tagLabel+clean(k)] = clean(v)
 	}
-	stay, every := fmt.Sprint(int(p.linger.Seconds())), fmt.Sprint(max(1, int(2*p.keep.Seconds())))
+	stay, every := fmt.Sprint(int(p.exitDelay.Seconds())), fmt.Sprint(max(1, int(2*p.saveInterval.Seconds())))
 	sb, err := p.client.Sandboxes.Create(accepting(ctx), p.app, p.image, &sdk.SandboxCreateParams{
 		GPU:            gpuNames[job.GPU],
 		CPU:            p.config.CPU,
 		CPULimit:       p.config.CPU, // without limits, usage above the requested cores and memory is billed too
 		MemoryMiB:      p.config.Memory,
 		MemoryLimitMiB: p.config.Memory,
-		Timeout:        (job.Limit + margin).Truncate(time.Second),
+		Timeout:        (job.Limit + extra).Truncate(time.Second),
 		Command:        script("entry", job.ID, program, stay, every),
 		Volumes:        map[string]*sdk.Volume{volume: p.store},
 		BlockNetwork:   true,
@@ -283,7 +283,7 @@ func (p *Provider) Release(ctx context.Context, h remote.Handle) error {
 }
 
 func (p *Provider) removeJob(ctx context.Context, job string) error {
-	return p.door.run(ctx, "removing job "+job, call{run: "remove", args: []string{job}})
+	return p.files.run(ctx, "removing job "+job, call{run: "remove", args: []string{job}})
 }
 
 // terminate ends a sandbox and waits for it. A sandbox that is unknown or has ended is not an error.
@@ -311,7 +311,7 @@ func (p *Provider) List(ctx context.Context) ([]remote.Handle, error) {
 	seen := map[string]bool{}
 	add := func(job, id string) {
 		if !seen[job] && remote.ValidID(job) {
-			list = append(list, handle{Sandbox: id, App: p.config.App}.of(job, remote.Place{GPU: -1}))
+			list = append(list, handle{Sandbox: id, App: p.config.App}.encode(job, remote.Place{GPU: -1}))
 		}
 		seen[job] = true
 	}
@@ -325,7 +325,7 @@ func (p *Provider) List(ctx context.Context) ([]remote.Handle, error) {
 		}
 	}
 	left := plain.Buffer{Limit: exitCap}
-	err = p.door.run(ctx, "listing leftover files of jobs", call{run: "leftovers", out: &left, reload: true})
+	err = p.files.run(ctx, "listing leftover files of jobs", call{run: "leftovers", out: &left, reload: true})
 	for _, job := range strings.Fields(left.String()) {
 		add(job, "")
 	}
@@ -359,7 +359,7 @@ func (p *Provider) Collect(ctx context.Context, h remote.Handle, dst string) err
 		log = &plain.Buffer{Limit: logCap}
 		if err = p.prepare(ctx); err == nil {
 			rest := call{run: "kept_log", args: []string{h.Job}, out: log, reload: true}
-			err = p.door.run(ctx, "reading the log", rest)
+			err = p.files.run(ctx, "reading the log", rest)
 		}
 	}
 	if err != nil {
@@ -395,11 +395,11 @@ func (p *Provider) live(ctx context.Context, job, id string) (*plain.Buffer, err
 	return nil, p.fail(ctx, "reading the log", err)
 }
 
-// Close ends the door and the connections.
+// Close ends the sandbox for files and the connections.
 func (p *Provider) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), bound)
 	defer cancel()
-	err := p.door.close(ctx)
+	err := p.files.close(ctx)
 	p.client.Close()
 	return err
 }

@@ -206,24 +206,24 @@ func (f *follower) finish(ctx context.Context, end result) (remote.Exit, error) 
 	}
 	read := func(c call) error {
 		c.args = append([]string{f.h.Job}, c.args...)
-		return f.p.door.run(ctx, "reading the job's files", c)
+		return f.p.files.run(ctx, "reading the job's files", c)
 	}
 	if err := read(call{run: "kept_events", args: []string{fmt.Sprint(f.At + 1)}, out: f, reload: true}); err != nil {
 		return remote.Exit{}, err
 	}
-	data, said := plain.Buffer{Limit: exitCap}, plain.Buffer{Limit: 4096}
+	data, output := plain.Buffer{Limit: exitCap}, plain.Buffer{Limit: 4096}
 	err := read(call{run: "kept_exit", out: &data})
 	if err == nil && len(data.Bytes()) > 0 {
 		return f.exit(data.Bytes()), nil
 	}
 	if err == nil {
-		err = read(call{run: "started", out: &said})
+		err = read(call{run: "started", out: &output})
 	}
-	return end.exit(strings.TrimSpace(said.String())), err
+	return end.exit(strings.TrimSpace(output.String())), err
 }
 
-// exit returns the exit of a job that left no exit.json; said is the output of starting its agent.
-func (r result) exit(said string) remote.Exit {
+// exit returns the exit of a job that left no exit.json; output is the output of starting its agent.
+func (r result) exit(output string) remote.Exit {
 	preempted := strings.Contains(strings.ToLower(r.text), "preempt")
 	switch {
 	case r.status == pb.GenericResult_GENERIC_STATUS_TIMEOUT:
@@ -235,7 +235,7 @@ func (r result) exit(said string) remote.Exit {
 	if r.status != pb.GenericResult_GENERIC_STATUS_UNSPECIFIED {
 		what = "the sandbox ended: " + strings.ToLower(strings.TrimPrefix(r.status.String(), "GENERIC_STATUS_"))
 	}
-	if lines := strings.Split(said, "\n"); said != "" {
+	if lines := strings.Split(output, "\n"); output != "" {
 		what += ": " + redact(lines[len(lines)-1])
 	}
 	return remote.Exit{End: remote.Lost, Text: cmp.Or(r.text, what),

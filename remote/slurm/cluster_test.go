@@ -238,7 +238,7 @@ func TestQueue(t *testing.T) {
 	if _, err := p.Wait(ctx, first, 0, &remotetest.Recorder{Fail: func([]byte) error { cancel(); return nil }}); !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled wait: got %v", err)
 	}
-	if s, err := p.look(remotetest.Within(t), &work.FolderJob{Number: numberOf(t, first)}); err != nil || s.state != "RUNNING" {
+	if s, err := p.jobStatus(remotetest.Within(t), &work.FolderJob{Number: numberOf(t, first)}); err != nil || s.state != "RUNNING" {
 		t.Fatalf("after a cancelled wait: %+v, %v", s, err)
 	}
 
@@ -422,7 +422,7 @@ func (l *deaf) Run(ctx context.Context, argv []string, stdin io.Reader, stdout i
 	err := l.Host.Run(ctx, argv, stdin, stdout)
 	if program(argv) == "sbatch" {
 		l.after()
-		return cmp.Or(ctx.Err(), error(&host.LostError{Text: "cut"}))
+		return cmp.Or(ctx.Err(), error(&remote.Denied{Code: "unreachable", Text: "Connection closed by remote host"}))
 	}
 	return err
 }

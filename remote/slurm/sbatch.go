@@ -18,9 +18,9 @@ import (
 	"fisub/remote/work"
 )
 
-// margin is how much longer than the job's limit Slurm's limit is, so that the agent can verify the bundle, end the
+// extra is how much longer than the job's limit Slurm's limit is, so that the agent can verify the bundle, end the
 // program and write the exit.
-const margin = 3 * time.Minute
+const extra = 3 * time.Minute
 
 // prefix begins the names of fisub's jobs in the queue.
 const prefix = "fisub-"
@@ -63,7 +63,7 @@ func sbatchArgs(c *Config, job *remote.Job, dir string) []string {
 	option("gres", gres)
 	option("nodes", "1")
 	option("ntasks", "1")
-	option("time", strconv.Itoa(int((job.Limit+margin+time.Minute-1)/time.Minute)))
+	option("time", strconv.Itoa(int((job.Limit+extra+time.Minute-1)/time.Minute)))
 	option("job-name", called(job.ID))
 	comment := "fisub"
 	for _, name := range slices.Sorted(maps.Keys(job.Labels)) {

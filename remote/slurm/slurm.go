@@ -201,9 +201,9 @@ func unknown(err error) bool {
 	return errors.As(err, &failed) && strings.Contains(strings.ToLower(failed.Stderr), "invalid job id")
 }
 
-// look queries the job's state from the controller, which remembers ended jobs for minutes, then from the accounting,
+// jobStatus asks the controller for the job's state, which it remembers for minutes after the end, then the accounting,
 // which a cluster need not have.
-func (p *Provider) look(ctx context.Context, j *work.FolderJob) (status, error) {
+func (p *Provider) jobStatus(ctx context.Context, j *work.FolderJob) (status, error) {
 	if j.Number == "" {
 		ask := []string{"squeue", "--noheader", "--me", "--name=" + called(j.ID), "--format=%A"}
 		out, err := p.slurm(ctx, onCluster(j, ask))
@@ -235,12 +235,12 @@ func (p *Provider) Check(ctx context.Context) ([]remote.Host, error) {
 	return []remote.Host{{Name: p.Table, State: state, Detail: detail, Err: err}}, nil
 }
 
-// sayAll runs a command that answers on standard error.
-const sayAll = `out=$("$@" 2>&1); s=$?; [ $s -eq 0 ] || exec >&2; printf '%s\n' "$out"; exit $s`
+// mergeOutput runs a command that answers on standard error.
+const mergeOutput = `out=$("$@" 2>&1); s=$?; [ $s -eq 0 ] || exec >&2; printf '%s\n' "$out"; exit $s`
 
 // ready returns the state "down" with an error.
 func (p *Provider) ready(ctx context.Context) (state, detail string, err error) {
-	facts, err := p.folder.See(ctx)
+	facts, err := p.folder.Inspect(ctx)
 	if err != nil {
 		return "down", "", err
 	}
@@ -249,7 +249,7 @@ func (p *Provider) ready(ctx context.Context) (state, detail string, err error) 
 		return "down", "", err
 	}
 	job := &remote.Job{ID: "check", GPU: p.config.Wanted(), Limit: max(p.config.Limit, time.Minute)}
-	ask := host.Shell(sayAll, "env", "SLURM_TIME_FORMAT=%s")
+	ask := host.Shell(mergeOutput, "env", "SLURM_TIME_FORMAT=%s")
 	ask = append(append(ask, sbatchArgs(p.config, job, facts.Root)...), "--test-only")
 	words, err := p.feed(ctx, ask, script("true", "/"))
 	state, detail = readiness(nodes, words, time.Now())
@@ -271,7 +271,7 @@ func (p *Provider) Release(ctx context.Context, h remote.Handle) (err error) {
 	defer func() { err = p.fault(ctx, err) }()
 	deadline := time.Now().Add(p.pace.stop)
 	for wait := p.pace.read; ; wait = min(2*wait, 2*time.Second) {
-		s, err := p.look(ctx, j)
+		s, err := p.jobStatus(ctx, j)
 		if err != nil {
 			return err
 		}

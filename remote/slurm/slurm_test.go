@@ -190,7 +190,7 @@ func TestPosition(t *testing.T) {
 	}
 }
 
-func TestTold(t *testing.T) {
+func TestStage(t *testing.T) {
 	start := time.Unix(1000, 0)
 	for _, tt := range []struct {
 		status   status
@@ -219,7 +219,7 @@ func TestTold(t *testing.T) {
 		{status{state: "SUSPENDED", node: "n1"}, 0, remote.Stage{Phase: remote.Running, Text: "node n1, SUSPENDED"}, false},
 		{status{state: "UNHEARD_OF"}, 0, remote.Stage{Phase: remote.Running, Text: "UNHEARD_OF"}, false},
 	} {
-		if got := tt.status.told(tt.position, 7); got != tt.want {
+		if got := tt.status.stage(tt.position, 7); got != tt.want {
 			t.Errorf("%+v: got %+v, want %+v", tt.status, got, tt.want)
 		}
 		if got := tt.status.why().hint != ""; got != tt.hopeless || tt.status.over() {
@@ -236,7 +236,7 @@ func TestEnded(t *testing.T) {
 		state   string
 		exit    *remote.Exit
 		started bool
-		said    string
+		output  string
 		end     remote.End
 		code    int
 		text    string // in Text or Hint
@@ -271,7 +271,7 @@ func TestEnded(t *testing.T) {
 			s.node, s.code = "n1", "0:9"
 		}
 		j := &work.FolderJob{ID: "j", Work: "/w", Number: "7"}
-		got := ended(j, s, tt.exit, tt.started, tt.said)
+		got := ended(j, s, tt.exit, tt.started, tt.output)
 		if got.End != tt.end || got.Code != tt.code || !strings.Contains(got.Text+"\n"+got.Hint, tt.text) {
 			t.Errorf("%s, %+v, started %t: got %+v, want %s %d %q", tt.state, tt.exit, tt.started, got, tt.end, tt.code, tt.text)
 		}

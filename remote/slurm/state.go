@@ -158,8 +158,8 @@ func (s status) why() reason {
 	return reasons[at]
 }
 
-// told returns the stage of a job that has not ended. at is 0 if its position is unknown.
-func (s status) told(at, of int) remote.Stage {
+// stage returns the stage of a job that has not ended. at is 0 if its position is unknown.
+func (s status) stage(at, of int) remote.Stage {
 	st := remote.Stage{Phase: s.phase()}
 	var parts []string
 	if st.Phase == remote.Queued {
@@ -188,9 +188,9 @@ func final(e *remote.Exit) bool {
 }
 
 // ended returns a job's exit, given its status in Slurm and the agent's own exit, nil if it wrote none. Slurm signals
-// both the agent and its program, so only Slurm knows the cause of a signal. started is whether the agent ran; said is
-// the last output of Slurm and the shell.
-func ended(j *work.FolderJob, s status, exit *remote.Exit, started bool, said string) remote.Exit {
+// both the agent and its program, so only Slurm knows the cause of a signal. started is whether the agent ran; output
+// is the last one of Slurm and the shell.
+func ended(j *work.FolderJob, s status, exit *remote.Exit, started bool, output string) remote.Exit {
 	if exit != nil && final(exit) {
 		return *exit
 	}
@@ -211,8 +211,8 @@ func ended(j *work.FolderJob, s status, exit *remote.Exit, started bool, said st
 	if s.code != "" {
 		text += ", exit code " + s.code
 	}
-	if said != "" {
-		text += ": " + said
+	if output != "" {
+		text += ": " + output
 	}
 	switch {
 	case s.state == "":
@@ -222,7 +222,7 @@ func ended(j *work.FolderJob, s status, exit *remote.Exit, started bool, said st
 		return remote.Exit{End: remote.Lost, Text: text + "; no exit.json"}
 	}
 	hint := ""
-	if said == "" {
+	if output == "" {
 		hint = "set workdir to a folder shared by login and compute nodes: no files of the job in " + j.Dir()
 	}
 	return remote.Exit{End: remote.Refused, Text: text, Hint: hint}

@@ -95,7 +95,7 @@ func (f *follower) step(ctx context.Context) (*remote.Exit, time.Duration, error
 	}
 	if f.over.IsZero() {
 		if !now.Before(f.next) {
-			if err := f.look(ctx); err != nil && exit == nil && !f.began {
+			if err := f.query(ctx); err != nil && exit == nil && !f.began {
 				return nil, 0, err
 			}
 		}
@@ -140,9 +140,9 @@ func (f *follower) read(ctx context.Context) error {
 	}
 }
 
-// look queries Slurm, informs the Watcher, and sets the time of the next query.
-func (f *follower) look(ctx context.Context) error {
-	s, err := f.p.look(ctx, f.j)
+// query asks Slurm, informs the Watcher, and sets the time of the next query.
+func (f *follower) query(ctx context.Context) error {
+	s, err := f.p.jobStatus(ctx, f.j)
 	if err != nil {
 		f.next = time.Now().Add(f.p.pace.slow)
 		return err
@@ -167,7 +167,7 @@ func (f *follower) look(ctx context.Context) error {
 			at, of = position(out, f.j.Number)
 		}
 	}
-	f.State(s.told(at, of))
+	f.State(s.stage(at, of))
 	return nil
 }
 
@@ -186,12 +186,12 @@ func (f *follower) end(ctx context.Context, exit *remote.Exit) (*remote.Exit, er
 		text := fmt.Sprintf("job %s: its folder is gone", f.j.Number)
 		return &remote.Exit{End: remote.Lost, Text: text}, nil
 	}
-	said, err := f.j.Said(ctx, logName)
+	output, err := f.j.LastLine(ctx, logName)
 	if err != nil {
 		return nil, err
 	}
 	_, started := files[agent.StateName]
-	e := ended(f.j, f.status, exit, started, said)
+	e := ended(f.j, f.status, exit, started, output)
 	return &e, nil
 }
 

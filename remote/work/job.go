@@ -57,8 +57,8 @@ if [ $s -eq 0 ] && [ -d "$1" ] && [ ! -e "$1/%s" ]; then echo the program of the
 exit $s`,
 	noJob, agent.ExitName)
 
-// stubborn is how long the agent may fail on a reachable host before the job is lost.
-const stubborn = 5 * time.Second
+// agentTimeout is how long the agent may fail on a reachable host before the job is lost.
+const agentTimeout = 5 * time.Second
 
 // Wait passes on the event stream from byte from, like remote.Provider's Wait. It reconnects as needed, and returns the
 // error if the host is unreachable for longer than away.
@@ -68,7 +68,7 @@ func (j *FolderJob) Wait(ctx context.Context, from int64, w remote.Watcher, away
 	var since time.Time // start of the time without an answer from the host or its agent
 	for wait := soon; ; wait = min(2*wait, 5*time.Second) {
 		before := f.At
-		f.heard = false
+		f.answered = false
 		err := shell(ctx, j.Host, follow, []string{j.Dir(), j.program(), strconv.FormatInt(f.At, 10)}, nil, f)
 		if err == nil {
 			var exit *remote.Exit
@@ -87,7 +87,7 @@ func (j *FolderJob) Wait(ctx context.Context, from int64, w remote.Watcher, away
 			return remote.Exit{}, ctx.Err()
 		case failed != nil && failed.Status == noJob:
 			return gone(), nil
-		case failed == nil && f.heard, f.At > before:
+		case failed == nil && f.answered, f.At > before:
 			since, wait = time.Time{}, soon
 		}
 		if since.IsZero() {
@@ -95,7 +95,7 @@ func (j *FolderJob) Wait(ctx context.Context, from int64, w remote.Watcher, away
 		}
 		silent := time.Since(since)
 		switch {
-		case failed != nil && silent > stubborn:
+		case failed != nil && silent > agentTimeout:
 			return remote.Exit{End: remote.Lost, Text: "following the job: " + failed.Error()}, nil
 		case failed == nil && silent > away:
 			return remote.Exit{}, fmt.Errorf("unreachable for %v: %w", silent.Round(time.Second), err)
@@ -120,13 +120,13 @@ func gone() remote.Exit {
 // A follower is a Feed for the output of the script follow.
 type follower struct {
 	remote.Feed
-	heard bool // the host has answered on this connection
+	answered bool // the host has answered on this connection
 }
 
 func (f *follower) Write(p []byte) (n int, err error) {
 	rest := p
-	if !f.heard && len(p) > 0 {
-		f.heard, rest = true, p[1:]
+	if !f.answered && len(p) > 0 {
+		f.answered, rest = true, p[1:]
 		f.Tell(remote.Running, "")
 	}
 	if len(rest) > 0 {
@@ -216,8 +216,8 @@ func (j *FolderJob) Remove(ctx context.Context) error {
 // half returns the folder that a killed Free leaves.
 func (j *FolderJob) half() string { return path.Join(agent.Jobs(j.Work), agent.FreePrefix+j.ID) }
 
-// Said returns the last line of a file in the job's folder, or "" if it does not exist.
-func (j *FolderJob) Said(ctx context.Context, name string) (string, error) {
+// LastLine returns the last line of a file in the job's folder, or "" if it does not exist.
+func (j *FolderJob) LastLine(ctx context.Context, name string) (string, error) {
 	text, err := j.read(ctx, name, 64<<10)
 	lines := bytes.Split(bytes.TrimSpace(text), []byte("\n"))
 	return plain.Brief(string(lines[len(lines)-1]), 300), err

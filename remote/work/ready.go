@@ -86,7 +86,7 @@ func (f *Folder) GPUs(ctx context.Context, facts *Facts, program string) (gpus [
 // ordinals. It applies the agent's rules and creates nothing on the host. The state is "ready", "busy", or "down" with
 // an error.
 func (f *Folder) Ready(ctx context.Context, kind string, ordinals []int) (state, detail string, err error) {
-	facts, err := f.See(ctx)
+	facts, err := f.Inspect(ctx)
 	if err == nil && f.Check != nil {
 		err = f.Check(facts)
 	}

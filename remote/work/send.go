@@ -82,10 +82,10 @@ const (
 	packName = ".gzip-"
 )
 
-// stored runs look, then reads hashes, one per line, and prints the sizes of these files and of their partial uploads.
+// stored runs probe, then reads hashes, one per line, and prints the sizes of these files and of their partial uploads.
 // It touches the files for the job that follows. In the user's own folder it deletes files unused for a month, and
 // partial uploads that have not grown for a day.
-const stored = look + `
+const stored = probe + `
 names=$(cat); cd store || exit; printf '%s\n' "$names" | xargs touch -c -- 2>/dev/null
 [ ! -O . ] ||
   find . -maxdepth 1 -type f \( -mtime +` + agent.KeepDays + ` -o -name '.*' -mtime +0 \) -exec rm -f -- {} +
@@ -99,7 +99,7 @@ func (f *Folder) send(ctx context.Context, files []remote.File, progress func(se
 		fmt.Fprintln(&names, file.SHA256)
 	}
 	have := map[string]int64{}
-	facts, err := f.look(ctx, stored, "make", strings.NewReader(names.String()), func(line string) {
+	facts, err := f.probe(ctx, stored, "make", strings.NewReader(names.String()), func(line string) {
 		size, name, _ := strings.Cut(strings.TrimSpace(line), " ")
 		if n, err := strconv.ParseInt(size, 10, 64); err == nil {
 			have[name] = n
@@ -141,9 +141,9 @@ func (f *Folder) send(ctx context.Context, files []remote.File, progress func(se
 	err = group.Wait()
 	if err != nil && ctx.Err() == nil && !errors.As(err, new(*host.LostError)) &&
 		!errors.As(err, new(*remote.LocalError)) {
-		if now, lookErr := f.Look(ctx); lookErr == nil && now.Free > 0 && now.Free < room {
+		if now, factsErr := f.Prepare(ctx); factsErr == nil && now.Free > 0 && now.Free < room {
 			err = full(now, err.Error())
-		} else if lookErr == nil && now.Inodes >= 0 && now.Inodes < inodes {
+		} else if factsErr == nil && now.Inodes >= 0 && now.Inodes < inodes {
 			err = outOfInodes(now)
 		}
 	}

@@ -27,12 +27,12 @@ func (h plain) Run(ctx context.Context, argv []string, in io.Reader, out io.Writ
 }
 
 // Each reason for rejecting a folder comes with a hint that fixes it.
-func TestLookHints(t *testing.T) {
+func TestPrepareHints(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("only root can become another user and mount")
 	}
 	open := func(t *testing.T) string {
-		dir, err := os.MkdirTemp("/tmp", "fisub-look-")
+		dir, err := os.MkdirTemp("/tmp", "fisub-work-")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -56,12 +56,12 @@ func TestLookHints(t *testing.T) {
 			if err := os.Chmod(bad, 0); err != nil {
 				t.Fatal(err)
 			}
-			_, err := work.New(plain{}, "", dir).Look(remotetest.Within(t))
+			_, err := work.New(plain{}, "", dir).Prepare(remotetest.Within(t))
 			refused(t, err, bad+": no permission", "chmod u+rwx "+bad)
 		}
 	})
 	t.Run("path", func(t *testing.T) {
-		_, err := work.New(host.Local{Env: []string{"PATH=/nonexistent"}}, "", open(t)).Look(remotetest.Within(t))
+		_, err := work.New(host.Local{Env: []string{"PATH=/nonexistent"}}, "", open(t)).Prepare(remotetest.Within(t))
 		refused(t, err, "not found", "PATH on the host")
 	})
 	t.Run("inodes", func(t *testing.T) {

@@ -65,15 +65,15 @@ func shell(ctx context.Context, h host.Host, script string, args []string, in io
 	return err
 }
 
-// barred is the exit status of look if the mode of the user's own folder denies access.
+// barred is the exit status of probe if the mode of the user's own folder denies access.
 const barred = 45
 
 // makeRoom is the hint for a full disk. df -h alone shows free space even if all inodes are used.
 const makeRoom = "free space (df -h and df -i show bytes and inodes), or set workdir to a larger disk"
 
-// look prints facts about the host, a word and its value on each line, and then the output of df. If $2 is set it
+// probe prints facts about the host, a word and its value on each line, and then the output of df. If $2 is set it
 // creates the folder $1; otherwise it describes the nearest parent that exists.
-const look = `umask 077; echo "system $(uname -sm)"; echo "uid $(id -u)"; command -v gzip >/dev/null && echo gzip yes
+const probe = `umask 077; echo "system $(uname -sm)"; echo "uid $(id -u)"; command -v gzip >/dev/null && echo gzip yes
 may() { [ ! -d "$1" ] || [ ! -O "$1" ] || [ -r "$1" -a -w "$1" -a -x "$1" ] || { echo "$1" >&2; exit 45; }; }
 dir=$1; case $dir in /*) ;; *) cd || exit ;; esac
 may "$dir"; may "$dir/store"; may "$dir/jobs"
@@ -88,19 +88,19 @@ echo '#!/bin/sh' >"$t" && chmod 700 "$t" && { "$t" </dev/null; ran=$?; }; } 2>/d
 [ -z "$ran" ] || echo "ran $ran" || exit
 df -Pk .`
 
-// Look creates the folder if necessary and returns facts about the host. Since programs are run from the store, Look
+// Prepare creates the folder if necessary and returns facts about the host. Since programs are run from the store, it
 // rejects a folder in which they cannot run or that others can change.
-func (f *Folder) Look(ctx context.Context) (*Facts, error) {
-	return f.look(ctx, look+"; true", "make", nil, nil)
+func (f *Folder) Prepare(ctx context.Context) (*Facts, error) {
+	return f.probe(ctx, probe+"; true", "make", nil, nil)
 }
 
-// See is Look without creating the folder: the facts may be about its nearest existing parent.
-func (f *Folder) See(ctx context.Context) (*Facts, error) {
-	return f.look(ctx, look+"; true", "", nil, nil)
+// Inspect is Prepare without creating the folder: the facts may be about its nearest existing parent.
+func (f *Folder) Inspect(ctx context.Context) (*Facts, error) {
+	return f.probe(ctx, probe+"; true", "", nil, nil)
 }
 
-// look runs a script that starts with the const look. It passes lines after the first empty line to rest.
-func (f *Folder) look(ctx context.Context, script, how string, in io.Reader, rest func(line string)) (*Facts, error) {
+// probe runs a script that starts with the const probe. It passes lines after the first empty line to rest.
+func (f *Folder) probe(ctx context.Context, script, how string, in io.Reader, rest func(line string)) (*Facts, error) {
 	out := &plain.Buffer{Limit: 4 << 20}
 	err := shell(ctx, f.Host, script, []string{strings.TrimPrefix(f.Dir, "~/"), how}, in, out)
 	failed, _ := errors.AsType[*host.ExitError](err)
@@ -121,19 +121,19 @@ func (f *Folder) look(ctx context.Context, script, how string, in io.Reader, res
 		return nil, err
 	}
 	facts, last := &Facts{Inodes: -1}, ""
-	said := map[string]string{}
+	values := map[string]string{}
 	var folders [][]string
-	told, more, _ := strings.Cut(out.String(), "\n\n")
-	for line := range strings.Lines(told) {
+	lines, more, _ := strings.Cut(out.String(), "\n\n")
+	for line := range strings.Lines(lines) {
 		last = strings.TrimSuffix(line, "\n")
 		word, value, _ := strings.Cut(last, " ")
 		if fields := strings.SplitN(value, " ", 5); word == "folder" && len(fields) == 5 {
 			folders = append(folders, fields)
-		} else if said[word] == "" {
-			said[word] = value
+		} else if values[word] == "" {
+			values[word] = value
 		}
 	}
-	facts.System, facts.Root, facts.gzip = said["system"], path.Clean(said["root"]), said["gzip"] != ""
+	facts.System, facts.Root, facts.gzip = values["system"], path.Clean(values["root"]), values["gzip"] != ""
 	if facts.System == "" || !path.IsAbs(facts.Root) || control(facts.Root) {
 		return nil, &remote.Denied{Code: "no-such", Text: fmt.Sprintf("it does not respond like a Unix host: %.200q", out),
 			Hint: "set workdir to an absolute path"}
@@ -142,18 +142,18 @@ func (f *Folder) look(ctx context.Context, script, how string, in io.Reader, res
 		kib, _ := strconv.ParseInt(fields[3], 10, 64)
 		facts.Free = kib << 10
 	}
-	if free, total, _ := strings.Cut(said["inodes"], " "); total != "" && total != "0" {
+	if free, total, _ := strings.Cut(values["inodes"], " "); total != "" && total != "0" {
 		facts.Inodes, _ = strconv.ParseInt(free, 10, 64)
 	}
 	for _, fields := range folders {
 		if f.Given {
 			break
 		}
-		if err := private(path.Join(facts.Root, fields[4]), said["uid"], fields); err != nil {
+		if err := private(path.Join(facts.Root, fields[4]), values["uid"], fields); err != nil {
 			return nil, err
 		}
 	}
-	if said["ran"] == strconv.Itoa(host.NotRunnable) {
+	if values["ran"] == strconv.Itoa(host.NotRunnable) {
 		return nil, &remote.Denied{Code: "disk", Text: "programs cannot run in " + facts.Root,
 			Hint: "set workdir to a folder on another disk; this one may be mounted noexec"}
 	}
@@ -277,7 +277,7 @@ const maxList = 256 << 20
 
 // List returns the jobs that have a folder, sorted by id, and the root of the work folder.
 func (f *Folder) List(ctx context.Context) (all []*FolderJob, root string, err error) {
-	facts, err := f.Look(ctx)
+	facts, err := f.Prepare(ctx)
 	if err != nil {
 		return nil, "", err
 	}

@@ -22,6 +22,7 @@ import (
 	"fisub/remote/agent"
 	"fisub/remote/host"
 	"fisub/remote/remotetest"
+	"fisub/remote/servertest"
 	"fisub/remote/work"
 )
 
@@ -262,8 +263,8 @@ func TestStore(t *testing.T) {
 	}
 }
 
-// Look creates the folder in the configured place; the home folder may have any name.
-func TestLook(t *testing.T) {
+// Prepare creates the folder in the configured place; the home folder may have any name.
+func TestPrepare(t *testing.T) {
 	home := filepath.Join(t.TempDir(), "it's a home")
 	if err := os.Mkdir(home, 0o700); err != nil {
 		t.Fatal(err)
@@ -272,7 +273,7 @@ func TestLook(t *testing.T) {
 		"~/a/b": home + "/a/b", "c": home + "/c", home + "/d/../e": home + "/e",
 	} {
 		f := work.New(host.Local{Env: []string{"HOME=" + home}}, "", dir)
-		facts, err := f.Look(remotetest.Within(t))
+		facts, err := f.Prepare(remotetest.Within(t))
 		if err != nil || facts.Root != want || !strings.HasPrefix(facts.System, "Linux ") || facts.Free <= 0 {
 			t.Errorf("%s: got %+v, %v, want %s", dir, facts, err, want)
 		}
@@ -281,7 +282,7 @@ func TestLook(t *testing.T) {
 		}
 	}
 	var denied *remote.Denied
-	if _, err := work.New(host.Local{}, "", "/proc/none").Look(remotetest.Within(t)); !errors.As(err, &denied) ||
+	if _, err := work.New(host.Local{}, "", "/proc/none").Prepare(remotetest.Within(t)); !errors.As(err, &denied) ||
 		denied.Code != "disk" {
 		t.Errorf("a folder that cannot be: got %v", err)
 	}
@@ -442,6 +443,8 @@ func TestDamaged(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	state := filepath.Join(j.Dir(), agent.StateName)
+	servertest.Until(t, "the agent", func() bool { _, err := os.Stat(state); return err == nil })
 	program := agent.Stored(f.Dir, j.Program)
 	content, err := os.ReadFile(program)
 	if err != nil {
@@ -484,7 +487,6 @@ func TestDamaged(t *testing.T) {
 		}
 	}
 	// After a restart of the host.
-	state := filepath.Join(j.Dir(), agent.StateName)
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	text, err2 := os.ReadFile(state)
 	other := strings.Replace(string(text), strings.TrimSpace(string(boot)), "another", 1)
@@ -510,13 +512,13 @@ func TestDamaged(t *testing.T) {
 	put(content)
 }
 
-// Programs are run from the folder: Look rejects one that others can change or that is mounted noexec.
+// Programs are run from the folder: Prepare rejects one that others can change or that is mounted noexec.
 func TestUnsafeFolder(t *testing.T) {
 	t.Parallel()
 	refused := func(dir, text, hint string) {
 		t.Helper()
 		var denied *remote.Denied
-		_, err := work.New(host.Local{}, "", dir).Look(remotetest.Within(t))
+		_, err := work.New(host.Local{}, "", dir).Prepare(remotetest.Within(t))
 		if !errors.As(err, &denied) || denied.Code != "disk" || !strings.Contains(denied.Text, text) ||
 			!strings.Contains(denied.Hint, hint) {
 			t.Errorf("%s: got %v, want %s, hint %s", dir, err, text, hint)
@@ -532,7 +534,7 @@ func TestUnsafeFolder(t *testing.T) {
 		if err := os.Chmod(at, 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := work.New(host.Local{}, "", dir).Look(remotetest.Within(t)); err != nil {
+		if _, err := work.New(host.Local{}, "", dir).Prepare(remotetest.Within(t)); err != nil {
 			t.Errorf("that others can read: got %v", err)
 		}
 		if os.Getuid() != 0 {

@@ -114,10 +114,10 @@ func do(ctx context.Context, method, link, kind string, body io.Reader) (*http.R
 	}
 	defer resp.Body.Close()
 	text := resp.Status
-	var said struct{ Code, Message string }
+	var reply struct{ Code, Message string }
 	words, _ := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
-	if xml.Unmarshal(words, &said) == nil && said.Code != "" {
-		text = fmt.Sprintf("%s: %s: %.200s", resp.Status, said.Code, said.Message)
+	if xml.Unmarshal(words, &reply) == nil && reply.Code != "" {
+		text = fmt.Sprintf("%s: %s: %.200s", resp.Status, reply.Code, reply.Message)
 	}
 	if c := resp.StatusCode; c/100 == 4 && c != http.StatusRequestTimeout && c != http.StatusTooManyRequests {
 		return nil, &refusal{c, text}

@@ -7,14 +7,14 @@ import (
 	"testing"
 )
 
-// A client killed during Look leaves no files on the host.
-func TestLookCut(t *testing.T) {
+// A client killed during Prepare leaves no files on the host.
+func TestPrepareCut(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "w")
 	if err := os.MkdirAll(filepath.Join(dir, "store"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	// The reader closes the pipe after the line of the folders.
-	out, err := exec.Command("sh", "-c", `sh -c "$1" sh "$2" make | sed '/^folder/q' >/dev/null; wait`, "sh", look,
+	out, err := exec.Command("sh", "-c", `sh -c "$1" sh "$2" make | sed '/^folder/q' >/dev/null; wait`, "sh", probe,
 		dir).CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)

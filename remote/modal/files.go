@@ -19,29 +19,29 @@ import (
 	"fisub/remote/agent"
 )
 
-// A door is the sandbox that copies files to and from the volume. It is opened on demand. Modal ends it when it is
+// A fileSandbox copies files to and from the volume. It is opened on demand. Modal ends it when it is
 // idle, so that it does not outlive its client for long.
-type door struct {
+type fileSandbox struct {
 	p  *Provider
 	mu sync.Mutex // one call at a time
 	sb *sdk.Sandbox
 }
 
 const (
-	idle       = 60 * time.Second // how long an unused door stays
-	doorCPU    = 0.5              // cores
-	doorMemory = 512              // MiB
+	idle        = 60 * time.Second // how long an unused one stays
+	filesCPU    = 0.5              // cores
+	filesMemory = 512              // MiB
 )
 
-// run runs c in the door. A connection error closes the door and ends all commands in it.
-func (d *door) run(ctx context.Context, doing string, c call) error {
+// run runs c in the sandbox. A connection error closes the sandbox and ends all commands in it.
+func (d *fileSandbox) run(ctx context.Context, doing string, c call) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.locked(ctx, doing, c)
 }
 
-func (d *door) locked(ctx context.Context, doing string, c call) error {
-	err := d.enter(ctx, c.reload)
+func (d *fileSandbox) locked(ctx context.Context, doing string, c call) error {
+	err := d.start(ctx, c.reload)
 	if err == nil {
 		err = d.p.call(ctx, d.sb, c)
 	}
@@ -53,7 +53,7 @@ func (d *door) locked(ctx context.Context, doing string, c call) error {
 	return errors.Join(d.p.fail(ctx, doing, err), d.end(clean))
 }
 
-func (d *door) enter(ctx context.Context, reload bool) error {
+func (d *fileSandbox) start(ctx context.Context, reload bool) error {
 	if d.sb != nil {
 		code, err := d.sb.Poll(ctx, nil)
 		if err == nil && code == nil {
@@ -72,10 +72,10 @@ func (d *door) enter(ctx context.Context, reload bool) error {
 		}
 	}
 	sb, err := d.p.client.Sandboxes.Create(ctx, d.p.app, d.p.image, &sdk.SandboxCreateParams{
-		CPU:            doorCPU,
-		CPULimit:       doorCPU,
-		MemoryMiB:      doorMemory,
-		MemoryLimitMiB: doorMemory,
+		CPU:            filesCPU,
+		CPULimit:       filesCPU,
+		MemoryMiB:      filesMemory,
+		MemoryLimitMiB: filesMemory,
 		Timeout:        callTime,
 		IdleTimeout:    idle,
 		Volumes:        map[string]*sdk.Volume{volume: d.p.store},
@@ -90,7 +90,7 @@ func (d *door) enter(ctx context.Context, reload bool) error {
 	return nil
 }
 
-func (d *door) end(ctx context.Context) error {
+func (d *fileSandbox) end(ctx context.Context) error {
 	if d.sb == nil {
 		return nil
 	}
@@ -103,7 +103,7 @@ func (d *door) end(ctx context.Context) error {
 	return nil
 }
 
-func (d *door) close(ctx context.Context) error {
+func (d *fileSandbox) close(ctx context.Context) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.end(ctx)
@@ -123,15 +123,15 @@ func (p *Provider) failScript(doing string, err error) error {
 // send uploads job.json and the files missing on the volume. Concurrent submissions wait for each other, so that none
 // uploads files that another has just uploaded.
 func (p *Provider) send(ctx context.Context, job *remote.Job, progress func(sent, total int64)) error {
-	p.door.mu.Lock()
-	defer p.door.mu.Unlock()
+	p.files.mu.Lock()
+	defer p.files.mu.Unlock()
 	const doing = "sending the bundle"
 	byHash := map[string]remote.File{}
 	for _, f := range job.Files {
 		byHash[f.SHA256] = f
 	}
 	var lacking strings.Builder
-	err := p.door.locked(ctx, doing, call{run: "lack", out: &lacking, reload: true, in: func(w io.Writer) error {
+	err := p.files.locked(ctx, doing, call{run: "lack", out: &lacking, reload: true, in: func(w io.Writer) error {
 		for _, f := range byHash {
 			if _, err := fmt.Fprintf(w, "%s %d\n", f.SHA256, f.Size); err != nil {
 				return err
@@ -157,7 +157,7 @@ func (p *Provider) send(ctx context.Context, job *remote.Job, progress func(sent
 	count.Begin(total)
 	var wrong strings.Builder
 	bundle := func(w io.Writer) error { return pack(w, job, files, count) }
-	err = p.door.locked(ctx, doing, call{run: "put", args: []string{job.ID, rand.Text()}, out: &wrong, in: bundle})
+	err = p.files.locked(ctx, doing, call{run: "put", args: []string{job.ID, rand.Text()}, out: &wrong, in: bundle})
 	if sums := strings.Fields(wrong.String()); len(sums) > 0 && err != nil {
 		for _, f := range files {
 			if f.SHA256 == sums[0] {
