@@ -38,11 +38,11 @@ func newMoto(t *testing.T) (endpoint string, outputs map[string]string) {
 		return err == nil
 	})
 	python := exec.Command(tool(t, "moto/bin/python"), "testdata/stack.py", "../../scripts/aws/template.yaml", endpoint)
-	var said bytes.Buffer
-	python.Stderr = &said
+	var stderr bytes.Buffer
+	python.Stderr = &stderr
 	out, err := python.Output()
 	if err != nil {
-		t.Fatalf("the stack: %v: %s", err, said.String())
+		t.Fatalf("the stack: %v: %s", err, stderr.String())
 	}
 	if err := json.Unmarshal(out, &outputs); err != nil {
 		t.Fatal(err)
@@ -168,12 +168,12 @@ func TestPolicy(t *testing.T) {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(node, "testdata/policy.mjs", simulator)
-	var said bytes.Buffer
-	cmd.Stdin, cmd.Stderr = bytes.NewReader(in), &said
+	var stderr bytes.Buffer
+	cmd.Stdin, cmd.Stderr = bytes.NewReader(in), &stderr
 	words, err := cmd.Output()
 	answers := strings.Split(strings.TrimSpace(string(words)), "\n")
 	if err != nil || len(answers) != len(cases) {
-		t.Fatalf("%v: %s%s", err, words, said.String())
+		t.Fatalf("%v: %s%s", err, words, stderr.String())
 	}
 	for i, c := range cases {
 		want := "ImplicitlyDenied"
@@ -191,11 +191,11 @@ func TestSweeper(t *testing.T) {
 	endpoint, _ := newMoto(t)
 	cmd := exec.Command(tool(t, "moto/bin/python"), "testdata/sweep.py", "../../scripts/aws/template.yaml", endpoint, "6",
 		"0")
-	var said bytes.Buffer
-	cmd.Stderr = &said
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	if got := strings.TrimSpace(string(out)); err != nil || got != `["", "ab"]` {
-		t.Errorf("got %s, %v, want nothing and then a and b\n%s", got, err, said.String())
+		t.Errorf("got %s, %v, want nothing and then a and b\n%s", got, err, stderr.String())
 	}
 }
 

@@ -287,9 +287,9 @@ func TestBroken(t *testing.T) {
 	longtest.Skip(t, "runs nvcc")
 	root := t.TempDir()
 	broken := named("b", "int x = y;")
-	try := func(sol, beside *trace.Solution) error {
+	try := func(sol, baseline *trace.Solution) error {
 		spec := bundle.Spec{Solution: file(t, "s.json", string(sol.JSON(trace.Compact))), Set: "default", Arch: "sm_100"}
-		_, err := bundle.New(t.Context(), root, t.TempDir(), file(t, "fisub", "program"), spec, beside)
+		_, err := bundle.New(t.Context(), root, t.TempDir(), file(t, "fisub", "program"), spec, baseline)
 		var missing *nvcc.MissingError
 		if errors.As(err, &missing) {
 			t.Skip(err)
@@ -299,7 +299,7 @@ func TestBroken(t *testing.T) {
 	var build *device.BuildError
 	if err := try(named("s", returns), broken); err == nil || errors.As(err, &build) ||
 		!strings.Contains(err.Error(), "b does not compile for sm_100: kernel.cu does not compile") {
-		t.Errorf("a solution beside: got %v", err)
+		t.Errorf("a second solution: got %v", err)
 	}
 	if err := try(broken, named("s", returns)); !errors.As(err, &build) {
 		t.Errorf("the solution: got %v", err)

@@ -293,8 +293,8 @@ func (w *world) perform(ctx context.Context, s scenario, r *result, seen *stream
 	if status, ok := w.command(ctx, r, "gc", "remote", "gc", "--on", "lab", "--yes"); ok && status != 0 {
 		r.problem("gc: exit status %d, want 0: %s", status, w.words("gc"))
 	}
-	said, _ := os.ReadFile(filepath.Join(w.dir, "gc.err"))
-	r.Swept = strings.Count(string(said), "lab: fisub-")
+	text, _ := os.ReadFile(filepath.Join(w.dir, "gc.err"))
+	r.Swept = strings.Count(string(text), "lab: fisub-")
 	if r.Swept > 0 {
 		for _, name := range []string{"remote", "attach1", "attach2", "resume"} {
 			text, _ := os.ReadFile(filepath.Join(w.dir, name+".err"))

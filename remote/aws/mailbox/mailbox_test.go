@@ -156,10 +156,10 @@ func (s *store) run(ctx context.Context, t *testing.T, text string, change func(
 			t.Fatal(err)
 		}
 	}
-	for _, said := range []string{log.String(), fmt.Sprint(err), fmt.Sprint(exit)} {
+	for _, text := range []string{log.String(), fmt.Sprint(err), fmt.Sprint(exit)} {
 		for _, secret := range []string{"planted", "PLANTED", "X-Amz"} {
-			if strings.Contains(said, secret) {
-				t.Errorf("a link or a key was said: %q", said)
+			if strings.Contains(text, secret) {
+				t.Errorf("a link or a key in %q", text)
 			}
 		}
 	}
@@ -186,9 +186,9 @@ func (s *store) stream() string {
 
 func TestRun(t *testing.T) {
 	s := newStore(t)
-	exit, said, err := s.run(t.Context(), t, `echo one; sleep 0.2; echo two; echo words >&2; exit 3`, nil)
+	exit, log, err := s.run(t.Context(), t, `echo one; sleep 0.2; echo two; echo words >&2; exit 3`, nil)
 	if err != nil || exit == nil || exit.End != remote.Exited || exit.Code != 3 || s.stream() != "one\ntwo\n" {
-		t.Fatalf("got %v, %+v, %q: %s", err, exit, s.stream(), said)
+		t.Fatalf("got %v, %+v, %q: %s", err, exit, s.stream(), log)
 	}
 	if !strings.Contains(s.left["out/log"], "words\n") {
 		t.Errorf("log: got %q", s.left["out/log"])
@@ -230,12 +230,12 @@ func TestTrouble(t *testing.T) {
 		}
 		return false
 	}
-	exit, said, err := s.run(t.Context(), t, `for i in 1 2 3 4 5; do echo $i; sleep 0.1; done`, nil)
+	exit, log, err := s.run(t.Context(), t, `for i in 1 2 3 4 5; do echo $i; sleep 0.1; done`, nil)
 	if err != nil || exit == nil || exit.Code != 0 || s.stream() != "1\n2\n3\n4\n5\n" {
 		t.Errorf("got %v, %+v, %q", err, exit, s.stream())
 	}
-	if !strings.Contains(said, "fisub: storing results in the bucket: 503 Service Unavailable: SlowDown") {
-		t.Errorf("got %q", said)
+	if !strings.Contains(log, "fisub: storing results in the bucket: 503 Service Unavailable: SlowDown") {
+		t.Errorf("got %q", log)
 	}
 }
 
@@ -312,10 +312,10 @@ func TestStop(t *testing.T) {
 				}
 				return false
 			}
-			exit, said, err := s.run(ctx, t, `echo one; sleep 100`, nil)
+			exit, log, err := s.run(ctx, t, `echo one; sleep 100`, nil)
 			if err != nil || exit == nil || exit.End != remote.Cancelled || s.stream() != "one\n" ||
-				strings.Contains(said, "stop requested") != (how == "order") {
-				t.Errorf("got %v, %+v, %q, %q", err, exit, s.stream(), said)
+				strings.Contains(log, "stop requested") != (how == "order") {
+				t.Errorf("got %v, %+v, %q, %q", err, exit, s.stream(), log)
 			}
 		})
 	}

@@ -52,7 +52,6 @@ type Server struct {
 	volumes  map[string]string // folder by id
 	versions map[string]pb.VolumeFsVersion
 	apps     []string
-	received int64
 }
 
 type failure struct {
@@ -206,13 +205,6 @@ func (s *Server) Calls() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.calls)
-}
-
-// Received returns how many bytes went to the stdin of commands.
-func (s *Server) Received() int64 {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.received
 }
 
 // Volume returns the folder with a volume's files.
@@ -447,10 +439,6 @@ func (s *Server) SandboxListV2(_ context.Context, r *pb.SandboxListRequest) (*pb
 		page = append(page, pb.SandboxInfo_builder{Id: b.id, CreatedAt: b.created}.Build())
 	}
 	return pb.SandboxListResponse_builder{Sandboxes: page}.Build(), nil
-}
-
-func (s *Server) SandboxList(ctx context.Context, r *pb.SandboxListRequest) (*pb.SandboxListResponse, error) {
-	return s.SandboxListV2(ctx, r)
 }
 
 func (s *Server) SandboxTagsGet(_ context.Context, r *pb.SandboxTagsGetRequest) (*pb.SandboxTagsGetResponse, error) {

@@ -494,7 +494,6 @@ func (t *router) TaskExecStdinWrite(_ context.Context, r *pb.TaskExecStdinWriteR
 		return nil, status.Errorf(codes.OutOfRange, "offset %d, want %d", r.GetOffset(), e.wrote)
 	}
 	e.wrote += uint64(len(r.GetData()))
-	t.s.received += int64(len(r.GetData()))
 	t.s.mu.Unlock()
 	if _, err := e.stdin.Write(r.GetData()); err != nil {
 		return nil, status.Error(codes.FailedPrecondition, "the command has closed its stdin")
