@@ -568,9 +568,9 @@ func TestBrowserFigures(t *testing.T) {
 			}
 			check("Warm L2", ui.Micros(s.Warm.MedianNS)+" ± "+ui.Spread(s.Warm.Interval), exactly(s.Warm.MedianNS, " ns, "))
 			abs, _ := row.Evaluated.Errors()
-			check("Max abs", ui.ErrorText(abs), strconv.FormatFloat(*abs, 'g', -1, 64)+" ")
+			check("Max abs", fmt.Sprintf("%.2e", *abs), strconv.FormatFloat(*abs, 'g', -1, 64)+" ")
 			if x := row.Evaluated.Speedup(); x != nil {
-				check("Speed-up", ui.Times(x), exactly(*x, " "))
+				check("Speed-up", ui.Times(*x), exactly(*x, " "))
 				check(run.Run.Run.Baseline.Name, ui.Micros(s.Baseline.MedianNS)+" ± "+ui.Spread(s.Baseline.Interval),
 					exactly(s.Baseline.MedianNS, " ns, "))
 			}

@@ -148,16 +148,15 @@ func (r *Subject) measured(place string) (own, theirs, copied, empty series) {
 
 // latency returns the chart of the run's latencies, or nil if nothing was timed.
 func (r *Subject) latency(id string) *chart {
-	var all, lines []series
+	axis := spreadAxis(r.Workloads)
+	_, l2 := r.conditions()
 	if !r.Split() {
 		own, theirs, copied, empty := r.measured("")
 		own.shape, theirs.shape = circle, square
-		all, lines = []series{theirs, own}, []series{copied, empty}
+		return latencies(id, axis, l2, []series{theirs, own}, []series{copied, empty})
 	}
+	var all, lines []series
 	for i, p := range r.Places {
-		if !r.Split() {
-			break
-		}
 		own, theirs, copied, _ := r.measured(p.Name)
 		own.shape = shapes[i%len(shapes)]
 		theirs.shape = own.shape
@@ -166,8 +165,7 @@ func (r *Subject) latency(id string) *chart {
 		}
 		all, lines = append(all, theirs, own), append(lines, copied)
 	}
-	_, l2 := r.conditions()
-	return latencies(id, spreadAxis(r.Workloads), l2, all, lines)
+	return latencies(id, axis, l2, all, lines)
 }
 
 // mostRuns is the maximum number of runs in one chart.
@@ -250,7 +248,7 @@ func (r *Subject) speedups(id string) *chart {
 		w := &r.Workloads[i]
 		if over := w.Evaluated.Speedup(); over != nil && *over > 0 {
 			s.points = append(s.points, point{axes: w.Axes, value: *over, workload: clean(w.UUID, 120),
-				title: fmt.Sprintf("%s, workload %s: %s", axesText(w.Axes), plain.Short(w.UUID), ui.Times(over))})
+				title: fmt.Sprintf("%s, workload %s: %s", axesText(w.Axes), plain.Short(w.UUID), ui.Times(*over))})
 		}
 	}
 	if len(s.points) < 2 {
@@ -260,7 +258,7 @@ func (r *Subject) speedups(id string) *chart {
 	c := &chart{ID: id, Title: fmt.Sprintf("Speed-up over %s by %s", clean(b.Name, 40), axisName(axis)),
 		XName: axisName(axis), YName: "times as fast",
 		Desc: fmt.Sprintf("%s, from %s to %s; above 1 the solution is faster.", plain.Count(len(s.points), "workload"),
-			ui.Times(&lo), ui.Times(&hi))}
+			ui.Times(lo), ui.Times(hi))}
 	c.draw(axis, []series{s}, func(v float64) string { return trim(v) + "x" }, 1)
 	return c
 }

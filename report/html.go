@@ -70,7 +70,10 @@ type section struct {
 	Facts    table
 }
 
-type figure struct{ Name, Value, Title string }
+type figure struct {
+	Name string
+	ui.Value
+}
 
 type finding struct{ Workload, Check, Text string }
 
@@ -212,21 +215,20 @@ func (r *Subject) section(n int, brief bool) section {
 	s := section{ID: id, Run: r, Summary: r.Summary(), Facts: r.facts(id + "facts")}
 	s.Lines = append(s.Lines, clean(f.Definition, 120), r.where(),
 		"run "+clean(r.ID, 60), f.Started.UTC().Format("2006-01-02 15:04 UTC"))
-	s.Figures = append(s.Figures, figure{"passed", r.PassedText(""), ""})
+	s.Figures = append(s.Figures, figure{"passed", ui.Value{Text: r.PassedText("")}})
 	if d := r.Done; d != nil && d.Score != nil && f.Baseline != nil {
 		s.Figures = append(s.Figures, figure{f.Baseline.Score() + " over " + clean(f.Baseline.Name, 40),
-			fmt.Sprintf("%.3f", *d.Score), ui.Exact(*d.Score)})
+			ui.Value{Text: fmt.Sprintf("%.3f", *d.Score), Exact: ui.Exact(*d.Score)}})
 	}
 	if mean := r.Mean(); mean > 0 {
-		v := ui.Nanos(mean)
-		s.Figures = append(s.Figures, figure{"mean latency, " + r.L2() + " L2", v.Text, v.Exact})
+		s.Figures = append(s.Figures, figure{"mean latency, " + r.L2() + " L2", ui.Nanos(mean)})
 	}
 	if abs, rel := largest(r.Workloads); r.Emulated && abs != nil {
-		s.Figures = append(s.Figures, figure{"largest absolute error", ui.ErrorText(abs), ui.Exact(*abs)},
-			figure{"largest relative error", ui.ErrorText(rel), ui.Exact(*rel)})
+		s.Figures = append(s.Figures, figure{"largest absolute error", ui.Error(abs)},
+			figure{"largest relative error", ui.Error(rel)})
 	}
 	count, word, _ := strings.Cut(plain.Count(r.Totals().Findings, "finding"), " ")
-	s.Figures = append(s.Figures, figure{word, count, ""})
+	s.Figures = append(s.Figures, figure{word, ui.Value{Text: count}})
 	for _, c := range []*chart{r.latency(id + "latency"), r.speedups(id + "speedup")} {
 		if c != nil && len(c.Marks) > 0 {
 			s.Charts = append(s.Charts, c)
@@ -287,12 +289,7 @@ func (c *chart) PlotWidth() int { return plotWidth }
 func (c *chart) PlotHeight() float64 { return c.Bottom - c.Top }
 
 // Empty returns the time of an empty kernel, or "" if it was not timed.
-func (s section) Empty() string {
-	if ns := s.Run.empty(); ns > 0 {
-		return ui.Micros(ns)
-	}
-	return ""
-}
+func (s section) Empty() string { return ui.Nanos(s.Run.empty()).Text }
 
 // Count returns the number of workloads with a histogram, as text.
 func (s section) Count() string { return plain.Count(len(s.Hist), "workload") }

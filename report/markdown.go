@@ -84,11 +84,7 @@ func markdownTable(b *bufio.Writer, t *table, brief bool) {
 			continue
 		}
 		head += " " + md(c.Text) + " |"
-		if c.Right {
-			rule += " ---: |"
-		} else {
-			rule += " --- |"
-		}
+		rule += map[bool]string{false: " --- |", true: " ---: |"}[c.Right]
 		for n, row := range t.Rows {
 			lines[n] += " " + md(row[i].Text) + " |"
 		}

@@ -358,7 +358,7 @@ func Facts(r *runs.Run) [][2]string {
 	if !f.Device.Emulated {
 		add("profile", "%s", ui.Profile(f.Profile))
 	} else if abs, rel := largest(r.Rows); abs != nil {
-		add("errors", "at most %s absolute, %s relative", ui.ErrorText(abs), ui.ErrorText(rel))
+		add("errors", "at most %s absolute, %s relative", ui.Error(abs).Text, ui.Error(rel).Text)
 	}
 	add("host", "%s, %s, %s, %d cores", f.Host.Name, f.Host.OS, f.Host.CPU, f.Host.Cores)
 	for _, p := range r.Places {

@@ -188,13 +188,14 @@ func TestLargest(t *testing.T) {
 		rows     []runs.Row
 		abs, rel string
 	}{
-		{"none", []runs.Row{{}, {Evaluated: eventtest.Verdict{Status: "TIMEOUT"}.Evaluated()}}, "-", "-"},
+		{"none", []runs.Row{{}, {Evaluated: eventtest.Verdict{Status: "TIMEOUT"}.Evaluated()}}, "", ""},
 		{"of different rows", []runs.Row{row(0, 3), {}, row(2, 1)}, "2.00e+00", "3.00e+00"},
 		{"NaN first", []runs.Row{row(math.NaN(), 0), row(math.Inf(1), 0)}, "NaN", "0.00e+00"},
 		{"NaN last", []runs.Row{row(math.Inf(1), 0), row(math.NaN(), 0)}, "NaN", "0.00e+00"},
 	} {
-		if abs, rel := largest(test.rows); ui.ErrorText(abs) != test.abs || ui.ErrorText(rel) != test.rel {
-			t.Errorf("%s: got %s and %s, want %s and %s", test.name, ui.ErrorText(abs), ui.ErrorText(rel), test.abs, test.rel)
+		abs, rel := largest(test.rows)
+		if got := [2]string{ui.Error(abs).Text, ui.Error(rel).Text}; got != [2]string{test.abs, test.rel} {
+			t.Errorf("%s: got %q, want %q and %q", test.name, got, test.abs, test.rel)
 		}
 	}
 }

@@ -658,18 +658,17 @@ func Table(res *compare.Result) (layout string, rows [][]string) {
 	t := (&Comparison{Result: res}).table("", false)
 	rows = make([][]string, 1+len(t.Rows))
 	for i, c := range t.Head {
-		if c.Text == "p" {
-			continue
-		}
-		rows[0] = append(rows[0], plain.Cut(strings.ToUpper(c.Text), 13))
+		align := "l"
 		switch {
+		case c.Text == "p":
+			continue
 		case c.Text == "A" || c.Text == "B" || c.Text == "B/A":
-			layout += "R"
+			align = "R"
 		case c.Right:
-			layout += "r"
-		default:
-			layout += "l"
+			align = "r"
 		}
+		layout += align
+		rows[0] = append(rows[0], plain.Cut(strings.ToUpper(c.Text), 13))
 		for n, row := range t.Rows {
 			rows[1+n] = append(rows[1+n], row[i].Text)
 		}

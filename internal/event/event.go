@@ -339,11 +339,9 @@ func (e *Evaluated) Axes() map[string]int { return maps.Collect(e.Trace.Workload
 // Log returns the log of the evaluation.
 func (e *Evaluated) Log() string { return e.Trace.Evaluation.Log }
 
-// Latency returns the official latency in milliseconds, or nil if it was not measured. e may be nil.
+// Latency returns the official latency in milliseconds, or nil if it was not measured.
 func (e *Evaluated) Latency() *float64 {
-	if e == nil {
-		return nil
-	} else if p := e.Trace.Evaluation.Performance; p != nil && p.LatencyMS > 0 {
+	if p := e.Trace.Evaluation.Performance; p != nil && p.LatencyMS > 0 {
 		return &p.LatencyMS
 	}
 	return nil

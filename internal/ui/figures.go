@@ -52,7 +52,8 @@ func Figures(r *event.Run, timed bool) []Figure {
 			Value: ofTimings(func(s *event.Samples) Value { return Nanos(s.MedianNS) })},
 		{Heading: "±", Title: "half of the 95 % interval of the median", Timed: true, Kept: true, Front: 3,
 			width: shareWidth, order: 2, Value: ofTimings(func(s *event.Samples) Value {
-				return Value{Spread(s.Interval), exactInterval(s.MedianNS, s.N, s.Interval)}
+				exact := timings(&event.Timings{MedianNS: s.MedianNS, N: s.N, Interval: s.Interval}).Exact
+				return Value{Spread(s.Interval), exact}
 			})},
 		{Heading: "Speed-up", Title: "latency of " + baseline + " over the median", Timed: true, width: len("SPEEDUP"),
 			omit:  r.Baseline == nil,
@@ -93,22 +94,19 @@ func (f Figure) onTerminal(e *event.Evaluated, s *event.Samples) string {
 
 // furtherFigures returns the figures of a workload without a column on the terminal.
 func furtherFigures(s *event.Samples, baseline bool) string {
-	rate := fmt.Sprintf("%.0f GB/s", s.Bandwidth)
+	rate, fastest := fmt.Sprintf("%.0f GB/s", s.Bandwidth), ""
 	if s.PeakShare > 0 {
 		rate += fmt.Sprintf(" (%s of the memory's peak)", Percent(s.PeakShare))
 	}
-	list := []string{rate}
 	if baseline {
-		list = append(list, "min "+Micros(float64(s.MinNS)))
+		fastest = Micros(float64(s.MinNS))
 	}
-	if s.Warm != nil {
-		list = append(list, "warm L2 "+timings(s.Warm).Text)
-	}
-	if s.Baseline != nil {
-		list = append(list, "baseline "+timings(s.Baseline).Text)
-	}
-	if s.CopyNS > 0 {
-		list = append(list, "copy "+Micros(s.CopyNS))
+	list := []string{rate}
+	for _, f := range [][2]string{{"min ", fastest}, {"warm L2 ", timings(s.Warm).Text},
+		{"baseline ", timings(s.Baseline).Text}, {"copy ", Nanos(s.CopyNS).Text}} {
+		if f[1] != "" {
+			list = append(list, f[0]+f[1])
+		}
 	}
 	return strings.Join(list, ", ")
 }
@@ -155,11 +153,9 @@ func timings(t *event.Timings) Value {
 	if t == nil {
 		return Value{}
 	}
-	return Value{Micros(t.MedianNS) + " ± " + Spread(t.Interval), exactInterval(t.MedianNS, t.N, t.Interval)}
-}
-
-func exactInterval(ns float64, n int, i event.Interval) string {
-	return fmt.Sprintf("%s, n %d, median of all timings from %s to %s", ExactNS(ns), n, ExactNS(i.LoNS), ExactNS(i.HiNS))
+	i := t.Interval
+	return Value{Micros(t.MedianNS) + " ± " + Spread(i), fmt.Sprintf("%s, n %d, median of all timings from %s to %s",
+		ExactNS(t.MedianNS), t.N, ExactNS(i.LoNS), ExactNS(i.HiNS))}
 }
 
 func positive(v float64, text, exact string) Value {
@@ -169,13 +165,6 @@ func positive(v float64, text, exact string) Value {
 	return Value{text, exact}
 }
 
-func optional(v *float64, text string) Value {
-	if v == nil {
-		return Value{}
-	}
-	return Value{text, Exact(*v)}
-}
-
 // Nanos returns a time, which is unknown unless it is above 0.
 func Nanos(ns float64) Value { return positive(ns, Micros(ns), ExactNS(ns)) }
 
@@ -183,10 +172,20 @@ func Nanos(ns float64) Value { return positive(ns, Micros(ns), ExactNS(ns)) }
 func Share(share float64) Value { return positive(share, Percent(share), Exact(share)) }
 
 // Speedup returns a speed-up, which is unknown if x is nil.
-func Speedup(x *float64) Value { return optional(x, Times(x)) }
+func Speedup(x *float64) Value {
+	if x == nil {
+		return Value{}
+	}
+	return Value{Times(*x), Exact(*x)}
+}
 
 // Error returns the size of an error, which is unknown if f is nil.
-func Error(f *float64) Value { return optional(f, ErrorText(f)) }
+func Error(f *float64) Value {
+	if f == nil {
+		return Value{}
+	}
+	return Value{fmt.Sprintf("%.2e", *f), Exact(*f)}
+}
 
 // Exact formats a number with all its digits.
 func Exact(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }

@@ -69,7 +69,7 @@ func align(columns []column, cells []string) (shown []string) {
 		case columns[i].number:
 			cell = fmt.Sprintf("%*s", columns[i].width, cell)
 		case i < len(columns)-1:
-			cell = pad(cell, columns[i].width)
+			cell = fmt.Sprintf("%-*s", columns[i].width, cell)
 		}
 		shown = append(shown, cell)
 	}
@@ -150,5 +150,3 @@ func tableColumns(layout string, rows [][]string) []column {
 	}
 	return all
 }
-
-func pad(s string, n int) string { return fmt.Sprintf("%-*s", n, s) }

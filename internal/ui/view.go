@@ -230,7 +230,7 @@ func (t *Terminal) gaps(place string, h event.Host) {
 	}
 }
 
-// columns returns the columns of the run's table. Axis names have slack, but not their values.
+// tableColumns returns the columns of the run's table. Axis names have slack, but not their values.
 func (v *runView) tableColumns() []column {
 	all := []column{{title: "WORKLOAD", width: 8}}
 	for _, name := range v.axes {
@@ -313,7 +313,7 @@ func (v *runView) row(uuid, place string, e *event.Evaluated, missing *event.Mes
 		}
 		cells = append(cells, cell)
 	}
-	cells = append(cells, t.paint(color, pad(plain.Line(status), v.columns[len(cells)].width)))
+	cells = append(cells, t.paint(color, fmt.Sprintf("%-*s", v.columns[len(cells)].width, plain.Line(status))))
 	for _, f := range v.figures {
 		cells = append(cells, f.onTerminal(e, s))
 	}

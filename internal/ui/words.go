@@ -13,24 +13,16 @@ import (
 // Micros formats nanoseconds as microseconds, with at least three significant digits.
 func Micros(ns float64) string { return fmt.Sprintf("%.2f µs", ns/1e3) }
 
-// Times formats a speed-up, nil as "-".
-func Times(x *float64) string {
-	switch {
-	case x == nil:
-		return "-"
-	case *x >= 100:
-		return fmt.Sprintf("%.0fx", *x)
+// Times formats a speed-up.
+func Times(x float64) string {
+	if x >= 100 {
+		return fmt.Sprintf("%.0fx", x)
 	}
-	return fmt.Sprintf("%.2fx", *x)
+	return fmt.Sprintf("%.2fx", x)
 }
 
-// Percent formats a share, 0 as "-".
-func Percent(share float64) string {
-	if share == 0 {
-		return "-"
-	}
-	return fmt.Sprintf("%.0f %%", 100*share)
-}
+// Percent formats a share.
+func Percent(share float64) string { return fmt.Sprintf("%.0f %%", 100*share) }
 
 // Spread returns half of the interval of a median, in per cent of it.
 func Spread(i event.Interval) string {
@@ -39,14 +31,6 @@ func Spread(i event.Interval) string {
 		return fmt.Sprintf("%.0f %%", half)
 	}
 	return fmt.Sprintf("%.1f %%", half)
-}
-
-// ErrorText formats the size of an error, nil as "-".
-func ErrorText(f *float64) string {
-	if f == nil {
-		return "-"
-	}
-	return fmt.Sprintf("%.2e", *f)
 }
 
 // Latency explains the latency of a workload. l2 is "cold" or "warm".
