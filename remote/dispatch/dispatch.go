@@ -61,17 +61,7 @@ const (
 // New returns the Dispatcher of a plan in its run folder, which has the content old; old is nil for a new run. The
 // folder records the events of an ordinary run. files may be nil if no job is to be started.
 func New(p *Plan, folder *runs.Folder, old *runs.Run, providers map[string]remote.Provider, files Files) *Dispatcher {
-	d := &Dispatcher{Plan: p, Folder: folder, Old: old, providers: providers, files: files}
-	d.record()
-	return d
-}
-
-// record opens the stream of events for the folder and for show.
-func (d *Dispatcher) record(show ...event.Sink) {
-	if d.Plan.Tool == "" {
-		show = append([]event.Sink{d.Folder.Record}, show...)
-	}
-	d.events = event.NewStream(show...)
+	return &Dispatcher{Plan: p, Folder: folder, Old: old, providers: providers, files: files}
 }
 
 // Run starts the missing jobs, follows those that are running, and returns when all workloads have a verdict or no job
@@ -82,9 +72,7 @@ func (d *Dispatcher) record(show ...event.Sink) {
 // user's credentials, the table, or an unreachable host; if the results are needed, Run has Failed with the provider's
 // error. If nothing ran, the error is ErrNothing, or the error of the only place.
 func (d *Dispatcher) Run(ctx context.Context, f Follow) (End, event.Done, error) {
-	if d.settings = f; f.Events != nil {
-		d.record(f.Events)
-	}
+	d.settings = f
 	ctx, leave := context.WithCancel(ctx)
 	defer leave()
 	over, stop := make(chan struct{}), make(chan bool, 1)
@@ -136,6 +124,11 @@ func (d *Dispatcher) prepare() error {
 	if r.overtime == 0 {
 		r.overtime = 3 * time.Minute
 	}
+	var record event.Sink // none for a tool
+	if d.Plan.Tool == "" {
+		record = d.Folder.Record
+	}
+	d.events = event.NewStream(record, d.settings.Events)
 	d.state = newState(d.Plan, d.Old, r)
 	d.state.runs.begun = time.Now()
 	d.state.runs.now = d.state.runs.begun
