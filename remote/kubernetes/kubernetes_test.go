@@ -62,11 +62,12 @@ func TestKubernetes(t *testing.T) {
 			New: func(t *testing.T) remote.Provider {
 				return open(t, c, map[string]any{"volume": "bundles", "jobs": int64(2)})
 			},
-			Slow:     30 * time.Second,
-			KillHost: func(t *testing.T, h remote.Handle) { c.Kill(podOf(t, h)) },
-			Cut:      func(*testing.T) { c.Cut(time.Second) },
-			Work:     claim,
-			Renames:  true,
+			Slow:      30 * time.Second,
+			KillHost:  func(t *testing.T, h remote.Handle) { c.Kill(podOf(t, h)) },
+			Cut:       func(*testing.T) { c.Cut(time.Second) },
+			Work:      claim,
+			Renames:   true,
+			SendsEach: true,
 		})
 	})
 	t.Run("PodThere", func(t *testing.T) {
