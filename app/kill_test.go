@@ -24,11 +24,12 @@ import (
 func TestKilledHang(t *testing.T) {
 	hangups(t)
 	b := newRemoteBench(t, "")
-	b.change("solution/cuda/kernel.cu", "  if (batch == 0) {\n", "  for (;;) pause();\n  if (batch == 0) {\n")
-	b.change("solution/cuda/kernel.cu", "#include <cstdint>\n", "#include <cstdint>\n#include <unistd.h>\n")
+	b.change("solution/cuda/kernel.cu", "  if (batch == 0) {\n", "  for (prctl(PR_SET_NAME, \"hung\");;) pause();\n  if (batch == 0) {\n")
+	b.change("solution/cuda/kernel.cu", "#include <cstdint>\n", "#include <cstdint>\n#include <sys/prctl.h>\n#include <unistd.h>\n")
 	hung := func() bool {
 		return len(processes(func(dir string) bool {
-			return has("environ", "FISUB_CACHE="+b.cache)(dir) && has("maps", "/kernel.so")(dir)
+			threads, _ := filepath.Glob(dir + "/task/*")
+			return has("environ", "FISUB_CACHE="+b.cache)(dir) && slices.ContainsFunc(threads, has("comm", "hung\n"))
 		})) > 0
 	}
 	for _, signal := range []syscall.Signal{syscall.SIGHUP, syscall.SIGKILL} {
