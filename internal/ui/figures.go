@@ -123,8 +123,8 @@ func ofTimings(value func(*event.Samples) Value) func(*event.Evaluated, *event.S
 
 // latency returns the official latency of the trace, which may be rounded differently from the median of the timings.
 func latency(e *event.Evaluated, _ *event.Samples) Value {
-	if ms := e.Latency(); ms != nil {
-		return Nanos(*ms * 1e6)
+	if e != nil && e.Latency() != nil {
+		return Nanos(*e.Latency() * 1e6)
 	}
 	return Value{}
 }
