@@ -127,32 +127,21 @@ func Unmark(folder string) error {
 	return err
 }
 
-// watch returns a channel that is closed when the run in folder is cancelled.
-func watch(ctx context.Context, folder string) <-chan struct{} {
-	marked := make(chan struct{})
-	go func() {
-		for ; !Marked(folder); _ = remote.Sleep(ctx, time.Second/4) {
-			if ctx.Err() != nil {
-				return
-			}
+// watch waits until the run in folder is cancelled, and calls do unless ctx has ended before.
+func watch(ctx context.Context, folder string, do func()) {
+	for ; !Marked(folder); _ = remote.Sleep(ctx, time.Second/4) {
+		if ctx.Err() != nil {
+			return
 		}
-		close(marked)
-	}()
-	return marked
+	}
+	do()
 }
 
 // UntilMarked calls do with a context that ends when the run in folder is cancelled; then it returns ErrCancelled.
 func UntilMarked(ctx context.Context, folder string, do func(context.Context) error) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	marked := watch(ctx, folder)
-	go func() {
-		select {
-		case <-marked:
-			cancel(ErrCancelled)
-		case <-ctx.Done():
-		}
-	}()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go watch(ctx, folder, cancel)
 	err := do(ctx)
 	if Marked(folder) {
 		return ErrCancelled

@@ -102,16 +102,20 @@ func (d *Dispatcher) run(ctx context.Context) (End, event.Done, error) {
 	s.resume(time.Now())
 	watching, unwatch := context.WithCancel(ctx)
 	defer unwatch()
-	e.loop(ctx.Done(), watch(watching, d.Folder.Path()), func() error { return ctx.Err() })
+	marked := make(chan struct{})
+	go watch(watching, d.Folder.Path(), func() { close(marked) })
+	e.loop(ctx, marked)
 	if end, err := s.unfollowed(); end != Finished {
 		return end, event.Done{}, err
 	}
 	s.runs.release()
-	totals := s.content.totals()
+	totals := s.totals()
 	if err := s.nothingRan(); err != nil {
 		return Failed, totals, errors.Join(err, d.finish(true))
 	}
-	s.content.done(time.Now())
+	if !s.isTool() {
+		s.runs.done(time.Now())
+	}
 	if err := errors.Join(e.perform(s.next(time.Now())), d.finish(s.paused == nil)); err != nil {
 		return Failed, totals, err
 	}
@@ -156,15 +160,15 @@ func (d *Dispatcher) Cancel(ctx context.Context) error {
 	}
 	s := d.state
 	e := newExecutor(d, ctx)
-	if fresh && s.content.partial() {
+	if fresh && !s.isTool() {
 		d.fetch(ctx)
 		e.replay()
 	}
 	s.end()
-	e.loop(nil, nil, nil)
+	e.loop(context.Background(), nil)
 	s.runs.release()
-	if s.runs.first != "" {
-		s.content.done(time.Now())
+	if s.runs.first != "" && !s.isTool() {
+		s.runs.done(time.Now())
 	}
 	err := e.perform(s.next(time.Now()))
 	return errors.Join(s.left, err, d.finish(true))

@@ -45,14 +45,14 @@ func (e *executor) send(f fact) error {
 	return <-m.taken
 }
 
-// loop runs until no task is left.
-func (e *executor) loop(done, marked <-chan struct{}, why func() error) {
-	s := e.state
+// loop runs until no task is left. The process is to end when ctx does, and the run is cancelled when marked is closed.
+func (e *executor) loop(ctx context.Context, marked <-chan struct{}) {
+	s, done := e.state, ctx.Done()
 	tick := time.NewTicker(min(s.rules.overtime/10, time.Second))
 	defer tick.Stop()
 	for {
-		if why != nil && why() != nil && s.paused == nil {
-			s.apply(paused{why()})
+		if err := ctx.Err(); err != nil && s.paused == nil {
+			s.apply(paused{err})
 		}
 		_ = e.perform(s.next(time.Now()))
 		if s.over() {
@@ -99,29 +99,29 @@ func (e *executor) perform(actions []action) (err error) {
 			}
 		case submit:
 			if err == nil {
-				e.begin(a.job, func(ctx context.Context, p remote.Provider, spec JobRecord) { e.submit(ctx, p, a.job, spec) })
+				e.begin(a.job, e.submit)
 				continue
 			}
 			s.apply(broken{err})
 			s.apply(refused{a.job, err})
 		case follow:
 			if err == nil {
-				w := &watcher{executor: e, job: a.job, from: a.job.stream.size, most: s.room(a.job)}
-				e.begin(a.job, func(ctx context.Context, p remote.Provider, spec JobRecord) { e.follow(ctx, p, w, spec, a.after) })
+				w := &watcher{executor: e, job: a.job, from: a.job.stream.size, most: s.room(a.job), after: a.after}
+				e.begin(a.job, w.follow)
 				continue
 			}
 			s.apply(broken{err})
 			s.apply(waited{job: a.job, err: err})
 		case clear:
-			e.begin(a.job, func(ctx context.Context, p remote.Provider, spec JobRecord) { e.clear(ctx, p, a.job, spec) })
+			e.begin(a.job, e.clear)
 		case collect:
-			e.begin(a.job, func(ctx context.Context, p remote.Provider, spec JobRecord) { e.collect(ctx, p, a.job, spec) })
+			e.begin(a.job, e.collect)
 		case release:
-			e.begin(a.job, func(ctx context.Context, p remote.Provider, spec JobRecord) {
+			e.begin(a.job, func(ctx context.Context, p remote.Provider, j *job, spec JobRecord) {
 				_ = remote.Sleep(ctx, a.after)
 				ctx, cancel := context.WithTimeout(ctx, time.Minute)
 				defer cancel()
-				_ = e.send(released{a.job, releaseJob(ctx, p, &spec), time.Now()})
+				_ = e.send(released{j, releaseJob(ctx, p, &spec), time.Now()})
 			})
 		}
 	}
@@ -135,13 +135,13 @@ func (e *executor) perform(actions []action) (err error) {
 }
 
 // begin starts a task with a copy of the job.
-func (e *executor) begin(j *job, do func(context.Context, remote.Provider, JobRecord)) {
+func (e *executor) begin(j *job, do func(context.Context, remote.Provider, *job, JobRecord)) {
 	ctx, cancel := context.WithCancel(e.base)
 	e.stops[j] = cancel
 	provider, spec := e.providers[j.Place.Table], *j.JobRecord
 	e.tasks.Go(func() {
 		defer cancel()
-		do(ctx, provider, spec)
+		do(ctx, provider, j, spec)
 	})
 }
 
@@ -175,8 +175,7 @@ func (e *executor) submit(ctx context.Context, p remote.Provider, j *job, spec J
 		_ = e.send(refused{j, err})
 		return
 	}
-	var unsaved *unsavedError
-	if errors.As(e.send(accepted{j, h, time.Now()}), &unsaved) {
+	if _, unsaved := errors.AsType[*unsavedError](e.send(accepted{j, h, time.Now()})); unsaved {
 		// Nobody could find the job again, so it must not run.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 		defer cancel()
@@ -189,7 +188,10 @@ func streamOf(id string) string { return filepath.Join(streams, id+".jsonl") }
 
 // room returns the maximum bytes of a job's stream.
 func (s *state) room(j *job) int64 {
-	return cmp.Or(s.rules.stream, s.content.room(len(j.Workloads)))
+	if s.isTool() {
+		return cmp.Or(s.rules.stream, UsualStream)
+	}
+	return cmp.Or(s.rules.stream, room(len(j.Workloads)))
 }
 
 // replay reads the recorded streams of jobs that may be running.
@@ -219,21 +221,22 @@ func (e *executor) replay() {
 // missing.
 type watcher struct {
 	*executor
-	job  *job
-	from int64 // bytes already in the file
-	most int64 // maximum bytes of the stream
-	file *os.File
+	job   *job
+	after time.Duration // delay before it starts
+	from  int64         // bytes already in the file
+	most  int64         // maximum bytes of the stream
+	file  *os.File
 }
 
-func (e *executor) follow(ctx context.Context, p remote.Provider, w *watcher, spec JobRecord, after time.Duration) {
-	exit, err := remote.Exit{}, remote.Sleep(ctx, after)
+func (w *watcher) follow(ctx context.Context, p remote.Provider, j *job, spec JobRecord) {
+	exit, err := remote.Exit{}, remote.Sleep(ctx, w.after)
 	if err == nil && p == nil {
 		err = &noTableError{spec.Place}
 	}
 	if err == nil {
-		if w.file, err = plain.OpenFile(filepath.Join(e.Folder.Path(), streamOf(spec.ID)),
+		if w.file, err = plain.OpenFile(filepath.Join(w.Folder.Path(), streamOf(spec.ID)),
 			os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644); err != nil {
-			_ = e.send(broken{err})
+			_ = w.send(broken{err})
 		}
 	}
 	if err == nil {
@@ -242,7 +245,7 @@ func (e *executor) follow(ctx context.Context, p remote.Provider, w *watcher, sp
 		exit, err = p.Wait(ctx, h, w.from, w)
 		w.file.Close()
 	}
-	_ = e.send(waited{w.job, exit, err, time.Now()})
+	_ = w.send(waited{j, exit, err, time.Now()})
 }
 
 func (w *watcher) Write(p []byte) (int, error) {

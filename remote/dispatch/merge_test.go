@@ -361,7 +361,7 @@ free 1 -> save; ended: lost: untrusted output: line 1 of its stream is not signe
 			if fmt.Sprint(err) != tc.err && (err != nil || tc.err != "") {
 				t.Errorf("got %v, want %q", err, tc.err)
 			}
-			if got := c.s.content.totals().Failed > 0; got != tc.unclean {
+			if got := c.s.totals().Failed > 0; got != tc.unclean {
 				t.Errorf("got findings %v", got)
 			}
 		})

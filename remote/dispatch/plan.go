@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"fisub/bench/bound"
@@ -140,13 +141,8 @@ func (p *Plan) Claim(folder string) error {
 func (p *Plan) Packed() bool { return p.Bundle != nil || len(p.Jobs) > 0 }
 
 // Active returns the jobs that may be running.
-func (p *Plan) Active() (jobs []*JobRecord) {
-	for _, j := range p.Jobs {
-		if j.Ended == nil {
-			jobs = append(jobs, j)
-		}
-	}
-	return jobs
+func (p *Plan) Active() []*JobRecord {
+	return slices.DeleteFunc(slices.Clone(p.Jobs), func(j *JobRecord) bool { return j.Ended != nil })
 }
 
 // Close records that the host has nothing left of the job with that id, and reports whether that is new.

@@ -76,17 +76,17 @@ const (
 // state is all that dispatch knows about a run. It only decides: apply takes a fact, next returns actions. It neither
 // waits nor reads the clock.
 type state struct {
-	plan    *Plan
-	rules   rules
-	runs    *merger
-	content content
-	jobs    []*job            // in the order of the plan
-	places  map[string]*place // by String of their ProviderPlace
-	mode    mode
-	left    error    // errors of jobs that cannot be followed and may be running
-	paused  error    // why this process is to end
-	broken  error    // why this process must give up
-	out     []action // decided, but not returned yet
+	plan   *Plan
+	rules  rules
+	runs   *merger
+	found  bool              // the tool has found something
+	jobs   []*job            // in the order of the plan
+	places map[string]*place // by String of their ProviderPlace
+	mode   mode
+	left   error    // errors of jobs that cannot be followed and may be running
+	paused error    // why this process is to end
+	broken error    // why this process must give up
+	out    []action // decided, but not returned yet
 }
 
 // An action is a step for the executor. Their order matters.
@@ -175,7 +175,6 @@ func (e *noTableError) Error() string {
 func newState(p *Plan, old *runs.Run, r rules) *state {
 	s := &state{plan: p, rules: r, places: map[string]*place{}}
 	s.runs = newMerger(p, p.Run, func(e event.Event) { s.do(tell{e}) })
-	s.content = newContent(s)
 	origins := map[string]int64{}
 	if old != nil {
 		s.runs.restore(old)
@@ -257,7 +256,7 @@ func (s *state) resume(now time.Time) {
 		case j.Handle == nil:
 			j.phase = clearing
 			s.do(clear{j})
-		case s.content.rejects(j):
+		case s.rejects(j):
 			s.quit(j, ending{exit: forged(j.stream.against)})
 		case s.superseded(j): // the previous process ended before it released the job
 			s.needless(j)
@@ -359,13 +358,17 @@ func (s *state) quit(j *job, e ending) {
 
 // deal assigns workloads without a job to free places.
 func (s *state) deal() {
+	tries := 3 // jobs per workload, which may be the reason for lost hosts
+	if s.isTool() {
+		tries = 1
+	}
 	var rest []string
 	for _, about := range s.plan.Run.Workloads {
 		w := s.runs.workload(about.UUID)
 		had := slices.ContainsFunc(s.jobs, func(j *job) bool {
 			return j.Ended == nil && !j.ceded && slices.Contains(j.Workloads, about.UUID) && !w.failedOn[j.Place.host()]
 		})
-		if w.by == "" && !w.given && w.tries < s.content.tries() && !had {
+		if w.by == "" && !w.given && w.tries < tries && !had {
 			rest = append(rest, about.UUID)
 		}
 	}
@@ -497,8 +500,8 @@ func (s *state) received(f received) {
 	if j.lastOutput = f.at; f.at.After(s.runs.now) {
 		s.runs.now = f.at
 	}
-	s.content.read(j, f.text)
-	if j.phase == following && s.content.rejects(j) {
+	s.read(j, f.text)
+	if j.phase == following && s.rejects(j) {
 		s.quit(j, ending{exit: forged(j.stream.against)})
 	}
 }
@@ -604,7 +607,7 @@ func (s *state) finish(j *job) {
 		s.free(j)
 		return
 	}
-	e.exit = s.content.end(j, e.exit)
+	e.exit = s.compared(j, e.exit)
 	e.exit.Lines, e.exit.MAC = 0, ""
 	if n := j.stream.junk; n > 0 {
 		s.warn(j, fmt.Sprintf("%d lines of its stream are not events of this run", n), "they are in "+streamOf(j.ID))
@@ -674,7 +677,9 @@ func (s *state) closed(j *job, held error) {
 // judge updates the job's place and workloads after its end.
 func (s *state) judge(j *job) {
 	exit, at := j.end.exit, s.place(j.Place)
-	s.content.settle(j, exit)
+	if s.isTool() {
+		s.settle(j, exit)
+	}
 	left := slices.DeleteFunc(slices.Clone(j.Workloads), func(uuid string) bool { return s.runs.workload(uuid).by != "" })
 	if len(left) == 0 || j.end.needless || !s.awaited(j) && exit.End == remote.Exited {
 		return
@@ -685,7 +690,7 @@ func (s *state) judge(j *job) {
 		s.runs.workload(uuid).given = s.runs.workload(uuid).given || over
 	}
 	at.losses++
-	if j.end.again && at.losses == 1 && s.content.tries() > 1 {
+	if j.end.again && at.losses == 1 && !s.isTool() {
 		alone = false // a host that was just rebooted gets another job
 	} else if !over || alone {
 		at.bad = fmt.Errorf("%s: %w", j.Place, &Ended{exit})
