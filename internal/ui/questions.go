@@ -48,12 +48,12 @@ func (t *Terminal) Questions(ctx context.Context, in io.Reader) *Questions {
 
 // Ask repeats the question until accept returns nil. An empty answer selects fallback unless that is "".
 func (q *Questions) Ask(question, fallback string, accept func(answer string) error) error {
+	prompt := question
+	if fallback != "" {
+		prompt += " [" + fallback + "]"
+	}
 	for {
-		if fallback != "" {
-			fmt.Fprintf(q.term.Err, "%s [%s]: ", question, fallback)
-		} else {
-			fmt.Fprintf(q.term.Err, "%s: ", question)
-		}
+		fmt.Fprintf(q.term.Err, "%s: ", prompt)
 		var answer string
 		select {
 		case <-q.ctx.Done():

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"sync"
 	"time"
 	"unicode/utf8"
 
@@ -60,6 +61,41 @@ func Width(w io.Writer) int {
 		}
 	}
 	return 80
+}
+
+// Watch returns a writer to w and a function that returns the first write error. Most printing code ignores write
+// errors, but a lost result is not a success. The writer is a terminal if w is one.
+func Watch(w io.Writer) (io.Writer, func() error) {
+	o := &output{w: w}
+	if f, ok := w.(*os.File); ok {
+		return struct {
+			*output
+			file
+		}{o, f}, o.failed
+	}
+	return o, o.failed
+}
+
+type output struct {
+	w   io.Writer
+	mu  sync.Mutex
+	err error
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	n, err := o.w.Write(p)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.err == nil {
+		o.err = err
+	}
+	return n, err
+}
+
+func (o *output) failed() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.err
 }
 
 const (
@@ -156,6 +192,47 @@ func (b *Bar) Finish() {
 		_ = b.bar.Finish()
 		_ = b.bar.Clear()
 	}
+}
+
+// Sums is one progress bar for the bytes of several transfers. It is safe for concurrent use.
+type Sums struct {
+	term        *Terminal
+	label       string
+	mu          sync.Mutex
+	bar         *Bar
+	sent, total map[string]int64
+	sum         int64
+}
+
+// Set records the progress of a transfer.
+func (b *Sums) Set(name string, sent, total int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.sent[name], b.total[name] = sent, total
+	var now, all int64
+	for name := range b.total {
+		now, all = now+b.sent[name], all+b.total[name]
+	}
+	if all != b.sum {
+		b.bar.Finish()
+		b.bar, b.sum = b.term.Bar(all, b.label, true), all
+	}
+	b.bar.Set(now)
+	if now == all {
+		b.bar.Finish()
+	}
+}
+
+// Finish removes the bar from the screen for good.
+func (b *Sums) Finish() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.bar.Finish()
+}
+
+// Sums returns a bar with the given label.
+func (t *Terminal) Sums(label string) *Sums {
+	return &Sums{term: t, label: label, sent: map[string]int64{}, total: map[string]int64{}}
 }
 
 // locate applies t.Locate if it is not nil.
