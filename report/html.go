@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"html/template"
 	"io"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -48,13 +49,12 @@ var (
 
 // A section is one run on the page.
 type section struct {
-	ID       string // prefix of the ids in it
-	Heading  string // of the run; "" if it is the only one
-	Link     string // short name of the run, for the contents
-	Sub      bool   // headings are one level lower
-	Run      *Subject
+	*Subject
+	ID       string   // prefix of the ids in it
+	Heading  string   // of the run; "" if it is the only one
+	Link     string   // short name of the run, for the contents
+	Sub      bool     // headings are one level lower
 	Lines    []string // definition, device, id and start of the run
-	Summary  []string
 	Figures  []figure
 	Charts   []*chart
 	Groups   []table // workloads grouped by their axes
@@ -63,9 +63,8 @@ type section struct {
 	Findings []finding
 	Failed   []failure
 	Warnings []string
-	Checked  []string // mistakes that the run checked for
-	Steady   string   // the state of the GPU for most workloads
-	Trust    []table  // workloads for which it differed
+	Steady   string  // the state of the GPU for most workloads
+	Trust    []table // workloads for which it differed
 	Kernels  []table
 	Facts    table
 }
@@ -117,13 +116,8 @@ func (r *Report) HTML(w io.Writer) error {
 				view.Title = text
 			}
 		}
-		view.Overview = []table{r.overview()}
-		if t := r.configurations(); len(t.Rows) > 0 {
-			view.Overview = append(view.Overview, t)
-		}
-		if c := r.latency("all-latency"); c != nil && len(c.Marks) > 0 {
-			view.Charts = []*chart{c}
-		}
+		view.Overview = visibleTables(r.overview(), r.configurations())
+		view.Charts = visibleCharts(r.latency("all-latency"))
 	}
 	links := r.links()
 	for i, run := range r.Runs {
@@ -134,9 +128,9 @@ func (r *Report) HTML(w io.Writer) error {
 		}
 		if len(r.Runs) > 1 {
 			s.Heading, s.Sub, s.Facts.HeadingID = r.name(run), true, s.ID+"h"
-			for _, tables := range [][]table{s.Groups, s.Tables, s.Trust, s.Kernels} {
-				for i := range tables {
-					tables[i].HeadingID = s.ID + "h"
+			for _, list := range [][]table{s.Groups, s.Tables, s.Trust, s.Kernels} {
+				for i := range list {
+					list[i].HeadingID = s.ID + "h"
 				}
 			}
 		}
@@ -166,7 +160,7 @@ func (r *Report) HTML(w io.Writer) error {
 func latencyTexts(sections []section) (list []string) {
 	var shared []string
 	for _, s := range sections {
-		if text := s.Run.Latency(); text != "" {
+		if text := s.Latency(); text != "" {
 			shared = append(shared, "The "+text)
 			list = append(list, "For "+s.Heading+", the "+text)
 		}
@@ -198,6 +192,16 @@ func (r *Report) links() []string {
 // would take megabytes.
 const mostDetailed = 200
 
+// visibleCharts returns those of list that show something. A chart may be nil.
+func visibleCharts(list ...*chart) []*chart {
+	return slices.DeleteFunc(list, func(c *chart) bool { return c == nil || len(c.Marks) == 0 })
+}
+
+// visibleTables returns those of list that have rows.
+func visibleTables(list ...table) []table {
+	return slices.DeleteFunc(list, func(t table) bool { return len(t.Rows) == 0 })
+}
+
 // brief removes the exact figures shown when hovering.
 func (t *table) brief() {
 	for _, row := range t.Rows {
@@ -212,7 +216,7 @@ func (t *table) brief() {
 func (r *Subject) section(n int, brief bool) section {
 	id := fmt.Sprintf("r%d-", n)
 	f := r.Run.Run
-	s := section{ID: id, Run: r, Summary: r.Summary(), Facts: r.facts(id + "facts")}
+	s := section{Subject: r, ID: id, Facts: r.facts(id + "facts")}
 	s.Lines = append(s.Lines, clean(f.Definition, 120), r.where(),
 		"run "+clean(r.ID, 60), f.Started.UTC().Format("2006-01-02 15:04 UTC"))
 	s.Figures = append(s.Figures, figure{"passed", ui.Value{Text: r.PassedText("")}})
@@ -229,14 +233,8 @@ func (r *Subject) section(n int, brief bool) section {
 	}
 	count, word, _ := strings.Cut(plain.Count(r.Totals().Findings, "finding"), " ")
 	s.Figures = append(s.Figures, figure{word, ui.Value{Text: count}})
-	for _, c := range []*chart{r.latency(id + "latency"), r.speedups(id + "speedup")} {
-		if c != nil && len(c.Marks) > 0 {
-			s.Charts = append(s.Charts, c)
-		}
-	}
-	if t := r.groups(id + "groups"); len(t.Rows) > 0 {
-		s.Groups = []table{t}
-	}
+	s.Charts = visibleCharts(r.latency(id+"latency"), r.speedups(id+"speedup"))
+	s.Groups = visibleTables(r.groups(id + "groups"))
 	workloads := r.workloads(id+"workloads", true)
 	if brief {
 		workloads.brief()
@@ -256,7 +254,6 @@ func (r *Subject) section(n int, brief bool) section {
 			s.Failed = append(s.Failed, r.failure(w))
 		}
 	}
-	s.Checked = r.Checked()
 	for _, w := range r.Warnings {
 		text := clean(w.Text, 1000)
 		if w.Hint != "" {
@@ -266,11 +263,9 @@ func (r *Subject) section(n int, brief bool) section {
 	}
 	if r.Timed {
 		sentence, t := r.trust(id + "trust")
-		if s.Steady = sentence; len(t.Rows) > 0 {
-			s.Trust = []table{t}
-		}
-		if k := r.kernels(id + "kernels"); len(k.Rows) > 0 && !brief {
-			s.Kernels = []table{k}
+		s.Steady, s.Trust = sentence, visibleTables(t)
+		if !brief {
+			s.Kernels = visibleTables(r.kernels(id + "kernels"))
 		}
 	}
 	return s
@@ -289,7 +284,7 @@ func (c *chart) PlotWidth() int { return plotWidth }
 func (c *chart) PlotHeight() float64 { return c.Bottom - c.Top }
 
 // Empty returns the time of an empty kernel, or "" if it was not timed.
-func (s section) Empty() string { return ui.Nanos(s.Run.empty()).Text }
+func (s section) Empty() string { return ui.Nanos(s.empty()).Text }
 
 // Count returns the number of workloads with a histogram, as text.
 func (s section) Count() string { return plain.Count(len(s.Hist), "workload") }
@@ -317,14 +312,9 @@ func (c *Comparison) section(n int, heading string, brief bool) difference {
 		return d
 	}
 	d.Lines = append(d.Lines, Conclusion(c.Result)...)
-	d.Verdict, d.Class = clean(VerdictText(c.Result.Verdict, c.Result.Why), 200), rating(c.Result.Verdict)
-	if c.Result.Mixed && c.Result.Verdict == compare.Faster {
-		d.Class = ""
-	}
+	d.Verdict, d.Class = clean(VerdictText(c.Result.Verdict, c.Result.Why), 200), ratings[Headline(c.Result)]
 	d.Warnings = c.Warnings()
-	if ratios := c.chart(id + "ratio"); ratios != nil && len(ratios.Marks) > 0 {
-		d.Charts = append(d.Charts, ratios)
-	}
+	d.Charts = visibleCharts(c.chart(id + "ratio"))
 	t := c.table(id+"workloads", true)
 	if brief {
 		t.brief()
@@ -336,3 +326,37 @@ func (c *Comparison) section(n int, heading string, brief bool) difference {
 
 // Threshold returns the smallest difference that the comparisons count, in per cent.
 func (r *Report) Threshold() string { return fmt.Sprintf("%g %%", 100*compare.Threshold) }
+
+// clean turns text from a run into one line of at most n characters, without characters that could hide or reorder the
+// text around it.
+func clean(s string, n int) string {
+	return plain.Cut(plain.Line(s), n)
+}
+
+// escapes matches terminal escapes: control sequences, strings such as titles and links, and two-byte escapes.
+var escapes = regexp.MustCompile("\x1b\\[[0-?]*[ -/]*[@-~]|\x1b[\\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\\\)|\x1b[ -/]*[0-~]")
+
+const (
+	logLines = 60
+	logBytes = 6000
+)
+
+// logText returns the beginning of a log without terminal escapes. more is a note if the log was cut, else "".
+func logText(log string) (text, more string) {
+	cut := len(log) > logBytes
+	if cut {
+		log = log[:logBytes]
+	}
+	log = escapes.ReplaceAllString(strings.ToValidUTF8(log, "\uFFFD"), "")
+	lines := strings.Split(strings.TrimRight(strings.NewReplacer("\r\n", "\n", "\r", "\n").Replace(log), "\n"), "\n")
+	if len(lines) > logLines {
+		lines, cut = lines[:logLines], true
+	}
+	for i, line := range lines {
+		lines[i] = plain.Line(strings.ReplaceAll(line, "\t", "    "))
+	}
+	if cut {
+		more = "the complete log is in the run folder, in log/"
+	}
+	return strings.Join(lines, "\n"), more
+}

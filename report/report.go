@@ -111,10 +111,6 @@ func locate(w *runs.Row, r *event.Run) {
 
 func newRun(r *runs.Run) *Subject {
 	run := &Subject{Run: r, Emulated: r.Run.Device.Emulated}
-	emulated := map[string]bool{}
-	for _, p := range r.Places {
-		emulated[p.Name] = p.Device.Emulated
-	}
 	axes := map[string]map[string]int{}
 	for _, w := range r.Run.Workloads {
 		axes[w.UUID] = w.Axes
@@ -124,7 +120,7 @@ func newRun(r *runs.Run) *Subject {
 		if w.Axes == nil {
 			w.Axes = axes[w.UUID]
 		}
-		if on, known := emulated[w.Place]; on || !known && run.Emulated {
+		if run.device(&w).Emulated {
 			w.Samples = nil
 		}
 		locate(&w, r.Run)

@@ -44,7 +44,11 @@ func SweepTables(s *compare.Sweep) (tables []TextTable) {
 	if !timed || len(s.Groups) < 2 {
 		return tables
 	}
-	axes := varying(s.Groups)
+	axes := slices.DeleteFunc(ui.AxisNames(s.Groups, func(g compare.SweepGroup) map[string]int { return g.Axes }),
+		func(name string) bool {
+			differs := func(g compare.SweepGroup) bool { return g.Axes[name] != s.Groups[0].Axes[name] }
+			return !slices.ContainsFunc(s.Groups, differs)
+		})
 	t = TextTable{}
 	var head []string
 	for _, name := range axes {
@@ -69,19 +73,6 @@ func SweepTables(s *compare.Sweep) (tables []TextTable) {
 		t.Rows = append(t.Rows, row)
 	}
 	return append(tables, t)
-}
-
-// varying returns the axes that differ between groups, in alphabetical order.
-func varying(groups []compare.SweepGroup) (axes []string) {
-	for _, g := range groups[1:] {
-		for name, n := range g.Axes {
-			if n != groups[0].Axes[name] && !slices.Contains(axes, name) {
-				axes = append(axes, name)
-			}
-		}
-	}
-	slices.Sort(axes)
-	return axes
 }
 
 func rankText(r compare.Rank) string {

@@ -629,7 +629,7 @@ func (c *Comparison) table(id string, page bool) table {
 				return cell{Text: fmt.Sprintf("%.4f", *row.P), Title: ui.Exact(*row.P)}
 			}},
 			{column{Text: "Verdict on B", front: 1}, func(row compare.Row) cell {
-				c := cell{Text: clean(VerdictText(row.Verdict, row.Why), 200), Class: rating(row.Verdict)}
+				c := cell{Text: clean(VerdictText(row.Verdict, row.Why), 200), Class: ratings[Rating(row.Verdict)]}
 				if len(row.Warnings) > 0 {
 					c.Text += " *"
 					c.Title = clean(strings.Join(row.Warnings, "; "), 400)
@@ -684,13 +684,24 @@ func sideCell(s compare.Side) cell {
 	return c
 }
 
-// rating returns the class of a verdict.
-func rating(v compare.Verdict) string {
+// ratings are the classes of ratings.
+var ratings = map[int]string{1: "good", -1: "bad"}
+
+// Rating rates a verdict: good (1), bad (-1) or neutral (0).
+func Rating(v compare.Verdict) int {
 	switch v {
 	case compare.Faster:
-		return "good"
+		return 1
 	case compare.Slower:
-		return "bad"
+		return -1
 	}
-	return ""
+	return 0
+}
+
+// Headline rates the whole result. It is not good if some workloads are slower.
+func Headline(res *compare.Result) int {
+	if res.Mixed && res.Verdict == compare.Faster {
+		return 0
+	}
+	return Rating(res.Verdict)
 }
