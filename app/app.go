@@ -200,12 +200,9 @@ const maxShown = 100
 
 // exit is the only place that turns errors into exit statuses.
 func (a *app) exit(err error) int {
-	var status shown
-	var wrong *usage.Error
-	switch {
-	case err == nil:
+	if err == nil {
 		return exitOK
-	case errors.As(err, &status):
+	} else if status, ok := errors.AsType[shown](err); ok {
 		return int(status)
 	}
 	all := usage.Flatten(err)
@@ -220,7 +217,7 @@ func (a *app) exit(err error) int {
 			a.final.Errors = append(a.final.Errors, outcome.Message{Text: text, Hint: hint})
 		}
 	}
-	if errors.As(err, &wrong) {
+	if _, wrong := errors.AsType[*usage.Error](err); wrong {
 		return exitUsage
 	}
 	return exitError

@@ -11,6 +11,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"fisub/app/outcome"
 	"fisub/device"
 	"fisub/device/nvcc"
 	"fisub/internal/cache"
@@ -156,14 +157,11 @@ func (a *app) emit(ctx context.Context, o checkOptions) error {
 	obj, all, err := nvcc.Emit(ctx, root, s.Solution, arch, o.emit == "sass", func() {
 		a.term.Note("nvdisasm   not installed: fetching it from PyPI into %s", root)
 	})
-	var broken *device.BuildError
-	var missing *nvcc.MissingError
-	switch {
-	case errors.As(err, &broken):
+	if broken, ok := errors.AsType[*device.BuildError](err); ok {
 		return usage.Errorf("fisub check lists the compiler's errors", "--emit: %s", broken.Text)
-	case errors.As(err, &missing):
+	} else if _, missing := errors.AsType[*nvcc.MissingError](err); missing {
 		return usage.Invalid(err)
-	case err != nil:
+	} else if err != nil {
 		return err
 	}
 	e := &emitted{Emit: o.emit, Arch: arch, Toolchain: obj.Toolchain, Files: []nvcc.Listing{},
@@ -397,16 +395,10 @@ func (a *app) showFindings(findings []preflight.Finding, strict bool) {
 
 // A checkedFile is the result of check for a dataset file.
 type checkedFile struct {
-	File   string      `json:"file"`
-	Sound  bool        `json:"sound"`
-	Holds  string      `json:"holds,omitempty"` // description of the content
-	Faults []fileFault `json:"faults,omitempty"`
-}
-
-// A fileFault is one thing wrong with a file.
-type fileFault struct {
-	Text string `json:"text"`
-	Hint string `json:"hint,omitempty"`
+	File   string            `json:"file"`
+	Sound  bool              `json:"sound"`
+	Holds  string            `json:"holds,omitempty"` // description of the content
+	Faults []outcome.Message `json:"faults,omitempty"`
 }
 
 // checkFiles checks dataset files. Their keys distinguish definitions, workloads and solutions.
@@ -421,7 +413,7 @@ func (a *app) checkFiles(ctx context.Context, names []string) error {
 		} else {
 			for _, e := range usage.Flatten(err) {
 				text, hint := usage.Explain(e)
-				one.Faults = append(one.Faults, fileFault{text, hint})
+				one.Faults = append(one.Faults, outcome.Message{Text: text, Hint: hint})
 			}
 		}
 		all = append(all, one)

@@ -30,28 +30,21 @@ import (
 )
 
 type compareOptions struct {
-	setup.Options
+	sendRequest
 	threshold *float64 // in per cent
 	failOn    string
 	best      bool
 	define    []string // constants to sweep
 	args      []string
 	given     string // a flag such as "--set" that applies only to solutions; "" if none was given
-
-	jobs hostOptions
-	on   string
-	yes  bool
-	send bool // write the events of all runs to stdout, for the machine that sent this job
+	send      bool   // write the events of all runs to stdout, for the machine that sent this job
 }
 
 func (a *app) compareCommand() *cli.Command {
 	percent := 100 * compare.Threshold
 	o := compareOptions{threshold: &percent}
-	prebuilt := stringFlag(&o.Prebuilt, "prebuilt", "take compiled kernels from `DIR`", "")
-	send := boolFlag(&o.send, "send", "write the events of all runs to stdout")
-	prebuilt.Hidden, send.Hidden = true, true
 	running := append(runFlags(&o.Options), toolPlaceFlags(&o.on, &o.jobs)...)
-	running = append(running, prebuilt, send,
+	running = append(running, prebuiltFlag(&o.Prebuilt), sendFlag(&o.send),
 		timeFlag(&o.jobs.Limit, "limit-time", "with --on or --host: end the job after `TIME`",
 			"limit of the table, else 30m"))
 	return &cli.Command{
@@ -286,8 +279,8 @@ func (a *app) readSides(ctx context.Context, args []string, data *workloads.Data
 			found, foundArg = append(found, run), arg
 			continue
 		}
-		var unknown *runs.UnknownError
-		if !errors.Is(err, runs.ErrNoRun) && !(errors.As(err, &unknown) && len(unknown.Matches) == 0) {
+		unknown, _ := errors.AsType[*runs.UnknownError](err)
+		if !errors.Is(err, runs.ErrNoRun) && (unknown == nil || len(unknown.Matches) > 0) {
 			return nil, nil, err
 		}
 		s, sourceErr := a.ReadSource(ctx, arg, data)
@@ -316,8 +309,7 @@ func sameDefinition(sources []*project.Source) error {
 		first := sources[0]
 		if first.Definition.Name != s.Definition.Name {
 			return usage.Errorf("", "compare: different definitions: %s has %s, %s has %s", first.Arg, first.Definition.Name,
-				s.Arg,
-				s.Definition.Name)
+				s.Arg, s.Definition.Name)
 		}
 	}
 	return nil
@@ -376,13 +368,10 @@ func (a *app) runTogether(ctx context.Context, settings *setup.Setup, sources []
 func (a *app) sender(side int) event.Sink {
 	return func(e event.Event) error {
 		text, err := json.Marshal(e)
-		if err == nil {
-			text, err = json.Marshal(dispatch.SideLine{Side: side, Event: text})
+		if err != nil {
+			return err
 		}
-		if err == nil {
-			_, err = a.stdout.Write(append(text, '\n'))
-		}
-		return err
+		return json.NewEncoder(a.stdout).Encode(dispatch.SideLine{Side: side, Event: text})
 	}
 }
 
@@ -390,12 +379,11 @@ func (a *app) sender(side int) event.Sink {
 func (a *app) remoteSides(ctx context.Context, o compareOptions, sources []*project.Source, threshold float64) error {
 	if o.Device != "" {
 		return usage.Errorf("use --gpu for the GPU of the hosts; --gpu none is the virtual GPU",
-			"--device cannot be combined "+
-				"with --on")
+			"--device cannot be combined with --on")
 	}
 	o.Baseline, o.jobs.Shards = "none", 1
-	order, err := a.prepare(ctx, sendRequest{s: sources[0].Submission, options: o.Options, jobs: o.jobs, on: o.on,
-		yes: o.yes})
+	o.s = sources[0].Submission
+	order, err := a.prepare(ctx, o.sendRequest)
 	if err != nil {
 		return err
 	}
@@ -465,28 +453,9 @@ func (a *app) showComparison(res *compare.Result) {
 		}
 	}
 	layout, rows := report.Table(res)
-	a.term.Table(layout, rows, func(n int) int { return rating(res.Rows[n-1].Verdict) })
+	a.term.Table(layout, rows, func(n int) int { return report.Rating(res.Rows[n-1].Verdict) })
 	fmt.Fprintf(a.stdout, "%s\nB as a whole: %s\n", a.term.Fit(strings.Join(report.Conclusion(res), "\n"), 2),
-		a.term.Rate(headline(res), report.VerdictText(res.Verdict, res.Why)))
-}
-
-// rating rates a verdict for ui.Terminal.Rate.
-func rating(v compare.Verdict) int {
-	switch v {
-	case compare.Faster:
-		return 1
-	case compare.Slower:
-		return -1
-	}
-	return 0
-}
-
-// headline rates the whole result. It is not good if some workloads are slower.
-func headline(res *compare.Result) int {
-	if res.Mixed && res.Verdict == compare.Faster {
-		return 0
-	}
-	return rating(res.Verdict)
+		a.term.Rate(report.Headline(res), report.VerdictText(res.Verdict, res.Why)))
 }
 
 // runText describes a run on one line.

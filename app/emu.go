@@ -18,7 +18,6 @@ import (
 
 	"fisub/bench/pyworker"
 	"fisub/device"
-
 	"fisub/device/vgpu"
 	"fisub/internal/cache"
 	"fisub/internal/plain"
@@ -172,8 +171,8 @@ func lookedFor(tools []string) string {
 
 // ended turns the exit status of a program into fisub's. The program has already printed its errors.
 func (a *app) ended(program string, err error) error {
-	var exit *exec.ExitError
-	if !errors.As(err, &exit) {
+	exit, ok := errors.AsType[*exec.ExitError](err)
+	if !ok {
 		return err
 	}
 	if status, ok := exit.Sys().(syscall.WaitStatus); ok && status.Signaled() {

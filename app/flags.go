@@ -120,6 +120,15 @@ func strictFlag(to *bool) cli.Flag {
 	return boolFlag(to, "strict", "exit with 3 also if a workload passed with a finding")
 }
 
+// prebuiltFlag and sendFlag are for the jobs that fisub starts on other hosts.
+func prebuiltFlag(to *string) cli.Flag {
+	return &cli.StringFlag{Name: "prebuilt", Usage: "take compiled kernels from `DIR`", Hidden: true, Destination: to}
+}
+
+func sendFlag(to *bool) cli.Flag {
+	return &cli.BoolFlag{Name: "send", Usage: "write all results to stdout", Hidden: true, Destination: to}
+}
+
 const globalCategory = "Global:"
 
 // globalFlags may precede or follow the command's name. They act as soon as they are parsed, so that a command's own

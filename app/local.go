@@ -40,14 +40,13 @@ type localOptions struct {
 
 func (a *app) localCommand() *cli.Command {
 	var o localOptions
-	prebuilt := stringFlag(&o.Prebuilt, "prebuilt", "take compiled kernels from `DIR`", "")
-	prebuilt.Hidden = true
 	failFast := boolFlag(&o.failFast, "fail-fast", "stop at the first workload that does not pass")
 	failFast.Aliases = []string{"x"}
 	return &cli.Command{
 		Name:  "local",
 		Usage: "run the submission's workloads on this machine",
-		Flags: append(runFlags(&o.Options), solutionFlag(&o.solution), baselineFlag(&o.Baseline), prebuilt,
+		Flags: append(runFlags(&o.Options), solutionFlag(&o.solution), baselineFlag(&o.Baseline),
+			prebuiltFlag(&o.Prebuilt),
 			strictFlag(&o.strict), failFast,
 			stringFlag(&o.dump, "dump", "save the tensors of the first failed workload to `DIR` as safetensors", ""),
 			timeFlag(&o.budget, "budget", "start no new workload after `TIME`; small and large workloads alternate", "none"),
@@ -74,7 +73,7 @@ func (a *app) local(ctx context.Context, o localOptions, show event.Sink) error 
 	if err != nil {
 		return err
 	}
-	return verdict(total.Missing, total.Failed, total.Findings, o.strict)
+	return verdict(total, o.strict)
 }
 
 // runLocal runs s on this machine and stores the run below its root. show also receives the events.
@@ -128,12 +127,32 @@ func (a *app) runLocal(ctx context.Context, s *project.Submission, o localOption
 		total.Missing = 0 // the failed workloads decide the exit status
 	}
 	err = cmp.Or(machine.Invalid(err), entry.Events.Err())
-	r := localResult{Result: result, id: run.ID, folder: folder.Path(), failed: failed, omitted: settings.Omitted,
-		interrupted: ctx.Err() != nil, err: err}
-	for _, line := range r.notes() {
-		a.term.Note("%s", line)
+	if ctx.Err() != nil || result.Stopped && !result.Unbuilt {
+		a.term.Note("continue with: fisub local --resume %s", run.ID)
 	}
-	return total, err
+	if err != nil {
+		return total, err
+	}
+	a.term.Note("run folder %s", plain.Relative(folder.Path()))
+	a.noteTensors(result.Dumped, failed)
+	if settings.Omitted != "" {
+		a.term.Note("%s", settings.Omitted)
+	}
+	return total, nil
+}
+
+// noteTensors prints where the tensors of a failed workload are, or how to save them.
+func (a *app) noteTensors(d *bench.Dumped, failed string) {
+	if d != nil {
+		what := "inputs, expected and actual outputs"
+		if !d.Actual {
+			what = "inputs and expected outputs; the call returned none"
+		}
+		a.term.Note("dumped     %s, %.1f MB: %s", plain.Relative(d.Path), float64(d.Bytes)/1e6, what)
+	} else if failed != "" {
+		a.term.Note("tensors    fisub local --workload %s --dump DIR saves the inputs, outputs and expected outputs of %s",
+			plain.Short(failed), plain.Short(failed))
+	}
 }
 
 // prepare checks the options that are not part of the setup, and creates the folder for tensors.
@@ -159,42 +178,6 @@ func (a *app) resumed(old *runs.Run, n int) event.Done {
 	}
 	total.Missing -= total.Left
 	return total
-}
-
-// A localResult is the end of a run on this machine.
-type localResult struct {
-	bench.Result
-	id, folder  string
-	failed      string // the first workload that was called and did not pass, or ""
-	omitted     string // by the set; see setup.Setup
-	interrupted bool
-	err         error
-}
-
-// notes returns where the results of a run are, and what to do next.
-func (r *localResult) notes() (list []string) {
-	note := func(format string, args ...any) { list = append(list, fmt.Sprintf(format, args...)) }
-	if r.interrupted || r.Stopped && !r.Unbuilt {
-		note("continue with: fisub local --resume %s", r.id)
-	}
-	if r.err != nil {
-		return list
-	}
-	note("run folder %s", plain.Relative(r.folder))
-	if d := r.Dumped; d != nil {
-		what := "inputs, expected and actual outputs"
-		if !d.Actual {
-			what = "inputs and expected outputs; the call returned none"
-		}
-		note("dumped     %s, %.1f MB: %s", plain.Relative(d.Path), float64(d.Bytes)/1e6, what)
-	} else if r.failed != "" {
-		note("tensors    fisub local --workload %s --dump DIR saves the inputs, outputs and expected outputs of %s",
-			plain.Short(r.failed), plain.Short(r.failed))
-	}
-	if r.omitted != "" {
-		note("%s", r.omitted)
-	}
-	return list
 }
 
 // openResumed opens the folder of the run to resume, below root; folder and old are nil if resume is "".
@@ -301,13 +284,12 @@ func fileTimes(roots []string) string {
 	return all.String()
 }
 
-// verdict returns the exit status of a run from its numbers of missing verdicts, failed workloads and findings. The
-// table has already been printed.
-func verdict(missing, failed, findings int, strict bool) error {
+// verdict returns the exit status of a run from its totals. The table has already been printed.
+func verdict(total event.Done, strict bool) error {
 	switch {
-	case missing > 0:
+	case total.Missing > 0:
 		return shown(exitError)
-	case failed > 0, strict && findings > 0:
+	case total.Failed > 0, strict && total.Findings > 0:
 		return shown(exitNotPassed)
 	}
 	return nil

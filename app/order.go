@@ -39,11 +39,8 @@ import (
 
 // hostOptions choose the hosts of a run and its limits. Zero values use the settings of the tables.
 type hostOptions struct {
-	GPU    string // such as "b200"; "none" is the virtual GPU
-	Shards int    // 0: one for each place
-	Busy   bool
-	Strict bool
-	Limit  time.Duration // of each job
+	dispatch.Terms     // with "none" for the virtual GPU
+	Shards         int // 0: one for each place
 }
 
 // defaultLimit is a job's time limit if neither the options nor the table set one.
@@ -162,7 +159,7 @@ func (a *app) prepare(ctx context.Context, r sendRequest) (o *order, err error) 
 	if err != nil {
 		return nil, err
 	}
-	settings, err := setup.New(&a.Project, r.s, r.options, kind, a.term)
+	settings, err := setup.New(&a.Project, r.s, r.Options, kind, a.term)
 	if err != nil {
 		return nil, err
 	}
@@ -180,7 +177,7 @@ func (a *app) prepare(ctx context.Context, r sendRequest) (o *order, err error) 
 	}
 	switch {
 	case settings.Kind == "cuda":
-		spec.Arch, err = hostArch(r.s, settings, terms.GPU, r.options.Arch, a.term)
+		spec.Arch, err = hostArch(r.s, settings, terms.GPU, r.Arch, a.term)
 	case r.s.Solution.Spec.Compiled():
 		spec.Arch = vgpu.Arch
 		opts := device.Options{}
@@ -212,10 +209,7 @@ func (o *order) show(term *ui.Terminal, size int64) {
 	if b := p.Run.Baseline; b != nil {
 		term.Note("baseline   %s", plain.Line(b.Name))
 	}
-	var where []string
-	for _, place := range p.Places[:p.Used()] {
-		where = append(where, place.String())
-	}
+	where := p.Used()
 	term.Note("where      %s (%s)", strings.Join(where, ", "), plain.Count(len(where), "job"))
 	kernel := "the solution's sources"
 	switch {
@@ -261,8 +255,8 @@ func termsOf(opts hostOptions, h hosts) (t dispatch.Terms, kind string, err erro
 			limit = c.Limit
 		}
 	}
-	t = dispatch.Terms{GPU: strings.ToLower(cmp.Or(opts.GPU, gpu)), Limit: cmp.Or(opts.Limit, limit, defaultLimit),
-		Busy: opts.Busy, Strict: opts.Strict}
+	t = opts.Terms
+	t.GPU, t.Limit = strings.ToLower(cmp.Or(t.GPU, gpu)), cmp.Or(t.Limit, limit, defaultLimit)
 	if t.GPU == "none" {
 		t.GPU = ""
 		return t, "emu", nil

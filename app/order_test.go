@@ -11,6 +11,7 @@ import (
 
 	"fisub/internal/config"
 	"fisub/remote"
+	"fisub/remote/dispatch"
 	"fisub/remote/providers"
 )
 
@@ -109,8 +110,8 @@ func TestTermsOf(t *testing.T) {
 	}{
 		{"of the table", hostOptions{}, []string{"a", "c"}, "b200", "cuda", time.Hour, ""},
 		{"usual", hostOptions{}, []string{"c"}, "", "cuda", defaultLimit, ""},
-		{"of the flags", hostOptions{GPU: "none", Limit: time.Second}, []string{"a", "b"}, "", "emu", time.Second, ""},
-		{"the shortest limit", hostOptions{GPU: "a10"}, []string{"a", "b"}, "a10", "cuda", time.Minute, ""},
+		{"of the flags", hostOptions{Terms: dispatch.Terms{GPU: "none", Limit: time.Second}}, []string{"a", "b"}, "", "emu", time.Second, ""},
+		{"the shortest limit", hostOptions{Terms: dispatch.Terms{GPU: "a10"}}, []string{"a", "b"}, "a10", "cuda", time.Minute, ""},
 		{"two GPUs", hostOptions{}, []string{"a", "b"}, "", "", 0, "different GPUs"},
 	} {
 		got, kind, err := termsOf(tc.o, hosts{names: tc.names, terms: commons})

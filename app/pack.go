@@ -68,8 +68,7 @@ func (a *app) pack(ctx context.Context, o packOptions) error {
 		doubts = append(doubts, s.Config.UnknownDefinition(data.Definitions()))
 	}
 	for _, f := range doubts {
-		text, hint := usage.Explain(f)
-		a.term.Warn(text, hint)
+		a.term.Warn(usage.Explain(f))
 	}
 	out := filepath.Join(s.Root, "solution.json")
 	switch {

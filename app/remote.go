@@ -29,11 +29,8 @@ import (
 )
 
 type remoteOptions struct {
-	setup.Options
-	jobs                hostOptions
-	on, solution        string
-	resume              string
-	yes, dryRun, detach bool
+	sendRequest
+	solution, resume string
 }
 
 func onFlag(to *string, what, absent string) cli.Flag {
@@ -82,12 +79,11 @@ func (a *app) remoteCommand() *cli.Command {
 }
 
 func (a *app) remote(ctx context.Context, o remoteOptions) error {
-	s, err := a.load(o.solution)
-	if err != nil {
+	var err error
+	if o.s, err = a.load(o.solution); err != nil {
 		return err
 	}
-	order, err := a.prepare(ctx, sendRequest{s: s, options: o.Options, jobs: o.jobs, on: o.on, yes: o.yes,
-		dryRun: o.dryRun, detach: o.detach})
+	order, err := a.prepare(ctx, o.sendRequest)
 	if err != nil {
 		return err
 	}
@@ -97,8 +93,8 @@ func (a *app) remote(ctx context.Context, o remoteOptions) error {
 
 // A sendRequest is a run, or the job of another command, for remote hosts.
 type sendRequest struct {
+	setup.Options
 	s                   *project.Submission
-	options             setup.Options
 	jobs                hostOptions
 	on                  string
 	yes, dryRun, detach bool
@@ -135,7 +131,9 @@ func (a *app) start(ctx context.Context, o *order, output jobOutput) (err error)
 		if a.final != nil {
 			a.final.Unbuilt(o.s.Solution, o.s.SourceFolder(), build)
 		}
-		return a.notCompiled(build, o.spec.Arch)
+		a.term.Error(plain.Line("the solution does not compile for "+o.spec.Arch+": "+build.Text), "")
+		fmt.Fprint(a.stderr, plain.Lines(build.Log))
+		return shown(exitNotPassed)
 	}
 	if err != nil {
 		return err
@@ -228,13 +226,6 @@ func (a *app) remoteResume(ctx context.Context, o remoteOptions, given []string)
 		return err
 	}
 	return a.dispatch(ctx, d, o.detach, a.jobOutput(plan))
-}
-
-// notCompiled explains why a solution was not sent.
-func (a *app) notCompiled(build *device.BuildError, arch string) error {
-	a.term.Error(plain.Line("the solution does not compile for "+arch+": "+build.Text), "")
-	fmt.Fprint(a.stderr, plain.Lines(build.Log))
-	return shown(exitNotPassed)
 }
 
 // dispatch runs d to the end, handling signals itself, and returns the error for the exit status. output is nil for an
@@ -341,7 +332,7 @@ func (a *app) finished(d *dispatch.Dispatcher, result event.Done, output jobOutp
 	if output != nil {
 		return output.end(result.Failed > 0, nil)
 	}
-	return verdict(result.Missing, result.Failed, result.Findings, d.Plan.Strict)
+	return verdict(result, d.Plan.Strict)
 }
 
 // A jobOutput shows the output lines of a job that is not an ordinary run.

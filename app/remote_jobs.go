@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -70,13 +69,7 @@ func (a *app) attached(arg string) (*runs.Folder, *runs.Run, *dispatch.Plan, err
 
 // openPlan opens the providers of the plan's places.
 func (a *app) openPlan(plan *dispatch.Plan) (providers.Set, error) {
-	var names []string
-	for _, place := range plan.Places {
-		if !slices.Contains(names, place.Table) {
-			names = append(names, place.Table)
-		}
-	}
-	h, err := a.openTables(names, plan.GPU)
+	h, err := a.openTables(plan.Tables(), plan.GPU)
 	return h.open, err
 }
 
@@ -144,14 +137,14 @@ func (a *app) showEnded(plan *dispatch.Plan, old *runs.Run) error {
 	r := old.Totals()
 	if a.final != nil {
 		a.runID = plan.Run.ID
-		return verdict(r.Missing, r.Failed, r.Findings, plan.Strict)
+		return verdict(r, plan.Strict)
 	}
 	if a.json {
 		return a.writeJSON(old)
 	}
 	stream := event.NewStream(a.term.Run())
 	old.Emit(stream)
-	return errors.Join(stream.Err(), verdict(r.Missing, r.Failed, r.Findings, plan.Strict))
+	return errors.Join(stream.Err(), verdict(r, plan.Strict))
 }
 
 func (a *app) remoteLs() error {
@@ -169,7 +162,7 @@ func (a *app) remoteLs() error {
 		if l.Tool != "" {
 			passed = l.Tool
 		}
-		rows = append(rows, []string{l.ID, ui.Age(time.Since(l.Started)), state, fmt.Sprintf("%d/%d", l.Jobs-l.Active,
+		rows = append(rows, []string{l.ID, ui.Age(time.Since(l.Run.Started)), state, fmt.Sprintf("%d/%d", l.Jobs-l.Active,
 			l.Jobs), passed, strings.Join(l.Places, ", ")})
 	}
 	switch {

@@ -249,8 +249,8 @@ func (a *app) history() (*runs.History, error) {
 		}
 		b.State, b.Total = l.State, l.Total
 		if b.Started == nil {
-			b.Started, b.Definition, b.Set = &l.Started, l.Definition, l.Set
-			b.Solution, b.ContentHash = l.Solution, l.ContentHash
+			b.Started, b.Definition, b.Set = &l.Run.Started, l.Run.Definition, l.Run.Set
+			b.Solution, b.ContentHash = l.Run.Solution, l.Run.ContentHash
 		}
 	}
 	return h, nil
@@ -273,8 +273,8 @@ func (a *app) runFolder(arg string) (string, error) {
 	if err == nil {
 		return filepath.Join(a.Root(), runs.Dir, id), nil
 	}
-	var unknown *runs.UnknownError
-	if !errors.As(err, &unknown) {
+	unknown, ok := errors.AsType[*runs.UnknownError](err)
+	if !ok {
 		return "", err
 	}
 	dir := a.Path(arg)

@@ -8,7 +8,6 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"fisub/app/outcome"
 	"fisub/app/submit"
 	"fisub/internal/event"
 	"fisub/internal/plain"
@@ -21,9 +20,9 @@ import (
 )
 
 type submitOptions struct {
-	dryRun, untested, findings, push bool
-	remote                           string
-	named                            string // by the flag --remote
+	submit.Options
+	dryRun bool
+	named  string // by the flag --remote
 }
 
 func (a *app) submitCommand() *cli.Command {
@@ -33,10 +32,10 @@ func (a *app) submitCommand() *cli.Command {
 		Usage: "tag a tested commit for the contest",
 		Flags: []cli.Flag{
 			boolFlag(&o.dryRun, "dry-run", "neither tag nor push; exit with 0 unless something is wrong"),
-			boolFlag(&o.untested, "untested", "tag without a passed run; the tag records that"),
-			boolFlag(&o.findings, "accept-findings", "tag although a run of the same content has findings"),
-			boolFlag(&o.push, "push", "push the tag"),
-			stringFlag(&o.remote, "remote", "the git remote `REMOTE`",
+			boolFlag(&o.Untested, "untested", "tag without a passed run; the tag records that"),
+			boolFlag(&o.Findings, "accept-findings", "tag although a run of the same content has findings"),
+			boolFlag(&o.WillPush, "push", "push the tag"),
+			stringFlag(&o.named, "remote", "the git remote `REMOTE`",
 				"remote in [submit], else the remote of the branch, else origin"),
 		},
 		Action: func(c *cli.Context) error { return a.submit(c.Context, o) },
@@ -51,7 +50,7 @@ type submitted struct {
 }
 
 func (a *app) submit(ctx context.Context, o submitOptions) error {
-	if o.dryRun && o.push {
+	if o.dryRun && o.WillPush {
 		return usage.Errorf("omit one of them", "--dry-run and --push exclude each other")
 	}
 	data, err := a.OpenDataset()
@@ -62,16 +61,15 @@ func (a *app) submit(ctx context.Context, o submitOptions) error {
 	if err != nil {
 		return err
 	}
-	o.named = o.remote
-	o.remote = cmp.Or(o.remote, s.Config.Submit.Remote)
-	survey, err := submit.NewSurvey(ctx, s.Root, o.remote)
+	o.AskedName = cmp.Or(o.named, s.Config.Submit.Remote)
+	survey, err := submit.NewSurvey(ctx, s.Root, o.AskedName)
 	if err != nil {
 		return err
 	}
-	p, err := a.submitPlan(ctx, o, survey, s)
+	p, err := a.submitPlan(ctx, o.Options, survey, s)
 	if err == nil && p.NeedsEdge() && !o.dryRun {
 		a.runEdge(ctx, s)
-		p, err = a.submitPlan(ctx, o, survey, s)
+		p, err = a.submitPlan(ctx, o.Options, survey, s)
 	}
 	if err != nil {
 		return err
@@ -97,7 +95,7 @@ func (a *app) submit(ctx context.Context, o submitOptions) error {
 		note = "not pushed: fisub submit --push sends it"
 	}
 	if a.final != nil {
-		a.final.Submit(outcome.Submitted{Root: s.Root, Plan: p, DryRun: o.dryRun, Flags: o.flags()})
+		a.final.Submit(s.Root, p, o.dryRun, o.flags())
 	}
 	if a.json {
 		err = a.writeJSON(submitted{ok, o.dryRun, p})
@@ -112,10 +110,10 @@ func (a *app) submit(ctx context.Context, o submitOptions) error {
 
 // flags returns the flags of another call with the same conditions.
 func (o *submitOptions) flags() (text string) {
-	if o.untested {
+	if o.Untested {
 		text += " --untested"
 	}
-	if o.findings {
+	if o.Findings {
 		text += " --accept-findings"
 	}
 	if o.named != "" {
@@ -133,7 +131,7 @@ func (a *app) submitTag(ctx context.Context, o submitOptions, survey *submit.Sur
 	if made && !a.json {
 		a.line("tagged", "%s, object %s", p.Tag, p.Object)
 	}
-	if !o.push {
+	if !o.WillPush {
 		return nil
 	}
 	sent, err := survey.Send(ctx, p)
@@ -147,12 +145,9 @@ func (a *app) submitTag(ctx context.Context, o submitOptions, survey *submit.Sur
 }
 
 // submitPlan plans the tag of s and lists the open steps.
-func (a *app) submitPlan(ctx context.Context, how submitOptions, survey *submit.Survey, s *project.Submission) (
-	*submit.TagPlan, error) {
-	o := submit.Options{Config: s.Config.Path, Solution: s.Solution, Pattern: s.Config.Submit.Tag, Version: Version,
-		WillPush: how.push, AskedName: how.remote}
-	var err error
-	o.Untested, o.Findings = how.untested, how.findings
+func (a *app) submitPlan(ctx context.Context, o submit.Options, survey *submit.Survey, s *project.Submission) (
+	p *submit.TagPlan, err error) {
+	o.Config, o.Solution, o.Pattern, o.Version = s.Config.Path, s.Solution, s.Config.Submit.Tag, Version
 	o.Proof, err = submit.Prove(s.Root, s.Solution, func(set string) ([]*trace.Workload, error) {
 		return s.Data.Workloads(s.Definition.Name, set)
 	})
@@ -164,9 +159,8 @@ func (a *app) submitPlan(ctx context.Context, how submitOptions, survey *submit.
 	if err != nil {
 		return nil, err
 	}
-	o.Checked = checkSteps(s, checked[0], how.untested)
-	p, err := survey.Plan(ctx, o)
-	if err == nil {
+	o.Checked = checkSteps(s, checked[0], o.Untested)
+	if p, err = survey.Plan(ctx, o); err == nil {
 		p.Config = plain.Relative(p.Config)
 	}
 	return p, err

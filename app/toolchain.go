@@ -56,8 +56,7 @@ func (a *app) toolchainInstall(ctx context.Context, force bool) error {
 // toolchain returns the CUDA toolchain, and fetches it if it is missing.
 func (a *app) toolchain(ctx context.Context, root string) (*nvcc.Toolchain, error) {
 	t, err := nvcc.Find(root)
-	var missing *nvcc.MissingError
-	if !errors.As(err, &missing) || missing.NoCXX() {
+	if missing, ok := errors.AsType[*nvcc.MissingError](err); !ok || missing.NoCXX() {
 		return t, err
 	}
 	if err := a.fetchToolchain(ctx, root); err != nil {

@@ -23,7 +23,6 @@ import (
 	"fisub/internal/trace"
 	"fisub/internal/usage"
 	"fisub/project"
-	"fisub/project/setup"
 	"fisub/project/tools"
 	"fisub/remote/agent"
 	"fisub/remote/dispatch"
@@ -32,25 +31,21 @@ import (
 )
 
 type toolOptions struct {
-	setup.Options
-	jobs                                hostOptions
-	solution, workload, tools, sections string
-	on                                  string
-	yes, send                           bool
+	sendRequest
+	solution, tools, sections string
+	send                      bool // write the report to stdout, in parts
 }
 
 func (o *toolOptions) flags(set, which, timeout string) []cli.Flag {
-	prebuilt := stringFlag(&o.Prebuilt, "prebuilt", "take compiled kernels from `DIR`", "")
-	arch := stringFlag(&o.Arch, "arch", "compiled for `ARCH`", "")
-	send := boolFlag(&o.send, "send", "write the report to stdout, in parts")
-	prebuilt.Hidden, arch.Hidden, send.Hidden = true, true, true
 	return append([]cli.Flag{
 		deviceFlag(&o.Device),
 		stringFlag(&o.Set, "set", "take workloads from `SET`", set),
-		stringFlag(&o.workload, "workload", "use the workload whose uuid begins with `PREFIX`", which),
+		&cli.StringFlag{Name: "workload", Usage: "use the workload whose uuid begins with `PREFIX`", DefaultText: which,
+			Action: func(_ *cli.Context, prefix string) error { o.Prefixes = []string{prefix}; return nil }},
 		solutionFlag(&o.solution),
 		timeFlag(&o.Timeout, "timeout", "stop a tool after `TIME`", timeout),
-		yesFlag(&o.yes), prebuilt, arch, send,
+		&cli.StringFlag{Name: "arch", Usage: "compiled for `ARCH`", Hidden: true, Destination: &o.Arch},
+		yesFlag(&o.yes), prebuiltFlag(&o.Prebuilt), sendFlag(&o.send),
 	}, toolPlaceFlags(&o.on, &o.jobs)...)
 }
 
@@ -172,7 +167,6 @@ func (a *app) sanitize(ctx context.Context, o toolOptions) error {
 	if err != nil {
 		return err
 	}
-	o.Prefixes = chosen(o.workload)
 	if o.on != "" {
 		var args []string
 		if o.tools != "" {
@@ -226,14 +220,6 @@ var errEmulatorTime = usage.Errorf(
 	"run it on a machine with an NVIDIA GPU, or use --on TABLE",
 	"profile: the virtual GPU measures no time")
 
-// chosen returns the Choice.Prefixes for the flag --workload.
-func chosen(workload string) []string {
-	if workload == "" {
-		return nil
-	}
-	return []string{workload}
-}
-
 func (a *app) profile(ctx context.Context, o toolOptions) error {
 	if !slices.Contains(tools.Sections, o.sections) {
 		return usage.Unknown("set of sections", o.sections, tools.Sections)
@@ -242,7 +228,7 @@ func (a *app) profile(ctx context.Context, o toolOptions) error {
 	if err != nil {
 		return err
 	}
-	o.Prefixes, o.Set, o.Limit = chosen(o.workload), cmp.Or(o.Set, workloads.DefaultSet), 1
+	o.Set, o.Limit = cmp.Or(o.Set, workloads.DefaultSet), 1
 	if o.on != "" {
 		return a.remoteTool(ctx, s, o, "profile", 1, "--ncu-set", o.sections, "--send")
 	}
@@ -280,10 +266,9 @@ func (a *app) remoteTool(
 		return err
 	}
 	timeout := cmp.Or(o.Timeout, tools.Timeout)
-	o.Limit, o.Timeout, o.Baseline = 1, 0, "none"
-	o.jobs.Shards = 1
-	o.jobs.Limit = time.Duration(n+1)*timeout + 5*time.Minute
-	order, err := a.prepare(ctx, sendRequest{s: s, options: o.Options, jobs: o.jobs, on: o.on, yes: o.yes})
+	o.s, o.Limit, o.Timeout, o.Baseline = s, 1, 0, "none"
+	o.jobs.Shards, o.jobs.Limit = 1, time.Duration(n+1)*timeout+5*time.Minute
+	order, err := a.prepare(ctx, o.sendRequest)
 	if err != nil {
 		return err
 	}
@@ -352,11 +337,5 @@ func (t *toolOutput) end(failed bool, err error) error {
 
 // hostFlags returns the flags that choose the hosts of a plan again.
 func hostFlags(plan *dispatch.Plan) string {
-	var names []string
-	for _, p := range plan.Places {
-		if !slices.Contains(names, p.Table) {
-			names = append(names, p.Table)
-		}
-	}
-	return " --on " + plain.Word(strings.Join(names, ",")) + " --gpu " + cmp.Or(plan.GPU, "none")
+	return " --on " + plain.Word(strings.Join(plan.Tables(), ",")) + " --gpu " + cmp.Or(plan.GPU, "none")
 }

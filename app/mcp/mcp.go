@@ -42,11 +42,7 @@ func Serve(ctx context.Context, root, version string, call Call, in io.Reader, o
 		})
 	add(s, "compare", "compare B with A, two runs or two solutions (which are run now): faster, slower or the same",
 		func(in compareInput) words {
-			w := list("compare", in.A)
-			if in.B != "" {
-				w = append(w, in.B)
-			}
-			return in.flags(append(w, "--json=final").flag("define", in.Define...))
+			return in.flags(list("compare", in.A).argument(in.B).argument("--json=final").flag("define", in.Define...))
 		})
 	add(s, "sanitize", "look for invalid accesses, races, uninitialised reads and bad barriers, on each shape of inputs",
 		func(in sanitizeInput) words {
@@ -68,11 +64,7 @@ func Serve(ctx context.Context, root, version string, call Call, in io.Reader, o
 		})
 	add(s, "dataset_show", "show a definition: shapes, constraints, tolerance, workload sets, reference",
 		func(in datasetInput) words {
-			w := list("dataset", "show", "--json")
-			if in.Definition != "" {
-				w = append(w, in.Definition)
-			}
-			return w
+			return list("dataset", "show", "--json").argument(in.Definition)
 		})
 	add(s, "doctor", "check which commands work on this machine, and what the others need", func(in doctorInput) words {
 		return list("doctor", "--json").yes("no-remote", !in.Remote)
@@ -211,6 +203,13 @@ type runsInput struct {
 type words []string
 
 func list(w ...string) words { return w }
+
+func (w words) argument(value string) words {
+	if value == "" {
+		return w
+	}
+	return append(w, value)
+}
 
 func (w words) flag(name string, values ...string) words {
 	for _, v := range values {

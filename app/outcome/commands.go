@@ -85,18 +85,9 @@ func (o *Outcome) Pack(root, file string, s *trace.Solution, findings []prefligh
 	}
 }
 
-// A Submitted is a call of submit.
-type Submitted struct {
-	Root   string // folder of the project
-	Plan   *submit.TagPlan
-	DryRun bool
-	Flags  string // further flags, such as " --untested"
-}
-
 // Submit records the steps of submit. The first step that prevents the tag, a fault if there is one, becomes the first
-// fault.
-func (o *Outcome) Submit(s Submitted) {
-	p := s.Plan
+// fault. root is the project's folder, flags are further flags of the call, such as " --untested".
+func (o *Outcome) Submit(root string, p *submit.TagPlan, dryRun bool, flags string) {
 	o.Submission = &SubmissionName{Definition: p.Definition, Solution: p.Name, ContentHash: p.Hash}
 	o.Tag = p.Tag
 	refused, faulty := p.Refused()
@@ -112,7 +103,7 @@ func (o *Outcome) Submit(s Submitted) {
 				o.Fault = &Fault{Code: step.Name, Hint: step.Hint}
 				text, excerpt, _ := strings.Cut(step.Text, "\n")
 				o.Fault.tell(text, excerpt)
-				if file := inProject(s.Root, o.Fault.File); file != o.Fault.File {
+				if file := inProject(root, o.Fault.File); file != o.Fault.File {
 					o.Fault.Text = strings.Replace(o.Fault.Text, o.Fault.File, file, 1)
 					o.Fault.File = file
 				}
@@ -124,18 +115,16 @@ func (o *Outcome) Submit(s Submitted) {
 	case refused:
 		o.Status = "not submitted"
 		if o.Next == "" {
-			o.Next = "fisub submit --dry-run" + s.Flags
+			o.Next = "fisub submit --dry-run" + flags
 		}
-	case s.DryRun && p.Pushed:
-		o.Status = "pushed"
-	case s.DryRun:
-		o.Status, o.Next = "would submit", "fisub submit"+s.Flags
 	case p.Pushed:
 		o.Status = "pushed"
+	case dryRun:
+		o.Status, o.Next = "would submit", "fisub submit"+flags
 	default:
 		o.Status = "tagged"
 		if !bare {
-			o.Next = "fisub submit --push" + s.Flags
+			o.Next = "fisub submit --push" + flags
 		}
 	}
 }
@@ -144,10 +133,7 @@ func (o *Outcome) Submit(s Submitted) {
 func (o *Outcome) Planned(p *dispatch.Plan, bundle int64, next string) {
 	o.Status, o.Submission, o.Next = "planned", ranName(&p.Run), next
 	o.Plan = &Plan{Set: p.Run.Set, Workloads: len(p.Run.Workloads), GPU: cmp.Or(p.GPU, "none"), LimitS: p.Limit.Seconds(),
-		BundleBytes: bundle}
-	for _, place := range p.Places[:p.Used()] {
-		o.Plan.Places = append(o.Plan.Places, place.String())
-	}
+		BundleBytes: bundle, Places: p.Used()}
 }
 
 // Unbuilt records that s, whose sources are in folder, was not sent because it does not compile.

@@ -116,21 +116,14 @@ type Fault struct {
 
 // A Compared is the comparison of run B with run A.
 type Compared struct {
-	A       string `json:"a"` // id of the run
-	B       string `json:"b"`
-	Verdict string `json:"verdict"`         // on B
-	Why     string `json:"why,omitempty"`   // reason for a verdict that is not based on timings
-	Ratio   *Ratio `json:"ratio,omitempty"` // B's time over A's; below 1, B is faster
-	Timed   int    `json:"timed"`           // workloads that passed and were timed on both sides
-	Faster  int    `json:"faster"`          // number of workloads
-	Slower  int    `json:"slower"`
-}
-
-// A Ratio is a ratio with its 95 % interval.
-type Ratio struct {
-	Value float64 `json:"value"`
-	Lo    float64 `json:"lo"`
-	Hi    float64 `json:"hi"`
+	A       string         `json:"a"` // id of the run
+	B       string         `json:"b"`
+	Verdict string         `json:"verdict"`         // on B
+	Why     string         `json:"why,omitempty"`   // reason for a verdict that is not based on timings
+	Ratio   *compare.Ratio `json:"ratio,omitempty"` // B's time over A's; below 1, B is faster
+	Timed   int            `json:"timed"`           // workloads that passed and were timed on both sides
+	Faster  int            `json:"faster"`          // number of workloads
+	Slower  int            `json:"slower"`
 }
 
 // A Message is an error with advice.
@@ -273,8 +266,7 @@ func verdict(r *runs.Run, o *Outcome, contest func(definition string) bool) (sta
 		return "not passed", "fisub local" + device + " --set " + o.Run.Set + " --workload " + plain.Short(f.Workload) +
 			" --dump dump"
 	case o.Run.Missing > 0:
-		i := slices.IndexFunc(r.Rows, func(row runs.Row) bool { return row.Unjudged != nil })
-		if i >= 0 {
+		if i := slices.IndexFunc(r.Rows, func(row runs.Row) bool { return row.Unjudged != nil }); i >= 0 {
 			row := r.Rows[i]
 			o.Fault = &Fault{Code: "no verdict", Workload: row.UUID, Axes: row.Axes, Text: plain.Line(row.Unjudged.Text),
 				Hint: row.Unjudged.Hint, Lines: first(row.Unjudged.Log)}
@@ -297,12 +289,8 @@ func verdict(r *runs.Run, o *Outcome, contest func(definition string) bool) (sta
 func (o *Outcome) Compare(results []*compare.Result) {
 	o.Status, o.Next = string(results[0].Verdict), "fisub report "+results[0].A
 	for _, res := range results {
-		c := Compared{A: res.A, B: res.B, Verdict: string(res.Verdict), Why: res.Why, Timed: res.Timed,
-			Faster: res.Count(compare.Faster), Slower: res.Count(compare.Slower)}
-		if res.Ratio != nil {
-			c.Ratio = &Ratio{res.Ratio.Value, res.Ratio.Lo, res.Ratio.Hi}
-		}
-		o.Compared = append(o.Compared, c)
+		o.Compared = append(o.Compared, Compared{A: res.A, B: res.B, Verdict: string(res.Verdict), Why: res.Why,
+			Ratio: res.Ratio, Timed: res.Timed, Faster: res.Count(compare.Faster), Slower: res.Count(compare.Slower)})
 		o.Warnings = append(o.Warnings, res.Warnings...)
 		o.Next += " " + res.B
 	}

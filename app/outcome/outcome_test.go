@@ -179,8 +179,8 @@ func TestSanitize(t *testing.T) {
 // The place of a fault of submit is relative to the project, and the excerpt is not part of its text.
 func TestSubmitPlace(t *testing.T) {
 	o := new(Outcome)
-	o.Submit(Submitted{Root: "sub", Plan: &submit.TagPlan{Steps: []submit.Step{{Name: "check", State: submit.Fault,
-		Text: "sub/solution/cuda/a.cu:3:7: undefined\n3 | x\n  | ^"}}}})
+	o.Submit("sub", &submit.TagPlan{Steps: []submit.Step{{Name: "check", State: submit.Fault,
+		Text: "sub/solution/cuda/a.cu:3:7: undefined\n3 | x\n  | ^"}}}, false, "")
 	if f := o.Fault; f.Text != "solution/cuda/a.cu:3:7: undefined" || f.File != "solution/cuda/a.cu" || f.Line != 3 ||
 		len(f.Lines) != 2 {
 		t.Errorf("got %+v", f)
@@ -209,8 +209,7 @@ func TestSubmit(t *testing.T) {
 		{"pushed before", true, true, []submit.Step{ok}, "pushed", "", ""},
 	} {
 		o := new(Outcome)
-		o.Submit(Submitted{Root: "sub", DryRun: c.dryRun, Flags: " --untested",
-			Plan: &submit.TagPlan{Steps: c.steps, Pushed: c.pushed}})
+		o.Submit("sub", &submit.TagPlan{Steps: c.steps, Pushed: c.pushed}, c.dryRun, " --untested")
 		code := ""
 		if o.Fault != nil {
 			code = o.Fault.Code

@@ -181,13 +181,9 @@ func (d *Dispatcher) Reopen(ctx context.Context) (n int, err error) {
 	if err := d.prepare(); err != nil {
 		return 0, err
 	}
-	pending := map[*JobRecord]bool{}
+	given := map[string][]*job{}
 	for _, j := range d.state.jobs {
-		pending[j.JobRecord] = d.state.awaited(j)
-	}
-	given := map[string][]*JobRecord{}
-	for _, j := range d.Plan.Jobs {
-		if j.Ended != nil && j.Handle != nil && pending[j] && d.providers[j.Place.Table] != nil {
+		if j.Ended != nil && j.Handle != nil && d.state.awaited(j) && d.providers[j.Place.Table] != nil {
 			given[j.Place.Table] = append(given[j.Place.Table], j)
 		}
 	}

@@ -334,9 +334,6 @@ func (m *merger) contradict(r *reader, text string, fresh bool) {
 
 // retract retracts the verdicts of a job whose stream contradicts itself.
 func (m *merger) retract(r *reader) {
-	if r.against == "" {
-		return
-	}
 	for _, uuid := range r.job.Workloads {
 		if w := m.work[uuid]; w == nil || w.by != r.job.ID || !m.summary.Judged(uuid) {
 			continue

@@ -157,7 +157,20 @@ func (p *Plan) Close(id string) bool {
 	return false
 }
 
-// Used returns the number of places that get a job at first.
-func (p *Plan) Used() int {
-	return min(len(p.Places), len(p.Run.Workloads))
+// Used returns the names of the places that get a job at first.
+func (p *Plan) Used() (names []string) {
+	for _, place := range p.Places[:min(len(p.Places), len(p.Run.Workloads))] {
+		names = append(names, place.String())
+	}
+	return names
+}
+
+// Tables returns the tables of the places.
+func (p *Plan) Tables() (names []string) {
+	for _, place := range p.Places {
+		if !slices.Contains(names, place.Table) {
+			names = append(names, place.Table)
+		}
+	}
+	return names
 }

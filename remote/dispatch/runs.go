@@ -23,8 +23,7 @@ import (
 // IDs returns the ids of the remote runs below root, oldest first.
 func IDs(root string) ([]string, error) {
 	ids, err := runs.IDs(root)
-	return slices.DeleteFunc(ids, func(id string) bool { return !IsRemote(filepath.Join(root, runs.Dir, id)) }),
-		err
+	return slices.DeleteFunc(ids, func(id string) bool { return !IsRemote(filepath.Join(root, runs.Dir, id)) }), err
 }
 
 // A Listing is an entry in the list of remote runs. State is "running" (with a process), "detached" (attach fetches
@@ -39,11 +38,7 @@ type Listing struct {
 	Tool   string   `json:"tool,omitempty"` // command of a run without verdicts
 	Places []string `json:"places"`
 
-	Started     time.Time `json:"-"`
-	Definition  string    `json:"-"`
-	Set         string    `json:"-"`
-	Solution    string    `json:"-"`
-	ContentHash string    `json:"-"`
+	Run event.Run `json:"-"` // as known to the client
 }
 
 // Describe returns the entry of the remote run in the folder dir.
@@ -53,8 +48,7 @@ func Describe(dir string) (l Listing, err error) {
 		return l, err
 	}
 	l = Listing{ID: plan.Run.ID, State: "detached", Jobs: len(plan.Jobs), Active: len(plan.Active()),
-		Total: len(plan.Run.Workloads), Tool: plan.Tool, Started: plan.Run.Started, Definition: plan.Run.Definition,
-		Set: plan.Run.Set, Solution: plan.Run.Solution, ContentHash: plan.Run.ContentHash}
+		Total: len(plan.Run.Workloads), Tool: plan.Tool, Run: plan.Run}
 	if plan.Tool != "" {
 		l.Total = 0
 	}
