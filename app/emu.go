@@ -138,7 +138,10 @@ func (a *app) emu(ctx context.Context, o emuOptions, program []string) error {
 	}
 	count := func(e vgpu.Event) int { return bytes.Count(found, []byte{byte(e)}) }
 	if count(vgpu.Attached) > 0 {
-		text := lookedFor(tools)
+		text := "invalid accesses, and the first launch of each kernel also for races and reads of unwritten memory"
+		if tools != nil {
+			text = "findings of these tools in every launch: " + strings.Join(tools, ", ")
+		}
 		if count(vgpu.Unlimited) > 0 {
 			text += "; register limits were not checked: the program has no machine code for the PTX's arch"
 		}
@@ -159,14 +162,6 @@ func (a *app) emu(ctx context.Context, o emuOptions, program []string) error {
 		return shown(exitNotPassed)
 	}
 	return a.ended(program[0], err)
-}
-
-// lookedFor describes the checks of the virtual GPU.
-func lookedFor(tools []string) string {
-	if tools == nil {
-		return "invalid accesses, and the first launch of each kernel also for races and reads of unwritten memory"
-	}
-	return "findings of these tools in every launch: " + strings.Join(tools, ", ")
 }
 
 // ended turns the exit status of a program into fisub's. The program has already printed its errors.

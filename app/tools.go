@@ -320,8 +320,9 @@ func (t *toolOutput) line(j *dispatch.JobRecord, text []byte) error {
 func (t *toolOutput) end(failed bool, err error) error {
 	t.verdicts.end()
 	if t.a.final != nil && err == nil && t.plan.Tool == "sanitize" && t.last != nil {
-		t.a.final.Sanitize(outcome.Sanitized{Run: &t.plan.Run, Records: t.verdicts.all, Where: hostFlags(t.plan),
-			Remote: true, Contest: t.a.inContest(t.plan.Run.Definition)})
+		t.a.final.Sanitize(outcome.Sanitized{Run: &t.plan.Run, Records: t.verdicts.all, Remote: true,
+			Where:   " --on " + plain.Word(strings.Join(t.plan.Tables(), ",")) + " --gpu " + cmp.Or(t.plan.GPU, "none"),
+			Contest: t.a.inContest(t.plan.Run.Definition)})
 	}
 	if !failed {
 		return err
@@ -333,9 +334,4 @@ func (t *toolOutput) end(failed bool, err error) error {
 		}
 	}
 	return shown(exitNotPassed)
-}
-
-// hostFlags returns the flags that choose the hosts of a plan again.
-func hostFlags(plan *dispatch.Plan) string {
-	return " --on " + plain.Word(strings.Join(plan.Tables(), ",")) + " --gpu " + cmp.Or(plan.GPU, "none")
 }

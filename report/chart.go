@@ -283,7 +283,6 @@ func (c *Comparison) chart(id string) *chart {
 	if n == 0 {
 		return nil
 	}
-	by = slices.DeleteFunc(by, func(s series) bool { return len(s.points) == 0 })
 	lo, hi := span(by)
 	chart := &chart{ID: id, Title: "B's time over A's, by " + axisName(axis), XName: axisName(axis), YName: "B/A",
 		Desc: fmt.Sprintf(

@@ -28,62 +28,104 @@ func Serve(ctx context.Context, root, version string, call Call, in io.Reader, o
 			"sources, then call check, then local, then sanitize; compare measures whether a change is faster. Paths are " +
 			"relative to the project's folder. AGENTS.md, which init writes, describes the contract and the loop.",
 		Capabilities: &mcp.ServerCapabilities{}}), root: root, call: call, device: make(chan struct{}, 1)}
-	add(s, "init", "write the files of a new submission into the project's folder", func(in initInput) words {
-		return list("init", ".", "--json").flag("definition", in.Definition).flag("language", in.Language).
+	add(s, "init", "write the files of a new submission into the project's folder", func(in struct {
+		Definition string `json:"definition" jsonschema:"such as gdn_decode_qk4_v8_d128_k_last"`
+		Language   string `json:"language,omitempty" jsonschema:"cuda, triton, ...; default cuda"`
+		Author     string `json:"author,omitempty"`
+		Name       string `json:"name,omitempty" jsonschema:"of the solution"`
+	}) words {
+		return words{"init", ".", "--json"}.flag("definition", in.Definition).flag("language", in.Language).
 			flag("author", in.Author).flag("name", in.Name)
 	})
-	add(s, "check", "check the submission without running it; needs no GPU", func(in checkInput) words {
-		return list("check", "--json=final").flag("arch", in.Arch).yes("strict", in.Strict)
+	add(s, "check", "check the submission without running it; needs no GPU", func(in struct {
+		Arch   string `json:"arch,omitempty" jsonschema:"such as sm_100, or none; default sm_100 if there is a toolchain"`
+		Strict bool   `json:"strict,omitempty" jsonschema:"treat warnings as errors"`
+	}) words {
+		return words{"check", "--json=final"}.flag("arch", in.Arch).yes("strict", in.Strict)
 	})
 	add(s, "local", "run workloads on this machine's GPU, or on the virtual GPU, which judges but does not time",
-		func(in localInput) words {
-			return in.flags(list("local", "--json=final")).flag("baseline", in.Baseline).flag("resume", in.Resume).
+		func(in struct {
+			selection
+			Baseline string `json:"baseline,omitempty" jsonschema:"also time this solution; reference gives the contest's score"`
+			Resume   string `json:"resume,omitempty" jsonschema:"run to continue"`
+			Budget   string `json:"budget,omitempty" jsonschema:"start no workload after this time, such as 30s"`
+			FailFast bool   `json:"fail_fast,omitempty" jsonschema:"stop at the first workload that does not pass"`
+			Strict   bool   `json:"strict,omitempty" jsonschema:"findings of the honesty checks count as failures"`
+		}) words {
+			return in.flags(words{"local", "--json=final"}).flag("baseline", in.Baseline).flag("resume", in.Resume).
 				flag("budget", in.Budget).yes("fail-fast", in.FailFast).yes("strict", in.Strict)
 		})
 	add(s, "compare", "compare B with A, two runs or two solutions (which are run now): faster, slower or the same",
 		func(in compareInput) words {
-			return in.flags(list("compare", in.A).argument(in.B).argument("--json=final").flag("define", in.Define...))
+			return in.flags(words{"compare", in.A}.argument(in.B).argument("--json=final").flag("define", in.Define...))
 		})
 	add(s, "sanitize", "look for invalid accesses, races, uninitialised reads and bad barriers, on each shape of inputs",
-		func(in sanitizeInput) words {
-			return list("sanitize", "--json=final").flag("device", in.Device).flag("set", in.Set).
+		func(in struct {
+			Device   string `json:"device,omitempty" jsonschema:"auto, cuda, cuda:N or emu"`
+			Set      string `json:"set,omitempty"`
+			Workload string `json:"workload,omitempty" jsonschema:"beginning of the uuid; default: one of each shape"`
+			Tool     string `json:"tool,omitempty" jsonschema:"memcheck,racecheck,initcheck,synccheck, or some of them"`
+		}) words {
+			return words{"sanitize", "--json=final"}.flag("device", in.Device).flag("set", in.Set).
 				flag("workload", in.Workload).flag("tool", in.Tool)
 		})
 	add(s, "remote", "run workloads on hosts with GPUs, which may cost money: without yes, only return the plan",
-		func(in remoteInput) words {
-			w := in.choice.flags(list("remote", "--json=final").flag("gpu", in.GPU).flag("on", in.On)).
+		func(in struct {
+			GPU string `json:"gpu,omitempty" jsonschema:"of the hosts, such as b200; none is the virtual GPU"`
+			On  string `json:"on,omitempty" jsonschema:"table [remote.NAME] of config.toml; default: the only one"`
+			choice
+			Baseline string `json:"baseline,omitempty" jsonschema:"also time this solution; reference gives the contest's score"`
+			Strict   bool   `json:"strict,omitempty" jsonschema:"findings of the honesty checks count as failures"`
+			Yes      bool   `json:"yes,omitempty" jsonschema:"start the run, even if it costs money; default: return the plan"`
+		}) words {
+			w := in.choice.flags(words{"remote", "--json=final"}.flag("gpu", in.GPU).flag("on", in.On)).
 				flag("baseline", in.Baseline).yes("strict", in.Strict)
 			return w.yes("yes", in.Yes).yes("dry-run", !in.Yes)
 		})
 	add(s, "pack", "write solution.json as the contest's packer does", func(in packInput) words {
-		return list("pack", "--json=final").yes("packed", in.Packed)
+		return words{"pack", "--json=final"}.yes("packed", in.Packed)
 	})
 	add(s, "submit", "list the missing steps to the contest's tag; changes nothing",
-		func(in submitInput) words {
-			return list("submit", "--dry-run", "--json=final").yes("untested", in.Untested)
+		func(in struct {
+			Untested bool `json:"untested,omitempty" jsonschema:"do not require a passed run on a GPU"`
+		}) words {
+			return words{"submit", "--dry-run", "--json=final"}.yes("untested", in.Untested)
 		})
 	add(s, "dataset_show", "show a definition: shapes, constraints, tolerance, workload sets, reference",
-		func(in datasetInput) words {
-			return list("dataset", "show", "--json").argument(in.Definition)
+		func(in struct {
+			Definition string `json:"definition,omitempty" jsonschema:"default: the project's"`
+		}) words {
+			return words{"dataset", "show", "--json"}.argument(in.Definition)
 		})
-	add(s, "doctor", "check which commands work on this machine, and what the others need", func(in doctorInput) words {
-		return list("doctor", "--json").yes("no-remote", !in.Remote)
+	add(s, "doctor", "check which commands work on this machine, and what the others need", func(in struct {
+		Remote bool `json:"remote,omitempty" jsonschema:"also ask the hosts of the tables [remote.NAME]"`
+	}) words {
+		return words{"doctor", "--json"}.yes("no-remote", !in.Remote)
 	})
-	add(s, "profile", "profile the kernels of one workload with Nsight Compute, on a GPU", func(in profileInput) words {
-		return list("profile", "--json=final").flag("set", in.Set).flag("workload", in.Workload)
+	add(s, "profile", "profile the kernels of one workload with Nsight Compute, on a GPU", func(in struct {
+		Set      string `json:"set,omitempty"`
+		Workload string `json:"workload,omitempty" jsonschema:"beginning of the uuid; default: first of the set"`
+	}) words {
+		return words{"profile", "--json=final"}.flag("set", in.Set).flag("workload", in.Workload)
 	})
-	add(s, "report", "write runs as Markdown, or as an HTML page in the run's folder", func(in reportInput) words {
-		w := append(list("report"), in.Runs...)
+	add(s, "report", "write runs as Markdown, or as an HTML page in the run's folder", func(in struct {
+		Runs []string `json:"runs,omitempty" jsonschema:"ids, or last; default: last"`
+		HTML bool     `json:"html,omitempty" jsonschema:"write report.html and return its path"`
+	}) words {
+		w := append(words{"report"}, in.Runs...)
 		if in.HTML {
 			return append(w, "--json")
 		}
 		return append(w, "--format=md", "-o=-")
 	})
-	add(s, "runs", "list the runs, newest first, or show the result of one", func(in runsInput) words {
+	add(s, "runs", "list the runs, newest first, or show the result of one", func(in struct {
+		Run   string `json:"run,omitempty" jsonschema:"run to show; default: list all"`
+		Limit int    `json:"limit,omitempty" jsonschema:"number of runs, from the newest"`
+	}) words {
 		if in.Run != "" {
-			return list("runs", "show", in.Run, "--json=final")
+			return words{"runs", "show", in.Run, "--json=final"}
 		}
-		return list("runs", "ls", "--json").number("limit", in.Limit)
+		return words{"runs", "ls", "--json"}.number("limit", in.Limit)
 	})
 	return s.Run(ctx, &mcp.IOTransport{Reader: io.NopCloser(in), Writer: output{out}})
 }
@@ -100,16 +142,16 @@ type server struct {
 	device chan struct{} // semaphore of the calls that run solutions
 }
 
-type initInput struct {
-	Definition string `json:"definition" jsonschema:"such as gdn_decode_qk4_v8_d128_k_last"`
-	Language   string `json:"language,omitempty" jsonschema:"cuda, triton, ...; default cuda"`
-	Author     string `json:"author,omitempty"`
-	Name       string `json:"name,omitempty" jsonschema:"of the solution"`
+type compareInput struct {
+	A string `json:"a" jsonschema:"a run (id, last, last~1), a git revision such as HEAD, or a folder with a config.toml"`
+	B string `json:"b,omitempty" jsonschema:"like a; leave it out with define"`
+
+	Define []string `json:"define,omitempty" jsonschema:"constants of a to sweep, NAME=VALUE,VALUE: which is the fastest?"`
+	selection
 }
 
-type checkInput struct {
-	Arch   string `json:"arch,omitempty" jsonschema:"such as sm_100, or none; default sm_100 if there is a toolchain"`
-	Strict bool   `json:"strict,omitempty" jsonschema:"treat warnings as errors"`
+type packInput struct {
+	Packed bool `json:"packed,omitempty" jsonschema:"write packed_solution.json, which the contest prefers to the sources"`
 }
 
 // A selection chooses the workloads and the device.
@@ -135,74 +177,8 @@ func (c choice) flags(w words) words {
 		number("sample", c.Sample).number("limit", c.Limit).flag("profile", c.Profile)
 }
 
-type localInput struct {
-	selection
-	Baseline string `json:"baseline,omitempty" jsonschema:"also time this solution; reference gives the contest's score"`
-	Resume   string `json:"resume,omitempty" jsonschema:"run to continue"`
-	Budget   string `json:"budget,omitempty" jsonschema:"start no workload after this time, such as 30s"`
-	FailFast bool   `json:"fail_fast,omitempty" jsonschema:"stop at the first workload that does not pass"`
-	Strict   bool   `json:"strict,omitempty" jsonschema:"findings of the honesty checks count as failures"`
-}
-
-type compareInput struct {
-	A string `json:"a" jsonschema:"a run (id, last, last~1), a git revision such as HEAD, or a folder with a config.toml"`
-	B string `json:"b,omitempty" jsonschema:"like a; leave it out with define"`
-
-	Define []string `json:"define,omitempty" jsonschema:"constants of a to sweep, NAME=VALUE,VALUE: which is the fastest?"`
-	selection
-}
-
-type sanitizeInput struct {
-	Device   string `json:"device,omitempty" jsonschema:"auto, cuda, cuda:N or emu"`
-	Set      string `json:"set,omitempty"`
-	Workload string `json:"workload,omitempty" jsonschema:"beginning of the uuid; default: one of each shape"`
-	Tool     string `json:"tool,omitempty" jsonschema:"memcheck,racecheck,initcheck,synccheck, or some of them"`
-}
-
-type remoteInput struct {
-	GPU string `json:"gpu,omitempty" jsonschema:"of the hosts, such as b200; none is the virtual GPU"`
-	On  string `json:"on,omitempty" jsonschema:"table [remote.NAME] of config.toml; default: the only one"`
-	choice
-	Baseline string `json:"baseline,omitempty" jsonschema:"also time this solution; reference gives the contest's score"`
-	Strict   bool   `json:"strict,omitempty" jsonschema:"findings of the honesty checks count as failures"`
-	Yes      bool   `json:"yes,omitempty" jsonschema:"start the run, even if it costs money; default: return the plan"`
-}
-
-type packInput struct {
-	Packed bool `json:"packed,omitempty" jsonschema:"write packed_solution.json, which the contest prefers to the sources"`
-}
-
-type submitInput struct {
-	Untested bool `json:"untested,omitempty" jsonschema:"do not require a passed run on a GPU"`
-}
-
-type datasetInput struct {
-	Definition string `json:"definition,omitempty" jsonschema:"default: the project's"`
-}
-
-type doctorInput struct {
-	Remote bool `json:"remote,omitempty" jsonschema:"also ask the hosts of the tables [remote.NAME]"`
-}
-
-type profileInput struct {
-	Set      string `json:"set,omitempty"`
-	Workload string `json:"workload,omitempty" jsonschema:"beginning of the uuid; default: first of the set"`
-}
-
-type reportInput struct {
-	Runs []string `json:"runs,omitempty" jsonschema:"ids, or last; default: last"`
-	HTML bool     `json:"html,omitempty" jsonschema:"write report.html and return its path"`
-}
-
-type runsInput struct {
-	Run   string `json:"run,omitempty" jsonschema:"run to show; default: list all"`
-	Limit int    `json:"limit,omitempty" jsonschema:"number of runs, from the newest"`
-}
-
 // words are command-line arguments. A value shares the word of its flag, so that it cannot be taken for another flag.
 type words []string
-
-func list(w ...string) words { return w }
 
 func (w words) argument(value string) words {
 	if value == "" {
