@@ -41,8 +41,7 @@ func (a *app) checkCommand() *cli.Command {
 		Flags: []cli.Flag{
 			stringFlag(&o.arch, "arch", "compile for `ARCH[,ARCH...]`, such as sm_100, or none",
 				"sm_100, with a toolchain"),
-			stringFlag(&o.emit, "emit", "print the PTX or machine code (`FORM` ptx or sass) of the sources, or of FILE",
-				""),
+			stringFlag(&o.emit, "emit", "print the PTX or machine code (`FORM` ptx or sass) of the sources, or of FILE", ""),
 			boolFlag(&o.strict, "strict", "treat warnings as errors"),
 			solutionFlag(&o.solution),
 		},

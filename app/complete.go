@@ -242,7 +242,7 @@ func (l *line) values(name string) (found []candidate, kind string) {
 		}
 		return l.runs(), kind
 	case "BASELINE":
-		return l.baselines(), ":files"
+		return candidates(append(setup.BaselineNames(l.Root(), l.definition()), setup.NoBaseline)...), ":files"
 	case "COMMAND|TOPIC":
 		return l.topics(), ""
 	case "DEFINITION":
@@ -347,11 +347,6 @@ func (l *line) sets() (found []candidate) {
 		}
 	}
 	return found
-}
-
-// baselines returns the baselines of the definition, or all if none is named.
-func (l *line) baselines() []candidate {
-	return candidates(append(setup.BaselineNames(l.Root(), l.definition()), setup.NoBaseline)...)
 }
 
 // runs returns the runs of the project, the newest first.

@@ -162,8 +162,7 @@ func (a *app) globalFlags() []cli.Flag {
 			return nil
 		}),
 		text("config", "read the config from `FILE`", "config.toml", set(&a.Config)),
-		text("dataset", "use the dataset in `DIR`",
-			"$FIB_DATASET_PATH, else the embedded one", set(&a.Dataset)),
+		text("dataset", "use the dataset in `DIR`", "$FIB_DATASET_PATH, else the embedded one", set(&a.Dataset)),
 		flags.JSON{BoolFlag: yes("json", "print JSON on stdout; --json=final prints one object with the first fault"),
 			Mode: a.jsonMode},
 		text("color", "use colours `WHEN`: auto, always, never", "auto", func(when string) error {

@@ -45,9 +45,8 @@ func (a *app) initCommand() *cli.Command {
 		ArgsUsage: "[DIR]",
 		Flags: []cli.Flag{
 			stringFlag(&o.definition, "definition", "name of the `DEFINITION`, one of fisub dataset ls", ""),
-			stringFlag(&o.language, "language", "write the kernel in `LANGUAGE`: "+strings.Join(scaffold.LanguageNames(),
-				", "),
-				"cuda"),
+			stringFlag(&o.language, "language",
+				"write the kernel in `LANGUAGE`: "+strings.Join(scaffold.LanguageNames(), ", "), "cuda"),
 			text(&o.author, "author", "the author's `NAME`", "git's user.name"),
 			text(&o.name, "name", "the solution's `NAME`", "the folder's"),
 			boolFlag(&o.force, "force", "replace existing files"),

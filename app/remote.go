@@ -110,8 +110,8 @@ func (a *app) start(ctx context.Context, o *order, output jobOutput) (err error)
 			return
 		}
 		err = errors.Join(err, os.RemoveAll(folder.Path()))
-		for dir := filepath.Dir(folder.Path()); dir != filepath.Clean(a.Root()) &&
-			os.Remove(dir) == nil; { // remove empty parents too
+		dir, root := filepath.Dir(folder.Path()), filepath.Clean(a.Root())
+		for dir != root && os.Remove(dir) == nil { // remove empty parents too
 			dir = filepath.Dir(dir)
 		}
 	}()
@@ -396,8 +396,7 @@ func places(jobs []*dispatch.JobRecord) string {
 func (a *app) sayHeld(p *dispatch.Plan) {
 	if held := p.Active(); len(held) > 0 {
 		a.term.Note("%s may still run: %s; end it with fisub remote gc when the host can be reached, or wait for its "+
-			"time limit",
-			plain.Count(len(held), "job"), places(held))
+			"time limit", plain.Count(len(held), "job"), places(held))
 	}
 }
 

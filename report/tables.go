@@ -136,9 +136,8 @@ func (r *Subject) workloads(id string, page bool) table {
 		t.Caption = "Workloads, verdicts and errors"
 	}
 	tol := r.Run.Run.Tolerance
-	t.Note = fmt.Sprintf("An element is correct within %g absolute or %g relative; %g %% of the elements must be "+
-		"correct.", tol.Atol,
-		tol.Rtol, 100*tol.MatchedRatio)
+	t.Note = fmt.Sprintf("An element is correct within %g absolute or %g relative; %g %% of the elements must be correct.",
+		tol.Atol, tol.Rtol, 100*tol.MatchedRatio)
 	if latency := r.Latency(); latency != "" {
 		t.Note += " Median: " + latency + "."
 	}
@@ -244,12 +243,10 @@ func (r *Subject) trust(id string) (sentence string, t table) {
 		{column{Text: "SM clock", Right: true}, stamped(clockCell)},
 		{column{Text: "Memory clock", Right: true}, stamped(ranged("MHz", memoryClock))},
 		{column{Text: "Temperature", Right: true}, stamped(ranged("°C", temperature))},
-		{column{Text: "Power", Right: true},
-			stamped(ranged("W", func(r event.Reading) float64 { return r.PowerW }))},
-		{column{Text: "Throttled by"},
-			stamped(throttleCell)}, {column{Text: "Other processes"}, stamped(processesCell)},
-		{column{Text: "ECC errors", Title: "uncorrected, since the driver was loaded", Right: true},
-			stamped(eccCell)},
+		{column{Text: "Power", Right: true}, stamped(ranged("W", func(r event.Reading) float64 { return r.PowerW }))},
+		{column{Text: "Throttled by"}, stamped(throttleCell)},
+		{column{Text: "Other processes"}, stamped(processesCell)},
+		{column{Text: "ECC errors", Title: "uncorrected, since the driver was loaded", Right: true}, stamped(eccCell)},
 		{column{Text: "Measured", Title: "number of attempts until nothing disturbed it", Right: true},
 			func(w runs.Row) cell { return cell{Text: times(max(1, w.Samples.Measured))} }},
 		{column{Text: "In doubt"}, doubtCell},

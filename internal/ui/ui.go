@@ -156,9 +156,8 @@ func (t *Terminal) Bar(total int64, label string, bytes bool) *Bar {
 		return nil
 	}
 	return &Bar{progressbar.NewOptions64(total, progressbar.OptionSetWriter(t.Err),
-		progressbar.OptionSetDescription(label),
-		progressbar.OptionShowBytes(bytes), progressbar.OptionShowCount(), progressbar.OptionSetPredictTime(false),
-		progressbar.OptionClearOnFinish(),
+		progressbar.OptionSetDescription(label), progressbar.OptionShowBytes(bytes), progressbar.OptionShowCount(),
+		progressbar.OptionSetPredictTime(false), progressbar.OptionClearOnFinish(),
 		progressbar.OptionSetWidth(30), progressbar.OptionThrottle(50*time.Millisecond))}
 }
 

@@ -187,8 +187,7 @@ func (v *runView) event(e event.Event) error {
 
 func (v *runView) start(r *event.Run) {
 	*v = runView{t: v.t, places: v.places, warned: v.warned, turn: v.turn, last: v.last, run: r,
-		samples: map[string]*event.Samples{},
-		doubts:  map[string][]string{}, shown: event.Shown{}}
+		samples: map[string]*event.Samples{}, doubts: map[string][]string{}, shown: event.Shown{}}
 	t := v.t
 	t.Note("solution   %s", plain.Line(fmt.Sprintf("%s by %s, %s, %s", r.Solution, r.Author, r.Language,
 		plain.Short(r.ContentHash))))
@@ -443,8 +442,7 @@ func (v *runView) legend() string {
 	text := "latency: " + Latency(v.run.Profile, v.l2, v.timer) + "\n±: half of the 95 % interval of the median"
 	if v.emptyNS > 0 {
 		text += fmt.Sprintf("\ncopy: time of the roofline copy, a plain copy of as many bytes, over the latency; an "+
-			"empty kernel takes %s",
-			Micros(v.emptyNS))
+			"empty kernel takes %s", Micros(v.emptyNS))
 	}
 	return text
 }

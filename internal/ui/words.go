@@ -43,14 +43,6 @@ func Latency(p event.Profile, l2, timer string) string {
 		plain.Line(timer), plain.Line(p.Name))
 }
 
-// Zeroed returns a clause that starts with a colon and explains a score of 0, or "". d.Score must be set.
-func Zeroed(d *event.Done) string {
-	if d.Failed == 0 || *d.Score != 0 {
-		return ""
-	}
-	return ": 0 because a workload failed"
-}
-
 // Profile describes the trials, calls and limits of p.
 func Profile(p event.Profile) string {
 	seconds := func(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
@@ -104,7 +96,10 @@ func Age(d time.Duration) string {
 
 // ScoreText describes the mean speed-up over b, which is the contest score only if b is the reference.
 func ScoreText(b *event.Baseline, d *event.Done) string {
-	text := fmt.Sprintf("%s on %s%s", plain.Line(b.Name), plain.Count(d.Scored, "workload"), Zeroed(d))
+	text := fmt.Sprintf("%s on %s", plain.Line(b.Name), plain.Count(d.Scored, "workload"))
+	if d.Failed > 0 && *d.Score == 0 {
+		text += ": 0 because a workload failed"
+	}
 	if b.Score() == "contest score" {
 		return fmt.Sprintf("contest score: %.3f, the mean speed-up over baseline %s", *d.Score, text)
 	}
