@@ -343,7 +343,6 @@ func (a *app) result(v interface{ Text() string }) error {
 	return err
 }
 
-// line prints a labelled line of a result.
 func (a *app) line(what, format string, args ...any) {
 	fmt.Fprintln(a.stdout, a.term.Fit(fmt.Sprintf("%-10s  %s", what, plain.Line(fmt.Sprintf(format, args...))), 12))
 }
@@ -378,7 +377,6 @@ func (a *app) also(show event.Sink) event.Sink {
 	return func(e event.Event) error { return errors.Join(a.listener(e), show(e)) }
 }
 
-// warn shows warnings about the input.
 func (a *app) warn(warnings []trace.Warning) {
 	for _, w := range warnings {
 		hint := ""

@@ -306,8 +306,7 @@ func (a *app) readSides(ctx context.Context, args []string, data *workloads.Data
 // sameDefinition rejects sources of different definitions.
 func sameDefinition(sources []*project.Source) error {
 	for _, s := range sources {
-		first := sources[0]
-		if first.Definition.Name != s.Definition.Name {
+		if first := sources[0]; first.Definition.Name != s.Definition.Name {
 			return usage.Errorf("", "compare: different definitions: %s has %s, %s has %s", first.Arg, first.Definition.Name,
 				s.Arg, s.Definition.Name)
 		}
@@ -458,7 +457,6 @@ func (a *app) showComparison(res *compare.Result) {
 		a.term.Rate(report.Headline(res), report.VerdictText(res.Verdict, res.Why)))
 }
 
-// runText describes a run on one line.
 func runText(r *runs.Run) string {
 	if r.Run == nil {
 		return plain.Line(r.ID)

@@ -349,7 +349,6 @@ func (l *line) sets() (found []candidate) {
 	return found
 }
 
-// runs returns the runs of the project, the newest first.
 func (l *line) runs() (found []candidate) {
 	ids, err := runs.IDs(l.Root())
 	if err != nil || len(ids) == 0 {

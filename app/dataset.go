@@ -488,7 +488,6 @@ func (o *datasetOptions) eachSet(data *workloads.Dataset,
 	return nil
 }
 
-// axesText formats the axes of a workload on one line.
 func axesText(w *trace.Workload) string {
 	text := ""
 	for name, n := range w.Axes.All() {

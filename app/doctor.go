@@ -101,7 +101,6 @@ func (a *app) showMachine(r *doctor.Diagnosis) {
 	}
 }
 
-// joinLines joins the lines of text with "; ".
 func joinLines(text string) string {
 	return plain.Line(strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r == '\n' }), "; "))
 }

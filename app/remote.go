@@ -383,7 +383,6 @@ func (a *app) stop(ctx context.Context, d *dispatch.Dispatcher, why string) erro
 	return shown(exitError)
 }
 
-// places lists the places of jobs.
 func places(jobs []*dispatch.JobRecord) string {
 	var where []string
 	for _, j := range jobs {

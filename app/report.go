@@ -21,7 +21,7 @@ var reportFormats = []string{"html", "md"}
 
 type reportOptions struct {
 	format string
-	out    *string  // file, "-" for stdout; nil: in the folder of the first run
+	out    string   // file, "-" for stdout; "": in the folder of the first run
 	runs   []string // default: the newest run
 }
 
@@ -33,9 +33,7 @@ func (a *app) reportCommand() *cli.Command {
 		ArgsUsage: "[RUN...]",
 		Flags: []cli.Flag{
 			stringFlag(&o.format, "format", "write `FORMAT` html or md", "html"),
-			&cli.StringFlag{Name: "o", Usage: "write `FILE`; - is stdout",
-				DefaultText: "report.FORMAT in the folder of the first RUN",
-				Action:      func(_ *cli.Context, file string) error { o.out = &file; return nil }},
+			stringFlag(&o.out, "o", "write `FILE`; - is stdout", "report.FORMAT in the folder of the first RUN"),
 		},
 		Action: func(c *cli.Context) error {
 			if o.runs = c.Args().Slice(); len(o.runs) == 0 {
@@ -58,7 +56,7 @@ type reportFile struct {
 func (w *reportFile) Text() string { return plain.Line(w.File) + "\n" }
 
 func (a *app) report(o reportOptions) error {
-	toStdout := o.out != nil && *o.out == "-"
+	toStdout := o.out == "-"
 	if a.json && toStdout {
 		return usage.Errorf("use a file, or omit --json", "-o - and --json would both write to stdout")
 	}
@@ -93,8 +91,8 @@ func (a *app) report(o reportOptions) error {
 	if err := write(rep, &text); err != nil {
 		return err
 	}
-	if o.out != nil {
-		w.File = a.Path(*o.out)
+	if o.out != "" {
+		w.File = a.Path(o.out)
 	}
 	if toStdout {
 		w.File = "-"

@@ -174,7 +174,6 @@ func (r *Subject) verdict(w *runs.Row) string {
 // Split reports whether the run used several places. Figures of different GPUs are not averaged.
 func (r *Subject) Split() bool { return len(r.Places) > 1 }
 
-// device returns the device that ran w.
 func (r *Subject) device(w *runs.Row) event.Device {
 	for _, p := range r.Places {
 		if p.Name == w.Place {

@@ -539,7 +539,6 @@ func kernelCell(a event.Activity) cell {
 	return c
 }
 
-// facts returns the table of the environment.
 func (r *Subject) facts(id string) table {
 	t := table{ID: id, Caption: "Details of the run"}
 	fill(&t, false, []field[[2]string]{{column{Text: "Fact"}, func(f [2]string) cell { return cell{Text: f[0]} }},
@@ -547,7 +546,6 @@ func (r *Subject) facts(id string) table {
 	return t
 }
 
-// overview has one row for each run.
 func (r *Report) overview() table {
 	t := table{ID: "overview", Caption: "Solutions and devices"}
 	fill(&t, false, []field[*Subject]{

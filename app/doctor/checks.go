@@ -43,7 +43,6 @@ func confinement(context.Context) []Probe {
 	return []Probe{ok("confinement", "%s", state)}
 }
 
-// program looks for a program on PATH.
 func program(name, hint string) func(context.Context) []Probe {
 	return func(context.Context) []Probe {
 		path, err := exec.LookPath(name)
@@ -211,7 +210,6 @@ func (x *examination) dataset(context.Context) []Probe {
 	return []Probe{ok("dataset", "%s: %s", where, plain.Count(len(names), "definition"))}
 }
 
-// remote checks the hosts of one table.
 func (x *examination) remote(ctx context.Context, table string) (lines []Probe) {
 	name, again := "remote."+table, "fisub remote hosts --on "+table+" checks again"
 	p, common, err := providers.Open(x.Tables, table, "")

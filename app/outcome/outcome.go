@@ -198,10 +198,9 @@ func (o *Outcome) Of(r *runs.Run, contest func(definition string) bool) {
 	}
 	d := r.Run.Device
 	o.Submission = ranName(r.Run)
-	o.Run = &RunTotals{ID: r.ID, Set: r.Run.Set, Device: d.Name, Emulated: d.Emulated, Workloads: len(r.Run.Workloads),
-		Whole: r.Run.Whole, Checked: r.Run.Checked}
 	counts := r.Totals()
-	o.Run.Passed, o.Run.Failed, o.Run.Findings = counts.Passed, counts.Failed, counts.Findings
+	o.Run = &RunTotals{ID: r.ID, Set: r.Run.Set, Device: d.Name, Emulated: d.Emulated, Workloads: len(r.Run.Workloads),
+		Whole: r.Run.Whole, Checked: r.Run.Checked, Passed: counts.Passed, Failed: counts.Failed, Findings: counts.Findings}
 	known := func(text string) string { return plain.Places(text, r.Run.Folder, r.Run.Sources) }
 	wrong := func(row runs.Row) bool { return row.Evaluated != nil && !row.Passed() }
 	if i := slices.IndexFunc(r.Rows, wrong); i >= 0 {
@@ -213,18 +212,16 @@ func (o *Outcome) Of(r *runs.Run, contest func(definition string) bool) {
 		o.Fault = &Fault{Code: found.Check, Workload: row.UUID, Axes: row.Axes, Text: plain.Line(known(found.Text))}
 		o.Fault.place(known(found.Place + "\n" + found.Text))
 	}
-	if r.Done != nil {
-		o.Run.Left = r.Done.Left
+	if d := r.Done; d != nil {
+		o.Run.Left = d.Left
+		if r.Run.Baseline != nil && d.Score != nil {
+			o.Score, o.ScoreName = d.Score, r.Run.Baseline.Score()
+		}
 	}
 	o.Run.Missing = o.Run.Workloads - o.Run.Passed - o.Run.Failed - o.Run.Left
 	o.Faults = o.Run.Failed
 	for _, w := range r.Warnings {
 		o.Warnings = append(o.Warnings, plain.Line(w.Text))
-	}
-	if r.Done != nil && r.Run.Baseline != nil {
-		if o.Score = r.Done.Score; o.Score != nil {
-			o.ScoreName = r.Run.Baseline.Score()
-		}
 	}
 	o.Worst = worst(r)
 	o.Status, o.Next = verdict(r, o, contest)

@@ -76,7 +76,6 @@ func align(columns []column, cells []string) (shown []string) {
 	return shown
 }
 
-// line joins aligned cells.
 func line(cells []string) string { return strings.TrimRight(strings.Join(cells, "  "), " ") }
 
 // Table prints rows as columns on Out. The first row is the heading. layout has an l or r for each column, in upper

@@ -206,7 +206,6 @@ func (v *runView) start(r *event.Run) {
 	v.figures = slices.DeleteFunc(Figures(r, !r.Device.Emulated), func(f Figure) bool { return f.width == 0 })
 }
 
-// job shows a state change of a remote job.
 func (v *runView) job(place string, j *event.JobChange) {
 	v.places[place] = v.places[place] || j.Device != nil
 	text := j.Phase
@@ -437,7 +436,6 @@ func (v *runView) done(d *event.Done) {
 	}
 }
 
-// legend explains the figures in the table.
 func (v *runView) legend() string {
 	text := "latency: " + Latency(v.run.Profile, v.l2, v.timer) + "\n±: half of the 95 % interval of the median"
 	if v.emptyNS > 0 {

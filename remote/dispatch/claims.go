@@ -124,10 +124,7 @@ func (m *merger) otherTrace(r *reader, e *event.Event) string {
 			return fmt.Sprintf("a trace of workload %s with axes %v, but the run's are %v", w.UUID, axes, w.Axes)
 		}
 	}
-	date, err := time.Parse(traceTime, t.Evaluation.Timestamp)
-	if err != nil {
-		return "" // a text like any other
-	}
+	date, _ := time.Parse(traceTime, t.Evaluation.Timestamp) // other texts give no date
 	return m.misdated(date)
 }
 
@@ -145,7 +142,6 @@ func (m *merger) tooFast(uuid string) *event.Finding {
 	return bound.Check(ns, m.least[uuid], bound.Card(m.gpu))
 }
 
-// isTooFast reports whether a workload has the finding already.
 func isTooFast(row *runs.Row) bool {
 	return slices.ContainsFunc(row.Findings, func(f event.Finding) bool { return f.Check == bound.TooFast })
 }

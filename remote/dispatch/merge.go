@@ -56,7 +56,6 @@ type merger struct {
 	secrets []string      // of the jobs that have ended
 }
 
-// newMerger returns the merger of a run of the plan.
 func newMerger(p *Plan, run event.Run, emit func(event.Event)) *merger {
 	m := &merger{run: run, gpu: p.GPU, least: p.Least, work: map[string]*workload{}}
 	m.summary.Run = &m.run

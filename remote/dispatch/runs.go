@@ -197,11 +197,7 @@ func Orphans(ctx context.Context, root string, open map[string]remote.Provider, 
 			}
 			seen[h.Job] = name
 			o := Orphan{Table: name, Job: h.Job, Place: h.Place.String(), Elsewhere: true, Handle: h}
-			waited := false
-			for _, w := range owners {
-				waited = waited || w.claims(&o)
-			}
-			if !waited {
+			if !slices.ContainsFunc(owners, func(w owner) bool { return w.claims(&o) }) {
 				orphans = append(orphans, o)
 			}
 		}

@@ -345,7 +345,6 @@ func (s *state) needless(j *job) {
 		exit: remote.Exit{End: remote.Cancelled, Text: "another place has finished its workloads"}})
 }
 
-// quit ends a job.
 func (s *state) quit(j *job, e ending) {
 	j.end = &e
 	if !j.busy() {
@@ -409,7 +408,6 @@ func (s *state) warn(j *job, text, hint string) {
 		Message: &event.Message{Text: j.Place.String() + ": " + text, Hint: hint}}})
 }
 
-// apply updates the state with a fact.
 func (s *state) apply(f fact) {
 	switch f := f.(type) {
 	case paused:
@@ -494,7 +492,6 @@ func (s *state) refused(f refused) {
 	}
 }
 
-// received handles the next bytes of a job's stream.
 func (s *state) received(f received) {
 	j := f.job
 	if j.lastOutput = f.at; f.at.After(s.runs.now) {
@@ -512,7 +509,6 @@ func forged(text string) remote.Exit {
 		Hint: "another program has written to it: fisub help trust"}
 }
 
-// changed handles a change in the host's view of a job.
 func (s *state) changed(f changed) {
 	j, is := f.job, f.state
 	if running := is.Phase == remote.Running; j.phase == following && running != j.running {
@@ -545,7 +541,6 @@ func outside(err error) bool {
 	return slices.Contains([]string{"credentials", "host-key", "no-such", "unreachable"}, remote.CodeOf(err))
 }
 
-// waited handles the end of a Wait.
 func (s *state) waited(f waited) {
 	j, err := f.job, f.err
 	_, gone := errors.AsType[*noTableError](err)
