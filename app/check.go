@@ -249,8 +249,7 @@ func newChecked(r *preflight.Report, strict bool) checkedOne {
 	one := checkedOne{OK: r.OK(strict), Findings: append([]preflight.Finding{}, r.Findings...),
 		Files: append([]pack.Entry{}, r.Entries...), Kernels: []preflight.CompiledKernel{}, Collected: []collectedJSON{}}
 	if r.Packs {
-		hash := r.Solution.Hash()
-		one.ContentHash = &hash
+		one.ContentHash = new(r.Solution.Hash())
 	}
 	if r.Config != nil {
 		one.Config = r.Config.Path

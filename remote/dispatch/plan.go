@@ -85,9 +85,8 @@ type JobRecord struct {
 
 // close records the end of the job; exit is nil if unknown. If over is set, its host has nothing left of it.
 func (j *JobRecord) close(exit *remote.Exit, over bool) {
-	now := time.Now()
 	if j.Exit = exit; over {
-		j.Ended = &now
+		j.Ended = new(time.Now())
 	}
 }
 

@@ -59,8 +59,7 @@ func (sides Sides) Line(j *JobRecord, text []byte) error {
 	s := sides[l.Side]
 	r := s.read[j.ID]
 	if r == nil {
-		fresh := newReader(j, s.seen[j.ID])
-		r = &fresh
+		r = new(newReader(j, s.seen[j.ID]))
 		s.read[j.ID] = r
 	}
 	s.merged.now = time.Now()
