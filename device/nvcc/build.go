@@ -2,6 +2,7 @@ package nvcc
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"debug/elf"
 	"encoding/json"
@@ -84,11 +85,10 @@ func Build(ctx context.Context, root string, t *Toolchain, sol *trace.Solution, 
 	if serr != nil {
 		return nil, serr
 	}
-	o, lerr := lookUp(root, s)
-	if lerr != nil {
-		return nil, err
+	if o, missing := lookUp(root, s); missing == nil {
+		return o, nil
 	}
-	return o, nil
+	return nil, err
 }
 
 var errNotBuilt = errors.New("not built")
@@ -110,26 +110,34 @@ func (t *Toolchain) Build(ctx context.Context, root string, sol *trace.Solution,
 	if err != nil {
 		return nil, err
 	}
-	key := t.key(s)
-	dir, hit, err := cache.Folder(ctx, root, "build", key, func(dir string) error { return t.compile(ctx, dir, s) })
+	o, err := t.object(ctx, root, s)
 	if err != nil {
 		return nil, err
 	}
-	o, err := readObject(dir, s)
-	if err != nil {
-		return nil, err
-	}
-	o.Hit = hit
-	index := s.index(root)
+	index, text := s.index(root), t.key(s)+"\n"
 	if err := os.MkdirAll(filepath.Dir(index), 0o755); err != nil {
 		return nil, err
 	}
-	if old, err := os.ReadFile(index); err != nil || string(old) != key+"\n" {
-		if err := cache.WriteFile(index, []byte(key+"\n"), 0o644); err != nil {
+	if old, err := os.ReadFile(index); err != nil || string(old) != text {
+		if err := cache.WriteFile(index, []byte(text), 0o644); err != nil {
 			return nil, err
 		}
 	}
 	return o, nil
+}
+
+// object compiles s, or takes its object from the cache below root.
+func (t *Toolchain) object(ctx context.Context, root string, s *sources) (*Object, error) {
+	compile := func(dir string) error { return t.compile(ctx, dir, s) }
+	dir, hit, err := cache.Folder(ctx, root, "build", t.key(s), compile)
+	if err != nil {
+		return nil, err
+	}
+	o, err := readObject(dir, s)
+	if err == nil {
+		o.Hit = hit
+	}
+	return o, err
 }
 
 // BuildShared is Build for a caller that runs nothing: it prefers an object that a run on this machine has built or
@@ -186,10 +194,8 @@ func newSources(sol *trace.Solution, arch string) (*sources, error) {
 	if !ok || entry == "" {
 		return nil, &device.BuildError{Text: fmt.Sprintf("entry point %q: missing symbol", sol.Spec.EntryPoint)}
 	}
-	s := &sources{symbol: symbolPrefix + entry, arch: arch}
-	for _, hw := range sol.Spec.TargetHardware {
-		s.useCUDA = s.useCUDA || strings.EqualFold(hw, "cuda")
-	}
+	isCUDA := func(hw string) bool { return strings.EqualFold(hw, "cuda") }
+	s := &sources{symbol: symbolPrefix + entry, arch: arch, useCUDA: slices.ContainsFunc(sol.Spec.TargetHardware, isCUDA)}
 	seen := map[string]string{}
 	for _, f := range sol.Sources {
 		name := filepath.Clean(f.Path)
@@ -295,8 +301,7 @@ func (t *Toolchain) compile(ctx context.Context, dir string, s *sources) error {
 	for _, path := range []string{t.TVMFFI, dir} { // nvcc splits lists at commas, and runs commands in a shell
 		if i := strings.IndexAny(path, ",'\"$`\\"); i >= 0 {
 			return fmt.Errorf("nvcc cannot use the folder %s, because of the character %c; set FISUB_CACHE to another "+
-				"folder", path,
-				path[i])
+				"folder", path, path[i])
 		}
 	}
 	src, tmp, obj := filepath.Join(dir, "src"), filepath.Join(dir, "tmp"), filepath.Join(dir, "obj")
@@ -408,7 +413,6 @@ func (t *Toolchain) compile(ctx context.Context, dir string, s *sources) error {
 	if r.failed {
 		return buildError("the solution does not link", log.String())
 	}
-	so := filepath.Join(dir, objectFile)
 	demangle(kernels)
 	m := manifest{Arch: s.arch, Toolchain: t.String(), CUDAVersion: t.CUDAVersion, Kernels: kernels}
 	cols := Columns{}
@@ -424,7 +428,7 @@ func (t *Toolchain) compile(ctx context.Context, dir string, s *sources) error {
 	if s.torch != nil {
 		m.Toolchain = fmt.Sprintf("nvcc %s, torch %s", t.Version, s.torch.version)
 	}
-	for _, lib := range t.runtimeLibs(so) {
+	for _, lib := range t.runtimeLibs(filepath.Join(dir, objectFile)) {
 		name := filepath.Join("lib", filepath.Base(lib))
 		if err := place(lib, filepath.Join(dir, name)); err != nil {
 			return err
@@ -470,12 +474,7 @@ func (s *sources) write(dir string) error {
 	return nil
 }
 
-func cc() string {
-	if cc := os.Getenv("CC"); cc != "" {
-		return cc
-	}
-	return "cc"
-}
+func cc() string { return cmp.Or(os.Getenv("CC"), "cc") }
 
 // runtimeLibs returns the libraries of t needed by the shared object so, dependencies first.
 func (t *Toolchain) runtimeLibs(so string) []string {
@@ -485,11 +484,8 @@ func (t *Toolchain) runtimeLibs(so string) []string {
 		return libs
 	}
 	defer f.Close()
-	needed, _ := f.ImportedLibraries()
-	for _, name := range needed {
-		if name == filepath.Base(t.CUDART) {
-			libs = append(libs, t.CUDART)
-		}
+	if needed, _ := f.ImportedLibraries(); slices.Contains(needed, filepath.Base(t.CUDART)) {
+		libs = append(libs, t.CUDART)
 	}
 	return libs
 }
@@ -685,8 +681,7 @@ var faultLine = regexp.MustCompile(`(?im)^.*\b(error|undefined reference|undefin
 var (
 	noHeader = regexp.MustCompile(`fatal error: (\S+): No such file`)
 	ofImage  = regexp.MustCompile(`^(?:cutlass|cute|nvtx3|cudnn_frontend)/|^(?:cublas|cuda_profiler|cudaProfiler|` +
-		`cudnn|cufft|curand|cusolver|` +
-		`cusparse|nccl|npp|nvJitLink|nvToolsExt|nvml|nvrtc)\w*\.h$`)
+		`cudnn|cufft|curand|cusolver|cusparse|nccl|npp|nvJitLink|nvToolsExt|nvml|nvrtc)\w*\.h$`)
 )
 
 // OfImage reports whether the contest's image may have a header that a toolchain need not have: of the CUDA toolkit's
@@ -698,8 +693,7 @@ func OfImage(header string) bool { return ofImage.MatchString(header) }
 func Judged(err error) error {
 	if broken, ok := errors.AsType[*device.BuildError](err); ok {
 		if m := noHeader.FindStringSubmatch(broken.Log); m != nil && OfImage(m[1]) {
-			return fmt.Errorf("%w: missing header %s, which the contest's image may have", device.ErrUnsupported,
-				m[1])
+			return fmt.Errorf("%w: missing header %s, which the contest's image may have", device.ErrUnsupported, m[1])
 		}
 	}
 	return err

@@ -1,14 +1,13 @@
 package nvcc
 
 import (
-	"bufio"
-	"bytes"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+
+	"fisub/internal/plain"
 )
 
 // nvcc's columns refer to the preprocessed line, with macros such as __shared__ expanded and comments and spaces
@@ -114,15 +113,13 @@ func columns(dir string, files map[string][]string) Columns {
 	all := Columns{}
 	names, _ := filepath.Glob(filepath.Join(dir, "*.cpp1.ii"))
 	for _, name := range names {
-		text, err := os.ReadFile(name)
-		if err != nil || len(text) > maxPTX {
+		text, err := plain.ReadFile(name, maxPTX)
+		if err != nil {
 			continue
 		}
 		file, line := "", 0
-		scanner := bufio.NewScanner(bytes.NewReader(text))
-		scanner.Buffer(nil, len(text)+1)
-		for scanner.Scan() {
-			expanded := scanner.Text()
+		for expanded := range strings.Lines(string(text)) {
+			expanded = strings.TrimRight(expanded, "\r\n")
 			if m := lineMarker.FindStringSubmatch(expanded); m != nil {
 				file = filepath.Clean(m[2])
 				line, _ = strconv.Atoi(m[1])

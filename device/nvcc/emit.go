@@ -43,11 +43,7 @@ func Emit(ctx context.Context, root string, sol *trace.Solution, arch string, sa
 		return nil, nil, err
 	}
 	s.emit = true
-	dir, _, err := cache.Folder(ctx, root, "build", t.key(s), func(dir string) error { return t.compile(ctx, dir, s) })
-	if err != nil {
-		return nil, nil, err
-	}
-	if o, err = readObject(dir, s); err != nil {
+	if o, err = t.object(ctx, root, s); err != nil {
 		return nil, nil, err
 	}
 	tool := ""
@@ -64,7 +60,7 @@ func Emit(ctx context.Context, root string, sol *trace.Solution, arch string, sa
 			}
 		}
 		text := ""
-		if name := filepath.Join(dir, emitted(i)); sass {
+		if name := filepath.Join(o.Dir, emitted(i)); sass {
 			text, err = l.sass(ctx, tool, name+".cubin")
 		} else if data, e := os.ReadFile(name + ".ptx"); e == nil {
 			text = l.ptx(string(data))

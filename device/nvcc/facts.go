@@ -1,6 +1,7 @@
 package nvcc
 
 import (
+	"cmp"
 	"debug/elf"
 	_ "embed"
 	"fmt"
@@ -9,6 +10,8 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+
+	"fisub/internal/plain"
 )
 
 //go:embed parameters.h
@@ -50,8 +53,8 @@ var (
 	ptxLoc     = regexp.MustCompile(`^\s*\.loc\s+(\d+) (\d+) (\d+)(?:, function_name \S+, inlined_at (\d+) (\d+) (\d+))?`)
 )
 
-var nvccPlace = regexp.MustCompile(`^([^\s(:][^(:\n]*)\((\d+)\)` +
-	`(: (?:(?:catastrophic |fatal )?error|warning|remark)\b.*)$`)
+var nvccPlace = regexp.MustCompile(
+	`^([^\s(:][^(:\n]*)\((\d+)\)(: (?:(?:catastrophic |fatal )?error|warning|remark)\b.*)$`)
 
 // withColumns rewrites nvcc's messages as "kernel.cu:12:5: error: ...", like other compilers. nvcc marks the column
 // below the preprocessed line, indented by two characters; both lines are replaced by the source's in files. An
@@ -111,20 +114,14 @@ func readable(log, kept, src string) string {
 			n, _ := strconv.ParseUint(s[2:], 16, 63)
 			return fmt.Sprint(n)
 		})
-		if where == "" {
-			where = "ptxas"
-		}
-		lines = append(lines, where+": error: "+line)
+		lines = append(lines, cmp.Or(where, "ptxas")+": error: "+line)
 	}
 	return strings.Join(lines, "\n")
 }
 
 // ptxSource returns the source place, "kernel.cu(12)" relative to src, of a line of PTX, or "".
 func ptxSource(ptx string, line int, src string) string {
-	if st, err := os.Stat(ptx); err != nil || st.Size() > maxPTX {
-		return ""
-	}
-	text, err := os.ReadFile(ptx)
+	text, err := plain.ReadFile(ptx, maxPTX)
 	if err != nil {
 		return ""
 	}

@@ -71,11 +71,15 @@ func components(pinned string) []Component {
 }
 
 // Installed reports whether the pinned components are below root, and returns their folder.
-func Installed(root string) (dir string, ok bool) {
-	dir = folder(root)
+func Installed(root string) (dir string, ok bool) { return installedAs(root, toolchainKey()) }
+
+func installedAs(root, key string) (dir string, ok bool) {
+	dir = filepath.Join(root, "toolchain", key)
 	st, err := os.Stat(dir)
 	return dir, err == nil && st.IsDir()
 }
+
+func toolchainKey() string { return cache.Key("toolchain 1", machine(), pinned) }
 
 // Install fetches the pinned components with pip, checks their hashes, and unpacks them below root, where Find looks;
 // it does nothing if they are there. After an interruption it resumes at the first incomplete component. progress,
@@ -105,9 +109,7 @@ func Triton(tag string) (c Component, ok bool) {
 // TritonInstalled reports whether the contest's Triton is installed below root, and returns the folder for Python's
 // path.
 func TritonInstalled(root, tag string) (dir string, ok bool) {
-	dir = filepath.Join(root, "toolchain", tritonKey(tag))
-	st, err := os.Stat(dir)
-	return dir, err == nil && st.IsDir()
+	return installedAs(root, tritonKey(tag))
 }
 
 // TritonUnpacked is the approximate size of the installed Triton in bytes.
@@ -185,8 +187,7 @@ func fetch(ctx context.Context, downloads string, c Component, progress func(str
 		return "", ErrNoPip
 	}
 	args := []string{"-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--require-hashes",
-		"--disable-pip-version-check",
-		"--no-input", "--progress-bar=off", "--implementation=cp"}
+		"--disable-pip-version-check", "--no-input", "--progress-bar=off", "--implementation=cp"}
 	if digits := strings.Trim(c.tag, "cpt"); len(digits) > 1 {
 		args = append(args, "--python-version="+digits[:1]+"."+digits[1:], "--abi="+c.tag)
 	} else {

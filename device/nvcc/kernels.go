@@ -1,12 +1,9 @@
 package nvcc
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"debug/elf"
 	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -14,6 +11,7 @@ import (
 	"time"
 
 	"fisub/device"
+	"fisub/internal/plain"
 )
 
 // A Resources holds the assembler's report on one __global__ function.
@@ -121,21 +119,14 @@ func takeReport(log, file string) (kernels []Resources, rest string) {
 
 // complete adds the facts found in the files kept by reportFlags.
 func complete(kernels []Resources, dir string) {
-	find := func(symbol string) *Resources {
-		for i := range kernels {
-			if kernels[i].Symbol == symbol {
-				return &kernels[i]
-			}
-		}
-		return nil
+	bySymbol := map[string]*Resources{}
+	for i := range kernels {
+		bySymbol[kernels[i].Symbol] = &kernels[i]
 	}
 	ptx, _ := filepath.Glob(filepath.Join(dir, "*.ptx"))
 	for _, name := range ptx {
-		if st, err := os.Stat(name); err != nil || st.Size() > maxPTX {
-			continue
-		}
-		if text, err := os.ReadFile(name); err == nil {
-			launchBounds(text, find)
+		if text, err := plain.ReadFile(name, maxPTX); err == nil {
+			launchBounds(string(text), bySymbol)
 		}
 	}
 	cubins, _ := filepath.Glob(filepath.Join(dir, "*.cubin"))
@@ -145,8 +136,8 @@ func complete(kernels []Resources, dir string) {
 			continue
 		}
 		for _, s := range f.Sections {
-			bank, symbol, ok := strings.Cut(strings.TrimPrefix(s.Name, ".nv.constant"), ".")
-			if k := find(symbol); ok && k != nil && strings.HasPrefix(s.Name, ".nv.constant") && bank == "0" {
+			symbol, ok := strings.CutPrefix(s.Name, ".nv.constant0.")
+			if k := bySymbol[symbol]; ok && k != nil {
 				k.Constant = max(k.Constant, int(s.Size))
 			}
 		}
@@ -159,14 +150,11 @@ var (
 	ptxBound = regexp.MustCompile(`^\.(maxntid|reqntid|minnctapersm)\s+([0-9, ]+)`)
 )
 
-func launchBounds(text []byte, find func(symbol string) *Resources) {
+func launchBounds(text string, kernels map[string]*Resources) {
 	var k *Resources // whose head is being read
-	lines := bufio.NewScanner(bytes.NewReader(text))
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		line := lines.Text()
+	for line := range strings.Lines(text) {
 		if m := ptxEntry.FindStringSubmatch(line); m != nil {
-			k = find(m[1])
+			k = kernels[m[1]]
 		}
 		if strings.HasPrefix(line, "{") {
 			k = nil

@@ -86,7 +86,7 @@ var found sync.Map // *Toolchain by root and environment
 func find(root string) (*Toolchain, error) {
 	installed, ok := Installed(root)
 	if own, err := cache.Root(); !ok && err == nil {
-		installed = folder(own)
+		installed, _ = Installed(own)
 	}
 	t := &Toolchain{}
 	var missing []string
@@ -275,13 +275,6 @@ func (t *Toolchain) Major() int {
 	n, _ := strconv.Atoi(t.CUDAVersion[:strings.IndexByte(t.CUDAVersion+".", '.')])
 	return n
 }
-
-// folder returns the folder of the installed components.
-func folder(root string) string {
-	return filepath.Join(root, "toolchain", toolchainKey())
-}
-
-func toolchainKey() string { return cache.Key("toolchain 1", machine(), pinned) }
 
 // machine returns the processor's name in wheels and compilers.
 func machine() string {

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 
-	"fisub/internal/cache"
 	"fisub/internal/trace"
 )
 
@@ -86,15 +85,7 @@ func BuildTorch(ctx context.Context, root, python string, sol *trace.Solution, a
 	for _, dir := range facts[4:] {
 		s.torch.include = append(s.torch.include, "-isystem", dir)
 	}
-	dir, hit, err := cache.Folder(ctx, root, "build", t.key(s), func(dir string) error { return t.compile(ctx, dir, s) })
-	if err != nil {
-		return nil, err
-	}
-	o, err := readObject(dir, s)
-	if err == nil {
-		o.Hit = hit
-	}
-	return o, err
+	return t.object(ctx, root, s)
 }
 
 // Names returns the exported names among symbols, without the binding's prefix; mangled reports whether the entry
