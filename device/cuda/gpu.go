@@ -10,6 +10,7 @@ package cuda
 import "C"
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,6 +19,7 @@ import (
 	"reflect"
 	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -185,15 +187,10 @@ func (d *gpu) describe() error {
 	if kept, err := d.dev.Attribute(maxPersistingL2); err == nil {
 		d.persisting = kept > 0
 	}
-	for _, err := range []error{err1, err2, err3, err4, err5, err6} {
-		if err != nil {
-			return err
-		}
-	}
 	d.info = device.Info{Name: name, Arch: fmt.Sprintf("sm_%d%d", major, minor), Ordinal: d.opts.Ordinal,
-		Driver:  driverVersion(),
-		L2Bytes: int64(l2), MemoryBytes: memory, UUID: "GPU-" + uuid.String(), Multiprocessors: sms, Bandwidth: bandwidth}
-	return nil
+		Driver: driverVersion(), L2Bytes: int64(l2), MemoryBytes: memory, UUID: "GPU-" + uuid.String(),
+		Multiprocessors: sms, Bandwidth: bandwidth}
+	return cmp.Or(err1, err2, err3, err4, err5, err6)
 }
 
 var kernelModule = regexp.MustCompile(`Kernel Module.*?\s(\d+\.\d[\d.]*)\s`)
@@ -262,11 +259,9 @@ func (d *gpu) check(doing string, err error) error {
 	if v := reflect.ValueOf(err); v.CanInt() {
 		text = errorText(int(v.Int()))
 	}
-	for _, s := range sticky {
-		if errors.Is(err, s) {
-			d.fault = fmt.Errorf("%w: %s", ErrFault, text)
-			return d.fault
-		}
+	if slices.ContainsFunc(sticky, func(s error) bool { return errors.Is(err, s) }) {
+		d.fault = fmt.Errorf("%w: %s", ErrFault, text)
+		return d.fault
 	}
 	return fmt.Errorf("cuda: %s: %s", doing, text)
 }

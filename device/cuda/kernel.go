@@ -6,6 +6,7 @@ package cuda
 import "C"
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -50,10 +51,7 @@ func (d *gpu) Build(ctx context.Context, _ *trace.Definition, sol *trace.Solutio
 		return nil, fmt.Errorf("%w: fisub cannot call CUDA submissions that return their outputs "+
 			"(destination_passing_style = false)", device.ErrUnsupported)
 	}
-	arch := d.opts.Arch
-	if arch == "" {
-		arch = d.info.Arch
-	}
+	arch := cmp.Or(d.opts.Arch, d.info.Arch)
 	if d.opts.LineInfo && d.opts.Prebuilt == "" {
 		arch = nvcc.WithLines(arch)
 	}
@@ -73,16 +71,15 @@ func (d *gpu) Build(ctx context.Context, _ *trace.Definition, sol *trace.Solutio
 	}
 	d.info.Toolchain, d.info.CUDA = object.Toolchain, object.CUDAVersion
 	k := &kernel{gpu: d, cached: object.Hit}
-	err = d.do(func() error {
+	err = d.do(func() (err error) {
 		if d.lib == nil {
-			if err := d.loadFFI(object.Libs); err != nil {
-				return err
-			}
-		} else if _, err := tvmffi.Load(object.Libs...); err != nil {
-			return err
+			err = d.loadFFI(object.Libs)
+		} else {
+			_, err = tvmffi.Load(object.Libs...)
 		}
-		var err error
-		k.fn, err = d.lib.Func(object.Path, object.Symbol)
+		if err == nil {
+			k.fn, err = d.lib.Func(object.Path, object.Symbol)
+		}
 		return err
 	})
 	if err != nil {

@@ -14,6 +14,7 @@ import "C"
 import (
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"unsafe"
@@ -28,7 +29,7 @@ type Library struct {
 }
 
 var opened struct {
-	sync.Mutex
+	sync.Once
 	lib *Library
 	err error
 }
@@ -36,11 +37,7 @@ var opened struct {
 // Open loads libcupti for a driver of a CUDA major release such as 13: the first in dirs, else the loader's, else the
 // same for the previous release. The error wraps device.ErrTimer. Later calls return the first result.
 func Open(dirs []string, major int) (*Library, error) {
-	opened.Lock()
-	defer opened.Unlock()
-	if opened.lib == nil && opened.err == nil {
-		opened.lib, opened.err = open(dirs, major)
-	}
+	opened.Do(func() { opened.lib, opened.err = open(dirs, major) })
 	return opened.lib, opened.err
 }
 
@@ -50,12 +47,8 @@ func open(dirs []string, major int) (*Library, error) {
 	for release := min(major, 13); release >= 12; release-- {
 		name := fmt.Sprintf("libcupti.so.%d", release)
 		names = append(names, name)
-		paths := []string{name}
-		for i := len(dirs) - 1; i >= 0; i-- {
-			paths = append([]string{filepath.Join(dirs[i], name)}, paths...)
-		}
-		for _, path := range paths {
-			lib, message := load(path)
+		for _, dir := range append(slices.Clone(dirs), "") { // a bare name is for the loader
+			lib, message := load(filepath.Join(dir, name))
 			if message == "" {
 				return lib, nil
 			}

@@ -233,57 +233,43 @@ func (m *Meter) processes(since time.Time, own int) []device.GPUProcess {
 	return all
 }
 
-// A watch reads the GPU in its own goroutine.
-type watch struct {
-	meter    *Meter
-	stamp    *device.Stamp
-	begun    time.Time
-	own      []int
-	stop     chan struct{}
-	stopped  chan struct{}
-	readings []device.Reading
-	bits     uint64
-}
-
 // Begin takes a reading before the timing, and then one every 50 ms in the background, the first immediately. own are
 // the PIDs of the timed processes that hold GPU memory; all others are listed in the stamp. end stops the readings and
 // returns the stamp and reasons to doubt the timing. Call it once, before the next Begin.
 func (m *Meter) Begin(own []int) (end func() (*device.Stamp, []string)) {
 	m.missing = map[string]string{}
-	w := &watch{meter: m, stamp: &device.Stamp{MIG: m.mig}, begun: time.Now(), own: own,
-		stop: make(chan struct{}), stopped: make(chan struct{})}
-	w.stamp.ECCErrors = m.eccErrors()
-	w.stamp.Before = m.reading()
+	begun := time.Now()
+	before := m.eccErrors()
+	s := &device.Stamp{MIG: m.mig, Before: m.reading()}
+	var readings []device.Reading
+	var bits uint64 // of all clock reasons
+	stop, stopped := make(chan struct{}), make(chan struct{})
 	go func() {
-		defer close(w.stopped)
-		tick, stop := ticks()
-		defer stop()
+		defer close(stopped)
+		tick, stopTicks := ticks()
+		defer stopTicks()
 		for {
-			w.readings = append(w.readings, m.reading())
-			w.bits |= m.clockReasons()
+			readings = append(readings, m.reading())
+			bits |= m.clockReasons()
 			select {
-			case <-w.stop:
+			case <-stop:
 				return
 			case <-tick:
 			}
 		}
 	}()
-	return w.end
-}
-
-func (w *watch) end() (*device.Stamp, []string) {
-	m, s := w.meter, w.stamp
-	close(w.stop)
-	<-w.stopped
-	s.After = m.reading()
-	s.During = sumUp(w.readings)
-	s.ThrottleReasons, s.ClocksLocked = throttles(w.bits), w.bits&C.NVML_CLOCKS_SET_BY_USER != 0
-	s.OtherProcesses = without(m.processes(w.begun.Add(-utilizationPeriod), len(w.own)), w.own)
-	var mode, pending C.uint
-	m.known("ECC mode", C.fisub_nvmlDeviceGetEccMode(m.dev, &mode, &pending))
-	s.ECC = mode == C.NVML_FEATURE_ENABLED
-	before := s.ECCErrors
-	s.ECCErrors = m.eccErrors()
-	s.Note = noteOf(m.missing)
-	return s, disturbed(s, s.ECCErrors-before)
+	return func() (*device.Stamp, []string) {
+		close(stop)
+		<-stopped
+		s.After = m.reading()
+		s.During = sumUp(readings)
+		s.ThrottleReasons, s.ClocksLocked = throttles(bits), bits&C.NVML_CLOCKS_SET_BY_USER != 0
+		s.OtherProcesses = without(m.processes(begun.Add(-utilizationPeriod), len(own)), own)
+		var mode, pending C.uint
+		m.known("ECC mode", C.fisub_nvmlDeviceGetEccMode(m.dev, &mode, &pending))
+		s.ECC = mode == C.NVML_FEATURE_ENABLED
+		s.ECCErrors = m.eccErrors()
+		s.Note = noteOf(m.missing)
+		return s, disturbed(s, s.ECCErrors-before)
+	}
 }

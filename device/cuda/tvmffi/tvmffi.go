@@ -168,8 +168,8 @@ func (l *Library) convert(v *C.fisub_any, arg Arg) error {
 		var raised *C.fisub_error
 		rc := C.fisub_tensor(&l.ffi, C.uint64_t(t.Data), t.Device.c(), dtype, C.int32_t(len(t.Shape)), &shape[0],
 			&object, &raised)
-		if rc != 0 {
-			return l.callError(rc, raised)
+		if err := l.result(rc, raised); err != nil {
+			return err
 		}
 		v.type_index = C.FFI_TENSOR
 		*(*unsafe.Pointer)(payload) = object
@@ -204,19 +204,15 @@ func (a *Args) Close() {
 // Call calls f on the current thread and releases the result. An error raised by f is a *device.CallError.
 func (f *Func) Call(a *Args) error {
 	var raised *C.fisub_error
-	if rc := C.fisub_call(&f.lib.ffi, f.fn, a.values, C.int32_t(a.n), &raised); rc != 0 {
-		return f.lib.callError(rc, raised)
-	}
-	return nil
+	rc := C.fisub_call(&f.lib.ffi, f.fn, a.values, C.int32_t(a.n), &raised)
+	return f.lib.result(rc, raised)
 }
 
 // SetStream sets the stream, a CUstream, for functions called on this thread, to which the goroutine must be locked.
 func (l *Library) SetStream(d Device, stream unsafe.Pointer) error {
 	var raised *C.fisub_error
-	if rc := C.fisub_set_stream(&l.ffi, d.c(), stream, &raised); rc != 0 {
-		return l.callError(rc, raised)
-	}
-	return nil
+	rc := C.fisub_set_stream(&l.ffi, d.c(), stream, &raised)
+	return l.result(rc, raised)
 }
 
 // SetAllocator sets the allocator of d for tensors that functions called on this thread request from tvm-ffi; the
@@ -225,18 +221,19 @@ func (l *Library) SetStream(d Device, stream unsafe.Pointer) error {
 // Trim frees it. A process can have an allocator for one device at a time.
 func (l *Library) SetAllocator(d Device, alloc, release unsafe.Pointer) error {
 	var raised *C.fisub_error
-	if rc := C.fisub_set_allocator(&l.ffi, d.c(), alloc, release, &raised); rc != 0 {
-		return l.callError(rc, raised)
-	}
-	return nil
+	rc := C.fisub_set_allocator(&l.ffi, d.c(), alloc, release, &raised)
+	return l.result(rc, raised)
 }
 
 // Trim frees unused memory of the allocator and returns the bytes in use.
 func Trim() (used int) { return int(C.fisub_trim()) }
 
-// callError converts and releases a raised error.
-func (l *Library) callError(rc C.int, raised *C.fisub_error) error {
-	if raised == nil {
+// result returns nil if rc is 0; otherwise it converts and releases the raised error.
+func (l *Library) result(rc C.int, raised *C.fisub_error) error {
+	switch {
+	case rc == 0:
+		return nil
+	case raised == nil:
 		return &device.CallError{Kind: "RuntimeError", Text: fmt.Sprintf("returned %d without an error message", int(rc))}
 	}
 	defer C.fisub_dec_ref(&l.ffi, unsafe.Pointer(raised))
