@@ -70,19 +70,10 @@ func (p *Provider) at(pod string) *work.Folder {
 		one = p.config.Container
 	}
 	f := work.New(&host.Pod{Kubectl: p.kubectl, Name: pod, Container: one}, "", p.config.Workdir)
-	f.Away, f.Check, f.Pack, f.Given = p.config.Away, check, true, true
+	f.Away, f.Pack, f.Given = p.config.Away, true, true
+	f.Check = work.CheckArch("node", "select nodes with this machine's processor: node_selector, such as "+
+		"kubernetes.io/arch="+runtime.GOARCH)
 	return f
-}
-
-// check returns an error if this fisub cannot run in a pod.
-func check(f *work.Facts) error {
-	want := "Linux " + map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[runtime.GOARCH]
-	if f.System != want {
-		return &remote.Denied{Code: "arch", Text: fmt.Sprintf("the node is %.60s, but this fisub is for %s", f.System,
-			want),
-			Hint: "select nodes with this machine's processor: node_selector, such as kubernetes.io/arch=" + runtime.GOARCH}
-	}
-	return nil
 }
 
 // Places returns the GPUs of the table's pod, or one slot for each pod that the table allows at a time.
@@ -114,9 +105,6 @@ func (p *Provider) open(h remote.Handle) (*data, error) {
 	if err != nil || h.Provider != Kind || !d.Valid() || !named(d.Name) || !named(d.Pod) || d.Name == "" && d.Pod == "" {
 		return nil, fmt.Errorf("%s: job %.80q: the handle is not from %s", p.name, h.Job, Kind)
 	}
-	if d.Pod != "" {
-		d.Host = p.at(d.Pod).Host
-	}
 	return d, nil
 }
 
@@ -143,14 +131,11 @@ func (p *Provider) submit(ctx context.Context, job *remote.Job, progress func(se
 		return nil, err
 	}
 	if p.config.Pod != "" {
-		f, err := p.find(ctx, &data{Pod: p.config.Pod})
-		if err == nil {
-			err = p.standing(f.pod)
-		}
+		pod, err := p.standing(ctx)
 		if err != nil {
 			return nil, err
 		}
-		return p.begin(ctx, p.folder, f.pod, job, progress)
+		return p.begin(ctx, p.folder, pod, job, progress)
 	}
 	d := &data{Name: objectName(job.ID)}
 	text, err := p.plan(ctx, job)
@@ -187,22 +172,25 @@ func (p *Provider) begin(ctx context.Context, f *work.Folder, pod *item, job *re
 		Container: pod.containerID(j.Host.(*host.Pod).Container)}, nil
 }
 
-// standing returns an error if the table's pod cannot run jobs.
-func (p *Provider) standing(pod *item) error {
+// standing returns the table's pod, or an error if it cannot run jobs.
+func (p *Provider) standing(ctx context.Context) (*item, error) {
+	f, err := p.find(ctx, &data{Pod: p.config.Pod})
 	hint := "kubectl get pods lists running pods"
-	switch {
+	switch pod := f.pod; {
+	case err != nil:
+		return nil, err
 	case pod == nil:
-		return &remote.Denied{Code: "no-such", Text: "no pod " + p.config.Pod, Hint: hint}
+		return nil, &remote.Denied{Code: "no-such", Text: "no pod " + p.config.Pod, Hint: hint}
 	case pod.Metadata.DeletionTimestamp != nil:
-		return &remote.Denied{Code: "no-such", Text: "pod " + p.config.Pod + " is being deleted", Hint: hint}
+		return nil, &remote.Denied{Code: "no-such", Text: "pod " + p.config.Pod + " is being deleted", Hint: hint}
 	case p.config.Container != "" && len(pod.Status.ContainerStatuses) > 0 && pod.at(p.config.Container) < 0:
-		return &remote.Denied{Code: "no-such", Text: "pod " + p.config.Pod + " has no container " + p.config.Container,
+		return nil, &remote.Denied{Code: "no-such", Text: "pod " + p.config.Pod + " has no container " + p.config.Container,
 			Hint: "kubectl get pod " + p.config.Pod + " -o yaml shows their names"}
 	case !pod.running(p.config.Container):
 		text := "pod " + p.config.Pod + " is " + cmp.Or(pod.waiting(), pod.Status.Phase)
-		return &remote.Denied{Code: "capacity", Text: text, Hint: hint}
+		return nil, &remote.Denied{Code: "capacity", Text: text, Hint: hint}
 	}
-	return nil
+	return f.pod, nil
 }
 
 // plan returns the job's manifest. It first checks for problems that the cluster would report late.
@@ -232,8 +220,7 @@ func (p *Provider) queue(ctx context.Context) error {
 	case strings.Contains(text, "doesn't have a resource type"):
 		return &remote.Denied{Code: "no-such", Text: text, Hint: "Kueue is not installed in the cluster: remove queue"}
 	case remote.CodeOf(err) == "no-such":
-		return &remote.Denied{Code: "no-such", Text: text, Hint: "kubectl get " +
-			"localqueues lists the queues of the namespace"}
+		return &remote.Denied{Code: "no-such", Text: text, Hint: "kubectl get localqueues lists the queues of the namespace"}
 	case remote.CodeOf(err) != "credentials" || strings.Contains(text, "Unauthorized"):
 		return err
 	}
@@ -361,10 +348,6 @@ func (p *Provider) follow(ctx context.Context, d *data, feed *remote.Feed) (remo
 			feed.Tell(remote.Starting, f.pod.waiting())
 		default:
 			since = time.Time{}
-			if d.Pod == "" {
-				d.Pod = f.pod.Metadata.Name
-				d.Host = p.at(d.Pod).Host
-			}
 			fctx, stop := context.WithCancelCause(ctx)
 			j := d.FolderJob
 			j.Host = live{d.Host.(*host.Pod), func() {
@@ -415,7 +398,7 @@ func (p *Provider) restarted(d *data, pod *item) bool {
 
 // end returns the exit of a job whose pod is over or gone, and writes the rest of its stream.
 func (p *Provider) end(ctx context.Context, d *data, f found, feed *remote.Feed) (remote.Exit, error) {
-	switch _, message, failed := failure(f.job); {
+	switch message, failed := failure(f.job); {
 	case f.pod == nil && d.Name == "":
 		return remote.Exit{End: remote.Lost, Text: "pod " + d.Pod + " was deleted"}, nil
 	case f.pod == nil && f.job == nil:
@@ -470,9 +453,6 @@ func (p *Provider) Collect(ctx context.Context, h remote.Handle, dst string) err
 	case f.pod == nil || p.restarted(d, f.pod):
 		return nil
 	case f.pod.running(p.containerName(d)):
-		if d.Host == nil {
-			d.Host = p.at(f.pod.Metadata.Name).Host
-		}
 		return p.fault(ctx, d.Collect(ctx, dst))
 	}
 	files, err := p.log(ctx, f.pod)
@@ -493,9 +473,6 @@ func (p *Provider) Release(ctx context.Context, h remote.Handle) error {
 		return p.fault(ctx, err)
 	}
 	if f.pod != nil && f.pod.running(p.containerName(d)) && !p.restarted(d, f.pod) {
-		if d.Host == nil {
-			d.Host = p.at(f.pod.Metadata.Name).Host
-		}
 		err = d.Free(ctx) // in the job's own pod only a volume needs this
 	}
 	if d.Name != "" {
@@ -532,11 +509,7 @@ const stop = 40 * time.Second
 func (p *Provider) List(ctx context.Context) (handles []remote.Handle, err error) {
 	defer func() { err = p.fault(ctx, err) }()
 	if p.config.Pod != "" {
-		f, err := p.find(ctx, &data{Pod: p.config.Pod})
-		if err == nil {
-			err = p.standing(f.pod)
-		}
-		if err != nil {
+		if _, err := p.standing(ctx); err != nil {
 			return nil, err
 		}
 		jobs, _, err := p.folder.List(ctx)
@@ -580,11 +553,7 @@ func (p *Provider) Check(ctx context.Context) ([]remote.Host, error) {
 
 func (p *Provider) ready(ctx context.Context) (state, detail string, err error) {
 	if p.config.Pod != "" {
-		f, err := p.find(ctx, &data{Pod: p.config.Pod})
-		if err == nil {
-			err = p.standing(f.pod)
-		}
-		if err != nil {
+		if _, err := p.standing(ctx); err != nil {
 			return "", "", err
 		}
 		state, detail, err := p.folder.Ready(ctx, p.config.Wanted(), p.config.GPUs)
@@ -604,11 +573,10 @@ func (p *Provider) schedulable(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	one := manifest(&p.config, job, "check", nodes)
 	pod := object{"apiVersion": "v1", "kind": "Pod", "metadata": object{"name": "fisub-check"},
 		"spec": podSpec(&p.config, job, nodes)}
 	// Quotas and pod policies apply only to the pod, which the user need not have the right to create.
-	for _, o := range []object{one, pod} {
+	for _, o := range []object{manifest(&p.config, job, "check", nodes), pod} {
 		text, err := json.Marshal(o)
 		if err != nil {
 			return "", err

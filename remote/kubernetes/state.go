@@ -179,6 +179,7 @@ func (p *Provider) get(ctx context.Context, args ...string) ([]item, error) {
 	return list.Items, nil
 }
 
+// find returns the objects of a job. A pod becomes the job's host.
 func (p *Provider) find(ctx context.Context, d *data) (f found, err error) {
 	args := []string{"jobs.batch,pods", "--selector=" + labelName + "=" + d.Name}
 	if d.Name == "" {
@@ -194,6 +195,9 @@ func (p *Provider) find(ctx context.Context, d *data) (f found, err error) {
 				f.pod = i
 			}
 		}
+	}
+	if f.pod != nil {
+		d.Host = p.at(f.pod.Metadata.Name).Host
 	}
 	return f, err
 }
@@ -241,20 +245,21 @@ func (p *Provider) wait(ctx context.Context, d *data, tell func(remote.Stage)) (
 			last = "suspended, until queue " + p.config.Queue + " admits it"
 		default:
 			if why := p.refused(ctx, d); why != "" {
-				return nil, denied("capacity", why, "kubectl describe job "+d.Name+" shows more")
+				return nil, cmp.Or(host.Refused(why), &remote.Denied{Code: "capacity", Text: plain.Brief(why, 1000),
+					Hint: "kubectl describe job " + d.Name + " shows more"})
 			}
 		}
 		if s := (remote.Stage{Phase: phase, Text: last}); tell != nil && s != shown {
 			shown = s
 			tell(s)
 		}
-		if _, message, failed := failure(f.job); failed {
+		if message, failed := failure(f.job); failed {
 			return nil, &remote.Denied{Code: "capacity", Text: message}
 		}
 		over := time.Since(deadline)
 		if over > 0 && last != "" || over > reason {
-			return nil, &remote.Denied{Code: "capacity", Text: fmt.Sprintf("no pod runs after %v: %s", p.config.Pending,
-				last),
+			return nil, &remote.Denied{Code: "capacity",
+				Text: fmt.Sprintf("no pod runs after %v: %s", p.config.Pending, last),
 				Hint: "check gpu, node_selector and tolerations (kubectl describe nodes), or raise pending"}
 		}
 		if err := remote.Sleep(ctx, pause); err != nil {
@@ -263,18 +268,10 @@ func (p *Provider) wait(ctx context.Context, d *data, tell func(remote.Stage)) (
 	}
 }
 
-// denied returns a refusal with the cluster's text. code and hint apply if the text is not a known one.
-func denied(code, text, hint string) error {
-	if d := host.Refused(text); d != nil {
-		return d
-	}
-	return &remote.Denied{Code: code, Text: plain.Brief(text, 1000), Hint: hint}
-}
-
 // failure returns why the cluster gave up a Job; ok reports whether it did.
-func failure(job *item) (reason, message string, ok bool) {
-	if job == nil {
-		return "", "", false
+func failure(job *item) (message string, ok bool) {
+	if job != nil {
+		_, message, ok = job.condition("Failed", "True")
 	}
-	return job.condition("Failed", "True")
+	return message, ok
 }

@@ -5,8 +5,6 @@ package ssh
 
 import (
 	"context"
-	"fmt"
-	"runtime"
 
 	"fisub/remote"
 	"fisub/remote/host"
@@ -29,7 +27,8 @@ func New(name string, c Config) *Provider {
 	p := &Provider{c, work.Hosts{Kind: Kind, Table: name, At: at}}
 	for _, h := range c.Hosts {
 		f := work.New(&host.SSH{Name: h, Config: c.SSHConfig}, h, c.Workdir)
-		f.Away, f.Check, f.Pack = c.Away, check, true
+		f.Away, f.Pack = c.Away, true
+		f.Check = work.CheckArch("host", "use a fisub built for the host's system")
 		folders[h], p.Folders = f, append(p.Folders, f)
 	}
 	return p
@@ -43,19 +42,6 @@ func (p *Provider) Places(n int) (places []remote.Place) {
 		}
 	}
 	return places[:min(n, len(places))]
-}
-
-// machines maps fisub's architectures to the names printed by uname.
-var machines = map[string]string{"amd64": "x86_64", "arm64": "aarch64"}
-
-// check returns an error if this fisub cannot run on a host.
-func check(f *work.Facts) error {
-	if want := "Linux " + machines[runtime.GOARCH]; f.System != want {
-		return &remote.Denied{Code: "arch", Text: fmt.Sprintf("the host is %.60s, but this fisub is for %s", f.System,
-			want),
-			Hint: "use a fisub built for the host's system"}
-	}
-	return nil
 }
 
 // Check checks each host.

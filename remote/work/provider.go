@@ -90,20 +90,16 @@ func (s *Hosts) Release(ctx context.Context, h remote.Handle) error {
 // List returns the jobs on all hosts. Its error includes unreachable hosts.
 func (s *Hosts) List(ctx context.Context) ([]remote.Handle, error) {
 	handles, faults := make([][]remote.Handle, len(s.Folders)), make([]error, len(s.Folders))
-	var group sync.WaitGroup
-	for i, f := range s.Folders {
-		group.Go(func() {
-			jobs, _, err := f.List(ctx)
-			for _, j := range jobs {
-				if f.Name != "" {
-					j.Place.Host = f.Name
-				}
-				handles[i] = append(handles[i], j.Handle(s.Kind))
+	s.each(func(i int, f *Folder) {
+		jobs, _, err := f.List(ctx)
+		for _, j := range jobs {
+			if f.Name != "" {
+				j.Place.Host = f.Name
 			}
-			faults[i] = Fault(ctx, s.Table, f.Name, err)
-		})
-	}
-	group.Wait()
+			handles[i] = append(handles[i], j.Handle(s.Kind))
+		}
+		faults[i] = Fault(ctx, s.Table, f.Name, err)
+	})
 	return slices.Concat(handles...), errors.Join(faults...)
 }
 
@@ -111,26 +107,27 @@ func (s *Hosts) List(ctx context.Context) ([]remote.Handle, error) {
 // those ordinals.
 func (s *Hosts) Ready(ctx context.Context, kind string, ordinals []int) []remote.Host {
 	hosts := make([]remote.Host, len(s.Folders))
-	var group sync.WaitGroup
-	for i, f := range s.Folders {
-		group.Go(func() {
-			state, detail, err := f.Ready(ctx, kind, ordinals)
-			hosts[i] = remote.Host{Name: f.Name, State: state, Detail: detail, Err: Fault(ctx, s.Table, f.Name, err)}
-		})
-	}
-	group.Wait()
+	s.each(func(i int, f *Folder) {
+		state, detail, err := f.Ready(ctx, kind, ordinals)
+		hosts[i] = remote.Host{Name: f.Name, State: state, Detail: detail, Err: Fault(ctx, s.Table, f.Name, err)}
+	})
 	return hosts
 }
 
 // Close closes the connections.
 func (s *Hosts) Close() error {
-	var group sync.WaitGroup
 	faults := make([]error, len(s.Folders))
+	s.each(func(i int, f *Folder) { faults[i] = f.Host.Close() })
+	return errors.Join(faults...)
+}
+
+// each calls do concurrently for all folders.
+func (s *Hosts) each(do func(i int, f *Folder)) {
+	var group sync.WaitGroup
 	for i, f := range s.Folders {
-		group.Go(func() { faults[i] = f.Host.Close() })
+		group.Go(func() { do(i, f) })
 	}
 	group.Wait()
-	return errors.Join(faults...)
 }
 
 // Fault adds the table and the host to an error for the user; name is "" if there is only one host.

@@ -16,15 +16,11 @@ import (
 
 // self returns the hash of this program, the agent of its jobs; "" if it cannot be read.
 var self = sync.OnceValue(func() string {
-	path, err := os.Executable()
-	if err != nil {
-		return ""
+	path, _ := os.Executable()
+	if f, err := remote.FileAt(path); err == nil {
+		return f.SHA256
 	}
-	f, err := remote.FileAt(path)
-	if err != nil {
-		return ""
-	}
-	return f.SHA256
+	return ""
 })
 
 // looking prints the host's GPUs, a fact on each line, as seen by the agent $1, if it is there, and nvidia-smi.

@@ -151,9 +151,9 @@ func (f *Folder) send(ctx context.Context, files []remote.File, progress func(se
 }
 
 func outOfInodes(facts *Facts) error {
-	return &remote.Denied{Code: "disk", Text: fmt.Sprintf("%d inodes free in %s: a job needs %d", facts.Inodes,
-		facts.Root,
-		inodes), Hint: "remove files (df -i shows the inodes), or set workdir to another disk"}
+	return &remote.Denied{Code: "disk",
+		Text: fmt.Sprintf("%d inodes free in %s: a job needs %d", facts.Inodes, facts.Root, inodes),
+		Hint: "remove files (df -i shows the inodes), or set workdir to another disk"}
 }
 
 func full(facts *Facts, text string) error {

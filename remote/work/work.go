@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"io"
 	"path"
+	"runtime"
 	"strconv"
 	"strings"
 	"time"
@@ -50,6 +51,18 @@ type Facts struct {
 	Free   int64  // bytes in Root; 0 if unknown
 	Inodes int64  // free in Root; -1 if unknown
 	gzip   bool   // gzip is installed
+}
+
+// CheckArch returns a Folder.Check that rejects hosts, called what in its error, on which this fisub cannot run.
+func CheckArch(what, hint string) func(*Facts) error {
+	want := "Linux " + map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[runtime.GOARCH]
+	return func(f *Facts) error {
+		if f.System == want {
+			return nil
+		}
+		return &remote.Denied{Code: "arch", Hint: hint,
+			Text: fmt.Sprintf("the %s is %.60s, but this fisub is for %s", what, f.System, want)}
+	}
 }
 
 func control(s string) bool {
@@ -127,7 +140,7 @@ func (f *Folder) probe(ctx context.Context, script, how string, in io.Reader, re
 	for line := range strings.Lines(lines) {
 		last = strings.TrimSuffix(line, "\n")
 		word, value, _ := strings.Cut(last, " ")
-		if fields := strings.SplitN(value, " ", 5); word == "folder" && len(fields) == 5 {
+		if fields := strings.SplitN(value, " ", 5); word == "folder" && len(fields) == 5 && !f.Given {
 			folders = append(folders, fields)
 		} else if values[word] == "" {
 			values[word] = value
@@ -146,9 +159,6 @@ func (f *Folder) probe(ctx context.Context, script, how string, in io.Reader, re
 		facts.Inodes, _ = strconv.ParseInt(free, 10, 64)
 	}
 	for _, fields := range folders {
-		if f.Given {
-			break
-		}
 		if err := private(path.Join(facts.Root, fields[4]), values["uid"], fields); err != nil {
 			return nil, err
 		}
