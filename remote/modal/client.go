@@ -45,18 +45,11 @@ func Configured() bool {
 		return true
 	}
 	path := os.Getenv("MODAL_CONFIG_PATH")
-	if path == "" {
-		home, err := os.UserHomeDir()
-		if err != nil {
-			return false
-		}
+	if home, err := os.UserHomeDir(); path == "" && err == nil {
 		path = filepath.Join(home, ".modal.toml")
 	}
 	text, err := plain.ReadFile(path, 1<<20)
-	if err != nil {
-		return false
-	}
-	return tokenKey.Match(text)
+	return err == nil && tokenKey.Match(text)
 }
 
 // A watch records details of the calls under one context that the SDK does not return.

@@ -45,8 +45,14 @@ func (d *fileSandbox) locked(ctx context.Context, doing string, c call) error {
 	if err == nil {
 		err = d.p.call(ctx, d.sb, c)
 	}
-	if err == nil || errors.As(err, new(*failed)) {
-		return d.p.failScript(doing, err)
+	if err == nil {
+		return nil
+	}
+	if errors.As(err, new(*failed)) {
+		if text := err.Error(); strings.Contains(text, "No space left") || strings.Contains(text, "quota exceeded") {
+			return d.p.deny("disk", "free space on Modal's volume "+d.p.config.Volume, "%s: %s", doing, text)
+		}
+		return fmt.Errorf("%s: %s: %w", d.p.name, doing, err)
 	}
 	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), bound)
 	defer cancel()
@@ -56,13 +62,11 @@ func (d *fileSandbox) locked(ctx context.Context, doing string, c call) error {
 func (d *fileSandbox) start(ctx context.Context, reload bool) error {
 	if d.sb != nil {
 		code, err := d.sb.Poll(ctx, nil)
+		if err == nil && code == nil && reload {
+			err = d.sb.ReloadVolumes(ctx, nil)
+		}
 		if err == nil && code == nil {
-			if !reload {
-				return nil
-			}
-			if err = d.sb.ReloadVolumes(ctx, nil); err == nil {
-				return nil
-			}
+			return nil
 		}
 		if ctx.Err() != nil {
 			return ctx.Err()
@@ -71,7 +75,8 @@ func (d *fileSandbox) start(ctx context.Context, reload bool) error {
 			return err
 		}
 	}
-	sb, err := d.p.client.Sandboxes.Create(ctx, d.p.app, d.p.image, &sdk.SandboxCreateParams{
+	var err error
+	d.sb, err = d.p.client.Sandboxes.Create(ctx, d.p.app, d.p.image, &sdk.SandboxCreateParams{
 		CPU:            filesCPU,
 		CPULimit:       filesCPU,
 		MemoryMiB:      filesMemory,
@@ -83,11 +88,7 @@ func (d *fileSandbox) start(ctx context.Context, reload bool) error {
 		Regions:        d.p.config.Regions,
 		Tags:           map[string]string{tagKind: "door"},
 	})
-	if err != nil {
-		return err
-	}
-	d.sb = sb
-	return nil
+	return err
 }
 
 func (d *fileSandbox) end(ctx context.Context) error {
@@ -107,17 +108,6 @@ func (d *fileSandbox) close(ctx context.Context) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.end(ctx)
-}
-
-// failScript rewords the error of a script.
-func (p *Provider) failScript(doing string, err error) error {
-	if err == nil {
-		return nil
-	}
-	if text := err.Error(); strings.Contains(text, "No space left") || strings.Contains(text, "quota exceeded") {
-		return p.deny("disk", "free space on Modal's volume "+p.config.Volume, "%s: %s", doing, text)
-	}
-	return fmt.Errorf("%s: %s: %w", p.name, doing, err)
 }
 
 // send uploads job.json and the files missing on the volume. Concurrent submissions wait for each other, so that none

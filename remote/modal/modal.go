@@ -115,10 +115,6 @@ type handle struct {
 	Created time.Time `json:"created,omitzero"` // zero if unknown
 }
 
-func (d handle) encode(job string, place remote.Place) remote.Handle {
-	return remote.NewHandle(Kind, job, place, d)
-}
-
 func (p *Provider) open(h remote.Handle) (handle, error) {
 	var d handle
 	if err := json.Unmarshal(h.Data, &d); err != nil {
@@ -153,7 +149,7 @@ func (p *Provider) Submit(
 	id, err := p.create(ctx, job, program)
 	if err == nil {
 		d := handle{Sandbox: id, App: p.config.App, Created: time.Now().UTC().Truncate(time.Second)}
-		return d.encode(job.ID, job.Place), nil
+		return remote.NewHandle(Kind, job.ID, job.Place, d), nil
 	}
 	// If the answer was lost, Modal may still have queued the sandbox.
 	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), bound)
@@ -311,7 +307,8 @@ func (p *Provider) List(ctx context.Context) ([]remote.Handle, error) {
 	seen := map[string]bool{}
 	add := func(job, id string) {
 		if !seen[job] && remote.ValidID(job) {
-			list = append(list, handle{Sandbox: id, App: p.config.App}.encode(job, remote.Place{GPU: -1}))
+			d := handle{Sandbox: id, App: p.config.App}
+			list = append(list, remote.NewHandle(Kind, job, remote.Place{GPU: -1}, d))
 		}
 		seen[job] = true
 	}
