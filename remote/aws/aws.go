@@ -124,11 +124,8 @@ func (p *Provider) client(ctx context.Context, region string) (*account, error) 
 
 // setup returns the error for missing configuration or credentials of the AWS tools.
 func (p *Provider) setup(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return fmt.Errorf("%s: %w", p.name, ctx.Err())
-	}
-	if errors.As(err, new(*remote.Denied)) {
-		return err
+	if ctx.Err() != nil || errors.As(err, new(*remote.Denied)) {
+		return p.denied(ctx, "", err)
 	}
 	const hint = "set up credentials as for the AWS tools (`aws configure`, `aws sso login`, AWS_PROFILE, " +
 		"AWS_ACCESS_KEY_ID)"

@@ -96,7 +96,7 @@ func (p *Provider) absent(format string, args ...any) error {
 func (p *Provider) definition(ctx context.Context, a *account) (*types.JobDefinition, error) {
 	name := p.config.JobDefinition
 	in := &batch.DescribeJobDefinitionsInput{Status: aws.String("ACTIVE")}
-	if strings.HasPrefix(name, "arn:") || strings.Contains(name, ":") {
+	if strings.Contains(name, ":") {
 		in.JobDefinitions = []string{name}
 	} else {
 		in.JobDefinitionName = &name
@@ -243,8 +243,7 @@ const released = "released by fisub"
 // batchReason matches the reasons that Batch itself gives for the end of a job. Any other text comes from whoever ended
 // it.
 var batchReason = regexp.MustCompile(`^(Essential container|Host EC2|Job attempt|Task |CannotPull|CannotStart|` +
-	`Resource|OutOfMemory|Docker|ECS|Internal|Dependent Job|` +
-	`Canceled by JobStateTimeLimit|Terminated by JobStateTimeLimit|$)`)
+	`Resource|OutOfMemory|Docker|ECS|Internal|Dependent Job|(Canceled|Terminated) by JobStateTimeLimit|$)`)
 
 // batchExit returns the exit of a job that wrote none.
 func batchExit(j *types.JobSummary, reason string) *remote.Exit {

@@ -15,30 +15,24 @@ import (
 	"fisub/remote"
 )
 
-// kinds maps prefixes of AWS's error codes to the code and hint of a Denied.
-var kinds = []struct{ code, kind, hint string }{
-	{"ExpiredToken", "credentials", "renew the credentials, as with `aws sso login`"},
+// kinds maps prefixes of AWS's error codes, separated by "|", to the code and hint of a Denied.
+var kinds = []struct{ codes, kind, hint string }{
+	{"ExpiredToken|InvalidToken", "credentials", "renew the credentials, as with `aws sso login`"},
 	{"RequestExpired", "credentials", "renew the credentials, or set the clock of this machine"},
 	{"RequestTimeTooSkewed", "credentials", "set the clock of this machine: AWS rejects the signatures"},
-	{"InvalidClientTokenId", "credentials", "the access key does not exist: see `aws configure list`"},
-	{"InvalidAccessKeyId", "credentials", "the access key does not exist: see `aws configure list`"},
+	{"InvalidClientTokenId|InvalidAccessKeyId", "credentials", "the access key does not exist: see `aws configure list`"},
 	{"UnrecognizedClient", "credentials", "AWS does not know these credentials: see `aws configure list`"},
-	{"InvalidSignature", "credentials", "the secret key does not belong to the access key"},
-	{"SignatureDoesNotMatch", "credentials", "the secret key does not belong to the access key"},
-	{"InvalidToken", "credentials", "renew the credentials, as with `aws sso login`"},
+	{"InvalidSignature|SignatureDoesNotMatch", "credentials", "the secret key does not belong to the access key"},
 	{"MissingAuthenticationToken", "credentials", "set up credentials, as with `aws configure`"},
 	{"OptInRequired", "credentials", "the account is not signed up for this service or region"},
 	{"AccessDenied", "credentials", "missing permission: docs/remote/aws.md has the policy"},
 	{"Forbidden", "credentials", "missing permission, or the bucket belongs to another account"},
 
-	{"ServiceQuotaExceeded", "quota", "request a higher limit in Service Quotas"},
-	{"LimitExceeded", "quota", "request a higher limit in Service Quotas"},
+	{"ServiceQuotaExceeded|LimitExceeded", "quota", "request a higher limit in Service Quotas"},
 
 	{"NoSuchBucket", "no-such", "create the bucket with scripts/aws/template.yaml, or set bucket"},
-	{"PermanentRedirect", "no-such", "the bucket is in another region: set region"},
-	{"MovedPermanently", "no-such", "the bucket is in another region: set region"},
-	{"AuthorizationHeaderMalformed", "no-such", "the bucket is in another region: set region"},
-	{"IllegalLocationConstraint", "no-such", "the bucket is in another region: set region"},
+	{"PermanentRedirect|MovedPermanently|AuthorizationHeaderMalformed|IllegalLocationConstraint", "no-such",
+		"the bucket is in another region: set region"},
 }
 
 var absent = regexp.MustCompile(`(?i)not found|not exist|is not (active|enabled)|disabled|must be (VALID|ENABLED)`)
@@ -63,7 +57,7 @@ func (p *Provider) denied(ctx context.Context, host string, err error) error {
 			d.Text += ": " + words
 		}
 		for _, k := range kinds {
-			if strings.HasPrefix(code, k.code) {
+			if regexp.MustCompile(`^(` + k.codes + `)`).MatchString(code) {
 				d.Code, d.Hint = k.kind, k.hint
 				return d
 			}

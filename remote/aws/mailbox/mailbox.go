@@ -145,7 +145,6 @@ func (m *box) fetch(ctx context.Context, root string, f remote.File) error {
 // again calls f up to six times within half a minute, until it succeeds or fails permanently. If ctx ends an attempt,
 // it returns the more telling error of the attempt before.
 func again(ctx context.Context, f func() error) error {
-	var no *refusal
 	var last error
 	for wait := time.Second; ; wait *= 2 {
 		err := f()
@@ -153,7 +152,7 @@ func again(ctx context.Context, f func() error) error {
 			return last
 		}
 		last = err
-		stays := errors.As(err, &no) || errors.Is(err, agent.ErrHash) || errors.Is(err, syscall.ENOSPC)
+		stays := errors.As(err, new(*refusal)) || errors.Is(err, agent.ErrHash) || errors.Is(err, syscall.ENOSPC)
 		if err == nil || stays || wait > 16*time.Second {
 			return err
 		}
@@ -259,8 +258,7 @@ func (m *box) end(ctx context.Context, fallback remote.Exit) error {
 				break
 			}
 			m.trouble(err)
-			var no *refusal
-			if errors.As(err, &no) || remote.Sleep(ctx, wait) != nil {
+			if errors.As(err, new(*refusal)) || remote.Sleep(ctx, wait) != nil {
 				return fmt.Errorf("storing results in the bucket: %w", err)
 			}
 		}
