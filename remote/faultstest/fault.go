@@ -59,8 +59,7 @@ func draw(seed uint64, only string) scenario {
 	s.Hosts = []int{r.IntN(hosts)}
 	all, lasts, deep := r.IntN(3) == 0, r.Float64(), r.IntN(2) == 0
 	every := []int{0, 1, 2}
-	few := r.IntN(4) == 0
-	s.Times = 1 + r.IntN(5)
+	few, times := r.IntN(4) == 0, 1+r.IntN(5)
 	for i := range s.Again {
 		s.Again[i] = time.Duration(r.IntN(3000)) * time.Millisecond
 	}
@@ -69,7 +68,7 @@ func draw(seed uint64, only string) scenario {
 	}
 	switch s.Fault {
 	case "client killed":
-		s.Hosts, s.Deep, s.Cancel = nil, deep, all
+		s.Hosts, s.Deep, s.Cancel, s.Times = nil, deep, all, times/2
 	case "link cut":
 		s.For, s.Side = seconds(1, 120), []string{"client", "host"}[r.IntN(2)]
 		if all {
@@ -95,16 +94,9 @@ func draw(seed uint64, only string) scenario {
 	case "key changed":
 		s.For, s.Deep = seconds(2, 60), deep
 	case "sessions killed":
-		if all {
+		if s.Times = times; all {
 			s.Hosts = every
 		}
-	}
-	switch s.Fault {
-	case "client killed":
-		s.Times /= 2
-	case "sessions killed":
-	default:
-		s.Times = 0
 	}
 	return s
 }
@@ -170,25 +162,9 @@ func (w *world) moment(ctx context.Context, s scenario, c *client, seen *streams
 	case "judged":
 		come = func() bool { return seen.count() >= s.Verdicts }
 	}
-	over := false
-	await(ctx, runBound, func() bool {
-		select {
-		case <-c.ended:
-			over = true
-		default:
-		}
-		return over || come()
-	})
-	if over {
-		return false
-	}
-	select {
-	case <-time.After(s.Later):
-	case <-c.ended:
-		return false
-	case <-ctx.Done():
-	}
-	return true
+	await(ctx, runBound, func() bool { return ended(c) || come() })
+	sleep(ctx, s.Later, func() bool { return ended(c) })
+	return !ended(c)
 }
 
 // do causes the fault and returns when it is over, and repaired if that takes a person. hit reports whether anything

@@ -424,18 +424,24 @@ func (r *result) compare(w *world, f *stream, want map[string]string) {
 		r.problem("%v", err)
 		return
 	}
-	have := map[string]string{}
-	for _, row := range run.Rows {
-		if row.Evaluated != nil {
-			have[row.UUID] = string(row.Evaluated.Status())
-		}
-	}
+	have := verdicts(run)
 	for uuid, status := range f.verdicts {
 		if have[uuid] != status {
 			r.problem("lost: workload %.8s is %s in the stream of %s on h%d, and %q in the end result", uuid, status, f.job,
 				f.host+1, have[uuid])
 		}
 	}
+}
+
+// verdicts returns the statuses of a run's workloads that have one.
+func verdicts(r *runs.Run) map[string]string {
+	all := map[string]string{}
+	for _, row := range r.Rows {
+		if row.Evaluated != nil {
+			all[row.UUID] = string(row.Evaluated.Status())
+		}
+	}
+	return all
 }
 
 // twice checks that no workload is in a run folder more than once.

@@ -276,12 +276,7 @@ func prepare(ctx context.Context, o options, base string) (want map[bool]map[str
 		if err != nil {
 			return nil, err
 		}
-		want[mixed] = map[string]string{}
-		for _, row := range r.Rows {
-			if row.Evaluated != nil {
-				want[mixed][row.UUID] = string(row.Evaluated.Status())
-			}
-		}
+		want[mixed] = verdicts(r)
 		passed, total := r.Passed()
 		fmt.Printf("submission %q: %d of %d workloads pass\n", projectName(mixed), passed, total)
 		if len(want[mixed]) != total || passed == 0 || mixed == (passed == total) {

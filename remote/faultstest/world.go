@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -87,20 +88,10 @@ func newWorld(dir, base string, cold bool) (w *world, err error) {
 	for i := range w.hosts {
 		config += fmt.Sprintf("Host h%d\n  HostName %s\n", i+1, address(i, 2))
 	}
-	if err := os.WriteFile(home(w.client, ".ssh", "config"), []byte(config), 0o600); err != nil {
-		return w, err
-	}
-	if err := os.Link(filepath.Join(base, "fisub"), disk(w.client, "fisub")); err != nil {
-		return w, err
-	}
-	if err := os.Mkdir(home(w.client, ".cache"), 0o755); err != nil {
-		return w, err
-	}
-	if err := combined(exec.Command("cp", "-al", filepath.Join(base, clientCache),
-		home(w.client, ".cache/fisub"))); err != nil {
-		return w, err
-	}
-	if err := w.client.start(); err != nil {
+	if err := errors.Join(os.WriteFile(home(w.client, ".ssh", "config"), []byte(config), 0o600),
+		os.Link(filepath.Join(base, "fisub"), disk(w.client, "fisub")), os.Mkdir(home(w.client, ".cache"), 0o755),
+		combined(exec.Command("cp", "-al", filepath.Join(base, clientCache), home(w.client, ".cache/fisub"))),
+		w.client.start()); err != nil {
 		return w, err
 	}
 	for i := range w.hosts {
@@ -191,14 +182,7 @@ func (w *world) listen(i int) error {
 	if err := m.run(path, "-f", "/home/etc/sshd_config", "-E", "/run/sshd.log"); err != nil {
 		return err
 	}
-	there := func() bool {
-		for _, p := range m.processes() {
-			if isListener(p) {
-				return true
-			}
-		}
-		return false
-	}
+	there := func() bool { return slices.ContainsFunc(m.processes(), isListener) }
 	if !await(context.Background(), time.Minute, there) {
 		return fmt.Errorf("no sshd on %s", m.Name)
 	}
@@ -209,13 +193,11 @@ func (w *world) listen(i int) error {
 // unreachable.
 func (w *world) reach(i int) error {
 	var err error
-	if !await(context.Background(), time.Minute, func() bool {
+	await(context.Background(), time.Minute, func() bool {
 		err = w.client.run("bash", "-c", "exec 3<>/dev/tcp/"+address(i, 2)+"/22")
 		return err == nil
-	}) {
-		return err
-	}
-	return nil
+	})
+	return err
 }
 
 // newKey creates a new host key for the next sshd of host i.
