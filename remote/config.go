@@ -10,9 +10,7 @@ import (
 
 // A Config holds the values of a table [remote.NAME]. Each kind of provider has its own, which embeds Common.
 type Config interface {
-	// CommonKeys returns the keys that all kinds share.
-	CommonKeys() []config.Key
-	// Keys returns the other keys of the kind.
+	// Keys returns the keys of the kind other than those of Common.
 	Keys() []config.Key
 	// Shared returns the values of the common keys.
 	Shared() *Common
@@ -72,8 +70,8 @@ func Kind(t *config.Table) string {
 
 // Decode reads the table into c. Its error joins all faults, as *config.Fault values.
 func Decode(t *config.Table, c Config) error {
-	t.Decode(append(c.CommonKeys(), c.Keys()...))
 	s := c.Shared()
+	t.Decode(append(s.CommonKeys(), c.Keys()...))
 	s.Provider = Kind(t)
 	if t.Has("limit") && s.Limit <= 0 {
 		t.Fault("limit", "", "must be above zero")

@@ -1,13 +1,13 @@
 package agent
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -112,14 +112,11 @@ func (a *Agent) takeGPU(ctx context.Context, job *remote.Job) (uuid string, unlo
 // lockTime is how long a job waits for a GPU whose last job may be ending.
 const lockTime = 5 * time.Second
 
+var notWord = regexp.MustCompile(`[^0-9a-zA-Z-]`)
+
 // LockName returns the file that a job of any user locks while it uses a GPU.
 func LockName(uuid string) string {
-	return filepath.Join("/tmp", "fisub-"+strings.Map(func(r rune) rune {
-		if r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r == '-' {
-			return r
-		}
-		return '_'
-	}, uuid)+".lock")
+	return "/tmp/fisub-" + notWord.ReplaceAllString(uuid, "_") + ".lock"
 }
 
 // lockGPU locks a GPU against jobs of all users, or returns the holder of the lock.
@@ -158,14 +155,13 @@ func lockGPU(ctx context.Context, uuid string) (unlock func(), held string, err 
 // could have written anything into it.
 func holder(f *os.File) string {
 	var st syscall.Stat_t
-	locks, err := os.Open("/proc/locks")
+	locks, err := os.ReadFile("/proc/locks")
 	if err != nil || syscall.Fstat(int(f.Fd()), &st) != nil {
 		return f.Name()
 	}
-	defer locks.Close()
-	for lines := bufio.NewScanner(locks); lines.Scan(); {
+	for lock := range strings.Lines(string(locks)) {
 		// 1: FLOCK ADVISORY WRITE 4711 08:01:123 0 EOF
-		fields := strings.Fields(lines.Text())
+		fields := strings.Fields(lock)
 		if len(fields) < 6 || fields[1] != "FLOCK" || fields[3] != "WRITE" ||
 			!strings.HasSuffix(fields[5], fmt.Sprintf(":%d", st.Ino)) {
 			continue
