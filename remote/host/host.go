@@ -195,12 +195,9 @@ type Local struct {
 
 // Run runs a command on this machine. Ctrl-C does not reach it.
 func (l Local) Run(ctx context.Context, argv []string, stdin io.Reader, stdout io.Writer) error {
-	if stdout == nil {
-		stdout = io.Discard
-	}
 	running, stop := context.WithCancel(ctx)
 	defer stop()
-	out, words := &tap{w: stdout, stop: stop}, &plain.Buffer{Limit: maxStderr}
+	out, words := &tap{w: cmp.Or(stdout, io.Discard), stop: stop}, &plain.Buffer{Limit: maxStderr}
 	cmd := exec.CommandContext(running, argv[0], argv[1:]...)
 	cmd.Env = append(os.Environ(), l.Env...)
 	cmd.Stdin, cmd.Stderr = stdin, words

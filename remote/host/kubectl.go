@@ -51,19 +51,16 @@ func (p *Pod) Run(ctx context.Context, argv []string, stdin io.Reader, stdout io
 		args = append(args, "--stdin")
 	}
 	script := marked("", argv, `; s=$?; printf '\036%03d\036\n' $s; exit $s`)
-	if stdout == nil {
-		stdout = io.Discard
-	}
 	running, stop := context.WithCancel(ctx)
 	defer stop()
-	frame := &framed{w: stdout}
+	frame := &framed{w: cmp.Or(stdout, io.Discard)}
 	out := &unmarked{tap: tap{w: frame, stop: stop}}
 	err := Local{}.Run(running, append(args, "--", "/bin/sh", "-c", script), stdin, out)
-	var failed *ExitError
-	said := ""
-	if errors.As(err, &failed) {
+	said, stderr := "", ""
+	failed, ok := errors.AsType[*ExitError](err)
+	if ok {
 		failed.Stderr = ended.ReplaceAllString(failed.Stderr, "")
-		said = failed.Error()
+		said, stderr = failed.Error(), failed.Stderr
 	}
 	switch status, ended := frame.status(); {
 	case ctx.Err() != nil:
@@ -72,15 +69,13 @@ func (p *Pod) Run(ctx context.Context, argv []string, stdin io.Reader, stdout io
 		return out.err
 	case ended && status == 0:
 		return nil
-	case ended && failed != nil:
-		return &ExitError{argv[0], status, failed.Stderr}
 	case ended:
-		return &ExitError{argv[0], status, ""}
+		return &ExitError{argv[0], status, stderr}
 	case out.found:
 		return &LostError{cmp.Or(said, "kubectl exec ended before the command")}
 	case err == nil:
 		return &LostError{"no output from the container's shell"}
-	case failed == nil: // reading stdin failed
+	case !ok: // reading stdin failed
 		return err
 	}
 	return explain(err)

@@ -210,10 +210,9 @@ func (s *SSH) Close() error {
 		s.master.close()
 		s.master = nil
 	}
-	if s.dir == "" {
-		return nil
+	if s.remove != nil {
+		s.remove()
 	}
-	s.remove()
 	return nil
 }
 
@@ -265,10 +264,8 @@ func (s *SSH) Run(ctx context.Context, argv []string, stdin io.Reader, stdout io
 	running, stop := context.WithCancel(ctx)
 	defer stop()
 	cmd := command(running, s.args(socket, "no", bootstrap))
-	if stdout == nil {
-		stdout = io.Discard
-	}
-	out, words := &unmarked{tap: tap{w: stdout, stop: stop}}, &plain.Buffer{Limit: maxStderr}
+	out := &unmarked{tap: tap{w: cmp.Or(stdout, io.Discard), stop: stop}}
+	words := &plain.Buffer{Limit: maxStderr}
 	cmd.Stdin, cmd.Stderr = strings.NewReader(firstLine(script)), words
 	if stdin != nil {
 		cmd.Stdin = io.MultiReader(cmd.Stdin, stdin)
@@ -281,7 +278,8 @@ func (s *SSH) Run(ctx context.Context, argv []string, stdin io.Reader, stdout io
 		text = own
 	}
 	text = strings.TrimSpace(text)
-	var exit *exec.ExitError
+	exit, ok := errors.AsType[*exec.ExitError](err)
+	own := ok && exit.ExitCode() != 255 && exit.Exited() // not an error of ssh
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
@@ -296,13 +294,13 @@ func (s *SSH) Run(ctx context.Context, argv []string, stdin io.Reader, stdout io
 		return nil
 	case running.Err() != nil && !out.found:
 		return s.denied("unreachable", fmt.Sprintf("its login shell did not run a command within %v", shellTime), startup)
-	case errors.As(err, &exit) && out.found && exit.ExitCode() != 255 && exit.Exited():
+	case own && out.found:
 		return &ExitError{argv[0], exit.ExitCode(), text}
-	case errors.As(err, &exit) && !out.found && exit.ExitCode() != 255 && exit.Exited():
+	case own:
 		return s.forced(text, string(out.head))
-	case errors.As(err, &exit) && !out.found:
+	case ok && !out.found:
 		return s.explain(cmp.Or(text, "ssh: "+err.Error()))
-	case errors.As(err, &exit):
+	case ok:
 		return &LostError{cmp.Or(text, "ssh: "+err.Error())}
 	}
 	return err
@@ -370,8 +368,8 @@ var refusals = []struct{ words, code, begin, hint string }{
 	{"Permission denied|Too many authentication failures|no such identity", "credentials", "",
 		"ssh NAME must work without a prompt: ssh-add the key, or set it in ~/.ssh/config"},
 	{"Could not resolve hostname|Connection refused|timed out|No route to host|Network is unreachable|Connection closed|" +
-		"Connection reset|kex_exchange_identification", "unreachable", "", "check the name, " +
-		"and that the host is up: ssh NAME"},
+		"Connection reset|kex_exchange_identification", "unreachable", "",
+		"check the name, and that the host is up: ssh NAME"},
 	{"Bad configuration option|Can't open user config file|terminating,", "no-such", "",
 		"ssh -G NAME prints the effective config"},
 	{"", "unreachable", "", "run ssh NAME for details"},

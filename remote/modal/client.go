@@ -210,11 +210,7 @@ func (p *Provider) call(ctx context.Context, sb *sdk.Sandbox, c call) error {
 			return sending
 		}
 	}
-	out := c.out
-	if out == nil {
-		out = io.Discard
-	}
-	return cmp.Or(drain(ctx, cp, out), sending)
+	return cmp.Or(drain(ctx, cp, cmp.Or(c.out, io.Discard)), sending)
 }
 
 // closing closes the output of cp when ctx ends, or when the returned function is called.

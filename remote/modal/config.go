@@ -1,6 +1,7 @@
 package modal
 
 import (
+	"cmp"
 	"time"
 
 	"fisub/internal/config"
@@ -34,10 +35,9 @@ func (c *Config) Keys() []config.Key {
 			Help: "cores of a sandbox, also its limit; billed in addition to the GPU"},
 		{Name: "memory", To: &c.Memory, Default: 8192,
 			Help: "MiB of a sandbox, also its limit; billed in addition to the GPU"},
-		{Name: "regions", To: &c.Regions, Absent: "any", Help: "Modal's regions; " +
-			"a restriction costs more and waits longer"},
-		{Name: "queue", To: &c.Queue, Default: 30 * time.Minute,
-			Help: "maximum wait of a job for a GPU"},
+		{Name: "regions", To: &c.Regions, Absent: "any",
+			Help: "Modal's regions; a restriction costs more and waits longer"},
+		{Name: "queue", To: &c.Queue, Default: 30 * time.Minute, Help: "maximum wait of a job for a GPU"},
 		{Name: "jobs", To: &c.Jobs, Default: 8, Help: "maximum number of sandboxes; the workspace has its own limit"},
 	}
 }
@@ -53,9 +53,7 @@ func (c *Config) Check(t *config.Table) {
 	t.Match("app", c.App, nameForm, name)
 	t.Match("environment", c.Environment, nameForm, name)
 	t.Match("volume", c.Volume, nameForm, name)
-	if c.Volume == "" {
-		c.Volume = c.App
-	}
+	c.Volume = cmp.Or(c.Volume, c.App)
 	t.Match("image", c.Image, imageForm, "an image of a registry")
 	config.Between(t, "cpu", c.CPU, 0.125, 256)
 	config.Between(t, "memory", c.Memory, 128, 1<<21)

@@ -9,12 +9,9 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"maps"
 	"os"
@@ -194,16 +191,11 @@ func File(t testing.TB, name, path string, executable bool) remote.File {
 	defer mu.Unlock()
 	key := fmt.Sprint(path, st.ModTime(), st.Size())
 	if hashes[key] == "" {
-		f, err := os.Open(path)
+		f, err := remote.FileAt(path)
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer f.Close()
-		h := sha256.New()
-		if _, err := io.Copy(h, f); err != nil {
-			t.Fatal(err)
-		}
-		hashes[key] = hex.EncodeToString(h.Sum(nil))
+		hashes[key] = f.SHA256
 	}
 	return remote.File{Name: name, SHA256: hashes[key], Size: st.Size(), Exec: executable, Path: path}
 }
@@ -436,20 +428,10 @@ func (s *suite) job(t *testing.T, p remote.Provider, text string, files map[stri
 	return job
 }
 
-// submit submits a job, and releases it at the end of the test.
+// submit is Submit with a check of the handle.
 func (s *suite) submit(t *testing.T, p remote.Provider, job *remote.Job) remote.Handle {
 	t.Helper()
-	h, err := p.Submit(s.limited(t), job, nil)
-	if err != nil {
-		t.Fatalf("Submit: %v", err)
-	}
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
-		if err := p.Release(ctx, h); err != nil {
-			t.Errorf("Release: %v", err)
-		}
-	})
+	h := Submit(t, p, job)
 	if h.Job != job.ID || h.Provider == "" || h.Place != job.Place {
 		t.Errorf("handle: got %+v for job %s in %v", h, job.ID, job.Place)
 	}
@@ -465,11 +447,23 @@ func (s *suite) limited(t *testing.T) context.Context {
 func (s *suite) wait(t *testing.T, p remote.Provider, h remote.Handle, from int64) (*Recorder, remote.Exit) {
 	t.Helper()
 	r := &Recorder{}
-	exit, err := p.Wait(s.limited(t), h, from, r)
-	if err != nil {
-		t.Fatalf("Wait: %v; stream %q", err, r.Stream())
-	}
-	return r, exit
+	return r, Follow(t, p, h, from, r)
+}
+
+// An end is the result of a Wait.
+type end struct {
+	exit remote.Exit
+	err  error
+}
+
+// background waits for a job's end in another goroutine.
+func background(ctx context.Context, p remote.Provider, h remote.Handle, r *Recorder) <-chan end {
+	ended := make(chan end, 1)
+	go func() {
+		exit, err := p.Wait(ctx, h, 0, r)
+		ended <- end{exit, err}
+	}()
+	return ended
 }
 
 func (s *suite) listed(t *testing.T, p remote.Provider, id string) bool {
@@ -767,14 +761,7 @@ func (s *suite) cancel(t *testing.T) {
 	if !s.listed(t, p, h.Job) {
 		t.Error("List: the running job is not there")
 	}
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		r := &Recorder{}
-		if exit, err := p.Wait(s.limited(t), h, 0, r); err == nil && exit.End != remote.Cancelled && exit.End != remote.Lost {
-			t.Errorf("Wait of a job that is released: got %+v", exit)
-		}
-	}()
+	ended := background(s.limited(t), p, h, &Recorder{})
 	time.Sleep(100 * time.Millisecond)
 	if err := p.Release(s.limited(t), h); err != nil {
 		t.Fatalf("Release: %v", err)
@@ -783,7 +770,10 @@ func (s *suite) cancel(t *testing.T) {
 		t.Error("the job goes on")
 	}
 	select {
-	case <-ended:
+	case e := <-ended:
+		if e.err == nil && e.exit.End != remote.Cancelled && e.exit.End != remote.Lost {
+			t.Errorf("Wait of a job that is released: got %+v", e.exit)
+		}
 	case <-time.After(30*time.Second + s.Slow):
 		t.Fatal("Wait does not end")
 	}
@@ -977,14 +967,13 @@ func (s *suite) waitCancelled(t *testing.T) {
 	ctx, cancel := context.WithCancel(s.limited(t))
 	defer cancel()
 	r := &Recorder{}
-	ended := make(chan error, 1)
-	go func() { _, err := p.Wait(ctx, h, 0, r); ended <- err }()
+	ended := background(ctx, p, h, r)
 	servertest.Until(t, "the first event", func() bool { return r.Stream() == "one\n" })
 	cancel()
 	select {
-	case err := <-ended:
-		if !errors.Is(err, context.Canceled) {
-			t.Errorf("got %v, want context canceled", err)
+	case e := <-ended:
+		if !errors.Is(e.err, context.Canceled) {
+			t.Errorf("got %v, want context canceled", e.err)
 		}
 	case <-time.After(5 * time.Second):
 		t.Fatal("Wait does not end with its context")
@@ -1072,13 +1061,7 @@ func (s *suite) hostKilled(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "beat")
 	h := s.submit(t, p, s.job(t, p, beat(file), nil))
 	r := &Recorder{}
-	type end struct {
-		exit remote.Exit
-		err  error
-	}
-	ended := make(chan end, 1)
-	ctx := s.limited(t)
-	go func() { exit, err := p.Wait(ctx, h, 0, r); ended <- end{exit, err} }()
+	ended := background(s.limited(t), p, h, r)
 	servertest.Until(t, "the first event", func() bool { return r.Stream() != "" })
 	s.KillHost(t, h)
 	if e := <-ended; e.err != nil || e.exit.End != remote.Lost || e.exit.Text == "" {
@@ -1094,20 +1077,12 @@ func (s *suite) connectionCut(t *testing.T) {
 	p := s.provider(t)
 	h := s.submit(t, p, s.job(t, p, `for i in 1 2 3 4 5 6 7 8 9; do echo $i; sleep 0.3; done`, nil))
 	r := &Recorder{}
-	ended := make(chan remote.Exit, 1)
-	ctx := s.limited(t)
-	go func() {
-		exit, err := p.Wait(ctx, h, 0, r)
-		if err != nil {
-			t.Errorf("Wait: %v", err)
-		}
-		ended <- exit
-	}()
+	ended := background(s.limited(t), p, h, r)
 	servertest.Until(t, "the first event", func() bool { return r.Stream() != "" })
 	s.Cut(t)
-	exit := <-ended
-	if want := "1\n2\n3\n4\n5\n6\n7\n8\n9\n"; r.Stream() != want || exit.End != remote.Exited {
-		t.Errorf("got %q, %+v, want each byte once", r.Stream(), exit)
+	e := <-ended
+	if want := "1\n2\n3\n4\n5\n6\n7\n8\n9\n"; e.err != nil || r.Stream() != want || e.exit.End != remote.Exited {
+		t.Errorf("got %q, %+v, %v, want each byte once", r.Stream(), e.exit, e.err)
 	}
 	if !slices.Contains(r.Phases(), remote.Away) {
 		t.Errorf("phases: got %v, want away among them", r.Phases())
@@ -1123,14 +1098,9 @@ func (s *suite) away(t *testing.T) {
 	h := s.submit(t, p, s.job(t, p, `echo one; while ! [ -e `+dir+`/go ]; do sleep 0.05; done; echo two; touch `+dir+`/over`,
 		nil))
 	r := &Recorder{}
-	type end struct {
-		exit remote.Exit
-		err  error
-	}
-	ended := make(chan end, 1)
 	ctx, cancel := context.WithCancel(s.limited(t))
 	defer cancel()
-	go func() { exit, err := p.Wait(ctx, h, 0, r); ended <- end{exit, err} }()
+	ended := background(ctx, p, h, r)
 	servertest.Until(t, "the first event", func() bool { return r.Stream() == "one\n" })
 	cut()
 	servertest.Until(t, "a host that is away", func() bool { return slices.Contains(r.Phases(), remote.Away) })

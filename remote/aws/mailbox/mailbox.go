@@ -270,11 +270,7 @@ func (m *box) end(ctx context.Context, fallback remote.Exit) error {
 // client that has read it expects the next one.
 func (m *box) leaveEvents(ctx context.Context) error {
 	for {
-		size := m.tried - m.sent
-		if size == 0 {
-			size = MaxPiece / 2
-		}
-		piece, err := m.read(agent.EventsName, m.sent, size)
+		piece, err := m.read(agent.EventsName, m.sent, cmp.Or(m.tried-m.sent, MaxPiece/2))
 		if err != nil || len(piece) == 0 {
 			return err
 		}

@@ -5,6 +5,7 @@ package kubernetestest
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -131,9 +132,6 @@ func (c *Cluster) run(program string, args ...string) {
 // Config writes the kubeconfig of the user with that token and returns its path. server "" selects the proxy.
 func (c *Cluster) Config(token, server string) string {
 	c.t.Helper()
-	if server == "" {
-		server = "https://" + c.proxy.Address
-	}
 	f, err := os.CreateTemp(c.dir, "kubeconfig")
 	if err != nil {
 		c.t.Fatal(err)
@@ -149,7 +147,7 @@ clusters:
   cluster:
     insecure-skip-tls-verify: true
     server: %s
-`, token, server)
+`, token, cmp.Or(server, "https://"+c.proxy.Address))
 	return f.Name()
 }
 
@@ -175,10 +173,7 @@ func (c *Cluster) Do(method, path, kind string, in, out any) error {
 	if err != nil {
 		return err
 	}
-	if kind == "" {
-		kind = "application/json"
-	}
-	req.Header.Set("Content-Type", kind)
+	req.Header.Set("Content-Type", cmp.Or(kind, "application/json"))
 	req.Header.Set("Authorization", "Bearer "+adminToken)
 	resp, err := c.client.Do(req)
 	if err != nil {

@@ -180,12 +180,7 @@ type Sandbox struct {
 func (s *Server) Sandboxes() []Sandbox {
 	var list []Sandbox
 	for _, b := range s.all() {
-		running := true
-		select {
-		case <-b.ended:
-			running = false
-		default:
-		}
+		running := !closed(b.ended)
 		s.mu.Lock()
 		list = append(list, Sandbox{
 			ID: b.id, Tags: maps.Clone(b.tags), GPU: b.def.GetResources().GetGpuConfig().GetGpuType(), Running: running,

@@ -103,21 +103,14 @@ func (b *box) start() {
 	}
 	b.started = true
 	b.s.mu.Unlock()
-	if err := b.reload(); err != nil {
-		b.end(pb.GenericResult_GENERIC_STATUS_INIT_FAILURE, err.Error(), 0, false)
-		return
-	}
-	if err := b.shim(); err != nil {
+	if err := errors.Join(b.reload(), b.shim()); err != nil {
 		b.end(pb.GenericResult_GENERIC_STATUS_INIT_FAILURE, err.Error(), 0, false)
 		return
 	}
 	close(b.ready)
 	go b.live()
 	argv := b.def.GetEntrypointArgs()
-	if len(argv) == 0 {
-		return
-	}
-	if !b.begin() {
+	if len(argv) == 0 || !b.begin() {
 		return
 	}
 	cmd := b.command(b.ctx, argv)
@@ -244,14 +237,22 @@ func (b *box) end(state pb.GenericResult_GenericStatus, text string, code int, s
 	close(b.ended)
 }
 
+func closed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
 // kill kills the processes with the sandbox's mark, and returns their number.
 func (b *box) kill() int {
-	n := 0
-	for _, pid := range Processes(b.dir) {
+	pids := Processes(b.dir)
+	for _, pid := range pids {
 		_ = syscall.Kill(pid, syscall.SIGKILL)
-		n++
 	}
-	return n
+	return len(pids)
 }
 
 // Processes returns the ids of the processes in the sandbox whose folder is dir, or in all sandboxes below dir.
@@ -299,17 +300,8 @@ func (b *box) commit() error {
 	defer b.lives.Unlock()
 	for _, m := range b.mounts {
 		now := tree(m.dir)
-		for name, st := range now {
-			if old, ok := m.base[name]; !ok || !st.same(old) {
-				if err := carry(filepath.Join(m.dir, name), filepath.Join(m.volume, name), st); err != nil {
-					return err
-				}
-			}
-		}
-		for name := range m.base {
-			if _, ok := now[name]; !ok {
-				_ = os.RemoveAll(filepath.Join(m.volume, name))
-			}
+		if err := update(m.dir, now, m.volume, m.base); err != nil {
+			return err
 		}
 		m.base = now
 	}
@@ -327,20 +319,27 @@ func (b *box) reload() error {
 		if err := os.MkdirAll(m.dir, 0o755); err != nil {
 			return err
 		}
-		volume, here := tree(m.volume), tree(m.dir)
-		for name := range here {
-			if _, ok := volume[name]; !ok {
-				_ = os.RemoveAll(filepath.Join(m.dir, name))
-			}
-		}
-		for name, st := range volume {
-			if old, ok := here[name]; !ok || !st.same(old) {
-				if err := carry(filepath.Join(m.volume, name), filepath.Join(m.dir, name), st); err != nil {
-					return err
-				}
-			}
+		if err := update(m.volume, tree(m.volume), m.dir, tree(m.dir)); err != nil {
+			return err
 		}
 		m.base = tree(m.dir)
+	}
+	return nil
+}
+
+// update applies the changes between the stamps old and now of a folder, whose files are in from, to the folder to.
+func update(from string, now map[string]stamp, to string, old map[string]stamp) error {
+	for name := range old {
+		if _, ok := now[name]; !ok {
+			_ = os.RemoveAll(filepath.Join(to, name))
+		}
+	}
+	for name, st := range now {
+		if before, ok := old[name]; !ok || !st.same(before) {
+			if err := carry(filepath.Join(from, name), filepath.Join(to, name), st); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }
@@ -529,14 +528,6 @@ func (t *router) TaskExecStdioRead(r *pb.TaskExecStdioReadRequest,
 		defer e.mu.Unlock()
 		e.cond.Broadcast()
 	}()
-	closed := func(c <-chan struct{}) bool {
-		select {
-		case <-c:
-			return true
-		default:
-			return false
-		}
-	}
 	for {
 		e.mu.Lock()
 		for uint64(len(e.out[fd])) <= at && !e.done && ctx.Err() == nil && !closed(dropped) && !closed(e.box.ended) {
