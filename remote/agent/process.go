@@ -32,12 +32,9 @@ type Identity struct {
 
 func self(version string) Identity {
 	host, _ := os.Hostname()
-	return Identity{PID: os.Getpid(), Start: startOf(os.Getpid()), Boot: bootID(), Host: host, Version: version}
-}
-
-func bootID() string {
-	id, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	return strings.TrimSpace(string(id))
+	boot, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	return Identity{PID: os.Getpid(), Start: startOf(os.Getpid()), Boot: strings.TrimSpace(string(boot)), Host: host,
+		Version: version}
 }
 
 // stat returns the fields of /proc/PID/stat from the state on; nil if the process does not exist.

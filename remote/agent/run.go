@@ -29,10 +29,9 @@ const (
 	minRoom  = 16 << 20        // bytes that must be free to start a job
 	maxCache = 20 << 30        // size of a work folder's cache in bytes
 	reserve  = ".reserve"      // its 8 KiB are freed for exit.json if the disk is full
-)
 
-// maxCacheAge is how long an unused file stays in the cache.
-const maxCacheAge = 30 * 24 * time.Hour
+	maxCacheAge = 30 * 24 * time.Hour // how long an unused file stays in the cache
+)
 
 // Start runs the job in dir in a detached process and returns when that has started. It does nothing if the job has
 // ended.
@@ -68,7 +67,8 @@ func (a *Agent) Start(ctx context.Context, dir string) error {
 				return nil
 			}
 			text, _ := os.ReadFile(log.Name())
-			return fmt.Errorf("agent: ended at once: %w: %s", err, lastLine(string(text)))
+			lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+			return fmt.Errorf("agent: ended at once: %w: %s", err, lines[len(lines)-1])
 		case <-ctx.Done():
 			_ = cmd.Process.Kill()
 			return ctx.Err()
@@ -78,11 +78,6 @@ func (a *Agent) Start(ctx context.Context, dir string) error {
 			}
 		}
 	}
-}
-
-func lastLine(s string) string {
-	lines := strings.Split(strings.TrimSpace(s), "\n")
-	return lines[len(lines)-1]
 }
 
 const makeRoom = "free space on the host (df -h and df -i show bytes and inodes), or set workdir to a larger disk"
@@ -135,11 +130,12 @@ func (a *Agent) Run(ctx context.Context, dir string) (remote.Exit, error) {
 // run sets the seal's key and job before the program starts.
 func (a *Agent) run(ctx context.Context, dir string, seal *remote.Seal) remote.Exit {
 	sandbox.Hide()
-	log, err := openLog(dir)
+	file, err := os.OpenFile(filepath.Join(dir, LogName), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return remote.Exit{End: remote.Refused, Text: err.Error()}
 	}
-	defer log.Close()
+	defer file.Close()
+	log := &logFile{file: file, room: maxLog}
 	ctx, stop := stoppable(ctx, dir)
 	defer stop()
 	host, _ := os.Hostname()
@@ -412,11 +408,6 @@ type logFile struct {
 	room int
 }
 
-func openLog(dir string) (*logFile, error) {
-	f, err := os.OpenFile(filepath.Join(dir, LogName), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	return &logFile{file: f, room: maxLog}, err
-}
-
 // Write never fails: a full disk must not end the program.
 func (l *logFile) Write(p []byte) (int, error) {
 	l.mu.Lock()
@@ -438,8 +429,6 @@ func (l *logFile) say(format string, args ...any) {
 	defer l.mu.Unlock()
 	_, _ = fmt.Fprintf(l.file, "agent: %s %s\n", time.Now().UTC().Format(time.RFC3339), fmt.Sprintf(format, args...))
 }
-
-func (l *logFile) Close() error { return l.file.Close() }
 
 // start starts a command, retrying while its file is open for writing: a process forked elsewhere may have inherited
 // the new file for a moment.
