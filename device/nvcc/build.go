@@ -326,7 +326,7 @@ func (t *Toolchain) compile(ctx context.Context, dir string, s *sources) error {
 	var steps [][]string
 	var objects []string
 	kept := func(i int) string { return filepath.Join(tmp, fmt.Sprintf("keep_%d", i)) }
-	for i, f := range s.cuda {
+	for i, f := range s.cuda { // nvcc prints each kernel's resources and keeps PTX and cubin, with the same object
 		o := fmt.Sprintf("../obj/cuda_%d.o", i)
 		if err := os.Mkdir(kept(i), 0o755); err != nil {
 			return err
@@ -337,7 +337,7 @@ func (t *Toolchain) compile(ctx context.Context, dir string, s *sources) error {
 		}
 		flags := s.torch.instead(cudaFlags(s.arch))
 		steps = append(steps, slices.Concat([]string{t.NVCC}, flags, lines, s.torch.flags(), include,
-			reportFlags(kept(i)), []string{"-c", f, "-o", o}))
+			[]string{"-Xptxas", "-v", "-keep", "--keep-dir", kept(i), "-c", f, "-o", o}))
 		objects = append(objects, o)
 	}
 	for i, f := range s.host {
@@ -390,15 +390,17 @@ func (t *Toolchain) compile(ctx context.Context, dir string, s *sources) error {
 	if len(broken) > 0 {
 		return buildError(strings.Join(broken, ", ")+" does not compile", log.String())
 	}
-
+	cols := Columns{}
 	for i := range s.cuda {
 		if s.emit {
 			if err := keep(kept(i), dir, i); err != nil {
 				return err
 			}
 		}
+		if virtual(s.arch) {
+			maps.Copy(cols, columns(kept(i), s.lines()))
+		}
 	}
-
 	link := slices.Concat(t.CXX, objects, []string{"-shared", "-L" + filepath.Join(t.TVMFFI, "lib")})
 	for _, d := range t.LibDirs {
 		link = append(link, "-L"+d)
@@ -415,12 +417,6 @@ func (t *Toolchain) compile(ctx context.Context, dir string, s *sources) error {
 	}
 	demangle(kernels)
 	m := manifest{Arch: s.arch, Toolchain: t.String(), CUDAVersion: t.CUDAVersion, Kernels: kernels}
-	cols := Columns{}
-	for i := range s.cuda {
-		if virtual(s.arch) {
-			maps.Copy(cols, columns(kept(i), s.lines()))
-		}
-	}
 	colsText, err := json.Marshal(cols)
 	if err != nil {
 		return err

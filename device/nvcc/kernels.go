@@ -63,11 +63,6 @@ const (
 	maxPTX     = 64 << 20 // larger files are skipped
 )
 
-// reportFlags make nvcc print each kernel's resources and keep PTX and cubin in dir, with the same object.
-func reportFlags(dir string) []string {
-	return []string{"-Xptxas", "-v", "-keep", "--keep-dir", dir}
-}
-
 var (
 	ptxasEntry = regexp.MustCompile(`^ptxas info\s*: Compiling entry function '([^']+)'`)
 	ptxasStack = regexp.MustCompile(`^\s+(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads`)
@@ -117,7 +112,7 @@ func takeReport(log, file string) (kernels []Resources, rest string) {
 	return kernels, kept.String()
 }
 
-// complete adds the facts found in the files kept by reportFlags.
+// complete adds the facts found in the files that nvcc kept in dir.
 func complete(kernels []Resources, dir string) {
 	bySymbol := map[string]*Resources{}
 	for i := range kernels {
