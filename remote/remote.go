@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 )
@@ -95,11 +96,7 @@ const (
 
 // Known reports whether e is a constant above: a host may send anything.
 func (e End) Known() bool {
-	switch e {
-	case Exited, Limited, Cancelled, Refused, Lost:
-		return true
-	}
-	return false
+	return slices.Contains([]End{Exited, Limited, Cancelled, Refused, Lost}, e)
 }
 
 // An Exit is the end of a job. A non-zero exit status is not an error of the provider.

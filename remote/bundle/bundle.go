@@ -125,36 +125,33 @@ func New(ctx context.Context, root, dir, self string, spec Spec, beside ...*trac
 		beside = append(beside, other)
 		paths[otherName(i)] = file
 	}
+	add := func(f remote.File, err error) error {
+		b.base = append(b.base, f)
+		return err
+	}
 	if spec.Arch != "" {
 		packed, written, err := prebuild(ctx, root, spec.Arch, sol, beside)
 		if err != nil {
 			return nil, err
 		}
 		for _, name := range slices.Sorted(maps.Keys(written)) {
-			f, err := b.made("prebuilt/"+name, written[name])
-			if err != nil {
+			if err := add(b.made("prebuilt/"+name, written[name])); err != nil {
 				return nil, err
 			}
-			b.base = append(b.base, f)
 		}
 		for name, from := range packed {
 			paths["prebuilt/"+name] = from
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(paths)) {
-		f, err := describe(name, paths[name])
-		if err != nil {
+		if err := add(describe(name, paths[name])); err != nil {
 			return nil, err
 		}
-		f.Exec = name == remote.Program
-		b.base = append(b.base, f)
 	}
 	if !b.data.Embedded() {
-		f, err := b.made("dataset/definitions/definition.json", b.def.JSON(trace.Compact))
-		if err != nil {
+		if err := add(b.made("dataset/definitions/definition.json", b.def.JSON(trace.Compact))); err != nil {
 			return nil, err
 		}
-		b.base = append(b.base, f)
 	}
 	return b, nil
 }
@@ -318,9 +315,9 @@ func (b *Bundle) made(name string, content []byte) (remote.File, error) {
 
 func describe(name, from string) (remote.File, error) {
 	f, err := remote.FileAt(from)
-	if err == nil && f.Size == 0 && name == remote.Program {
+	f.Name, f.Exec = name, name == remote.Program
+	if err == nil && f.Size == 0 && f.Exec {
 		err = errors.New(from + ": it is empty")
 	}
-	f.Name = name
 	return f, err
 }

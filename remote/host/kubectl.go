@@ -9,7 +9,6 @@ import (
 	"io"
 	"regexp"
 	"strconv"
-	"sync"
 	"time"
 
 	"fisub/internal/plain"
@@ -135,8 +134,7 @@ var faults = []struct{ words, code, hint string }{
 	{`violates PodSecurity|denied the request`, "credentials",
 		"the cluster forbids such pods: ask its administrators, or use an existing pod with pod = \"NAME\""},
 	{`(?i)namespaces? .* not found`, "no-such", "kubectl get namespaces; set namespace in the table"},
-	{`(?i)forbidden`, "credentials",
-		"set namespace, or ask for permission (kubectl auth can-i --list)"},
+	{`(?i)forbidden`, "credentials", "set namespace, or ask for permission (kubectl auth can-i --list)"},
 	{`Unauthorized|must be logged in|getting credentials|[Tt]oken.*expired|asked for the client to provide credentials`,
 		"credentials", "log in to the cluster again: kubectl get pods must work without a prompt"},
 	{`x509|certificate`, "host-key", "the kubeconfig does not trust the cluster's certificate: get a new kubeconfig"},
@@ -151,17 +149,10 @@ var faults = []struct{ words, code, hint string }{
 		"unreachable", "see kubectl get pods"},
 }
 
-var faultForms = sync.OnceValue(func() (forms []*regexp.Regexp) {
-	for _, f := range faults {
-		forms = append(forms, regexp.MustCompile(f.words))
-	}
-	return forms
-})
-
 // Refused returns a *remote.Denied for a message from a cluster, or nil if the message is unknown.
 func Refused(text string) *remote.Denied {
-	for i, f := range faults {
-		if faultForms()[i].MatchString(text) {
+	for _, f := range faults {
+		if regexp.MustCompile(f.words).MatchString(text) {
 			return &remote.Denied{Code: f.code, Text: plain.Brief(text, 1000), Hint: f.hint}
 		}
 	}

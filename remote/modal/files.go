@@ -104,12 +104,6 @@ func (d *fileSandbox) end(ctx context.Context) error {
 	return nil
 }
 
-func (d *fileSandbox) close(ctx context.Context) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.end(ctx)
-}
-
 // send uploads job.json and the files missing on the volume. Concurrent submissions wait for each other, so that none
 // uploads files that another has just uploaded.
 func (p *Provider) send(ctx context.Context, job *remote.Job, progress func(sent, total int64)) error {

@@ -396,7 +396,9 @@ func (p *Provider) live(ctx context.Context, job, id string) (*plain.Buffer, err
 func (p *Provider) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), bound)
 	defer cancel()
-	err := p.files.close(ctx)
+	p.files.mu.Lock()
+	defer p.files.mu.Unlock()
+	err := p.files.end(ctx)
 	p.client.Close()
 	return err
 }
