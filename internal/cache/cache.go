@@ -135,8 +135,7 @@ func WriteFile(path string, data []byte, perm fs.FileMode) error {
 func Write(path string, perm fs.FileMode, fill func(f io.Writer) error) error {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {
-		var file *fs.PathError
-		errors.As(err, &file)
+		file, _ := errors.AsType[*fs.PathError](err)
 		return &fs.PathError{Op: "write", Path: path, Err: file.Err}
 	}
 	defer os.Remove(f.Name())
@@ -144,11 +143,9 @@ func Write(path string, perm fs.FileMode, fill func(f io.Writer) error) error {
 	if err == nil {
 		err = os.Rename(f.Name(), path)
 	}
-	var file *fs.PathError
-	var rename *os.LinkError
-	if errors.As(err, &file) && file.Path == f.Name() {
+	if file, ok := errors.AsType[*fs.PathError](err); ok && file.Path == f.Name() {
 		err = &fs.PathError{Op: "write", Path: path, Err: file.Err}
-	} else if errors.As(err, &rename) && rename.Old == f.Name() {
+	} else if rename, ok := errors.AsType[*os.LinkError](err); ok && rename.Old == f.Name() {
 		err = &fs.PathError{Op: "write", Path: path, Err: rename.Err}
 	}
 	return err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -35,16 +36,13 @@ func Prune(root string, age time.Duration, size int64) error {
 		return err
 	}
 	defer unlock()
-	type entry struct {
-		path string
-		used time.Time
-		size int64
-	}
-	var all []entry
-	var total int64
+	var all []item
 	paths, _ := filepath.Glob(filepath.Join(root, "*", "*"))
 	for _, path := range paths {
-		e := entry{path: path}
+		if strings.HasSuffix(path, ".lock") {
+			continue
+		}
+		e := item{path: path}
 		_ = filepath.WalkDir(path, func(_ string, d fs.DirEntry, err error) error {
 			if err != nil {
 				return nil
@@ -57,17 +55,33 @@ func Prune(root string, age time.Duration, size int64) error {
 			}
 			return nil
 		})
-		if strings.HasSuffix(path, ".lock") {
-			continue
-		}
-		all, total = append(all, e), total+e.size
+		all = append(all, e)
 	}
-	slices.SortFunc(all, func(a, b entry) int { return a.used.Compare(b.used) })
+	return drop(all, age, size, math.MinInt64, func(path string) error {
+		return errors.Join(RemoveAll(path), remove(path+".lock"))
+	})
+}
+
+// An item is an entry, or a file.
+type item struct {
+	path string
+	used time.Time
+	size int64
+}
+
+// drop removes the items not used for age, then the least recently used ones, except those used in the last spare,
+// until the rest take at most size bytes.
+func drop(all []item, age time.Duration, size int64, spare time.Duration, remove func(path string) error) error {
+	var total int64
+	for _, it := range all {
+		total += it.size
+	}
+	slices.SortFunc(all, func(a, b item) int { return a.used.Compare(b.used) })
 	var faults []error
-	for _, e := range all {
-		if total > size || time.Since(e.used) > age {
-			faults = append(faults, RemoveAll(e.path), remove(e.path+".lock"))
-			total -= e.size
+	for _, it := range all {
+		if unused := time.Since(it.used); unused > age || total > size && unused > spare {
+			faults = append(faults, remove(it.path))
+			total -= it.size
 		}
 	}
 	return errors.Join(faults...)
@@ -79,31 +93,17 @@ const inUse = 2 * time.Hour
 // PruneFiles removes the files below dir not used for age, then the least recently used ones until the rest take at
 // most size bytes. It keeps files used in the last two hours (see Use), and ignores files that it cannot read.
 func PruneFiles(dir string, age time.Duration, size int64) error {
-	type file struct {
-		path string
-		used time.Time
-		size int64
-	}
-	var all []file
-	var total int64
+	var all []item
 	_ = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || !d.Type().IsRegular() {
 			return nil
 		}
 		if st, err := d.Info(); err == nil {
-			all, total = append(all, file{path, st.ModTime(), st.Size()}), total+st.Size()
+			all = append(all, item{path, st.ModTime(), st.Size()})
 		}
 		return nil
 	})
-	slices.SortFunc(all, func(a, b file) int { return a.used.Compare(b.used) })
-	var faults []error
-	for _, f := range all {
-		if unused := time.Since(f.used); unused > age || total > size && unused > inUse {
-			faults = append(faults, remove(f.path))
-			total -= f.size
-		}
-	}
-	return errors.Join(faults...)
+	return drop(all, age, size, inUse, remove)
 }
 
 func remove(path string) error {
