@@ -139,9 +139,8 @@ func decode[T any](data []byte, model string) (*T, []Warning, error) {
 }
 
 func decodeAs[T any](d *decoder) (*T, []Warning, error) {
-	data, model := d.data, d.model
 	dst := new(T)
-	if v, err := parse(data); err != nil {
+	if v, err := parse(d.data); err != nil {
 		d.fault(err.pos, "Invalid JSON: "+err.text)
 	} else {
 		d.value(v, reflect.ValueOf(dst).Elem(), "")
@@ -150,16 +149,17 @@ func decodeAs[T any](d *decoder) (*T, []Warning, error) {
 		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Col, b.Col))
 	})
 	if d.bad > 0 {
-		return nil, d.warnings, &ValidationError{Model: model, Faults: d.faults}
+		return nil, d.warnings, &ValidationError{Model: d.model, Faults: d.faults}
 	}
 	return dst, d.warnings, nil
 }
 
-func (d *decoder) fault(pos int, msg string) {
+// fault records a fault at the current path, or at below below it.
+func (d *decoder) fault(pos int, msg string, below ...any) {
 	if d.bad++; len(d.faults) == maxFaults {
 		return
 	}
-	f := Fault{Loc: slices.Clone(d.loc), Msg: msg}
+	f := Fault{Loc: append(slices.Clone(d.loc), below...), Msg: msg}
 	f.Line, f.Col = d.at(pos)
 	d.faults = append(d.faults, f)
 }
@@ -252,9 +252,7 @@ func (d *decoder) record(v *value, dst any) (valid bool) {
 		if child != nil {
 			d.within(name, child, fields.Field(i), r)
 		} else if r.has("required") || r.has("contest") && !d.dialect {
-			d.loc = append(d.loc, name)
-			d.fault(v.pos, "Field required")
-			d.loc = d.loc[:len(d.loc)-1]
+			d.fault(v.pos, "Field required", name)
 		}
 	}
 	d.unknown(v, known)
@@ -337,23 +335,19 @@ func (m *Map[V]) decode(d *decoder, v *value, r rules) {
 	}
 	*m = Map[V]{}
 	for i, k := range v.keys {
-		d.loc = append(d.loc, k.name)
 		if k.name == "" && r.has("nonempty") {
-			d.loc = append(d.loc, "[key]")
-			d.fault(k.pos, "String should have at least 1 character")
-			d.loc = d.loc[:len(d.loc)-1]
+			d.fault(k.pos, "String should have at least 1 character", k.name, "[key]")
 		}
 		var e V
-		d.value(&v.items[i], reflect.ValueOf(&e).Elem(), "")
+		d.within(k.name, &v.items[i], reflect.ValueOf(&e).Elem(), "")
 		m.Set(k.name, e)
-		d.loc = d.loc[:len(d.loc)-1]
 	}
 }
 
 func (d *decoder) text(v *value, r rules) string {
 	for name, list := range words {
 		if r.has(name) && !(d.dialect && name == "dtype") {
-			return d.word(v, list...)
+			return d.word(v, list)
 		}
 	}
 	switch {
@@ -365,8 +359,8 @@ func (d *decoder) text(v *value, r rules) string {
 	return v.text
 }
 
-// word decodes a string that must be one of list.
-func (d *decoder) word(v *value, list ...string) string {
+// word decodes a string that must be one of list. below leads to it from the current path.
+func (d *decoder) word(v *value, list []string, below ...any) string {
 	if v.kind == '"' && slices.Contains(list, v.text) {
 		return v.text
 	}
@@ -374,7 +368,7 @@ func (d *decoder) word(v *value, list ...string) string {
 	if i := strings.LastIndex(text, ", "); i >= 0 {
 		text = text[:i] + " or " + text[i+2:]
 	}
-	d.fault(v.pos, "Input should be "+text)
+	d.fault(v.pos, "Input should be "+text, below...)
 	return ""
 }
 
@@ -464,9 +458,7 @@ func (d *decoder) union(v *value, guess string, kinds ...string) string {
 	if t == nil {
 		return guess
 	}
-	d.loc = append(d.loc, "type")
-	defer func() { d.loc = d.loc[:len(d.loc)-1] }()
-	return d.word(t, kinds...)
+	return d.word(t, kinds, "type")
 }
 
 // Kinds of axes and inputs, selected by the key "type".

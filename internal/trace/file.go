@@ -61,8 +61,7 @@ func moved(path string, by int, warnings []Warning, err error) error {
 		warnings[i].File = path
 		warnings[i].Line += by
 	}
-	var invalid *ValidationError
-	if errors.As(err, &invalid) {
+	if invalid, ok := errors.AsType[*ValidationError](err); ok {
 		invalid.File = path
 		for i := range invalid.Faults {
 			invalid.Faults[i].Line += by

@@ -70,12 +70,10 @@ func parse(data []byte) (*value, *syntaxError) {
 			return &v, nil
 		}
 	}
-	var syntax *jsontext.SyntacticError
-	var mine *syntaxError
-	switch {
-	case errors.As(err, &syntax):
+	if syntax, ok := errors.AsType[*jsontext.SyntacticError](err); ok {
 		return nil, &syntaxError{int(syntax.ByteOffset), syntax.Err.Error()}
-	case errors.As(err, &mine):
+	}
+	if mine, ok := errors.AsType[*syntaxError](err); ok {
 		return nil, mine
 	}
 	return nil, &syntaxError{len(data), io.ErrUnexpectedEOF.Error()} // a document without a value

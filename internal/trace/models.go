@@ -43,9 +43,7 @@ func (t *Trace) UnmarshalJSON(data []byte) error {
 // positions.
 func (s *Solution) Validate() error {
 	data, err := marshal(s, Compact)
-	var invalid *ValidationError
-	var syntax *jsontext.SyntacticError
-	if errors.As(err, &syntax) {
+	if syntax, ok := errors.AsType[*jsontext.SyntacticError](err); ok {
 		fault := Fault{Msg: "Input should be a valid string, unable to parse raw data as a unicode string"}
 		for token := range syntax.JSONPointer.Tokens() {
 			fault.Loc = append(fault.Loc, token)
@@ -55,7 +53,7 @@ func (s *Solution) Validate() error {
 	if err == nil {
 		_, _, err = DecodeSolution(data)
 	}
-	if errors.As(err, &invalid) {
+	if invalid, ok := errors.AsType[*ValidationError](err); ok {
 		for i := range invalid.Faults {
 			invalid.Faults[i].Line, invalid.Faults[i].Col = 0, 0
 		}
