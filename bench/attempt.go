@@ -230,17 +230,14 @@ func (a *attempt) restore(ctx context.Context, in *inputs) error {
 }
 
 // lacking reports whether err means that something the solution needs is missing, so that it gets no verdict.
-func lacking(err error) bool {
-	var we *worker.Error
-	return errors.As(err, &we) && we.Kind == worker.Lacking
-}
+func lacking(err error) bool { return worker.KindOf(err) == worker.Lacking }
 
 // settle turns err into the verdict if the solution is at fault, and returns any other error.
 func (a *attempt) settle(run context.Context, err error) error {
 	if run.Err() != nil {
 		return run.Err()
 	}
-	if unknown := (*referenceError)(nil); err == nil || errors.As(err, &unknown) {
+	if _, unknown := errors.AsType[*referenceError](err); err == nil || unknown {
 		return err
 	}
 	a.verdict, err = a.attribute(err)
@@ -263,10 +260,7 @@ func (a *attempt) attribute(err error) (verdict, error) {
 	case errors.As(err, &died):
 		a.printed += a.process.log()
 		if died.Own || outOfMemory(a.printed) {
-			if log := lastLines(a.printed, 5); log != "" {
-				err = fmt.Errorf("%w\n%s", err, log)
-			}
-			return verdict{}, a.afterCall(err)
+			return verdict{}, a.afterCall(withLog(err, a.printed))
 		}
 		return verdict{status: trace.RuntimeError, detail: "Worker process failed unexpectedly: " + died.Reason}, nil
 	case errors.As(err, &we):
@@ -396,7 +390,11 @@ func warnings(hazards []device.Hazard) string {
 	return text.String()
 }
 
-func lastLines(s string, n int) string {
-	lines := strings.Split(strings.TrimRight(s, "\n"), "\n")
-	return strings.Join(lines[max(0, len(lines)-n):], "\n")
+// withLog returns err with the last lines of log, if there are any.
+func withLog(err error, log string) error {
+	lines := strings.Split(strings.TrimRight(log, "\n"), "\n")
+	if last := strings.Join(lines[max(0, len(lines)-5):], "\n"); last != "" {
+		return fmt.Errorf("%w\n%s", err, last)
+	}
+	return err
 }

@@ -293,10 +293,9 @@ func (ix *indexer) key(dst []float32, i int) {
 	at := i % ix.tokens
 	scales := tensor.Tensor{DType: tensor.Float32, Shape: []int{ix.tokens},
 		Data: page[ix.tokens*ix.dim : ix.tokens*(ix.dim+4)]}
-	var scale [1]float32
-	scales.ReadFloat32s(scale[:], at)
+	scale := float32(scales.Float64(at))
 	for d := range dst {
-		dst[d] = tensor.Float32FromFloat8E4M3FN(page[at*ix.dim+d]) * scale[0]
+		dst[d] = tensor.Float32FromFloat8E4M3FN(page[at*ix.dim+d]) * scale
 	}
 }
 

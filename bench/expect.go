@@ -46,10 +46,7 @@ func (p *pyReference) run(ctx context.Context, load *worker.Tensors, size int64)
 	if err == nil {
 		return want, nil
 	}
-	text := err.Error()
-	if log := strings.TrimSpace(p.log()); log != "" {
-		text += "\n" + lastLines(log, 5)
-	}
+	text := withLog(err, strings.TrimSpace(p.log())).Error()
 	p.end() // after any error, such as a lack of memory, the next workload gets a new process
 	return nil, &referenceError{p.def.Name, errors.New(text)}
 }
@@ -87,8 +84,7 @@ func (p *pyReference) call(ctx context.Context, load *worker.Tensors, size int64
 func (p *pyReference) open(ctx context.Context) error {
 	if p.buildErr == nil && !p.running() {
 		err := p.start(ctx, ctx)
-		var we *worker.Error
-		if errors.As(err, &we) && we.Kind == worker.Machine && p.kind != "emu" {
+		if worker.KindOf(err) == worker.Machine && p.kind != "emu" {
 			p.kind, p.opts.Ordinal = "emu", 0
 			err = p.start(ctx, ctx)
 		}

@@ -153,7 +153,6 @@ func (g *group) workload(ctx context.Context, index int, w *trace.Workload) erro
 			in.Close()
 		}
 	}()
-	var unknown *referenceError
 	missing := err != nil // inputs or expected outputs
 	var judged []*attempt
 	for _, a := range attempts {
@@ -170,7 +169,7 @@ func (g *group) workload(ctx context.Context, index int, w *trace.Workload) erro
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	if missing || errors.As(err, &unknown) {
+	if _, unknown := errors.AsType[*referenceError](err); missing || unknown {
 		for _, r := range g.runners {
 			r.fail(w, err)
 		}

@@ -141,17 +141,16 @@ func (a *attempt) tellFindings() {
 // attribute turns an error into a finding, because the solution could have caused it, except a request that was not
 // sent.
 func (h *honesty) attribute(err error) {
-	var we *worker.Error
-	var died *worker.Died
+	we, failed := errors.AsType[*worker.Error](err)
+	_, died := errors.AsType[*worker.Died](err)
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
 		err = fmt.Errorf("no reply within %g seconds", h.shared.Profile.Timeout.Seconds())
-	case errors.As(err, &died) && h.calling:
-	case errors.As(err, &we) && (we.Kind == worker.Call || we.Kind == worker.Fault):
-		if we.Kind == worker.Fault {
-			h.process.client.Close() // the process is unusable
-		}
-	case errors.As(err, &we) && we.Unsent:
+	case died && h.calling:
+	case failed && we.Kind == worker.Call:
+	case failed && we.Kind == worker.Fault:
+		h.process.client.Close() // the process is unusable
+	case failed && we.Unsent:
 		h.say(event.Event{Type: event.TypeWarning, Workload: h.workload.UUID,
 			Message: &event.Message{Text: fmt.Sprintf("the honesty checks could not be completed: %v", err)}})
 		return
@@ -369,10 +368,9 @@ func (h *honesty) again(ctx context.Context, s *scratch) error {
 
 // crashed reports whether err means that the solution failed, or that its process ended by itself.
 func crashed(err error) bool {
-	var we *worker.Error
-	var died *worker.Died
-	return errors.As(err, &died) && !errors.Is(err, context.DeadlineExceeded) ||
-		errors.As(err, &we) && (we.Kind == worker.Call || we.Kind == worker.Fault)
+	_, died := errors.AsType[*worker.Died](err)
+	kind := worker.KindOf(err)
+	return died && !errors.Is(err, context.DeadlineExceeded) || kind == worker.Call || kind == worker.Fault
 }
 
 // fail sets the verdict of an emulated workload whose worker ended, or whose call on the first call's inputs failed,
@@ -506,8 +504,7 @@ func (h *honesty) look(ctx context.Context, check worker.Check) error {
 		found, err = h.process.client.Check(ctx, check)
 		return err
 	})
-	var died *worker.Died
-	if errors.As(err, &died) && !h.calling && h.process.info.Emulated && h.verdict.status == trace.Passed {
+	if _, died := errors.AsType[*worker.Died](err); died && !h.calling && h.process.info.Emulated && h.verdict.status == trace.Passed {
 		return h.fail("after the call", err)
 	}
 	if err != nil {

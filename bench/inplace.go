@@ -108,12 +108,8 @@ func (e expected) stray(name string, got *tensor.Tensor) string {
 	for e.unwritten(got, at) {
 		at++
 	}
-	var pair [2][1]float64
-	e.before.ReadFloat64s(pair[0][:], at)
-	got.ReadFloat64s(pair[1][:], at)
-	text := fmt.Sprintf("%s%v changed from %.6g to %.6g; calls must not write to that slot", name, coordinates(at,
-		e.Shape),
-		pair[0][0], pair[1][0])
+	text := fmt.Sprintf("%s%v changed from %.6g to %.6g; calls must not write to that slot", name,
+		coordinates(at, e.Shape), e.before.Float64(at), got.Float64(at))
 	if n := len(strays); n > 1 {
 		text += fmt.Sprintf("; %s changed in total", plain.Count(n-1, "other"))
 	}

@@ -146,8 +146,7 @@ func (a *attempt) withoutVariation(ctx context.Context, plan device.Plan,
 	cause error) (*device.Samples, error) {
 	what := a.varied.what
 	a.varied = nil
-	var we *worker.Error
-	if errors.As(cause, &we) && we.Kind == worker.Fault {
+	if worker.KindOf(cause) == worker.Fault {
 		a.process.client.Close() // the process is unusable
 	}
 	restore := func(ctx context.Context) error {

@@ -166,8 +166,7 @@ func (p *process) ready(run, ctx context.Context) error {
 	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
 		err = errSlowBuild
 	}
-	var we *worker.Error
-	if errors.As(err, &we) && (we.Kind == worker.Build || we.Kind == worker.Lacking) {
+	if we, ok := errors.AsType[*worker.Error](err); ok && (we.Kind == worker.Build || we.Kind == worker.Lacking) {
 		p.buildErr = we
 	}
 	p.built = err == nil
@@ -214,15 +213,11 @@ func (p *process) load(ctx context.Context, in *worker.Tensors) error {
 
 // machineError returns the error that ends the whole run.
 func (p *process) machineError(err error) error {
-	var we *worker.Error
-	if errors.As(err, &we) && we.Kind == worker.Machine {
+	if we, ok := errors.AsType[*worker.Error](err); ok && we.Kind == worker.Machine {
 		return &DeviceError{we}
 	}
-	var died *worker.Died
-	if errors.As(err, &died) {
-		if log := lastLines(p.log(), 5); log != "" {
-			return fmt.Errorf("%w\n%s", err, log)
-		}
+	if _, died := errors.AsType[*worker.Died](err); died {
+		return withLog(err, p.log())
 	}
 	return err
 }

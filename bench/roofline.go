@@ -49,12 +49,11 @@ type roofline struct {
 	profile Profile
 	source  *os.File // the data to copy
 	filled  int64    // size of source in bytes
-	empty   map[string]*event.Floor
-	copies  map[floorKey]*event.Floor
+	floors  map[floorKey]*event.Floor
 }
 
 type floorKey struct {
-	bytes int64 // moved
+	bytes int64 // moved by a copy; 0: the empty kernel
 	timer string
 }
 
@@ -74,8 +73,7 @@ func newRoofline(ctx context.Context, s *Shared, stamper *stamper) (*roofline, e
 	}
 	p, err := newProcess(ctx, s, def, RooflineSolution())
 	p.stamper = stamper
-	return &roofline{process: p, profile: s.Profile, empty: map[string]*event.Floor{},
-		copies: map[floorKey]*event.Floor{}}, err
+	return &roofline{process: p, profile: s.Profile, floors: map[floorKey]*event.Floor{}}, err
 }
 
 func (r *roofline) stop() {
@@ -88,11 +86,11 @@ func (r *roofline) stop() {
 
 // figures returns the measured times in nanoseconds, 0 if not measured.
 func (r *roofline) figures(bytes int64, timer string) (copyNS, emptyNS float64) {
-	if e := r.empty[timer]; e != nil {
+	if e := r.floors[floorKey{0, timer}]; e != nil {
 		emptyNS = e.MedianNS
 	}
 	moved, scale := copied(bytes)
-	if c := r.copies[floorKey{moved, timer}]; c != nil {
+	if c := r.floors[floorKey{moved, timer}]; c != nil {
 		copyNS = c.MedianNS * scale
 	}
 	return copyNS, emptyNS
@@ -108,48 +106,37 @@ func copied(bytes int64) (moved int64, scale float64) {
 // measure measures and reports the roofline of a workload of that size, unless the run has it already.
 func (r *roofline) measure(ctx context.Context, of *runner, bytes int64, timer string) error {
 	r.limit = limit{left: r.profile.Timeout}
-	if r.empty[timer] == nil {
-		floor, err := r.time(ctx, timer, []int{emptyShape}, 32)
+	moved, _ := copied(bytes)
+	for _, key := range []floorKey{{0, timer}, {moved, timer}} {
+		if r.floors[key] != nil {
+			continue
+		}
+		floor, err := r.time(ctx, key)
 		if err != nil {
 			return err
 		}
-		floor.Kind = "empty"
-		r.empty[timer] = floor
+		r.floors[key] = floor
 		of.say(event.Event{Type: event.TypeFloor, Floor: floor})
 	}
-	moved, _ := copied(bytes)
-	key := floorKey{moved, timer}
-	if r.copies[key] != nil {
-		return nil
-	}
-	shapes := make([]int, len(copyShapes))
-	for i := range shapes {
-		shapes[i] = i
-	}
-	floor, err := r.time(ctx, timer, shapes, moved)
-	if err != nil {
-		return err
-	}
-	floor.Kind, floor.Bytes = "copy", moved
-	r.copies[key] = floor
-	of.say(event.Event{Type: event.TypeFloor, Floor: floor})
 	return nil
 }
 
-// time takes one trial of each shape, then all trials of the profile for the fastest one, each with its tensors at
+// time takes one trial of each copy, then all trials of the profile for the fastest one, each with its tensors at
 // other addresses, so that its figure is not the luckiest of several.
-func (r *roofline) time(ctx context.Context, timer string, shapes []int, moved int64) (*event.Floor, error) {
+func (r *roofline) time(ctx context.Context, key floorKey) (*event.Floor, error) {
 	plan := device.Plan{Warmup: r.profile.Warmup, Iterations: r.profile.Iterations, Trials: 1, ColdL2: true,
-		Timer: timer, MaxTime: r.profile.MaxTime}
-	best, least := shapes[0], math.Inf(1)
-	if len(shapes) > 1 {
-		for _, shape := range shapes {
+		Timer: key.timer, MaxTime: r.profile.MaxTime}
+	floor, best, moved := &event.Floor{Kind: "empty"}, emptyShape, int64(32)
+	if key.bytes > 0 {
+		floor, moved = &event.Floor{Kind: "copy", Bytes: key.bytes}, key.bytes
+		least := math.Inf(1)
+		for shape, text := range copyShapes {
 			samples, err := r.run(ctx, plan, shape, moved)
 			if err != nil {
 				return nil, err
 			}
 			if ns := stats.Latency(samples.Trials); ns < least {
-				best, least = shape, ns
+				best, least, floor.Shape = shape, ns, text
 			}
 		}
 	}
@@ -168,17 +155,13 @@ func (r *roofline) time(ctx context.Context, timer string, shapes []int, moved i
 	if err != nil {
 		return nil, err
 	}
-	floor := &event.Floor{Timings: *timings(samples)}
-	if best != emptyShape {
-		floor.Shape = copyShapes[best]
-	}
+	floor.Timings = *timings(samples)
 	return floor, nil
 }
 
 // run calls one shape, checks its result and times it.
-func (r *roofline) run(
-	ctx context.Context, plan device.Plan, shape int, moved int64,
-) (samples *device.Samples, err error) {
+func (r *roofline) run(ctx context.Context, plan device.Plan, shape int, moved int64) (samples *device.Samples,
+	err error) {
 	half := moved / 2
 	if err := r.fill(half); err != nil {
 		return nil, err
@@ -211,8 +194,8 @@ func (r *roofline) run(
 	if err == nil && timerOf(samples.Timer) != plan.Timer {
 		err = fmt.Errorf("timed with %s", samples.Timer)
 	}
-	if log := strings.TrimSpace(r.process.log()); err != nil && log != "" {
-		err = fmt.Errorf("%w\n%s", err, lastLines(log, 5))
+	if log := r.process.log(); err != nil {
+		err = withLog(err, strings.TrimSpace(log))
 	}
 	return samples, err
 }

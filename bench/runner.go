@@ -127,8 +127,7 @@ func (r *runner) begin(index int, w *trace.Workload) *attempt {
 func (r *runner) fail(w *trace.Workload, err error) {
 	text := strings.TrimPrefix(err.Error(), "workload "+w.UUID+": ") // the event has the UUID
 	m := &event.Message{Text: strings.ReplaceAll(text, "\n", "; ")}  // joined errors on one line
-	var we *worker.Error
-	if errors.As(err, &we) {
+	if we, ok := errors.AsType[*worker.Error](err); ok {
 		m.Log = we.Log
 	}
 	if printed := r.process.log(); lacking(err) {

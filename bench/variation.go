@@ -145,11 +145,8 @@ func (v *variation) stale(a *attempt, written []worker.FileTensor) (bool, error)
 	}
 	old := 0
 	for _, s := range v.spots {
-		if s.output < len(got) {
-			var x [1]float64
-			if got[s.output].tensor.ReadFloat64s(x[:], s.index); math.Abs(x[0]-s.was) <= s.near {
-				old++
-			}
+		if s.output < len(got) && math.Abs(got[s.output].tensor.Float64(s.index)-s.was) <= s.near {
+			old++
 		}
 	}
 	return 10*old >= 9*len(v.spots), nil

@@ -5,6 +5,7 @@ package bound
 
 import (
 	"fmt"
+	"maps"
 	"strings"
 
 	"fisub/internal/event"
@@ -77,10 +78,7 @@ func Least(def *trace.Definition, w *trace.Workload) (t Traffic) {
 	if !Proven(def) {
 		return Traffic{}
 	}
-	axes := map[string]int{}
-	for axis, n := range w.Axes.All() {
-		axes[axis] = n
-	}
+	axes := maps.Collect(w.Axes.All())
 	bytes := func(spec trace.TensorSpec) int64 {
 		shape, err := def.Shape(spec, axes)
 		n, ok := tensor.Elements(shape)

@@ -130,9 +130,8 @@ func indexKey(cache *tensor.Tensor, page, token int) []float64 {
 	tokens, width := cache.Shape[1], cache.Shape[3]-4
 	data := cache.Data[page*tokens*(width+4):]
 	channels := tensor.Tensor{DType: tensor.Float8E4M3FN, Shape: []int{width}, Data: data[token*width : (token+1)*width]}
-	scales := tensor.Tensor{DType: tensor.Float32, Shape: []int{1},
-		Data: data[tokens*width+4*token : tokens*width+4*token+4]}
-	key, scale := floats64(&channels, 0, width), floats64(&scales, 0, 1)[0]
+	scales := tensor.Tensor{DType: tensor.Float32, Shape: []int{tokens}, Data: data[tokens*width : tokens*(width+4)]}
+	key, scale := floats64(&channels, 0, width), scales.Float64(token)
 	for i := range key {
 		key[i] *= scale
 	}

@@ -99,7 +99,7 @@ func newCall(def *trace.Definition, in arguments) (*call, error) {
 // pool sets the slots to read and write: the sequences in order, or the slots given by the inputs.
 func (c *call) pool(def *trace.Definition, in arguments, stateShape []int) (err error) {
 	sequences, tokens := len(c.starts)-1, c.starts[len(c.starts)-1]
-	c.read = upTo(sequences)
+	c.read = indices(0, sequences)
 	if in["initial_state"].Tensor != nil {
 		if c.read, err = in.slots("initial_state_indices", stateShape[0]); err != nil {
 			return err
@@ -110,7 +110,7 @@ func (c *call) pool(def *trace.Definition, in arguments, stateShape []int) (err 
 		c.newState = &tensor.Tensor{DType: c.state.DType, Shape: c.state.Shape, Data: bytes.Clone(c.state.Data)}
 	}
 	if spec, ok := def.Outputs.Get("intermediate_states"); ok {
-		c.each = upTo(tokens)
+		c.each = indices(0, tokens)
 		c.tokenStates = tensor.New(spec.DType, slices.Concat(c.q.Shape[:len(c.q.Shape)-2], stateShape[1:])...)
 	}
 	switch {
@@ -124,14 +124,6 @@ func (c *call) pool(def *trace.Definition, in arguments, stateShape []int) (err 
 		err = cmp.Or(once(c.write), once(c.each))
 	}
 	return err
-}
-
-func upTo(n int) []int {
-	list := make([]int, n)
-	for i := range list {
-		list[i] = i
-	}
-	return list
 }
 
 // slots returns the pool slots in an input. Negative numbers mean no slot.
@@ -193,10 +185,9 @@ func (c *call) run(ctx context.Context) {
 // A head is the scratch memory of one goroutine.
 type head struct {
 	*call
-	s         []float64 // state, (V, K)
-	q, k      []float64 // of the token, (K)
-	v, out    []float64 // (V)
-	aLog, dtB [1]float64
+	s      []float64 // state, (V, K)
+	q, k   []float64 // of the token, (K)
+	v, out []float64 // (V)
 }
 
 func (c *call) newHead() *head {
@@ -218,12 +209,8 @@ func (h *head) run(sequence, hv int) {
 		}
 	}
 	hq := hv / (h.call.hv / h.hq)
-	h.call.aLog.ReadFloat64s(h.aLog[:], hv)
-	h.dtBias.ReadFloat64s(h.dtB[:], hv)
+	rate, bias := math.Exp(h.aLog.Float64(hv)), h.dtBias.Float64(hv)
 	for t := first; t < end; t++ {
-		var a, b [1]float64
-		h.call.a.ReadFloat64s(a[:], t*h.hv+hv)
-		h.call.b.ReadFloat64s(b[:], t*h.hv+hv)
 		h.call.q.ReadFloat64s(h.q, (t*h.hq+hq)*h.kn)
 		h.call.k.ReadFloat64s(h.k, (t*h.hq+hq)*h.kn)
 		h.call.v.ReadFloat64s(h.v, (t*h.hv+hv)*h.vn)
@@ -231,8 +218,8 @@ func (h *head) run(sequence, hv int) {
 			unit(h.q)
 			unit(h.k)
 		}
-		decay := math.Exp(-math.Exp(h.aLog[0]) * softplus(a[0]+h.dtB[0]))
-		beta := 1 / (1 + math.Exp(-b[0]))
+		decay := math.Exp(-rate * softplus(h.a.Float64(t*h.hv+hv)+bias))
+		beta := 1 / (1 + math.Exp(-h.b.Float64(t*h.hv+hv)))
 		step(h.out, h.s, h.q, h.k, h.v, decay, beta, h.scale)
 		h.output.WriteFloat64s(h.out, (t*h.hv+hv)*h.vn)
 		if h.each != nil {

@@ -64,7 +64,7 @@ func runMoE(ctx context.Context, def *trace.Definition, in arguments) ([]*tensor
 		for i, c := range takers {
 			inputs[i] = floats64(x, c.token*hidden, hidden)
 			for b := range across {
-				scale := floats64(xs, b*tokens+c.token, 1)[0]
+				scale := xs.Float64(b*tokens + c.token)
 				for j := b * hidden / across; j < (b+1)*hidden/across; j++ {
 					inputs[i][j] *= scale
 				}

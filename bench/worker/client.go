@@ -320,8 +320,7 @@ func (c *Client) measure(ctx context.Context, plan JudgedPlan) (*device.Samples,
 	if r.Recorded != nil {
 		err = r.Recorded.match(r.Samples, plan.Plan)
 	}
-	var call *device.CallError
-	if errors.As(err, &call) {
+	if call, ok := errors.AsType[*device.CallError](err); ok {
 		return nil, nil, &Error{Kind: Call, Text: call.Error()}
 	}
 	if err == nil {
@@ -561,8 +560,7 @@ func (c *Client) died() *Died {
 	if c.reason != "" {
 		return &Died{Reason: c.reason}
 	}
-	var exit *exec.ExitError
-	if errors.As(c.state, &exit) {
+	if exit, ok := errors.AsType[*exec.ExitError](c.state); ok {
 		return &Died{Reason: exit.ProcessState.String()}
 	}
 	if c.state != nil {

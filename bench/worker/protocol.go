@@ -321,8 +321,7 @@ func (e *Died) Error() string { return "worker process ended: " + e.Reason }
 // AsError returns the wire form of err. Its kind is def unless err's type determines another. An *Error stays as it
 // is.
 func AsError(err error, def Kind) *Error {
-	var formed *Error
-	if errors.As(err, &formed) {
+	if formed, ok := errors.AsType[*Error](err); ok {
 		return formed
 	}
 	e := &Error{Kind: def, Text: err.Error(), Hint: hint.Of(err)}
@@ -346,6 +345,14 @@ func AsError(err error, def Kind) *Error {
 		e.Kind = Fault
 	}
 	return e
+}
+
+// KindOf returns the kind of the *Error that err wraps, or "".
+func KindOf(err error) Kind {
+	if e, ok := errors.AsType[*Error](err); ok {
+		return e.Kind
+	}
+	return ""
 }
 
 var errOrder = errors.New("worker: request out of order")

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -165,8 +166,7 @@ func (s *server) open(req *openRequest) (r reply, err error) {
 			}
 		})
 	}
-	info := dev.Info()
-	return reply{Info: &info}, nil
+	return reply{Info: new(dev.Info())}, nil
 }
 
 func (s *server) build(req *buildRequest) (r reply, err error) {
@@ -181,9 +181,8 @@ func (s *server) build(req *buildRequest) (r reply, err error) {
 	if s.kernel, err = s.dev.Build(s.ctx, def, sol); err != nil {
 		return r, err
 	}
-	info := s.dev.Info()
 	k, ok := s.kernel.(interface{ Cached() bool })
-	return reply{Info: &info, Cached: ok && k.Cached()}, nil
+	return reply{Cached: ok && k.Cached()}, nil
 }
 
 // load replaces the buffers of the previous workload.
@@ -414,9 +413,7 @@ func (s *server) patch(p *Patch, data []byte) error {
 func (s *server) free() error {
 	var first error
 	for _, b := range s.buffers {
-		if err := b.Close(); err != nil && first == nil {
-			first = err
-		}
+		first = cmp.Or(first, b.Close())
 	}
 	for _, f := range s.held {
 		f.Close()

@@ -129,6 +129,13 @@ func (t *Tensor) ReadFloat32s(dst []float32, first int) { read(t, dst, first) }
 // ReadFloat64s is like ReadFloat32s but reads float64, which is exact for every dtype except int64.
 func (t *Tensor) ReadFloat64s(dst []float64, first int) { read(t, dst, first) }
 
+// Float64 returns the element at an index, as ReadFloat64s reads it.
+func (t *Tensor) Float64(index int) float64 {
+	var x [1]float64
+	read(t, x[:], index)
+	return x[0]
+}
+
 func read[F float32 | float64](t *Tensor, dst []F, first int) {
 	src := t.bytes(first, len(dst))
 	switch t.DType {

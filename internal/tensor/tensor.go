@@ -15,11 +15,8 @@ type Tensor struct {
 // New returns a zeroed tensor. It panics if an extent is negative or the size overflows.
 func New(d DType, shape ...int) *Tensor {
 	n, ok := Elements(shape)
-	if !ok {
-		panic(fmt.Sprintf("tensor: shape %v is out of range", shape))
-	}
-	bytes, ok := d.Bytes(n)
-	if !ok {
+	bytes, fits := d.Bytes(n)
+	if !ok || !fits {
 		panic(fmt.Sprintf("tensor: shape %v is out of range", shape))
 	}
 	return &Tensor{DType: d, Shape: append([]int(nil), shape...), Data: make([]byte, bytes)}
@@ -29,10 +26,7 @@ func New(d DType, shape ...int) *Tensor {
 func Elements(shape []int) (n int, ok bool) {
 	n = 1
 	for _, s := range shape {
-		if s < 0 {
-			return 0, false
-		}
-		if s != 0 && n > (1<<62)/s {
+		if s < 0 || s != 0 && n > (1<<62)/s {
 			return 0, false
 		}
 		n *= s
