@@ -123,13 +123,13 @@ func (e *Entry) read(fsys fs.FS, link bool, room *int64) error {
 	skip := func(reason string) { e.Status, e.Reason = Skipped, reason }
 	if !utf8.ValidString(e.Path) {
 		skip("name is not UTF-8")
-		if slices.Contains(extensions, strings.ToLower(suffix(e.Path))) {
+		if slices.Contains(extensions, strings.ToLower(plain.Suffix(e.Path))) {
 			return errors.New("file name is not UTF-8")
 		}
 		return nil
 	}
 	st, err := fs.Stat(fsys, e.Path)
-	ext := suffix(e.Path)
+	ext := plain.Suffix(e.Path)
 	switch {
 	case errors.Is(err, syscall.ELOOP):
 		skip(LinkLoop)
@@ -200,25 +200,12 @@ func (e *Entry) read(fsys fs.FS, link bool, room *int64) error {
 	return nil
 }
 
-// suffix returns the extension of a file name with its dot. A dot at the start or end of the name does not count.
-func suffix(name string) string {
-	if i := strings.LastIndexByte(name, '.'); i > 0 && i < len(name)-1 {
-		return name[i:]
-	}
-	return ""
-}
-
 // invalidUTF8 returns the offset of the first byte that does not decode, or -1.
 func invalidUTF8(data []byte) int {
-	if utf8.Valid(data) {
-		return -1
-	}
-	for i := 0; i < len(data); {
-		r, n := utf8.DecodeRune(data[i:])
-		if r == utf8.RuneError && n == 1 {
+	for i, r := range string(data) {
+		if r == utf8.RuneError && !bytes.HasPrefix(data[i:], []byte(string(r))) {
 			return i
 		}
-		i += n
 	}
 	return -1
 }
@@ -282,7 +269,7 @@ func MissingEntry(cfg *config.Config, dir string, entries []Entry) *config.Fault
 	hint := ""
 	if near := plain.Nearest(file, packed); path.Base(file) != file {
 		hint = "sources are packed without subfolders: write only the file name"
-	} else if skipped != "" && slices.Contains(extensions, strings.ToLower(suffix(file))) {
+	} else if skipped != "" && slices.Contains(extensions, strings.ToLower(plain.Suffix(file))) {
 		hint = "the file exists but is not packed: " + skipped
 	} else if skipped != "" {
 		hint = "the file exists, but only files that end in " + strings.Join(extensions, " ") + " are packed"
@@ -294,6 +281,5 @@ func MissingEntry(cfg *config.Config, dir string, entries []Entry) *config.Fault
 
 // Write writes sol as the contest's solution.json to the file name, or to stdout if name is "-". See cache.Output.
 func Write(stdout io.Writer, name string, sol *trace.Solution) error {
-	data := sol.JSON(trace.Indent)
-	return cache.Output(stdout, name, data)
+	return cache.Output(stdout, name, sol.JSON(trace.Indent))
 }

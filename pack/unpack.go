@@ -126,7 +126,7 @@ func (u *Unpacked) create(dir string) (err error) {
 func acts(name string) bool {
 	folder, file := path.Split(path.Clean(name))
 	lower := strings.ToLower(file)
-	return strings.HasPrefix(file, ".") && !slices.Contains(extensions, strings.ToLower(suffix(file))) ||
+	return strings.HasPrefix(file, ".") && !slices.Contains(extensions, strings.ToLower(plain.Suffix(file))) ||
 		strings.Contains("/"+folder, "/.") || lower == "head" || strings.Contains(strings.ToLower(name), "git~")
 }
 

@@ -81,6 +81,14 @@ func First(s string) string {
 	return line
 }
 
+// Suffix returns the extension of a file name, with its dot. A dot at the start or the end of the name does not count.
+func Suffix(name string) string {
+	if i := strings.LastIndexByte(name, '.'); i > 0 && i < len(name)-1 {
+		return name[i:]
+	}
+	return ""
+}
+
 // Cause returns err without the path of an *fs.PathError, for messages that already name the file.
 func Cause(err error) error {
 	if file, ok := errors.AsType[*fs.PathError](err); ok {

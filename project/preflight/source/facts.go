@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"path"
 
+	"fisub/internal/plain"
 	"fisub/internal/trace"
 )
 
@@ -103,7 +104,7 @@ func solutionFacts(python Python, sol *trace.Solution, entry, symbol string) (*f
 		Symbol  string             `json:"symbol"`
 	}{Entry: entry, Symbol: symbol}
 	for _, s := range sol.Sources {
-		if suffix(path.Base(s.Path)) == ".py" {
+		if plain.Suffix(path.Base(s.Path)) == ".py" {
 			request.Sources = append(request.Sources, s)
 		}
 	}

@@ -11,8 +11,7 @@ import (
 	"slices"
 	"strings"
 
-	words "fisub/internal/plain"
-
+	"fisub/internal/plain"
 	"fisub/internal/trace"
 )
 
@@ -50,8 +49,8 @@ func (f Finding) String() string {
 
 // Text returns the place, the fact, the code and the excerpt, for a terminal.
 func (f Finding) Text() string {
-	f.Path = words.Relative(f.Path)
-	text := words.Line(fmt.Sprintf("%s [%s]", f, f.Code)) // authors choose file names
+	f.Path = plain.Relative(f.Path)
+	text := plain.Line(fmt.Sprintf("%s [%s]", f, f.Code)) // authors choose file names
 	if f.Excerpt != "" {
 		text += "\n" + f.Excerpt
 	}
@@ -108,23 +107,16 @@ func (n *inspector) mark(s Severity, code string, file trace.SourceFile, pos int
 		f.Line = math.MaxInt32
 		return
 	}
-	f.Line, f.Col, f.Excerpt = words.Mark(file.Content, pos, pos+1)
+	f.Line, f.Col, f.Excerpt = plain.Mark(file.Content, pos, pos+1)
 }
 
 // expected returns the number of arguments of a call, and a text that explains it.
 func (n *inspector) expected() (count int, sum string) {
 	in, out := n.def.Inputs.Len(), n.outputs()
 	if n.sol.Spec.DestinationPassingStyle {
-		return in + out, fmt.Sprintf("%s + %s", plural(in, "input"), plural(out, "output"))
+		return in + out, fmt.Sprintf("%s + %s", plain.Count(in, "input"), plain.Count(out, "output"))
 	}
-	return in, plural(in, "input") + ", outputs returned"
-}
-
-func plural(n int, word string) string {
-	if n == 1 {
-		return "1 " + word
-	}
-	return fmt.Sprintf("%d %ss", n, word)
+	return in, plain.Count(in, "input") + ", outputs returned"
 }
 
 // arityHint returns the hint for a function with got parameters.
@@ -151,7 +143,7 @@ func (n *inspector) compiled() {
 	if lang == trace.CPP {
 		suffixes = cppCompiled
 	}
-	if ext := suffix(path.Base(n.entry)); !slices.Contains(suffixes, ext) {
+	if ext := plain.Suffix(path.Base(n.entry)); !slices.Contains(suffixes, ext) {
 		hint := ""
 		switch {
 		case slices.Contains(suffixes, strings.ToLower(ext)):
@@ -197,7 +189,7 @@ func (n *inspector) compiled() {
 
 func (n *inspector) cpp() (files []trace.SourceFile) {
 	for _, s := range n.sol.Sources {
-		if slices.Contains(cppScanned, suffix(path.Base(s.Path))) {
+		if slices.Contains(cppScanned, plain.Suffix(path.Base(s.Path))) {
 			files = append(files, s)
 		}
 	}
@@ -224,7 +216,7 @@ func NoExport(sol *trace.Solution, exports []string, hint string) Finding {
 	entry, symbol := sol.Entry()
 	f := Finding{Code: "no-export", Severity: Error, Path: entry, Hint: hint,
 		Msg: fmt.Sprintf("no source exports %q with %s", symbol, exportMacro)}
-	if near := words.Nearest(symbol, exports); len(near) > 0 {
+	if near := plain.Nearest(symbol, exports); len(near) > 0 {
 		f.Hint = fmt.Sprintf("did you mean %q?", entry+"::"+near[0])
 	} else if len(exports) > 0 {
 		f.Hint = "exported: " + strings.Join(exports, ", ")
@@ -242,7 +234,7 @@ func Call(sol *trace.Solution, def *trace.Definition, parameters string) *Findin
 	_, symbol := sol.Entry()
 	if want, sum := n.expected(); want != len(parameters) {
 		n.add(Error, "parameter-count", "", n.arityHint(len(parameters)), "expected %s (%s), but %s has %d",
-			plural(want, "parameter"), sum, symbol, len(parameters))
+			plain.Count(want, "parameter"), sum, symbol, len(parameters))
 		return &n.findings[0]
 	}
 	kinds := map[byte]string{'i': "an integer", 'f': "a floating-point number", 'p': "a pointer", 't': "a tensor"}
@@ -267,12 +259,4 @@ func Call(sol *trace.Solution, def *trace.Definition, parameters string) *Findin
 		}
 	}
 	return nil
-}
-
-// suffix returns the extension of a file name, with its dot. A dot at the start or the end of the name does not count.
-func suffix(name string) string {
-	if i := strings.LastIndexByte(name, '.'); i > 0 && i < len(name)-1 {
-		return name[i:]
-	}
-	return ""
 }

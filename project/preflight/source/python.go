@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	words "fisub/internal/plain"
+	"fisub/internal/plain"
 )
 
 // forbidden are libraries of finished kernels, by their import names.
@@ -25,7 +25,7 @@ var absent = strings.Fields("cupy jax tensorflow numba pycuda paddle mlx mxnet")
 const forbiddenHint = "write your own kernel: kernel libraries are forbidden; cuBLAS is allowed, also through torch"
 
 func (n *inspector) python(run Python) {
-	if ext := suffix(path.Base(n.entry)); ext != ".py" {
+	if ext := plain.Suffix(path.Base(n.entry)); ext != ".py" {
 		hint := ""
 		if slices.Contains(cudaCompiled, strings.ToLower(ext)) {
 			hint = `set language = "cuda"`
@@ -124,7 +124,7 @@ func (n *inspector) pyEntry(e *pyEntry) {
 		}
 		hint := fmt.Sprintf("define it: def %s(...)", n.symbol)
 		slices.Sort(e.Functions)
-		if near := words.Nearest(n.symbol, e.Functions); len(near) > 0 {
+		if near := plain.Nearest(n.symbol, e.Functions); len(near) > 0 {
 			hint = fmt.Sprintf("did you mean %q?", n.entry+"::"+near[0])
 		}
 		n.add(Error, "no-function", n.entry, hint, "no top-level function %s", n.symbol)
@@ -188,7 +188,7 @@ func (n *inspector) pyFunction(f pyFunction) *Finding {
 	switch {
 	case want < f.Least || f.Most >= 0 && want > f.Most:
 		return found("parameter-count", n.arityHint(f.Least), "expected %s (%s), but %s takes %s",
-			plural(want, "positional parameter"), sum, n.symbol, takes)
+			plain.Count(want, "positional parameter"), sum, n.symbol, takes)
 	case f.Keyword != "":
 		return found("keyword-only", "give it a default",
 			"%s has the keyword-only parameter %s without a default, but calls pass no keywords", n.symbol, f.Keyword)
@@ -201,12 +201,12 @@ func (n *inspector) pyFunction(f pyFunction) *Finding {
 	case f.Returns == "other" && out != 1:
 		return found("return-annotation", "use tuple[...] with one type for each output, without quotes and without from "+
 			"__future__ import annotations, or remove it",
-			"the return annotation of %s means one value to the builder, but the definition has %s", n.symbol, plural(out,
+			"the return annotation of %s means one value to the builder, but the definition has %s", n.symbol, plain.Count(out,
 				"output"))
 	case f.Returns != "other" && f.Values != out:
 		return found("return-annotation", "fix the annotation, which the builder reads, or remove it",
-			"%s is annotated to return %s, but the definition has %s", n.symbol, plural(f.Values, "value"),
-			plural(out, "output"))
+			"%s is annotated to return %s, but the definition has %s", n.symbol, plain.Count(f.Values, "value"),
+			plain.Count(out, "output"))
 	}
 	return nil
 }
