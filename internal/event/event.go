@@ -428,29 +428,24 @@ type Stream struct {
 	seq   int64
 	sinks []Sink
 	err   error
-	now   func() time.Time
 }
 
 // NewStream returns a stream that writes to sinks.
-func NewStream(sinks ...Sink) *Stream {
-	return &Stream{sinks: sinks, now: time.Now}
-}
+func NewStream(sinks ...Sink) *Stream { return &Stream{sinks: sinks} }
 
 // Emit sets the number and time of e and passes it to the sinks. A sink that fails gets no further events.
 func (s *Stream) Emit(e Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.seq++
-	e.Seq, e.Time = s.seq, s.now()
+	e.Seq, e.Time = s.seq, time.Now()
 	for i, sink := range s.sinks {
 		if sink == nil {
 			continue
 		}
 		if err := sink(e); err != nil {
 			s.sinks[i] = nil
-			if s.err == nil {
-				s.err = err
-			}
+			s.err = cmp.Or(s.err, err)
 		}
 	}
 }

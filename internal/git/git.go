@@ -169,8 +169,8 @@ type Head struct {
 
 // Head returns the checked-out commit and branch.
 func (r *Repository) Head(ctx context.Context) (h Head, err error) {
-	var failed *Error
-	if h.Branch, err = r.line(ctx, "symbolic-ref", "--quiet", "--short", "HEAD"); err != nil && !errors.As(err, &failed) {
+	h.Branch, err = r.line(ctx, "symbolic-ref", "--quiet", "--short", "HEAD")
+	if _, failed := errors.AsType[*Error](err); err != nil && !failed {
 		return h, err
 	}
 	h.Commit, err = r.Commit(ctx, "HEAD")

@@ -160,8 +160,7 @@ func (r *Repository) Preview(ctx context.Context, remote, object, tag string) er
 func (r *Repository) Push(ctx context.Context, remote, tag string) error {
 	out, err := r.run(ctx, command{env: r.batch(ctx)}, "push", "--porcelain", "--no-follow-tags",
 		"--recurse-submodules=no", "--", remote, "refs/tags/"+tag)
-	var failed *Error
-	if errors.As(err, &failed) {
+	if failed, ok := errors.AsType[*Error](err); ok {
 		for line := range strings.Lines(string(out)) {
 			// Format: "!", the refs, and the reason in brackets, which stderr does not always repeat.
 			if why, ok := strings.CutPrefix(line, "!\t"); ok {
@@ -178,8 +177,8 @@ func (r *Repository) Push(ctx context.Context, remote, tag string) error {
 
 // refused removes generic lines from git's error message.
 func refused(err error) error {
-	var failed *Error
-	if !errors.As(err, &failed) {
+	failed, ok := errors.AsType[*Error](err)
+	if !ok {
 		return err
 	}
 	var lines []string
@@ -242,8 +241,7 @@ func (r *Repository) Tags(ctx context.Context) ([]Tag, error) {
 // CheckName returns an error if name is not a valid git tag name.
 func (r *Repository) CheckName(ctx context.Context, name string) error {
 	_, err := r.run(ctx, command{}, "check-ref-format", "refs/tags/"+name)
-	var failed *Error
-	if errors.As(err, &failed) || strings.HasPrefix(name, "-") {
+	if _, failed := errors.AsType[*Error](err); failed || strings.HasPrefix(name, "-") {
 		return fmt.Errorf("tag %q: not a valid git name", name)
 	}
 	return err

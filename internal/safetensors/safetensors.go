@@ -121,8 +121,7 @@ func Open(path string) (*File, error) {
 	file := &File{path: path, mapping: mapping}
 	if err := file.parse(); err != nil {
 		file.Close()
-		var pointer *LFSPointerError
-		if errors.As(err, &pointer) {
+		if pointer, ok := errors.AsType[*LFSPointerError](err); ok {
 			return nil, pointer
 		}
 		return nil, &DamagedError{path, err}
@@ -332,7 +331,7 @@ func Write(path string, tensors []Named, metadata map[string]string) error {
 }
 
 func write(w io.Writer, tensors []Named, metadata map[string]string) error {
-	header, err := header(tensors, metadata, 8)
+	header, err := header(tensors, metadata)
 	if err != nil {
 		return err
 	}
@@ -347,8 +346,8 @@ func write(w io.Writer, tensors []Named, metadata map[string]string) error {
 	return nil
 }
 
-// header returns the header of a file, padded to a multiple of align bytes.
-func header(tensors []Named, metadata map[string]string, align int) ([]byte, error) {
+// header returns the header of a file, padded to a multiple of 8 bytes.
+func header(tensors []Named, metadata map[string]string) ([]byte, error) {
 	b := append(make([]byte, 8), '{')
 	if len(metadata) > 0 {
 		text, err := json.Marshal(metadata, json.Deterministic(true))
@@ -382,7 +381,7 @@ func header(tensors []Named, metadata map[string]string, align int) ([]byte, err
 		offset += size
 	}
 	b = append(b, '}')
-	for len(b)%align != 0 {
+	for len(b)%8 != 0 {
 		b = append(b, ' ')
 	}
 	if len(b)-8 > maxHeader {

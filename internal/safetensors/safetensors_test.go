@@ -309,7 +309,7 @@ func FuzzSafetensors(f *testing.F) {
 		if total != len(content)-first.data {
 			t.Fatalf("tensors cover %d of %d bytes", total, len(content)-first.data)
 		}
-		head, err := header(all, first.metadata, 8)
+		head, err := header(all, first.metadata)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -73,8 +73,8 @@ func (s *Sandbox) Command(ctx context.Context, program string, args ...string) *
 // Refused reports whether err, from a process of Command, means that it could not enter its sandbox. Its stderr has the
 // reason.
 func Refused(err error) bool {
-	var exit *exec.ExitError
-	return errors.As(err, &exit) && exit.ExitCode() == failed
+	exit, ok := errors.AsType[*exec.ExitError](err)
+	return ok && exit.ExitCode() == failed
 }
 
 // init turns a process started by Command into its program, and restricts a program started by a tool.

@@ -3,6 +3,7 @@
 package usage
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -44,19 +45,14 @@ func Unknown(what, word string, known []string) error {
 // system calls.
 func Explain(err error) (text, advice string) {
 	text = err.Error()
-	var file *fs.PathError
-	if errors.As(err, &file) && file.Op != "read" && file.Op != "write" {
-		name := file.Path
-		if name == "" {
-			name = `""`
-		}
-		text = strings.Replace(text, file.Error(), name+": "+file.Err.Error(), 1)
+	if file, ok := errors.AsType[*fs.PathError](err); ok && file.Op != "read" && file.Op != "write" {
+		text = strings.Replace(text, file.Error(), cmp.Or(file.Path, `""`)+": "+file.Err.Error(), 1)
 	}
-	var fault interface {
+	type excerpted interface {
 		error
 		Excerpted() string
 	}
-	if errors.As(err, &fault) {
+	if fault, ok := errors.AsType[excerpted](err); ok {
 		text = fault.Excerpted()
 	}
 	return text, hint.Of(err)
