@@ -54,8 +54,7 @@ func groupOf(rows []Row) Group {
 		g.Mean, g.Low, g.High = mean(latencies), slices.Min(latencies), slices.Max(latencies)
 	}
 	if len(speedups) > 0 {
-		x := mean(speedups)
-		g.Speedup = &x
+		g.Speedup = new(mean(speedups))
 	}
 	if len(shares) > 0 {
 		g.CopyShare = mean(shares)

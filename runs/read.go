@@ -183,9 +183,7 @@ func Header(path string) (*event.Run, error) {
 }
 
 // damaged adds a hint to the error of a line that cannot be decoded.
-func damaged(err error) error {
-	return hint.Wrap(err, "the file is damaged: start a new run")
-}
+func damaged(err error) error { return hint.Wrap(err, "the file is damaged: start a new run") }
 
 func name(path string) string {
 	if abs, err := filepath.Abs(path); err == nil {
@@ -326,26 +324,23 @@ func Resume(root, id string) (*Folder, *Run, error) {
 // Attach is Resume for a remote run, which may have ended before its first event.
 func Attach(root, id string) (*Folder, *Run, error) {
 	f := NewFolder(root, id)
-	r, err := f.attach(id)
+	var r *Run
+	var whole int64
+	err := f.open()
+	if err == nil {
+		r, whole, err = replay(f.events, id)
+	}
+	if err == nil {
+		err = f.events.Truncate(whole)
+	}
+	if err == nil && r.Run != nil {
+		err = f.repair(r)
+	}
 	if err != nil {
 		f.Close()
 		return nil, nil, err
 	}
 	return f, r, nil
-}
-
-func (f *Folder) attach(id string) (*Run, error) {
-	if err := f.open(); err != nil {
-		return nil, err
-	}
-	r, whole, err := replay(f.events, id)
-	if err != nil {
-		return nil, err
-	}
-	if err := f.events.Truncate(whole); err != nil || r.Run == nil {
-		return r, err
-	}
-	return r, f.repair(r)
 }
 
 // Order sorts the traces and timings of a remote run by its workloads. They are recorded as its places finish them.

@@ -12,7 +12,8 @@ import (
 // Continue makes run the continuation of r, with its id and its other workloads. It rejects a run that differs from
 // r, whose verdicts and figures must not be mixed with r's.
 func (r *Run) Continue(run *event.Run) error {
-	if err := r.sameRun(run); err != nil {
+	if err := r.same(append(facts(r.Run, run), fact{"set", r.Run.Set, run.Set},
+		fact{"baseline", r.Run.Baseline.Text(), run.Baseline.Text()})); err != nil {
 		return err
 	}
 	wanted := map[string]bool{}
@@ -35,8 +36,7 @@ func (f *Folder) End(old *Run) error {
 	}
 	stream := event.NewStream(f.Record)
 	stream.Emit(event.Event{Type: event.TypeRun, Run: old.Run})
-	d := old.Totals()
-	stream.Emit(event.Event{Type: event.TypeDone, Done: &d})
+	stream.Emit(event.Event{Type: event.TypeDone, Done: new(old.Totals())})
 	return stream.Err()
 }
 
@@ -66,11 +66,6 @@ func Differ(a, b *event.Run) (what, inA, inB string) {
 		}
 	}
 	return "", "", ""
-}
-
-func (r *Run) sameRun(run *event.Run) error {
-	return r.same(append(facts(r.Run, run), fact{"set", r.Run.Set, run.Set},
-		fact{"baseline", r.Run.Baseline.Text(), run.Baseline.Text()}))
 }
 
 // SameDevice refuses to continue r on another device or with another driver.

@@ -197,8 +197,7 @@ func (s *Summary) Add(e *event.Event) {
 		changed = s.retract(e.Workload) || changed
 	}
 	if s.Started = len(s.begun); s.Done != nil && changed {
-		d := s.Totals()
-		s.Done = &d
+		s.Done = new(s.Totals())
 	}
 }
 

@@ -167,17 +167,12 @@ func Runs(a, b *runs.Run, threshold float64) (*Result, error) {
 		return nil, err
 	}
 
-	inB := map[string]*runs.Row{}
-	for i := range b.Rows {
-		inB[b.Rows[i].UUID] = &b.Rows[i]
-	}
 	logs := make([]float64, draws) // sum of the logarithms over the workloads, by draw
 	var sum float64
 	score := scores{}
 	for i := range a.Rows {
 		ra := &a.Rows[i]
-		rb := inB[ra.UUID]
-		delete(inB, ra.UUID)
+		rb := b.Row(ra.UUID)
 		row, ratios := compareRow(ra, rb, threshold)
 		if row.Ratio != nil {
 			if apart != "" {
@@ -195,7 +190,7 @@ func Runs(a, b *runs.Run, threshold float64) (*Result, error) {
 		res.Rows = append(res.Rows, row)
 	}
 	for i := range b.Rows {
-		if rb := &b.Rows[i]; inB[rb.UUID] != nil {
+		if rb := &b.Rows[i]; a.Row(rb.UUID) == nil {
 			row, _ := compareRow(nil, rb, threshold)
 			res.Rows = append(res.Rows, row)
 		}
@@ -285,27 +280,22 @@ func compareRow(a, b *runs.Row, threshold float64) (row Row, ratios []float64) {
 	switch {
 	case b == nil:
 		row.Why = "only in A"
-		return row, nil
 	case a == nil:
 		row.Why = "only in B"
-		return row, nil
 	case row.A.Status == "" || row.B.Status == "":
 		row.Why = "not judged"
-		return row, nil
 	case !passedA && !passedB:
 		row.Why = "neither passes"
-		return row, nil
 	case !passedB:
 		row.Verdict, row.Why = Slower, "B does not pass"
-		return row, nil
 	case !passedA:
 		row.Verdict, row.Why = Faster, "A does not pass"
-		return row, nil
 	case row.A.N == 0 || row.B.N == 0:
 		row.Why = "not timed"
-		return row, nil
 	case a.Axes != nil && b.Axes != nil && !maps.Equal(a.Axes, b.Axes):
 		row.Why = "different axes"
+	}
+	if row.Why != "" {
 		return row, nil
 	}
 	p, warnings := stats.Same(a.Samples.TrialsNS, b.Samples.TrialsNS)

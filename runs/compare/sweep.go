@@ -46,8 +46,7 @@ type Rank struct {
 // NewSweep ranks the runs of a sweep.
 func NewSweep(all []*runs.Run, threshold float64) (*Sweep, error) {
 	s := &Sweep{Threshold: threshold}
-	rows := make([]map[string]*runs.Row, len(all)) // by uuid
-	for i, r := range all {
+	for _, r := range all {
 		if err := check(r); err != nil {
 			return nil, err
 		}
@@ -60,19 +59,15 @@ func NewSweep(all []*runs.Run, threshold float64) (*Sweep, error) {
 			return nil, fmt.Errorf("the variants cannot be compared: %s", apart)
 		}
 		s.Warnings = append(s.Warnings, res.Warnings...)
-		rows[i] = map[string]*runs.Row{}
-		for n := range r.Rows {
-			rows[i][r.Rows[n].UUID] = &r.Rows[n]
-		}
 		s.Variants = append(s.Variants, Variant{Name: r.Run.Variant, Run: r.ID, Workloads: len(r.Run.Workloads),
 			Passed: r.Totals().Passed})
 	}
 	var err error
-	if s.All, err = s.rank(rows, all[0].Rows); err != nil {
+	if s.All, err = s.rank(all, all[0].Rows); err != nil {
 		return nil, err
 	}
 	for _, group := range runs.Groups(all[0].Rows) {
-		g, err := s.rank(rows, group.Rows)
+		g, err := s.rank(all, group.Rows)
 		if err != nil {
 			return nil, err
 		}
@@ -85,14 +80,14 @@ func NewSweep(all []*runs.Run, threshold float64) (*Sweep, error) {
 	return s, nil
 }
 
-// rank ranks the variants on the workloads of group. rows has the rows of each variant by uuid.
-func (s *Sweep) rank(rows []map[string]*runs.Row, group []runs.Row) (SweepGroup, error) {
+// rank ranks the variants, which have the runs all, on the workloads of group.
+func (s *Sweep) rank(all []*runs.Run, group []runs.Row) (SweepGroup, error) {
 	g := SweepGroup{Workloads: len(group)}
-	logs := make([]float64, len(rows)) // sum of the logarithms of the medians
-	for v := range rows {
+	logs := make([]float64, len(all)) // sum of the logarithms of the medians
+	for v, r := range all {
 		sum, timed := 0.0, true
 		for _, row := range group {
-			x := side(rows[v][row.UUID])
+			x := side(r.Row(row.UUID))
 			timed = timed && x.Status == string(trace.Passed) && x.N > 0
 			sum += x.MedianNS
 			logs[v] += math.Log(x.MedianNS)
@@ -106,7 +101,7 @@ func (s *Sweep) rank(rows []map[string]*runs.Row, group []runs.Row) (SweepGroup,
 		r := &g.Ranks[i+1]
 		total, drawn, level := 0.0, make([]float64, draws), 0.0
 		for _, row := range group {
-			compared, ratios := compareRow(rows[g.Ranks[0].Variant][row.UUID], rows[r.Variant][row.UUID], s.Threshold)
+			compared, ratios := compareRow(all[g.Ranks[0].Variant].Row(row.UUID), all[r.Variant].Row(row.UUID), s.Threshold)
 			if compared.Ratio == nil || compared.apart() {
 				return g, fmt.Errorf("the variants cannot be compared: workload %s: %s", row.UUID, compared.Why)
 			}
