@@ -156,8 +156,7 @@ func (im *importer) definition(file string, named bool) error {
 		text = append(def.JSON(trace.Indent), '\n')
 	}
 	def, _, err = trace.DecodeDefinition(text)
-	var invalid *trace.ValidationError
-	if errors.As(err, &invalid) {
+	if invalid, ok := errors.AsType[*trace.ValidationError](err); ok {
 		for _, f := range invalid.Faults {
 			f.Line = 0
 			one := &trace.ValidationError{Model: invalid.Model, Faults: []trace.Fault{f}}

@@ -48,9 +48,8 @@ func Choose(ctx context.Context, name string, sol *trace.Solution, opts *device.
 	case kind != "auto" && kind != "" || numbered:
 		return "", usage.Errorf("one of auto, cuda, cuda:N, emu", "--device: unknown device %q", name)
 	}
-	var we *worker.Error
 	_, err := OpenGPU(ctx, *opts)
-	if errors.As(err, &we) && we.Code == worker.NotBuilt && pyworker.Runs(&sol.Spec) {
+	if we, ok := errors.AsType[*worker.Error](err); ok && we.Code == worker.NotBuilt && pyworker.Runs(&sol.Spec) {
 		// torch may support a GPU that this binary does not.
 		command, missing := pyworker.Command(ctx, opts.CacheDir)
 		if missing != nil {
@@ -205,16 +204,12 @@ func Worker() (worker.Command, error) {
 // would look like a fault of the submission.
 func cramped() error {
 	for _, l := range []struct {
-		resource int
-		what     string
-		least    uint64
-		unit     string
-		hint     string
+		resource            int
+		least               uint64
+		what, unit, command string
 	}{
-		{unix.RLIMIT_AS, "address space", 4 << 20, "KiB", "ulimit -v unlimited, " +
-			"here or in the shell's startup files or the batch system"},
-		{unix.RLIMIT_NOFILE, "open files", 128, "", "ulimit -n 1024, " +
-			"here or in the shell's startup files or the batch system"},
+		{unix.RLIMIT_AS, 4 << 20, "address space", "KiB", "ulimit -v unlimited"},
+		{unix.RLIMIT_NOFILE, 128, "open files", "", "ulimit -n 1024"},
 	} {
 		var now unix.Rlimit
 		if err := unix.Getrlimit(l.resource, &now); err != nil {
@@ -225,7 +220,7 @@ func cramped() error {
 			cur >>= 10
 		}
 		if cur < l.least {
-			return usage.Errorf(l.hint, "the limit of %s is %s; fisub needs %s", l.what,
+			return usage.Errorf(l.command+", here or in the shell's startup files or the batch system", "the limit of %s is %s; fisub needs %s", l.what,
 				strings.TrimSpace(fmt.Sprint(cur, " ", l.unit)), strings.TrimSpace(fmt.Sprint(l.least, " ", l.unit)))
 		}
 	}
@@ -257,9 +252,9 @@ func Work(ctx context.Context, openers []device.Opener) error {
 // Invalid is usage.Invalid for errors about the device or a missing part of the machine. It returns other errors
 // unchanged.
 func Invalid(err error) error {
-	var dev *bench.DeviceError
-	var timers *bench.TimerError
-	if errors.As(err, &dev) || errors.Is(err, bench.ErrNoReference) || errors.As(err, &timers) {
+	_, unusable := errors.AsType[*bench.DeviceError](err)
+	_, retimed := errors.AsType[*bench.TimerError](err)
+	if unusable || retimed || errors.Is(err, bench.ErrNoReference) {
 		return usage.Invalid(err)
 	}
 	return err

@@ -48,17 +48,17 @@ func (c *checker) build(ctx context.Context) error {
 			obj, err = nvcc.BuildShared(ctx, c.Cache, tools, sol, arch, gpu == nil)
 		}
 		b := Build{Arch: arch}
-		var broken *device.BuildError
-		var missing *nvcc.MissingError
+		broken, failed := errors.AsType[*device.BuildError](err)
+		missing, lacking := errors.AsType[*nvcc.MissingError](err)
 		switch {
-		case errors.As(err, &missing) && !c.MustCompile:
+		case lacking && !c.MustCompile:
 			hint := missing.Advice()
 			if torch {
 				hint = "install torch, or set FISUB_PYTHON to a Python with torch; " + hint
 			}
 			c.add(Note, "not-compiled", "", hint, "not compiled for %s, so exports, parameters and compile errors were not "+
 				"checked: %v", arch, err)
-		case errors.As(err, &broken):
+		case failed:
 			c.broken(arch, broken)
 		case err != nil:
 			return err

@@ -145,7 +145,10 @@ func (c *checker) at(s source.Severity, code, key, hint, format string, args ...
 func (c *checker) config(ctx context.Context) error {
 	cfg, faults := config.Read(c.Options.Config)
 	c.Report.Config = cfg
-	missing := slices.ContainsFunc(faults, func(f *config.Fault) bool { return f.Code == "no-config" })
+	has := func(code string) bool {
+		return slices.ContainsFunc(faults, func(f *config.Fault) bool { return f.Code == code })
+	}
+	missing := has("no-config")
 	if filepath.Base(cfg.Path) == config.Name && !missing {
 		var err error
 		if c.Repository, c.Findings, err = Repository(ctx, Root(cfg.Root())); err != nil {
@@ -157,9 +160,6 @@ func (c *checker) config(ctx context.Context) error {
 		if c.Options.Remote != nil {
 			faults = append(faults, config.Faults(c.Options.Remote(cfg.Remote[name]))...)
 		}
-	}
-	has := func(code string) bool {
-		return slices.ContainsFunc(faults, func(f *config.Fault) bool { return f.Code == code })
 	}
 	for _, f := range faults {
 		if f.Harmless {
@@ -176,9 +176,9 @@ func (c *checker) config(ctx context.Context) error {
 	}
 	if name != "" {
 		def, err := c.Dataset.Definition(name)
-		var unknown *workloads.NotFoundError
+		_, unknown := errors.AsType[*workloads.NotFoundError](err)
 		switch {
-		case errors.As(err, &unknown):
+		case unknown:
 			c.fault(Error, cfg.UnknownDefinition(c.Dataset.Definitions()))
 		case err != nil:
 			c.add(Error, "unknown-definition", cfg.Path, "", "%v", err)
@@ -265,8 +265,7 @@ func (c *checker) packed() {
 	def, err := c.Dataset.Definition(sol.Definition)
 	if err != nil {
 		hint := ""
-		var unknown *workloads.NotFoundError
-		if errors.As(err, &unknown) {
+		if unknown, ok := errors.AsType[*workloads.NotFoundError](err); ok {
 			hint = strings.Join(append(unknown.Near, unknown.Track...), ", ")
 			if hint != "" {
 				hint = "did you mean one of: " + hint

@@ -235,7 +235,7 @@ func (s *Setup) Describe(ctx context.Context, sub *project.Submission) *event.Ru
 		Profile: event.Profile{Name: p.Name, Warmup: p.Warmup, Iterations: p.Iterations, Trials: p.Trials,
 			TimeoutS: p.Timeout.Seconds(), Target: p.Target, MaxTimeS: p.MaxTime.Seconds()},
 		Timer: s.Timer, Floors: s.Kind != "emu",
-		Tolerance: event.Tolerance{Atol: p.Tolerance.Atol, Rtol: p.Tolerance.Rtol, MatchedRatio: p.Tolerance.MatchedRatio},
+		Tolerance: event.Tolerance(p.Tolerance),
 		Host:      s.host, DPS: sol.Spec.DestinationPassingStyle, Binding: sol.Spec.Binding,
 	}
 	if sub.Config != nil {

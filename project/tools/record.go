@@ -1,6 +1,7 @@
 package tools
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -80,9 +81,6 @@ func (r *ReportFile) Take(part []byte) error {
 	if err != nil {
 		return err
 	}
-	if _, err = f.Write(part); err != nil {
-		f.Close()
-		return err
-	}
-	return f.Close()
+	_, err = f.Write(part)
+	return cmp.Or(err, f.Close())
 }

@@ -198,17 +198,17 @@ func (r *Target) once(ctx context.Context, w *trace.Workload, judge bool, prefix
 		shared.Worker.Sandbox = &sandbox.Sandbox{Write: r.writable, Tools: true, Below: prefix}
 	}
 	wrong, log, err := bench.Once(ctx, shared, r.solution, w, judge)
-	var exit *exec.ExitError
-	var died *worker.Died
-	var we *worker.Error
+	exit, exited := errors.AsType[*exec.ExitError](err)
+	_, died := errors.AsType[*worker.Died](err)
+	we, failed := errors.AsType[*worker.Error](err)
 	switch {
 	case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
 		return log, false, timeError(shared.Profile.Timeout), nil
-	case errors.As(err, &exit) && exit.ExitCode() == findingsExit:
+	case exited && exit.ExitCode() == findingsExit:
 		return log, true, nil, nil
-	case errors.As(err, &died):
+	case died:
 		return log, false, err, nil
-	case errors.As(err, &we) && we.Kind != worker.Machine && we.Kind != worker.Lacking:
+	case failed && we.Kind != worker.Machine && we.Kind != worker.Lacking:
 		return log + we.Log, false, err, nil
 	case err == nil && wrong != "":
 		return log, false, fmt.Errorf("%w: %s", errWrong, wrong), nil
@@ -271,10 +271,7 @@ func (r *Target) Sanitize(ctx context.Context, tools []string, begin func(*trace
 }
 
 // unbuilt reports whether fault means that the submission does not build.
-func unbuilt(fault error) bool {
-	var we *worker.Error
-	return errors.As(fault, &we) && we.Kind == worker.Build
-}
+func unbuilt(fault error) bool { return worker.KindOf(fault) == worker.Build }
 
 const (
 	Clean = "clean"                            // verdict of a sanitizer that found nothing
