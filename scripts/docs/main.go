@@ -4,19 +4,27 @@ package main
 
 import (
 	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"os"
 	"path/filepath"
 	"reflect"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
+	"time"
 
 	"fisub/app"
 	"fisub/app/outcome"
 	"fisub/docs"
 	"fisub/internal/config"
 	"fisub/internal/event"
+	"fisub/internal/trace"
 	"fisub/remote/providers"
 )
 
@@ -42,8 +50,7 @@ func pages(root string) (map[string][]byte, error) {
 	}
 	files["docs/commands.md"] = []byte(generated + commands)
 	files["docs/config.md"] = []byte(configPage())
-	stream, err := describe(reflect.TypeFor[event.Event](), filepath.Join(root, "internal/event/event.go"),
-		filepath.Join(root, "internal/event/device.go"))
+	stream, err := describe(reflect.TypeFor[event.Event](), filepath.Join(root, "internal/event/event.go"))
 	if err != nil {
 		return nil, err
 	}
@@ -140,3 +147,216 @@ func withTables(text []byte) ([]byte, error) {
 }
 
 var marked = regexp.MustCompile(`(?s)(<!-- (keys of |topic )([a-z ]+) -->\n).*?(<!-- end of (?:keys|topic) -->\n)`)
+
+// payloads returns the payload keys of an event type, of which an event has one.
+func payloads(t string) (keys []string) {
+	for _, p := range new(event.Event).Payloads() {
+		if slices.Contains(p.Types, event.Type(t)) {
+			keys = append(keys, p.Key)
+		}
+	}
+	return keys
+}
+
+// A stream describes the types of package event with their comments.
+type stream struct {
+	types    []string          // values of Type, in the order of their constants
+	comments map[string]string // by "Run", "Run.ID", and for constants of Type by value
+	objects  []object
+}
+
+type object struct {
+	name, doc string
+	fields    []field
+}
+
+type field struct {
+	name, doc string
+	schema    m
+	optional  bool
+}
+
+// An m is a JSON object.
+type m = map[string]any
+
+// describe describes type t, using the comments in the file that declares it and its fields' types.
+func describe(t reflect.Type, file string) (*stream, error) {
+	s := &stream{comments: map[string]string{}}
+	f, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ParseComments)
+	if err != nil {
+		return nil, err
+	}
+	ast.Inspect(f, s.comment)
+	for _, t := range s.types {
+		if payloads(t) == nil && event.Type(t) != event.TypeBuilding {
+			return nil, fmt.Errorf("events of type %q have no payload", t)
+		}
+	}
+	s.of(t, true)
+	return s, nil
+}
+
+// comment collects the comments of a declaration.
+func (s *stream) comment(n ast.Node) bool {
+	sentence := func(c *ast.CommentGroup) string { return strings.Join(strings.Fields(c.Text()), " ") }
+	d, ok := n.(*ast.GenDecl)
+	if !ok {
+		return true
+	}
+	for _, spec := range d.Specs {
+		switch spec := spec.(type) {
+		case *ast.ValueSpec:
+			if id, ok := spec.Type.(*ast.Ident); ok && id.Name == "Type" {
+				value, _ := strconv.Unquote(spec.Values[0].(*ast.BasicLit).Value)
+				s.types = append(s.types, value)
+				s.comments[value] = sentence(spec.Comment)
+			}
+		case *ast.TypeSpec:
+			s.comments[spec.Name.Name] = sentence(d.Doc)
+			if st, ok := spec.Type.(*ast.StructType); ok {
+				for _, f := range st.Fields.List {
+					for _, name := range f.Names {
+						s.comments[spec.Name.Name+"."+name.Name] = sentence(f.Comment)
+					}
+				}
+			}
+		}
+	}
+	return false
+}
+
+// of returns the schema of type t, and adds its structs to s.objects.
+func (s *stream) of(t reflect.Type, optional bool) m {
+	nullable := func(kind string) any { // an empty Go slice or map may be null
+		if optional {
+			return kind
+		}
+		return []string{kind, "null"}
+	}
+	switch t {
+	case reflect.TypeFor[time.Time]():
+		return m{"type": "string", "format": "date-time"}
+	case reflect.TypeFor[trace.Trace](), reflect.TypeFor[json.RawMessage]():
+		return m{"type": "object"}
+	}
+	switch t.Kind() {
+	case reflect.Pointer:
+		return s.of(t.Elem(), optional)
+	case reflect.Array:
+		return m{"type": "array", "items": s.of(t.Elem(), true), "minItems": t.Len(), "maxItems": t.Len()}
+	case reflect.Slice:
+		return m{"type": nullable("array"), "items": s.of(t.Elem(), false)}
+	case reflect.Map:
+		return m{"type": nullable("object"), "additionalProperties": s.of(t.Elem(), true)}
+	case reflect.Struct:
+		return m{"$ref": "#/$defs/" + s.object(t)}
+	}
+	return m{"type": map[reflect.Kind]string{reflect.String: "string", reflect.Bool: "boolean", reflect.Int: "integer",
+		reflect.Int64: "integer", reflect.Uint64: "integer", reflect.Float64: "number"}[t.Kind()]}
+}
+
+// object adds the struct t to the objects, and returns its name.
+func (s *stream) object(t reflect.Type) string {
+	name := t.Name()
+	if slices.ContainsFunc(s.objects, func(o object) bool { return o.name == name }) {
+		return name
+	}
+	i := len(s.objects)
+	s.objects = append(s.objects, object{name: name, doc: s.comments[t.Name()]})
+	for _, f := range reflect.VisibleFields(t) {
+		key, options, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if key == "" || key == "-" {
+			continue
+		}
+		owner := t
+		if len(f.Index) > 1 {
+			owner = t.Field(f.Index[0]).Type
+		}
+		fields := append(s.objects[i].fields, field{key, s.comments[owner.Name()+"."+f.Name], s.of(f.Type, options != ""),
+			options != ""})
+		s.objects[i].fields = fields
+	}
+	return name
+}
+
+// word describes a schema's values in a word.
+func word(schema m) string {
+	if ref, ok := schema["$ref"].(string); ok {
+		name := strings.TrimPrefix(ref, "#/$defs/")
+		return fmt.Sprintf("[%s](#%s)", name, strings.ToLower(name))
+	} else if items, ok := schema["items"].(m); ok {
+		return "list of " + word(items)
+	} else if values, ok := schema["additionalProperties"].(m); ok {
+		return "object of " + word(values) + " by name"
+	} else if schema["format"] != nil {
+		return "time, RFC 3339"
+	}
+	kind := schema["type"].(string)
+	return cmp.Or(map[string]string{"boolean": "true or false"}[kind], kind)
+}
+
+func (s *stream) page() string {
+	var b strings.Builder
+	b.WriteString(generated + topic("events") + "\n## Types\n\n" +
+		"Keys marked \"may be missing\" are omitted if they are empty, zero or unknown.\n\n" +
+		"| type | when | payload |\n|---|---|---|\n")
+	for _, t := range s.types {
+		var keys []string
+		for _, key := range payloads(t) {
+			keys = append(keys, "`"+key+"`")
+		}
+		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", t, cell(s.comments[t]), strings.Join(keys, " or "))
+	}
+	return b.String() + s.tables()
+}
+
+// tables returns the table of keys of each object.
+func (s *stream) tables() string {
+	var b strings.Builder
+	for _, o := range s.objects {
+		fmt.Fprintf(&b, "\n## %s\n\n%s\n\n| key | type | | meaning |\n|---|---|---|---|\n", o.name, o.doc)
+		for _, f := range o.fields {
+			may := ""
+			if f.optional {
+				may = "may be missing"
+			}
+			fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", f.name, word(f.schema), may, cell(f.doc))
+		}
+	}
+	return b.String()
+}
+
+// schema returns a JSON Schema, draft 2020-12, of the first object.
+func (s *stream) schema(title string) ([]byte, error) {
+	defs := m{}
+	for _, o := range s.objects {
+		properties, required := m{}, []string{}
+		for _, f := range o.fields {
+			properties[f.name] = f.schema
+			if f.doc != "" {
+				f.schema["description"] = f.doc
+			}
+			if !f.optional {
+				required = append(required, f.name)
+			}
+		}
+		defs[o.name] = m{"type": "object", "description": o.doc, "properties": properties, "required": required}
+	}
+	var rules []m
+	for _, t := range slices.Sorted(slices.Values(s.types)) {
+		if keys := payloads(t); len(keys) > 0 {
+			var one []m
+			for _, key := range keys {
+				one = append(one, m{"required": []string{key}})
+			}
+			rules = append(rules, m{"if": m{"properties": m{"type": m{"const": t}}}, "then": m{"anyOf": one}})
+		}
+	}
+	root := s.objects[0].name
+	if rules != nil {
+		defs[root].(m)["allOf"] = rules
+	}
+	text, err := json.MarshalIndent(m{"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title,
+		"$ref": "#/$defs/" + root, "$defs": defs}, "", "  ")
+	return append(text, '\n'), err
+}

@@ -1,7 +1,7 @@
 """Facts about Python sources, by CPython's parser and compiler. No source is imported or run.
 
 stdin is {"sources": [{"path", "content"}], "entry": path, "symbol": name} or, for a definition,
-{"reference": text, "constraints": [text]}. stdout is the type facts of facts.go. Lines and columns count from 1,
+{"reference": text, "constraints": [text]}. stdout is the type facts of python.go. Lines and columns count from 1,
 columns in characters.
 """
 import ast
