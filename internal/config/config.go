@@ -118,25 +118,18 @@ func (c *Config) GuessEntry() string {
 	return file + "::" + symbol
 }
 
-// Fault returns a fault at the value of key, such as "build.entry_point", or at its table if the key is missing. code
-// and hint may be "".
+// Fault returns a fault at the value of key, such as "build.entry_point", at an unknown key itself, or at the table of
+// a missing key. code and hint may be "".
 func (c *Config) Fault(code, key, hint, format string, args ...any) *Fault {
 	f := &Fault{Code: code, Path: c.Path, Msg: fmt.Sprintf(format, args...), Hint: hint}
 	p, ok := c.place(key)
-	if dot := strings.LastIndexByte(key, '.'); !ok && dot > 0 {
+	if dot := strings.LastIndexByte(key, '.'); code == "unknown-key" {
+		p.value = p.key // the value may be right
+	} else if !ok && dot > 0 {
 		p, ok = c.place(key[:dot])
 	}
 	if ok {
 		f.at(c.src, p.value)
-	}
-	return f
-}
-
-// keyFault returns a fault at the key itself.
-func (c *Config) keyFault(code, key, hint, format string, args ...any) *Fault {
-	f := &Fault{Code: code, Path: c.Path, Msg: fmt.Sprintf(format, args...), Hint: hint}
-	if p, ok := c.place(key); ok {
-		f.at(c.src, p.key)
 	}
 	return f
 }

@@ -227,7 +227,7 @@ func (c *Config) unknownTable(name string, value any) *Fault {
 	} else if home := c.home(name); home != "" {
 		hint = name + " belongs in [" + home + "]"
 	}
-	f := c.keyFault("unknown-key", name, cmp.Or(hint, "known here: "+strings.Join(tables, ", ")),
+	f := c.Fault("unknown-key", name, cmp.Or(hint, "known here: "+strings.Join(tables, ", ")),
 		"unknown %s %s", what, name)
 	f.Harmless = hint == "" || c.home(name) == "" && !misspelt(name, tables)
 	return f

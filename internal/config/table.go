@@ -245,11 +245,7 @@ func (t *Table) add(code, key, hint, format string, args ...any) *Fault {
 	if len(t.faults) == maxFaults {
 		return &Fault{}
 	}
-	at := t.file.Fault
-	if code == "unknown-key" {
-		at = t.file.keyFault
-	}
-	t.faults = append(t.faults, at(code, t.name+"."+key, hint, format, args...))
+	t.faults = append(t.faults, t.file.Fault(code, t.name+"."+key, hint, format, args...))
 	return t.faults[len(t.faults)-1]
 }
 
