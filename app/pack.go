@@ -126,8 +126,8 @@ func (a *app) pack(ctx context.Context, o packOptions) error {
 	}
 	// The contest's own packer ignores some keys of the config: its solution then has another hash than the tested
 	// one.
-	if lost := pack.Ignored(s.Config); len(lost) > 0 && !o.packed {
-		a.term.Warn(plain.Relative(s.Config.Path)+": "+pack.IgnoredText(lost...), pack.CollectHint)
+	if len(s.Config.Build.Dependencies) > 0 && !o.packed {
+		a.term.Warn(plain.Relative(s.Config.Path)+": "+pack.Ignored, pack.CollectHint)
 	}
 	return nil
 }

@@ -164,19 +164,8 @@ func Collectable(cfg *config.Config) error {
 	return nil
 }
 
-// Ignored returns the keys of a config that the contest's own packer ignores, so that its solution has a different
-// hash.
-func Ignored(cfg *config.Config) (keys []string) {
-	if len(cfg.Build.Dependencies) > 0 {
-		keys = append(keys, "build.dependencies")
-	}
-	return keys
-}
-
-// IgnoredText returns the warning about keys returned by Ignored.
-func IgnoredText(keys ...string) string {
-	return "the contest's own packer ignores " + strings.Join(keys, " and ")
-}
+// Ignored is the warning about a config with dependencies: its solution has a different hash.
+const Ignored = "the contest's own packer ignores build.dependencies"
 
 // Differences names the properties in which two submissions differ for the contest.
 func Differences(a, b *trace.Solution) (what []string) {

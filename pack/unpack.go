@@ -239,10 +239,9 @@ func (u *Unpacked) repack(root fs.FS) error {
 	again := *u.Solution
 	again.Sources = nil
 	for _, e := range entries {
-		switch e.Status {
-		case Included:
+		if e.Status == Included {
 			again.Sources = append(again.Sources, trace.SourceFile{Path: e.Path, Content: e.Content})
-		default:
+		} else {
 			note("%s: %s when packed again: %s", e.Path, e.Status, e.Reason)
 		}
 	}

@@ -136,9 +136,9 @@ func (c *checker) fault(s source.Severity, f *config.Fault) {
 		Col: f.Col, Msg: f.Msg, Hint: f.Hint, Excerpt: f.Excerpt})
 }
 
-// at adds a finding at the value of a key of the config.
-func (c *checker) at(s source.Severity, code, key, hint, format string, args ...any) {
-	c.fault(s, c.Report.Config.Fault(code, key, hint, format, args...))
+// at adds a warning at the value of a key of the config.
+func (c *checker) at(code, key, hint, format string, args ...any) {
+	c.fault(Warning, c.Report.Config.Fault(code, key, hint, format, args...))
 }
 
 // config reads the config and packs the sources, as far as faults allow.
@@ -203,25 +203,21 @@ func (c *checker) metadata(cfg *config.Config) {
 	for _, key := range []struct{ name, value string }{{"name", cfg.Solution.Name}, {"author", cfg.Solution.Author}} {
 		switch v := key.value; {
 		case strings.ContainsAny(v, `/\`) || v == "." || v == ".." || plain.Line(v) != v:
-			c.at(Warning, "path-name", "solution."+key.name, "remove slashes and control characters",
+			c.at("path-name", "solution."+key.name, "remove slashes and control characters",
 				"%s %q is a part of paths in the contest's dataset", key.name, v)
 		case v == "team-name" || v == "my-team-solution-v1" || strings.HasPrefix(v, "<"):
-			c.at(Warning, "template-value", "solution."+key.name, "set your own: results are ranked under it",
+			c.at("template-value", "solution."+key.name, "set your own: results are ranked under it",
 				"%s %q is unchanged from the template", key.name, v)
 		}
 	}
 	if c.Repository != nil && current(c.Repository.Packed, cfg) {
 		return
 	}
-	for _, key := range pack.Ignored(cfg) {
-		text := pack.IgnoredText(key)
-		if key == "build.dependencies" {
-			text += ", and is not installed"
-		}
-		c.at(Warning, "setting-lost", key, pack.CollectHint, "%s", text)
+	if len(cfg.Build.Dependencies) > 0 {
+		c.at("setting-lost", "build.dependencies", pack.CollectHint, "%s, and is not installed", pack.Ignored)
 	}
 	if err := pack.Collectable(cfg); err != nil {
-		c.at(Warning, "language-not-packed", "build.language", pack.CollectHint, "%v", err)
+		c.at("language-not-packed", "build.language", pack.CollectHint, "%v", err)
 	}
 }
 
