@@ -328,7 +328,7 @@ func Attach(root, id string) (*Folder, *Run, error) {
 	f := NewFolder(root, id)
 	var r *Run
 	var whole int64
-	err := f.open()
+	err := f.Hold()
 	if err == nil {
 		r, whole, err = replay(f.events, id)
 	}

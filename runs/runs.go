@@ -71,7 +71,8 @@ func NewFolder(root, id string) *Folder {
 	return &Folder{path: filepath.Join(root, Dir, id)}
 }
 
-func (f *Folder) open() error {
+// Hold creates or opens the folder. Before the first event, it shows other processes that the run is being prepared.
+func (f *Folder) Hold() error {
 	err := f.openFiles()
 	if errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS) || errors.Is(err, syscall.ENOTDIR) {
 		return hint.Wrap(err, "runs are stored in "+Dir+", next to config.toml: make it writable, or work in a copy")
@@ -111,9 +112,6 @@ func lock(f *os.File, how int) bool {
 	}
 }
 
-// Hold creates the folder before the first event, so that other processes see that the run is being prepared.
-func (f *Folder) Hold() error { return f.open() }
-
 // Path returns the path of the folder.
 func (f *Folder) Path() string { return f.path }
 
@@ -140,7 +138,7 @@ func (f *Folder) Record(e event.Event) error {
 		return err
 	}
 	if f.events == nil {
-		if err := f.open(); err != nil {
+		if err := f.Hold(); err != nil {
 			return err
 		}
 	}

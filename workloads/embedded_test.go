@@ -240,7 +240,7 @@ func TestRepositoryIsADatasetRoot(t *testing.T) {
 		}
 	}
 	slices.Sort(want)
-	if files, err := list(os.DirFS("."), ".jsonl"); err != nil || !slices.Equal(files, want) {
+	if _, files, err := (&Dataset{embedded: true}).list(os.DirFS("."), "", ".jsonl"); err != nil || !slices.Equal(files, want) {
 		t.Errorf(".jsonl files: got %v, %v, want %v", files, err, want)
 	}
 }

@@ -153,13 +153,13 @@ func (d *Dataset) blobsOf(def *trace.Definition, ws []*trace.Workload) ([]*blob,
 				blobs = append(blobs, b)
 			}
 			t := synthetic{key: source.TensorKey, dtype: spec.DType, shape: shape, stream: d.stream(w.UUID, name)}
-			if err := t.distribute(def, axes, name); err != nil {
-				return nil, fmt.Errorf("workload %s: '%s': %w", w.UUID, name, err)
+			err = t.distribute(def, axes, name)
+			if pool, ok := def.Inputs.Get("initial_state"); ok && err == nil && def.OpType == "gdn" &&
+				strings.HasSuffix(name, "_indices") {
+				t.fill, err = slots(def, axes, pool, d.stream(w.UUID, "slots"), name, shape)
 			}
-			if pool, ok := def.Inputs.Get("initial_state"); ok && def.OpType == "gdn" && strings.HasSuffix(name, "_indices") {
-				if t.fill, err = slots(def, axes, pool, d.stream(w.UUID, "slots"), name, shape); err != nil {
-					return nil, fmt.Errorf("workload %s: '%s': %w", w.UUID, name, err)
-				}
+			if err != nil {
+				return nil, fmt.Errorf("workload %s: '%s': %w", w.UUID, name, err)
 			}
 			if def.OpType == "moe" && name == "routing_logits" && len(shape) > 0 {
 				t.fill = logits(shape, local(def, axes, w))

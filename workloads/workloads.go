@@ -228,12 +228,7 @@ func (d *Dataset) Workloads(def, set string) ([]*trace.Workload, error) {
 }
 
 func (d *Dataset) readDefinitions() error {
-	fsys, dir := fs.FS(definitions.FS), "definitions"
-	if !d.embedded {
-		dir = filepath.Join(d.root, dir)
-		fsys = os.DirFS(dir)
-	}
-	files, err := list(fsys, ".json")
+	dir, files, err := d.list(definitions.FS, "definitions", ".json")
 	if err != nil {
 		return err
 	}
@@ -304,12 +299,7 @@ func (d *Dataset) readingOf(def string) reading {
 
 // readFiles reads the files named after the definition of, or all files if of is "".
 func (d *Dataset) readFiles(of string) (map[string]map[string][]*trace.Workload, error) {
-	fsys, dir := fs.FS(embedded), "workloads"
-	if !d.embedded {
-		dir = filepath.Join(d.root, dir)
-		fsys = os.DirFS(dir)
-	}
-	files, err := list(fsys, ".jsonl", ".ndjson")
+	dir, files, err := d.list(embedded, "workloads", ".jsonl", ".ndjson")
 	if err != nil {
 		return nil, err
 	}
@@ -357,10 +347,15 @@ func (d *Dataset) traces(place, name string) (traces []*trace.Trace, err error) 
 	return traces, err
 }
 
-// list returns the files below fsys with one of the extensions, sorted by path component. A missing fsys has no files.
-func list(fsys fs.FS, exts ...string) ([]string, error) {
-	var files []string
-	err := fs.WalkDir(fsys, ".", func(name string, entry fs.DirEntry, err error) error {
+// list returns the path of a folder of the dataset, and the files below it with one of the extensions, sorted by path
+// component. own is the folder of the embedded dataset. A missing folder has no files.
+func (d *Dataset) list(own fs.FS, name string, exts ...string) (dir string, files []string, err error) {
+	fsys := own
+	if dir = name; !d.embedded {
+		dir = filepath.Join(d.root, name)
+		fsys = os.DirFS(dir)
+	}
+	err = fs.WalkDir(fsys, ".", func(name string, entry fs.DirEntry, err error) error {
 		if name == "." && errors.Is(err, fs.ErrNotExist) {
 			return fs.SkipAll
 		}
@@ -369,7 +364,7 @@ func list(fsys fs.FS, exts ...string) ([]string, error) {
 		}
 		return err
 	})
-	return files, err
+	return dir, files, err
 }
 
 // A Range holds the smallest and the largest size of an axis.
