@@ -64,8 +64,7 @@ type entry struct {
 // An LFSPointerError reports a Git LFS pointer instead of the file itself.
 type LFSPointerError struct {
 	Path string
-	OID  string // SHA-256 of the content in hexadecimal; "" if the pointer is damaged
-	Size int64  // of the content, in bytes
+	Size int64 // of the content, in bytes
 }
 
 func (e *LFSPointerError) Error() string {
@@ -197,12 +196,8 @@ func (f *File) parse() error {
 func pointer(path string, text []byte) error {
 	p := &LFSPointerError{Path: path}
 	for line := range strings.Lines(string(text[:min(len(text), 1024)])) {
-		key, value, _ := strings.Cut(strings.TrimSpace(line), " ")
-		switch key {
-		case "oid":
-			p.OID = strings.TrimPrefix(value, "sha256:")
-		case "size":
-			p.Size, _ = strconv.ParseInt(value, 10, 64)
+		if size, ok := strings.CutPrefix(strings.TrimSpace(line), "size "); ok {
+			p.Size, _ = strconv.ParseInt(size, 10, 64)
 		}
 	}
 	return p

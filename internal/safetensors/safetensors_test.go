@@ -137,14 +137,14 @@ func TestOpenOtherFiles(t *testing.T) {
 }
 
 func TestLFSPointer(t *testing.T) {
-	oid := strings.Repeat("ab", 32)
-	path := writeFile(t, []byte("version https://git-lfs.github.com/spec/v1\noid sha256:"+oid+"\nsize 529752\n"))
+	oid := "oid sha256:" + strings.Repeat("ab", 32)
+	path := writeFile(t, []byte("version https://git-lfs.github.com/spec/v1\n"+oid+"\nsize 529752\n"))
 	_, err := Open(path)
 	var got *LFSPointerError
 	if !errors.As(err, &got) {
 		t.Fatalf("got %v, want an LFSPointerError", err)
 	}
-	if want := (LFSPointerError{Path: path, OID: oid, Size: 529752}); *got != want {
+	if want := (LFSPointerError{Path: path, Size: 529752}); *got != want {
 		t.Errorf("got %+v, want %+v", *got, want)
 	}
 	if n := strings.Count(err.Error(), path); n != 1 {

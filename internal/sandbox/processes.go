@@ -16,10 +16,10 @@ import (
 
 // A process is the entry of one process in /proc.
 type process struct {
-	pid, parent, group, session int
-	rss                         int64  // bytes
-	stack                       string // address of its stack, which only exec changes; "" if unknown
-	stopped                     bool
+	pid, group, session int
+	rss                 int64  // bytes
+	stack               string // address of its stack, which only exec changes; "" if unknown
+	stopped             bool
 }
 
 // tree returns the process pid, its descendants and all processes of its session, which a sandboxed process cannot
@@ -44,7 +44,7 @@ func tree(pid int) []process {
 		group, _ := strconv.Atoi(fields[2])
 		session, _ := strconv.Atoi(fields[3])
 		pages, _ := strconv.ParseInt(fields[21], 10, 64)
-		p := process{pid: id, parent: parent, group: group, session: session, rss: pages * int64(os.Getpagesize()),
+		p := process{pid: id, group: group, session: session, rss: pages * int64(os.Getpagesize()),
 			stopped: fields[0] == "T" || fields[0] == "t"}
 		if len(fields) > 25 && fields[25] != "0" {
 			p.stack = fields[25]

@@ -43,7 +43,6 @@ type Target struct {
 	Workloads []*trace.Workload // at least one
 	Set       string            // of the workloads
 	Emulated  bool
-	root      string
 	solution  *trace.Solution
 	shared    bench.Shared
 	writable  []string // files and folders that the tool may write
@@ -91,8 +90,7 @@ func New(ctx context.Context, s *project.Submission, o setup.Options, term *ui.T
 	if shared.Worker, err = machine.Worker(); err != nil {
 		return nil, err
 	}
-	return &Target{Workloads: ws, Set: set, Emulated: kind == "emu", root: s.Root, solution: s.Solution,
-		shared: shared}, nil
+	return &Target{Workloads: ws, Set: set, Emulated: kind == "emu", solution: s.Solution, shared: shared}, nil
 }
 
 // chosen returns the workloads of o and their set. Without a set it uses the contest's, which has more shapes, if there
