@@ -47,10 +47,8 @@ func runGDN(ctx context.Context, def *trace.Definition, in arguments) ([]*tensor
 	c.run(ctx)
 	var out []*tensor.Tensor
 	for _, name := range def.Outputs.Keys() {
-		out = append(out, map[string]*tensor.Tensor{"output": c.output, "intermediate_states": c.tokenStates}[name])
-		if out[len(out)-1] == nil {
-			out[len(out)-1] = c.newState
-		}
+		named := map[string]*tensor.Tensor{"output": c.output, "intermediate_states": c.tokenStates}
+		out = append(out, cmp.Or(named[name], c.newState))
 	}
 	return out, nil
 }

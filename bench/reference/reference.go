@@ -37,13 +37,13 @@ var families = []family{
 		inputs: map[string]int{"q": 3, "k": 3, "v": 3, "state": 4, "A_log": 1, "a": 2, "dt_bias": 1, "b": 2,
 			"cu_seqlens": 1, "scale": 0}},
 	{opType: "gdn", outputs: []string{"output", "intermediate_states"}, ranks: []int{4, 5}, run: runGDN,
-		inputs: pooled("")},
-	{opType: "gdn", outputs: []string{"output"}, ranks: []int{4}, run: runGDN, inputs: pooled("")},
-	{opType: "gdn", outputs: []string{"output", "final_state"}, ranks: []int{4, 4}, run: runGDN, inputs: pooled("")},
+		inputs: pooled(nil)},
+	{opType: "gdn", outputs: []string{"output"}, ranks: []int{4}, run: runGDN, inputs: pooled(nil)},
+	{opType: "gdn", outputs: []string{"output", "final_state"}, ranks: []int{4, 4}, run: runGDN, inputs: pooled(nil)},
 	{opType: "gdn", outputs: []string{"output", "final_state"}, ranks: []int{4, 4}, run: runGDN,
-		inputs: pooled("output_state_indices")},
+		inputs: pooled(map[string]int{"output_state_indices": 1})},
 	{opType: "gdn", outputs: []string{"output", "final_state"}, ranks: []int{4, 4}, run: runGDN,
-		inputs: pooled("ssm_state_indices")},
+		inputs: pooled(map[string]int{"ssm_state_indices": 2})},
 	// The name gives the numbers of chosen experts and groups; no input does.
 	{opType: "moe", prefix: "moe_fp8_block_scale_ds_routing_topk8_ng8_kg4_", outputs: []string{"output"},
 		ranks: []int{2}, run: runMoE,
@@ -58,16 +58,11 @@ var families = []family{
 		inputs: map[string]int{"q_index_fp8": 3, "k_index_cache_fp8": 4, "weights": 2, "seq_lens": 1, "block_table": 2}},
 }
 
-// pooled returns the inputs of gdn with its states in a pool, plus the slots of that name.
-func pooled(slots string) map[string]int {
+// pooled returns the inputs of gdn with its states in a pool, plus slots.
+func pooled(slots map[string]int) map[string]int {
 	in := map[string]int{"q": 4, "k": 4, "v": 4, "initial_state": 4, "initial_state_indices": 1, "A_log": 1, "a": 3,
 		"dt_bias": 1, "b": 3, "scale": 0}
-	switch slots {
-	case "output_state_indices":
-		in[slots] = 1
-	case "ssm_state_indices":
-		in[slots] = 2
-	}
+	maps.Copy(in, slots)
 	return in
 }
 
@@ -152,19 +147,17 @@ func Run(ctx context.Context, def *trace.Definition, inputs []workloads.Input) (
 		return nil, fmt.Errorf("reference: no reference in Go for definition %s", def.Name)
 	}
 	in, err := newArguments(def, inputs)
+	var out []*tensor.Tensor
 	if err == nil {
-		var out []*tensor.Tensor
-		if out, err = f.run(ctx, def, in); err == nil {
-			err = ctx.Err()
-		}
-		if err == nil {
-			return out, nil
-		}
+		out, err = f.run(ctx, def, in)
 	}
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
-	return nil, fmt.Errorf("reference: %w", err)
+	if err != nil {
+		return nil, fmt.Errorf("reference: %w", err)
+	}
+	return out, nil
 }
 
 // arguments holds the inputs of a definition by name.
