@@ -221,7 +221,8 @@ func cramped() error {
 		}
 		if cur < l.least {
 			return usage.Errorf(l.command+", here or in the shell's startup files or the batch system",
-				"the limit of %s is %s; fisub needs %s", l.what, strings.TrimSpace(fmt.Sprint(cur, " ", l.unit)), strings.TrimSpace(fmt.Sprint(l.least, " ", l.unit)))
+				"the limit of %s is %s; fisub needs %s", l.what, strings.TrimSpace(fmt.Sprint(cur, " ", l.unit)),
+				strings.TrimSpace(fmt.Sprint(l.least, " ", l.unit)))
 		}
 	}
 	return nil
