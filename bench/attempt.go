@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"fisub/bench/reference"
 	"fisub/bench/worker"
 	"fisub/device"
 	"fisub/internal/event"
@@ -134,11 +133,9 @@ func (a *attempt) expect(ctx context.Context, trials []*inputs) (err error) {
 		if in.want != nil || a.reference != nil {
 			continue
 		}
-		want, err := reference.Run(ctx, a.shared.Definition, in.Values)
-		if err != nil {
+		if in.want, err = a.expected(ctx, in.Values); err != nil {
 			return &referenceError{a.shared.Definition.Name, err}
 		}
-		in.want = expectedOf(a.shared.Definition, want, in.Values)
 	}
 	return nil
 }
@@ -321,19 +318,19 @@ func (a *attempt) emit(base *device.Samples) {
 			log = printed + log
 		}
 	}
-	if v.detail != "" && !strings.Contains(log, v.detail) {
-		if log != "" && !strings.HasSuffix(log, "\n") {
+	appendLine := func(text string) {
+		if log != "" && text != "" && !strings.HasSuffix(log, "\n") {
 			log += "\n"
 		}
-		log += v.detail
+		log += text
+	}
+	if !strings.Contains(log, v.detail) {
+		appendLine(v.detail)
 	}
 	if v.status == trace.Passed {
 		a.notice()
-	} else if list := warnings(a.process.hazards()); list != "" {
-		if log != "" && !strings.HasSuffix(log, "\n") {
-			log += "\n"
-		}
-		log += list
+	} else {
+		appendLine(warnings(a.process.hazards()))
 	}
 
 	e := &trace.Evaluation{Status: v.status, Timestamp: time.Now().Format("2006-01-02T15:04:05.000000"), Log: log,

@@ -504,7 +504,8 @@ func (h *honesty) look(ctx context.Context, check worker.Check) error {
 		found, err = h.process.client.Check(ctx, check)
 		return err
 	})
-	if _, died := errors.AsType[*worker.Died](err); died && !h.calling && h.process.info.Emulated && h.verdict.status == trace.Passed {
+	_, died := errors.AsType[*worker.Died](err)
+	if died && !h.calling && h.process.info.Emulated && h.verdict.status == trace.Passed {
 		return h.fail("after the call", err)
 	}
 	if err != nil {

@@ -42,21 +42,11 @@ func (in *inputs) describe(e evaluator) error {
 	in.load = &worker.Tensors{AnyCount: e == sparseAttention, Guard: guard}
 	shapes := map[string][]int{}
 	for _, v := range in.Values {
-		value := worker.Value{}
-		switch {
-		case v.Tensor != nil:
+		value := worker.Value{Scalar: v.Scalar}
+		if v.Tensor != nil {
 			value.Tensor = fileTensor(v)
 			shapes[v.Name] = v.Tensor.Shape
 			in.bytes += int64(len(v.Tensor.Data))
-		case v.Scalar != nil:
-			switch v.Scalar.Kind {
-			case trace.IntScalar:
-				value.Int = &v.Scalar.Int
-			case trace.FloatScalar:
-				value.Float = &v.Scalar.Float
-			case trace.BoolScalar:
-				value.Bool = &v.Scalar.Bool
-			}
 		}
 		in.load.Inputs = append(in.load.Inputs, value)
 	}

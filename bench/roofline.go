@@ -169,9 +169,9 @@ func (r *roofline) run(ctx context.Context, plan device.Plan, shape int, moved i
 	if err := r.process.out.room(half); err != nil {
 		return nil, err
 	}
-	number := int64(shape)
+	number := trace.Scalar{Kind: trace.IntScalar, Int: int64(shape)}
 	array := worker.FileTensor{DType: "float32", Shape: []int{int(half / 4)}, File: r.source, Bytes: int(half)}
-	in := &inputs{load: &worker.Tensors{Inputs: []worker.Value{{Tensor: &array}, {Int: &number}},
+	in := &inputs{load: &worker.Tensors{Inputs: []worker.Value{{Tensor: &array}, {Scalar: &number}},
 		Outputs: []worker.Value{{Tensor: &array}}}}
 	err = r.limit.within(ctx, func(limit context.Context) error {
 		if err := r.process.ready(ctx, limit); err != nil {

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"fisub/bench/worker"
+	"fisub/internal/trace"
 )
 
 // A tensorFile holds float32 values after 12 other bytes.
@@ -34,9 +35,9 @@ func tensorFile(t *testing.T, values ...float32) *worker.FileTensor {
 func guarded(t *testing.T, client *worker.Client) (out *os.File) {
 	t.Helper()
 	out = outputs(t)
-	five := int64(5)
+	five := trace.Scalar{Kind: trace.IntScalar, Int: 5}
 	err := client.Load(t.Context(), &worker.Tensors{Guard: 512,
-		Inputs: []worker.Value{{Tensor: tensorFile(t, 1, -2, 30)}, {Int: &five}},
+		Inputs: []worker.Value{{Tensor: tensorFile(t, 1, -2, 30)}, {Scalar: &five}},
 		Outputs: []worker.Value{{Tensor: &worker.FileTensor{DType: "float32", Shape: []int{3}, Bytes: 12}},
 			{Tensor: &worker.FileTensor{DType: "float32", Shape: []int{}, Offset: 256, Bytes: 4}}},
 	})

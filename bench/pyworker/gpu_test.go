@@ -335,7 +335,7 @@ func TestGPUTriton(t *testing.T) {
 	if err := os.WriteFile(numbers, data, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	one := 1.0
+	one := trace.Scalar{Kind: trace.FloatScalar, Float: 1}
 	for _, batch := range []int{1, 8, 64} {
 		value := func(dtype string, width int, shape ...int) worker.Value {
 			n := width
@@ -348,7 +348,7 @@ func TestGPUTriton(t *testing.T) {
 			value("bfloat16", 2, batch, 1, 8), value("float32", 4, 8),
 			value("float32", 4, batch, 8, 128, 128)
 		err := client.Load(t.Context(), &worker.Tensors{Guard: 4096, Inputs: []worker.Value{q, q, v, state, head, gate, head,
-			gate, {Float: &one}}, Outputs: []worker.Value{v, state}})
+			gate, {Scalar: &one}}, Outputs: []worker.Value{v, state}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -125,10 +125,10 @@ func loadOutputs(t *testing.T, client *worker.Client, n int) (out *os.File) {
 	if err := os.WriteFile(in, data, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	five := int64(5)
+	five := trace.Scalar{Kind: trace.IntScalar, Int: 5}
 	err := client.Load(t.Context(), &worker.Tensors{
 		Inputs: []worker.Value{{Tensor: &worker.FileTensor{DType: "float32", Shape: []int{3}, Path: in, Offset: 12,
-			Bytes: 12}}, {Int: &five}},
+			Bytes: 12}}, {Scalar: &five}},
 		Outputs: []worker.Value{{Tensor: &worker.FileTensor{DType: "float32", Shape: []int{3}, Bytes: 12}},
 			{Tensor: &worker.FileTensor{DType: "float32", Shape: []int{}, Offset: 256, Bytes: 4}}}[:n],
 	})

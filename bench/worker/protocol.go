@@ -13,6 +13,7 @@ import (
 
 	"fisub/device"
 	"fisub/internal/hint"
+	"fisub/internal/trace"
 )
 
 // A request is one line to the worker. Exactly one field is set. Each request gets one reply.
@@ -199,10 +200,8 @@ type Change struct {
 
 // A Value is a tensor in a file, a scalar or, with no field set, None.
 type Value struct {
-	Tensor *FileTensor `json:"tensor,omitempty"`
-	Int    *int64      `json:"int,omitempty"`
-	Float  *float64    `json:"float,omitempty"`
-	Bool   *bool       `json:"bool,omitempty"`
+	Tensor *FileTensor   `json:"tensor,omitempty"`
+	Scalar *trace.Scalar `json:"scalar,omitempty"`
 
 	// InPlace is the index of the input that this output aliases. The call changes that input in place, so its
 	// contents are restored before each call. Such an output is not passed separately. It is nil for ordinary

@@ -242,36 +242,29 @@ func (s *server) allocate(w *Tensors) error {
 
 func (s *server) arg(v Value, guard int) (device.Arg, error) {
 	s.bands = append(s.bands, nil)
-	switch {
-	case v.Tensor != nil:
-		dtype, ok := tensor.ParseDType(v.Tensor.DType)
-		if !ok {
-			return device.Arg{}, fmt.Errorf("unknown dtype %q", v.Tensor.DType)
-		}
-		if v.Tensor.Bytes < 0 || v.Tensor.Bytes > 1<<40 {
-			return device.Arg{}, fmt.Errorf("tensor of %d bytes", v.Tensor.Bytes)
-		}
-		buf, err := s.dev.Alloc(guard + v.Tensor.Bytes + guard)
-		if err != nil {
+	if v.Tensor == nil {
+		return device.Arg{Scalar: v.Scalar}, nil
+	}
+	dtype, ok := tensor.ParseDType(v.Tensor.DType)
+	if !ok {
+		return device.Arg{}, fmt.Errorf("unknown dtype %q", v.Tensor.DType)
+	}
+	if v.Tensor.Bytes < 0 || v.Tensor.Bytes > 1<<40 {
+		return device.Arg{}, fmt.Errorf("tensor of %d bytes", v.Tensor.Bytes)
+	}
+	buf, err := s.dev.Alloc(guard + v.Tensor.Bytes + guard)
+	if err != nil {
+		return device.Arg{}, err
+	}
+	s.buffers = append(s.buffers, buf)
+	if guard > 0 {
+		if err := buf.Fill(canary); err != nil {
 			return device.Arg{}, err
 		}
-		s.buffers = append(s.buffers, buf)
-		if guard > 0 {
-			if err := buf.Fill(canary); err != nil {
-				return device.Arg{}, err
-			}
-			s.bands[len(s.bands)-1] = buf
-			buf = buf.Slice(guard, v.Tensor.Bytes)
-		}
-		return device.Arg{Tensor: &device.TensorArg{Buffer: buf, DType: dtype, Shape: v.Tensor.Shape}}, nil
-	case v.Int != nil:
-		return device.Arg{Scalar: &trace.Scalar{Kind: trace.IntScalar, Int: *v.Int}}, nil
-	case v.Float != nil:
-		return device.Arg{Scalar: &trace.Scalar{Kind: trace.FloatScalar, Float: *v.Float}}, nil
-	case v.Bool != nil:
-		return device.Arg{Scalar: &trace.Scalar{Kind: trace.BoolScalar, Bool: *v.Bool}}, nil
+		s.bands[len(s.bands)-1] = buf
+		buf = buf.Slice(guard, v.Tensor.Bytes)
 	}
-	return device.Arg{}, nil
+	return device.Arg{Tensor: &device.TensorArg{Buffer: buf, DType: dtype, Shape: v.Tensor.Shape}}, nil
 }
 
 // Poison is the byte that fills outputs before a call. It reads as NaN in bfloat16, float16 and float32, so an

@@ -232,7 +232,7 @@ func start(t *testing.T, name string, limit int64) (*Client, error) {
 }
 
 // workload writes three int32s after 12 other bytes and returns the workload and the file for outputs.
-func workload(t *testing.T, c *int64) (*Tensors, *os.File) {
+func workload(t *testing.T, c *trace.Scalar) (*Tensors, *os.File) {
 	t.Helper()
 	in, out := filepath.Join(t.TempDir(), "in"), outputs(t, 256+12)
 	data := []byte("xxxxxxxxxxxx")
@@ -244,7 +244,7 @@ func workload(t *testing.T, c *int64) (*Tensors, *os.File) {
 	}
 	ft := FileTensor{DType: "int32", Shape: []int{3}, Path: in, Offset: 12, Bytes: 12}
 	to := FileTensor{DType: "int32", Shape: []int{3}, Offset: 256, Bytes: 12}
-	return &Tensors{Inputs: []Value{{Tensor: &ft}, {Int: c}}, Outputs: []Value{{Tensor: &to}}}, out
+	return &Tensors{Inputs: []Value{{Tensor: &ft}, {Scalar: c}}, Outputs: []Value{{Tensor: &to}}}, out
 }
 
 func outputs(t *testing.T, size int64) *os.File {
@@ -275,9 +275,9 @@ func TestRunAndMeasure(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	five := int64(5)
+	five := trace.Scalar{Kind: trace.IntScalar, Int: 5}
 	for _, tc := range []struct {
-		add  *int64
+		add  *trace.Scalar
 		want []int32
 	}{{nil, []int32{2, -4, 60}}, {&five, []int32{7, 1, 65}}} {
 		w, out := workload(t, tc.add)

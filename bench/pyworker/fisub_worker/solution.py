@@ -11,7 +11,7 @@ from .guard import guard
 from .memory import write
 
 POISON = 0xFF  # NaN as bfloat16, float16 and float32, so an element that is left out cannot pass
-SCALARS = {"int": int, "float": float, "bool": bool}
+SCALARS = {"Int": int, "Float": float, "Bool": bool}
 
 
 class Solution:
@@ -147,9 +147,9 @@ class Solution:
 
     def argument(self, i, value, guard):
         self.places.append(None)
-        for kind in ("int", "float", "bool"):
-            if value.get(kind) is not None:
-                return SCALARS[kind](value[kind])
+        if scalar := value.get("scalar"):
+            kind = ("Int", "Float", "Bool")[scalar["Kind"]]
+            return SCALARS[kind](scalar[kind])
         if value.get("tensor") is None:
             return None
         try:
