@@ -82,12 +82,6 @@ type Side struct {
 
 // A Ratio is B over A: above 1, B is slower. The interval from Lo to Hi has a confidence of 95 %, but only about 85 %
 // if three trials drift apart by more than the noise of their medians: three are too few to draw from.
-//
-// The interval comes from a bootstrap with a fixed seed, so the same files give the same figures. Each of 1000 draws
-// resamples the trials of both sides and the timings within each drawn trial, with replacement, and computes the
-// ratio of the medians. Order statistics would not give an interval for a ratio or a geometric mean. Drawing trials
-// first widens the interval if trials drift apart, which the timings within a trial do not show. No interval from two
-// runs can include effects that all timings of a run share, such as the GPU's temperature.
 type Ratio struct {
 	Value float64 `json:"value"`
 	Lo    float64 `json:"lo"`
@@ -424,6 +418,12 @@ func (p *pool) redraw(r *rand.Rand) {
 
 // draw returns the ratios of the medians of random draws from both pools. It changes their counts. The seed depends
 // on the workload, so that draws for different workloads are independent.
+//
+// The interval comes from a bootstrap with a fixed seed, so the same files give the same figures. Each of 1000 draws
+// resamples the trials of both sides and the timings within each drawn trial, with replacement, and computes the
+// ratio of the medians. Order statistics would not give an interval for a ratio or a geometric mean. Drawing trials
+// first widens the interval if trials drift apart, which the timings within a trial do not show. No interval from two
+// runs can include effects that all timings of a run share, such as the GPU's temperature.
 func draw(a, b *pool, uuid string) []float64 {
 	seed := fnv.New64a()
 	seed.Write([]byte(uuid))

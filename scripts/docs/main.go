@@ -58,7 +58,8 @@ func pages(root string) (map[string][]byte, error) {
 	if files["docs/event.schema.json"], err = stream.schema(event.Schema); err != nil {
 		return nil, err
 	}
-	final, err := describe(reflect.TypeFor[outcome.Outcome](), filepath.Join(root, "app/outcome/outcome.go"))
+	final, err := describe(reflect.TypeFor[outcome.Outcome](), filepath.Join(root, "runs/compare/compare.go"),
+		filepath.Join(root, "app/outcome/outcome.go"))
 	if err != nil {
 		return nil, err
 	}
@@ -179,14 +180,16 @@ type field struct {
 // An m is a JSON object.
 type m = map[string]any
 
-// describe describes type t, using the comments in the file that declares it and its fields' types.
-func describe(t reflect.Type, file string) (*stream, error) {
+// describe describes type t, using the comments in the files that declare it and its fields' types.
+func describe(t reflect.Type, files ...string) (*stream, error) {
 	s := &stream{comments: map[string]string{}}
-	f, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ParseComments)
-	if err != nil {
-		return nil, err
+	for _, file := range files {
+		f, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ParseComments)
+		if err != nil {
+			return nil, err
+		}
+		ast.Inspect(f, s.comment)
 	}
-	ast.Inspect(f, s.comment)
 	for _, t := range s.types {
 		if payloads(t) == nil && event.Type(t) != event.TypeBuilding {
 			return nil, fmt.Errorf("events of type %q have no payload", t)
