@@ -380,7 +380,10 @@ func TestRemoteSSH(t *testing.T) {
 	// The client is killed. Its connections end, its jobs continue, and the run is resumed.
 	hold(t, works...)
 	client = b.start("remote", "--on", "lab")
-	b.awaitStream(works[2])
+	for _, work := range works {
+		b.awaitStream(work)
+	}
+	time.Sleep(time.Second / 2) // then the client has what the jobs wrote, and they are silent
 	client.ends(os.Kill)
 	servertest.Until(t, "the end of the connections", func() bool { return len(processes(has("cmdline", f.Config))) == 0 })
 	letGo(t, works...)

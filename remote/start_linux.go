@@ -19,6 +19,12 @@ func Start(cmd *exec.Cmd) error {
 		return err
 	}
 	defer func() { _ = unix.PthreadSigmask(unix.SIG_SETMASK, &before, nil) }()
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	cmd.SysProcAttr.Setpgid = true
 	return cmd.Start()
 }
+
+// EndWithParent makes SIGTERM end cmd when this process is killed.
+func EndWithParent(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM} }

@@ -12,3 +12,6 @@ func Start(cmd *exec.Cmd) error {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	return cmd.Start()
 }
+
+// EndWithParent has no effect on this system.
+func EndWithParent(*exec.Cmd) {}

@@ -75,6 +75,7 @@ func command(ctx context.Context, args []string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, "ssh", args...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = 2 * time.Second
+	remote.EndWithParent(cmd) // else it would wait for the next output of a silent job
 	return cmd
 }
 
