@@ -383,7 +383,7 @@ func TestRemoteSSH(t *testing.T) {
 	for _, work := range works {
 		b.awaitStream(work)
 	}
-	time.Sleep(time.Second / 2) // then the client has what the jobs wrote, and they are silent
+	time.Sleep(time.Second / 2) // now the jobs are silent, and the client has read their output
 	client.ends(os.Kill)
 	servertest.Until(t, "the end of the connections", func() bool { return len(processes(has("cmdline", f.Config))) == 0 })
 	letGo(t, works...)

@@ -32,6 +32,7 @@ type Figure struct {
 type Value struct{ Text, Exact string }
 
 // Figures returns the figures of a run's workloads in the order of their columns. It includes times only if timed.
+// Median and Min are there twice, because the terminal and reports place and round them differently.
 func Figures(r *event.Run, timed bool) []Figure {
 	const errorWidth, timeWidth, shareWidth = len("1.00e-07"), len("1234.56 us"), len("100 %")
 	baseline, copyWidth := "", 0

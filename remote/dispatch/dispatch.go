@@ -128,12 +128,12 @@ func (d *Dispatcher) prepare() error {
 	if r.overtime == 0 {
 		r.overtime = 3 * time.Minute
 	}
-	var record event.Sink // none for a tool
-	if d.Plan.Tool == "" {
+	d.state = newState(d.Plan, d.Old, r)
+	var record event.Sink
+	if !d.state.isTool() {
 		record = d.Folder.Record
 	}
 	d.events = event.NewStream(record, d.settings.Events)
-	d.state = newState(d.Plan, d.Old, r)
 	d.state.runs.begun = time.Now()
 	d.state.runs.now = d.state.runs.begun
 	return d.Plan.Claim(d.Folder.Path())

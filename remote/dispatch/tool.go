@@ -7,7 +7,7 @@ import (
 	"fisub/remote"
 )
 
-// The only job of a tool writes lines for a person instead of events. Its exit status is the result.
+// The plan of a tool has one job. It writes lines for a person instead of events, and its exit status is the result.
 
 func (s *state) isTool() bool { return s.plan.Tool != "" }
 

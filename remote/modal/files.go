@@ -19,8 +19,8 @@ import (
 	"fisub/remote/agent"
 )
 
-// A fileSandbox copies files to and from the volume. It is opened on demand. Modal ends it when it is
-// idle, so that it does not outlive its client for long.
+// A fileSandbox copies files to and from the volume. It is opened on demand. Modal ends it when it is idle, so that it
+// does not outlive its client for long.
 type fileSandbox struct {
 	p  *Provider
 	mu sync.Mutex // one call at a time

@@ -1,9 +1,9 @@
 // Package modal runs jobs in sandboxes of Modal (modal.com), through Modal's Go SDK.
 //
-// A volume holds each file of the bundles once, and the results of jobs. A small sandbox without a GPU
-// copies files to and from it, so that no GPU waits for an upload. The GPU sandbox runs the agent as its entry point:
-// once accepted, it needs no client and ends by itself. While it runs, Wait follows the event stream in it; afterwards,
-// Wait reads the copy on the volume. sandbox.sh holds the commands that run in sandboxes.
+// A volume holds each file of the bundles once, and the results of jobs. A small sandbox without a GPU copies files to
+// and from it, so that no GPU waits for an upload. The GPU sandbox runs the agent as its entry point: once accepted, it
+// needs no client and ends by itself. While it runs, Wait follows the event stream in it; afterwards, Wait reads the
+// copy on the volume. sandbox.sh holds the commands that run in sandboxes.
 package modal
 
 import (
