@@ -202,6 +202,9 @@ func (e *Entry) read(fsys fs.FS, link bool, room *int64) error {
 
 // invalidUTF8 returns the offset of the first byte that does not decode, or -1.
 func invalidUTF8(data []byte) int {
+	if utf8.Valid(data) {
+		return -1
+	}
 	for i, r := range string(data) {
 		if r == utf8.RuneError && !bytes.HasPrefix(data[i:], []byte(string(r))) {
 			return i
