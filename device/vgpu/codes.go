@@ -303,6 +303,10 @@ const (
 	opCpAsyncArrive
 	opCpAsyncCommit
 	opCpAsyncWait
+	opBulkCommit
+	opBulkWait
+	opWgmmaCommit
+	opWgmmaWait
 	opCpBulk
 	opCpTensor
 	opStAsync
@@ -629,6 +633,10 @@ var opNames = [...]string{
 	"cp_async_arrive",
 	"cp_async_commit",
 	"cp_async_wait",
+	"bulk_commit",
+	"bulk_wait",
+	"wgmma_commit",
+	"wgmma_wait",
 	"cp_bulk",
 	"cp_tensor",
 	"st_async",
@@ -747,6 +755,11 @@ const (
 	hazardGlobal
 	hazardRegister
 	hazardOutsideMask
+	hazardAsync
+	hazardProxy
+	hazardProxyChain
+	hazardMbarrier
+	hazardCluster
 	hazardCount
 )
 
@@ -926,6 +939,12 @@ const (
 const (
 	storeToAll = 254
 	storeToOne = 255
+)
+
+const (
+	fenceMemory    = 0
+	fenceProxy     = 1
+	fenceTensormap = 2
 )
 
 const (
@@ -1150,13 +1169,52 @@ type (
 	faultInFlight struct {
 	}
 	faultRace struct {
+		address      uint64
+		global       bool
+		write        bool
+		other        location
+		otherThread  int32
+		otherWrite   bool
+		otherBlock   bool
+		otherCluster int32
+		otherRank    int32
+	}
+	faultAsyncSource struct {
+		other location
+	}
+	faultAsyncUnfinished struct {
+	}
+	faultAsyncResult struct {
+		address uint64
+		other   location
+	}
+	faultProxyFence struct {
 		address     uint64
 		global      bool
-		write       bool
 		other       location
 		otherThread int32
-		otherWrite  bool
-		otherBlock  bool
+	}
+	faultProxyChain struct {
+		address     uint64
+		global      bool
+		other       location
+		otherThread int32
+	}
+	faultMapFence struct {
+		address uint64
+		other   location
+	}
+	faultMbarrierState struct {
+		live bool
+	}
+	faultClusterEnded struct {
+		rank int32
+	}
+	faultClusterStart struct {
+		rank int32
+	}
+	faultClusterEnd struct {
+		rank int32
 	}
 	faultDivision struct {
 	}
@@ -1190,6 +1248,9 @@ type (
 	faultSpinCluster struct {
 		waiting int32
 	}
+	faultSpinWarpgroup struct {
+		waiting int32
+	}
 	faultSpinRead struct {
 		waiting int32
 		space   int32
@@ -1206,6 +1267,9 @@ type (
 	faultMbarrierArrivals struct {
 		arrivals int32
 		expected int32
+	}
+	faultTensorMapMemory struct {
+		shared bool
 	}
 	faultTensorMap struct {
 		address    uint64
@@ -1262,6 +1326,16 @@ var faultArguments = [...]func(p unsafe.Pointer) arguments{
 	func(p unsafe.Pointer) arguments { return (*faultUnwrittenRegister)(p) },
 	func(p unsafe.Pointer) arguments { return (*faultInFlight)(p) },
 	func(p unsafe.Pointer) arguments { return (*faultRace)(p) },
+	func(p unsafe.Pointer) arguments { return (*faultAsyncSource)(p) },
+	func(p unsafe.Pointer) arguments { return (*faultAsyncUnfinished)(p) },
+	func(p unsafe.Pointer) arguments { return (*faultAsyncResult)(p) },
+	func(p unsafe.Pointer) arguments { return (*faultProxyFence)(p) },
+	func(p unsafe.Pointer) arguments { return (*faultProxyChain)(p) },
+	func(p unsafe.Pointer) arguments { return (*faultMapFence)(p) },
+	func(p unsafe.Pointer) arguments { return (*faultMbarrierState)(p) },
+	func(p unsafe.Pointer) arguments { return (*faultClusterEnded)(p) },
+	func(p unsafe.Pointer) arguments { return (*faultClusterStart)(p) },
+	func(p unsafe.Pointer) arguments { return (*faultClusterEnd)(p) },
 	func(p unsafe.Pointer) arguments { return (*faultDivision)(p) },
 	func(p unsafe.Pointer) arguments { return (*faultOutsideMask)(p) },
 	func(p unsafe.Pointer) arguments { return (*faultEndedThreads)(p) },
@@ -1270,9 +1344,11 @@ var faultArguments = [...]func(p unsafe.Pointer) arguments{
 	func(p unsafe.Pointer) arguments { return (*faultDeadlock)(p) },
 	func(p unsafe.Pointer) arguments { return (*faultBarrierCount)(p) },
 	func(p unsafe.Pointer) arguments { return (*faultSpinCluster)(p) },
+	func(p unsafe.Pointer) arguments { return (*faultSpinWarpgroup)(p) },
 	func(p unsafe.Pointer) arguments { return (*faultSpinRead)(p) },
 	func(p unsafe.Pointer) arguments { return (*faultSpinMbarrier)(p) },
 	func(p unsafe.Pointer) arguments { return (*faultMbarrierArrivals)(p) },
+	func(p unsafe.Pointer) arguments { return (*faultTensorMapMemory)(p) },
 	func(p unsafe.Pointer) arguments { return (*faultTensorMap)(p) },
 	func(p unsafe.Pointer) arguments { return (*faultTmemAlloc)(p) },
 	func(p unsafe.Pointer) arguments { return (*faultTmemDealloc)(p) },

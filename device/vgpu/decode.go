@@ -49,6 +49,7 @@ type program struct {
 	staticShared int
 	shared       []sharedVar // sorted by offset
 	heap         bool        // calls malloc or free
+	async        bool        // has asynchronous operations that read shared memory
 	atomics      bool        // has atomics or other operations whose order affects results
 	lacks        []string
 }
@@ -370,6 +371,10 @@ func (d *decoder) emit(in inst) *inst {
 	in.line = int32(d.body)
 	if in.want == 0 {
 		in.want = -1
+	}
+	switch in.op {
+	case opCpBulk, opCpTensor, opWgmma, opTcMma, opTcgen05:
+		d.p.async = true
 	}
 	d.out.code = append(d.out.code, in)
 	return &d.out.code[len(d.out.code)-1]

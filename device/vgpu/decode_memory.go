@@ -18,7 +18,16 @@ func (d *decoder) isspacep() {
 	d.emit(inst{op: opIsspacep, kind: kind, a: d.src(d.arg(1), "u64"), d: d.dst(d.arg(0), "pred")})
 }
 
-func (d *decoder) fence() { d.emit(inst{op: opFence}) }
+func (d *decoder) fence() {
+	in := inst{op: opFence}
+	switch {
+	case d.hasPrefix("tensormap") && !d.has("release"):
+		in.kind = fenceTensormap
+	case d.has("proxy") && d.hasPrefix("async"):
+		in.kind = fenceProxy
+	}
+	d.emit(in)
+}
 
 func (d *decoder) cvta() {
 	// cvta[.to].space.size

@@ -15,7 +15,11 @@ func (d *decoder) barrier() {
 			kind = clusterWait
 		}
 		d.p.atomics = true
-		d.emit(inst{op: opBarrierCluster, kind: kind, x: d.more(d.phase)})
+		in := inst{op: opBarrierCluster, kind: kind, x: d.more(d.phase)}
+		if d.has("relaxed") {
+			in.n = 1
+		}
+		d.emit(in)
 		return
 	}
 	if d.has("warp") {
@@ -318,8 +322,16 @@ func (d *decoder) mbarrier() {
 func (d *decoder) copyAsync() {
 	args := d.in.Args
 	switch {
-	case d.has("bulk") && (d.has("commit_group") || d.has("wait_group")), d.has("prefetch"):
+	case d.has("prefetch"):
 		d.emit(inst{op: opNop})
+	case d.has("bulk") && d.has("commit_group"):
+		d.emit(inst{op: opBulkCommit})
+	case d.has("bulk") && d.has("wait_group"):
+		in := inst{op: opBulkWait, imm: args[0].Int}
+		if d.has("read") {
+			in.kind = 1
+		}
+		d.emit(in)
 	case d.has("commit_group"):
 		d.emit(inst{op: opCpAsyncCommit})
 	case d.has("wait_all"):

@@ -130,10 +130,64 @@ func (f *faultRace) text(s *site) string {
 		space, at = "global", ", at "+s.where(f.address)
 	}
 	if f.otherBlock {
-		whose = " of another block"
+		id := s.blockOf(int(f.otherCluster), int(f.otherRank))
+		whose = fmt.Sprintf(" of block (%d,%d,%d)", id[0], id[1], id[2])
 	}
 	return fmt.Sprintf("race on %s memory: nothing orders this %s and the %s at %s, %s%s%s", space, access(f.write),
 		access(f.otherWrite), cmp.Or(s.place(f.other), "an unknown line"), s.thread(int(f.otherThread)), whose, at)
+}
+
+func (f *faultAsyncSource) text(s *site) string {
+	op, wait := s.operation(f.other)
+	return fmt.Sprintf("write to shared memory that %s at %s still reads: missing %s", op, s.place(f.other), wait)
+}
+
+func (f *faultAsyncUnfinished) text(s *site) string {
+	return fmt.Sprintf("the block ends while %s still reads its shared memory: missing %s", s.op, waitFor(s.op))
+}
+
+func (f *faultAsyncResult) text(s *site) string {
+	op, _ := s.operation(f.other)
+	return fmt.Sprintf("read of global memory that %s at %s still writes, at %s: missing cp.async.bulk.wait_group "+
+		"(with .read it waits only for the source)", op, s.place(f.other), s.where(f.address))
+}
+
+func (f *faultProxyFence) text(s *site) string {
+	return fmt.Sprintf("%s reads what %s wrote at %s, with no fence.proxy.async in between: each thread that "+
+		"writes needs one before the barrier", s.op, s.thread(int(f.otherThread)),
+		cmp.Or(s.place(f.other), "an unknown line"))
+}
+
+func (f *faultProxyChain) text(s *site) string {
+	return fmt.Sprintf("%s reads what %s wrote at %s, and only another thread executed fence.proxy.async: the PTX ISA "+
+		"permits this, but a GPU was seen to read old values", s.op, s.thread(int(f.otherThread)),
+		cmp.Or(s.place(f.other), "an unknown line"))
+}
+
+func (f *faultMapFence) text(s *site) string {
+	return fmt.Sprintf("%s reads a tensor map that the kernel wrote at %s, with no "+
+		"fence.proxy.tensormap::generic.acquire in between", s.op, cmp.Or(s.place(f.other), "an unknown line"))
+}
+
+func (f *faultMbarrierState) text(s *site) string {
+	if f.live {
+		return s.op + " of an mbarrier that is in use: it needs mbarrier.inval first"
+	}
+	return s.op + " of an mbarrier that is not initialised"
+}
+
+func (f *faultClusterEnded) text(s *site) string {
+	return fmt.Sprintf("access to shared memory of the cluster's block %d, which has ended", f.rank)
+}
+
+func (f *faultClusterStart) text(s *site) string {
+	return fmt.Sprintf("access to shared memory of the cluster's block %d, which may not have started: missing cluster "+
+		"barrier", f.rank)
+}
+
+func (f *faultClusterEnd) text(s *site) string {
+	return fmt.Sprintf("access to shared memory of the cluster's block %d, which does not wait for it before it ends: "+
+		"missing cluster barrier", f.rank)
 }
 
 func (f *faultDivision) text(s *site) string { return "integer division by zero" }
@@ -172,6 +226,10 @@ func (f *faultSpinCluster) text(s *site) string {
 	return spin(f.waiting) + "for other threads of its cluster at barrier.cluster"
 }
 
+func (f *faultSpinWarpgroup) text(s *site) string {
+	return spin(f.waiting) + "for other warps of its warpgroup at wgmma.wait_group"
+}
+
 func (f *faultSpinRead) text(s *site) string {
 	return spin(f.waiting) +
 		fmt.Sprintf("reads %#x from %s, which no thread changes", f.value, s.polled(f.space, f.address))
@@ -192,6 +250,15 @@ func (f *faultSpinMbarrier) text(s *site) string {
 
 func (f *faultMbarrierArrivals) text(s *site) string {
 	return fmt.Sprintf("%d arrivals at an mbarrier that expects %d more", f.arrivals, f.expected)
+}
+
+func (f *faultTensorMapMemory) text(s *site) string {
+	space := "local"
+	if f.shared {
+		space = "shared"
+	}
+	return fmt.Sprintf("the tensor map is in %s memory: it must be a __grid_constant__ parameter, or in constant or "+
+		"global memory", space)
 }
 
 func (f *faultTensorMap) text(s *site) string {
@@ -236,6 +303,38 @@ func (f *faultStopped) text(s *site) string { return "timeout: still running" }
 func (f *faultUnsupported) text(s *site) string {
 	return s.op + [...]string{featureInstruction: "", featureInterleaved: " with an interleaved tensor map",
 		featurePacked: " of packed values of 4 or 6 bits"}[f.feature]
+}
+
+// operation returns the name of the asynchronous operation at a location, and what ends it.
+func (k *Kernel) operation(at location) (name, wait string) {
+	name = "an asynchronous operation"
+	if in := k.inst(at); in != nil {
+		name = in.Op
+	}
+	return name, waitFor(name)
+}
+
+// waitFor returns what a program must wait for before it reuses the shared memory that an operation reads.
+func waitFor(op string) string {
+	switch {
+	case strings.HasPrefix(op, "wgmma"):
+		return "wgmma.wait_group"
+	case strings.HasPrefix(op, "tcgen05"):
+		return "wait for the mbarrier of a tcgen05.commit"
+	case strings.Contains(op, "mbarrier"):
+		return "wait for its mbarrier"
+	}
+	return "cp.async.bulk.wait_group.read by its thread"
+}
+
+// blockOf returns the index of a block by its cluster's number and its rank in the cluster.
+func (k *Kernel) blockOf(cluster, rank int) [3]int {
+	l := &k.launched
+	per := [3]int{max(1, l.Cluster[0]), max(1, l.Cluster[1]), max(1, l.Cluster[2])}
+	x, y := l.Grid[0]/per[0], l.Grid[1]/per[1]
+	at, in := [3]int{cluster % x, cluster / x % y, cluster / x / y}, [3]int{rank % per[0], rank / per[0] % per[1],
+		rank / per[0] / per[1]}
+	return [3]int{at[0]*per[0] + in[0], at[1]*per[1] + in[1], at[2]*per[2] + in[2]}
 }
 
 func access(write bool) string {
@@ -339,15 +438,16 @@ func (mod *Module) file(n int) string {
 
 // thread returns the name of thread t of a block, or of warp -1-t if t is negative.
 func (k *Kernel) thread(t int) string {
+	size := k.launched.Block
 	name := func(t int) string {
-		return fmt.Sprintf("(%d,%d,%d)", t%k.block[0], t/k.block[0]%k.block[1], t/k.block[0]/k.block[1])
+		return fmt.Sprintf("(%d,%d,%d)", t%size[0], t/size[0]%size[1], t/size[0]/size[1])
 	}
 	if t >= 0 {
 		return "thread " + name(t)
 	}
 	first := 32 * (-1 - t)
 	return fmt.Sprintf("warp %d (threads %s to %s)", first/32, name(first),
-		name(min(first+31, k.block[0]*k.block[1]*k.block[2]-1)))
+		name(min(first+31, size[0]*size[1]*size[2]-1)))
 }
 
 // reach is the maximum distance at which an access is attributed to an allocation: the range of a signed 32-bit index

@@ -62,7 +62,7 @@ func TestFaultsOfSources(t *testing.T) {
 		{"racecheck: a sum in shared memory", "__shared__ float s; s = 0; __syncthreads(); s += p[threadIdx.x] + 1; " +
 			"__syncthreads(); p[0] = s;", "1, 48", `race on shared memory: nothing orders this (read|write) and the (read|write) at `},
 		{"racecheck: a sum in global memory", "if (threadIdx.x == 0) p[0] += blockIdx.x + 1;", "4, 32",
-			`race on global memory: nothing orders this (read|write) and the (read|write) at .* of another block, at byte 0 of argument 0 \(data\)$`},
+			`race on global memory: nothing orders this (read|write) and the (read|write) at .* of block \(.,0,0\), at byte 0 of argument 0 \(data\)$`},
 		{"racecheck: a tile that is written anew too soon", `__shared__ float s[64]; for (int i = 0; i < 4; i++) {
 			s[threadIdx.x] = i * n + threadIdx.x; __syncthreads(); p[threadIdx.x / 2] = s[63 - threadIdx.x] * 0; }`, "1, 64",
 			"race on shared memory"},

@@ -26,7 +26,11 @@ type Hazards uint32
 // never written; UnwrittenGlobal covers outputs and memory allocated by the submission. Races are unordered accesses,
 // Divisions are integer divisions by zero. Refusals are refused launches and copies; the caller of a Machine reports
 // them. Ended are barriers and warp instructions that wait for ended threads; a GPU permits them, so they are checked
-// only if they are faults. OutsideMask are warp instructions executed by a lane outside their member mask.
+// only if they are faults. OutsideMask are warp instructions executed by a lane outside their member mask. Asynchronous
+// are accesses to memory that an asynchronous operation still reads or writes. Proxies are plain writes that such an
+// operation reads without a fence.proxy.async. Mbarriers are uses of mbarriers that are not initialised, and
+// initialisations of live ones. Clusters are accesses to shared memory of a block that may not have started or may have
+// ended.
 const (
 	UnwrittenShared   Hazards = 1 << hazardShared
 	Races             Hazards = 1 << hazardRace
@@ -37,6 +41,10 @@ const (
 	UnwrittenGlobal   Hazards = 1 << hazardGlobal
 	UnwrittenRegister Hazards = 1 << hazardRegister
 	OutsideMask       Hazards = 1 << hazardOutsideMask
+	Asynchronous      Hazards = 1 << hazardAsync
+	Proxies           Hazards = 1 << hazardProxy
+	Mbarriers         Hazards = 1 << hazardMbarrier
+	Clusters          Hazards = 1 << hazardCluster
 )
 
 // A Launch is the configuration and the parameters of a launch.
@@ -90,7 +98,7 @@ func (m *Machine) Run(k *Kernel, l Launch) error {
 	c, s := &C.vg_launch{}, &C.vg_state{}
 	var pinned runtime.Pinner // what c and s point to
 	defer pinned.Unpin()
-	k.block = l.Block
+	k.launched = l
 	c.funcs, c.nfuncs, c.entry = k.funcs, C.int32_t(k.n), C.int32_t(k.prog.entry)
 	for i := range 3 {
 		c.grid[i], c.block[i] = C.uint32_t(l.Grid[i]), C.uint32_t(l.Block[i])
@@ -143,8 +151,13 @@ func (m *Machine) Run(k *Kernel, l Launch) error {
 		if blocks := l.blocks(); blocks <= 1<<24 {
 			s.released = &make([]C.uint64_t, blocks+1)[0]
 			pinned.Pin(s.released)
+			if spans := blocks * ((l.Block[0]*l.Block[1]*l.Block[2] + 31) / 32); spans <= 1<<22 {
+				s.spans = &make([]C.vg_span, spans+1)[0]
+				pinned.Pin(s.spans)
+			}
 		}
 	}
+	c.async = C.bool(k.prog.async)
 	c.check_local = C.bool(check&UnwrittenLocal != 0)
 	resident := k.resident(l)
 	c.resident, c.worker_resident = C.int32_t(resident), C.int32_t(resident/workers)
@@ -179,6 +192,10 @@ func (m *Machine) Run(k *Kernel, l Launch) error {
 	}
 	for i := range s.hazards {
 		if h := &s.hazards[i].fault; s.hazards[i].set {
+			if i == hazardProxyChain {
+				m.note(k.describe(h).Text)
+				continue
+			}
 			m.markChecked(k)
 			m.recordHazard(kinds[i], cmp.Or(k.place(locationOf(h)), Demangled(k.src.Name)), k.describe(h).Text)
 		}
@@ -195,7 +212,22 @@ func (m *Machine) Run(k *Kernel, l Launch) error {
 // kinds maps the bits of Hazards to values of device.Hazard.Kind.
 var kinds = [hazardCount]string{hazardShared: "unwritten-memory", hazardRace: "race", hazardLocal: "unwritten-memory",
 	hazardDivision: "division-by-zero", hazardRefusal: "refused-launch", hazardEnded: "ended-threads",
-	hazardGlobal: "unwritten-memory", hazardRegister: "unwritten-register", hazardOutsideMask: "member-mask"}
+	hazardGlobal: "unwritten-memory", hazardRegister: "unwritten-register", hazardOutsideMask: "member-mask",
+	hazardAsync: "async-copy", hazardProxy: "proxy-fence", hazardMbarrier: "mbarrier", hazardCluster: "cluster"}
+
+// note reports a note unless it was reported before.
+func (m *Machine) note(text string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.OnNote == nil || m.notes[text] {
+		return
+	}
+	if m.notes == nil {
+		m.notes = map[string]bool{}
+	}
+	m.notes[text] = true
+	m.OnNote(text)
+}
 
 // recordHazard records a hazard unless one of the same kind and place is known.
 func (m *Machine) recordHazard(kind, place, text string) {

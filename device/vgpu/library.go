@@ -195,6 +195,7 @@ const (
 	Faulted  Event = 'f'
 	Lacking  Event = 'l' // the program needs a feature that the virtual GPU does not support
 	Stopped  Event = 's' // the program was ended while no kernel ran
+	Note     Event = 'n' // has a text; the program may be right
 	// A kernel's register count is unknown, so its launches are not checked against the limit.
 	Unlimited Event = 'u'
 )

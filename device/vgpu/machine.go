@@ -37,7 +37,9 @@ type Machine struct {
 
 	Strict   Hazards             // hazards to report as faults
 	OnHazard func(device.Hazard) // called at once with each hazard that is not a fault; may be nil
-	hazards  []device.Hazard     // hazards that are not faults; for each kind and place the first
+	OnNote   func(text string)   // called once with each note about code that is permitted but risky; may be nil
+	notes    map[string]bool
+	hazards  []device.Hazard // hazards that are not faults; for each kind and place the first
 
 	// Check holds the hazards to check for in addition to those that are always checked: Races, UnwrittenLocal,
 	// UnwrittenGlobal. The check for races stops after RacesUntil warp instructions of a launch; 0 means no limit.
@@ -161,13 +163,13 @@ func (mod *Module) Names() (names []string) {
 
 // A Kernel is a decoded kernel, ready for launches.
 type Kernel struct {
-	mod   *Module
-	src   *ptx.Func
-	prog  *program
-	funcs **C.vg_func // in C memory, like everything they point to
-	n     int
-	size  int    // of the parameters
-	block [3]int // of the current launch
+	mod      *Module
+	src      *ptx.Func
+	prog     *program
+	funcs    **C.vg_func // in C memory, like everything they point to
+	n        int
+	size     int    // of the parameters
+	launched Launch // the current one
 }
 
 // Kernel decodes the kernel with the given name.

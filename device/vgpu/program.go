@@ -38,6 +38,7 @@ func Attach(path, folder string, tools []string, notify func(Event, string)) err
 		m.Check, m.RacesUntil = Races|UnwrittenLocal|UnwrittenGlobal, FirstRacesUntil
 	}
 	m.OnHazard = func(h device.Hazard) { notify(Hazard, h.Text) }
+	m.OnNote = func(text string) { notify(Note, text) }
 	attached.folder, attached.notify = folder, notify
 	attached.first, attached.checked = len(tools) == 0, map[*Kernel]bool{}
 	notify(Attached, "")

@@ -239,7 +239,7 @@ $first:
 	add.u32 %r2, %r1, 9;
 	st.shared.b32 [%r11], %r2;`, race + "|unwritten"},
 		{"blocks that write one word", "@%p1 st.global.b32 [%rd1], %r9;\n@%p1 st.global.b32 [%rd1], 9;",
-			`race on global memory: nothing orders this write and the write at an unknown line, thread \(0,0,0\) of another block, at byte 0 of x`},
+			`race on global memory: nothing orders this write and the write at an unknown line, thread \(0,0,0\) of block \(.,0,0\), at byte 0 of x`},
 		{"blocks that read what another writes", `
 	setp.eq.u32 %p3, %r9, 0;
 	@%p3 st.global.b32 [%rd1], 9;

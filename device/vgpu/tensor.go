@@ -52,7 +52,14 @@ func (d *decoder) multiplyF64() {
 }
 
 func (d *decoder) wgmma() {
-	if !d.has("mma_async") { // fence, commit_group, wait_group: products are synchronous here
+	switch {
+	case d.has("commit_group"):
+		d.emit(inst{op: opWgmmaCommit})
+		return
+	case d.has("wait_group"):
+		d.emit(inst{op: opWgmmaWait, imm: d.arg(0).Int})
+		return
+	case !d.has("mma_async"): // fence
 		d.emit(inst{op: opNop})
 		return
 	}

@@ -41,8 +41,10 @@ import (
 func Opener() device.Opener { return device.Opener{Kind: "emu", Open: open} }
 
 // sanitizers maps the tools of compute-sanitizer to their hazards. Other errors are always faults.
-var sanitizers = map[string]Hazards{"memcheck": Refusals | Divisions, "racecheck": Races,
-	"initcheck": UnwrittenShared | UnwrittenLocal | UnwrittenGlobal | UnwrittenRegister, "synccheck": Ended | OutsideMask}
+var sanitizers = map[string]Hazards{"memcheck": Refusals | Divisions,
+	"racecheck": Races | Asynchronous | Proxies | Clusters,
+	"initcheck": UnwrittenShared | UnwrittenLocal | UnwrittenGlobal | UnwrittenRegister,
+	"synccheck": Ended | OutsideMask | Mbarriers}
 
 // FirstRacesUntil is the number of warp instructions after which the check for races ends in a launch of a first call.
 // The check takes about a microsecond per instruction.
@@ -93,6 +95,7 @@ func open(ctx context.Context, opts device.Options) (device.Device, error) {
 	if g.log = opts.Stderr; g.log == nil {
 		g.log = os.Stderr
 	}
+	host.machine.OnNote = func(text string) { fmt.Fprintln(g.log, "note: "+text) }
 	host.Unlock()
 	host.machine.TakeHazards()
 	host.machine.Reset()

@@ -12,7 +12,7 @@ enum { FLAG_LEADER = 1, FLAG_NEGATED = 2 }; // a branch may end here; the guard 
 // recorded. Ended threads are checked only if they are faults. The executor does not produce refusals.
 enum {
   HAZARD_SHARED, HAZARD_RACE, HAZARD_LOCAL, HAZARD_DIVISION, HAZARD_REFUSAL, HAZARD_ENDED, HAZARD_GLOBAL, HAZARD_REGISTER,
-  HAZARD_OUTSIDE_MASK, HAZARD_COUNT
+  HAZARD_OUTSIDE_MASK, HAZARD_ASYNC, HAZARD_PROXY, HAZARD_PROXY_CHAIN, HAZARD_MBARRIER, HAZARD_CLUSTER, HAZARD_COUNT
 };
 #define HAZARD_NONE (-1)
 
@@ -35,7 +35,17 @@ enum { FEATURE_INSTRUCTION, FEATURE_INTERLEAVED, FEATURE_PACKED };
   X(unwritten_register, REGISTER, )                                                                                    \
   X(in_flight, NONE, )                                                                                                 \
   X(race, RACE, uint64_t address; bool global, write;                                                                  \
-    vg_location other; int32_t other_thread; bool other_write, other_block;)                                           \
+    vg_location other; int32_t other_thread; bool other_write, other_block; int32_t other_cluster, other_rank;)        \
+  X(async_source, ASYNC, vg_location other;) /* a write to shared memory that the operation at other still reads */   \
+  X(async_unfinished, ASYNC, ) /* the block ends first */                                                              \
+  X(async_result, ASYNC, uint64_t address; vg_location other;) /* a read of global memory that other still writes */  \
+  X(proxy_fence, PROXY, uint64_t address; bool global; vg_location other; int32_t other_thread;) /* other: a write */  \
+  X(proxy_chain, PROXY_CHAIN, uint64_t address; bool global; vg_location other; int32_t other_thread;)                 \
+  X(map_fence, PROXY, uint64_t address; vg_location other;)                                                            \
+  X(mbarrier_state, MBARRIER, bool live;) /* initialised although it is live, or used although it is not */            \
+  X(cluster_ended, NONE, int32_t rank;)                                                                                \
+  X(cluster_start, CLUSTER, int32_t rank;) /* nothing orders the access after the start of the block of this rank */   \
+  X(cluster_end, CLUSTER, int32_t rank;) /* or before its end */                                                       \
   X(division, DIVISION, )                                                                                              \
   X(outside_mask, OUTSIDE_MASK, uint32_t mask;)                                                                        \
   X(ended_threads, ENDED, int32_t threads;)                                                                            \
@@ -44,9 +54,11 @@ enum { FEATURE_INSTRUCTION, FEATURE_INTERLEAVED, FEATURE_PACKED };
   X(deadlock, NONE, int32_t waiting, barrier, arrived, expected; vg_location other;)                                   \
   X(barrier_count, NONE, int32_t barrier, threads, earlier_threads; vg_location earlier;)                              \
   X(spin_cluster, NONE, int32_t waiting;) /* at barrier.cluster */                                                     \
+  X(spin_warpgroup, NONE, int32_t waiting;) /* at wgmma.wait_group */                                                  \
   X(spin_read, NONE, int32_t waiting, space; uint64_t address, value;)                                                 \
   X(spin_mbarrier, NONE, int32_t waiting, space; uint64_t address, state; int32_t phase;)                              \
   X(mbarrier_arrivals, NONE, int32_t arrivals, expected;)                                                              \
+  X(tensor_map_memory, NONE, bool shared;) /* else local */                                                            \
   X(tensor_map, NONE, uint64_t address; int32_t dimensions;)                                                           \
   X(tmem_alloc, NONE, int32_t columns;)                                                                                \
   X(tmem_dealloc, NONE, uint32_t address; int32_t columns;)                                                            \
@@ -110,6 +122,9 @@ enum { AT_ADD, AT_MIN, AT_MAX, AT_AND, AT_OR, AT_XOR, AT_EXCH, AT_CAS, AT_INC, A
 
 // Target of st.async: one block, or all blocks of the cluster; other values are an AT_*.
 enum { STORE_TO_ALL = 254, STORE_TO_ONE = 255 };
+
+// Fences of all memory, and between proxies.
+enum { FENCE_MEMORY, FENCE_PROXY, FENCE_TENSORMAP };
 
 // Operations on an mbarrier.
 enum { MB_INIT, MB_INVAL, MB_ARRIVE, MB_ARRIVE_TX, MB_DROP, MB_EXPECT_TX, MB_COMPLETE_TX, MB_TEST, MB_TRY, MB_TEST_PARITY, MB_TRY_PARITY,

@@ -85,6 +85,7 @@ typedef struct {
   int32_t resident;         // maximum number of blocks running at once on a GPU
   int32_t worker_resident;  // the same, on one worker
   int32_t strict;           // hazards that are faults
+  bool async;               // the kernel may use asynchronous operations that read shared memory
   bool check_local;         // check for reads of unwritten local memory
   uint64_t races_until;     // maximum number of instructions checked for races
 } vg_launch;
@@ -96,6 +97,9 @@ typedef struct {
   vg_fault fault;
 } vg_report;
 
+// A span is a set of a warp's accesses: those of all lanes up to tick all, and those of some lanes up to tick upto.
+typedef struct { uint32_t all, upto, lanes; } vg_span;
+
 // The state of a launch, common to its workers.
 typedef struct {
   volatile int32_t stop;   // no further instruction is executed; STOP_ASKED: not because of a fault
@@ -106,6 +110,7 @@ typedef struct {
   uint64_t executed;
   uint64_t *counts;        // by op, or NULL
   uint64_t *released;      // by cluster: time of its last release to other clusters, see races.h; or NULL
+  vg_span *spans;          // by cluster and warp: the released accesses; or NULL
   vg_progress *progress;   // by worker
   vg_heap *heap;           // of device malloc, NULL if no kernel uses it
   volatile int32_t lock;   // of fault and hazards

@@ -48,6 +48,7 @@ static void end_task(task *t) {
       for (int q = 0; q < w->ng; q++) drop_frame(w->g[q].fr);
       free(w->spec);
       free(w->copies.all);
+      free(w->pending.all);
       if (w->local) munmap(w->local, 32ull * LOCAL_BYTES);
       if (w->local_shadow) munmap(w->local_shadow, 32ull * LOCAL_BYTES);
     }
@@ -55,10 +56,13 @@ static void end_task(task *t) {
     free(b->shared);
     free(b->shadow);
     free(b->words);
+    free(b->remote);
+    free(b->reading);
     free(b->copies.all);
     free(b->tmem);
   }
-  free(t->clocks);
+  free(t->views);
+  free(t->ticks);
   free(t->b);
   free(t);
 }
@@ -83,16 +87,21 @@ static task *start(worker *k, u64 n, task *reuse) {
   t->done = 0;
   t->arrived = t->phase = 0;
   t->number = (u32)n + 1;
-  t->nclocks = per * (u32)nw;
-  t->acquired = 0;
+  t->nwarps = per * (u32)nw;
+  t->nviews = l->async ? 2 * t->nwarps : t->nwarps;
+  t->acquired = t->mapped = 0;
   if (k->state->races) {
-    size_t clocks = (size_t)clock_rows(t) * t->nclocks;
-    if (!t->clocks && (t->clocks = malloc(clocks * sizeof(u32))) == NULL) abort();
-    memset(t->clocks, 0, clocks * sizeof(u32));
-    for (u32 i = 0; i < t->nclocks; i++) clock_row(t, i)[i] = 1; // other warps have seen nothing yet
+    size_t views = (size_t)row_count(t) * t->nviews * sizeof(view);
+    if (!t->views && (t->views = malloc(views)) == NULL) abort();
+    if (!t->ticks && (t->ticks = malloc((t->nviews + t->nwarps) * sizeof(u32))) == NULL) abort();
+    memset(t->views, 0, views);
+    t->some = t->ticks + t->nviews;
+    t->fences = 0;
+    for (u32 i = 0; i < t->nviews; i++) t->ticks[i] = i < t->nwarps ? STARTED + 1 : 0;
+    memset(t->some, 0, t->nwarps * sizeof *t->some);
   } else {
-    free(t->clocks);
-    t->clocks = NULL;
+    free(t->views);
+    t->views = NULL;
   }
   u64 cx = l->grid[0] / l->cluster[0], cy = l->grid[1] / l->cluster[1];
   u64 c[3] = {n % cx, n / cx % cy, n / cx / cy};
@@ -115,9 +124,11 @@ static task *start(worker *k, u64 n, task *reuse) {
       b->shared = aligned_alloc(1024, ((size_t)shared + 1023) / 1024 * 1024 + 1024);
       b->shadow = malloc(shared + 64);
       if (k->state->races && (b->words = calloc((size_t)shared / 4 + 8, sizeof(word))) == NULL) abort();
+      if (k->state->races && per > 1 && (b->remote = malloc(t->nwarps * sizeof *b->remote)) == NULL) abort();
       b->w = calloc((size_t)nw, sizeof(warp));
       if (!b->shared || !b->shadow || !b->w) abort();
     }
+    if (b->remote) memset(b->remote, 0, t->nwarps * sizeof *b->remote);
     memset(b->shared, 0xff, shared);
     memset(b->shadow, 0, shared);
     for (int i = 0; i < nw; i++) {
@@ -140,8 +151,10 @@ static task *start(worker *k, u64 n, task *reuse) {
       }
       u32 left = threads - (u32)i * 32;
       w->live = w->exists = left >= 32 ? ~0u : (1u << left) - 1;
-      w->copies.n = 0;
+      w->copies.n = w->pending.n = 0;
       memset(w->committed, 0, sizeof w->committed);
+      memset(w->bulk_committed, 0, sizeof w->bulk_committed);
+      w->products = w->commits = w->multiplied = w->ended = 0;
       w->ng = 1;
       memset(&w->g[0], 0, sizeof w->g[0]);
       w->g[0].fr = new_frame(k, w, f);

@@ -1,6 +1,6 @@
 // Groups of a warp's lanes: call frames, barriers, scheduling and waiting.
 #pragma once
-#include "races.h"
+#include "memory.h"
 
 static frame *new_frame(worker *k, warp *w, vg_func *f) {
   (void)k;
@@ -128,10 +128,10 @@ static void release_barrier(worker *k, block *b, int id) {
       }
       g->state = RUN;
       g->pc++;
-      if (b->t->clocks) acquire_clock(w, row_bar(b->t, b->rank, (u32)id));
+      acquire(w, g->mask, row_bar(b->t, b->rank, (u32)id));
     }
   }
-  if (b->t->clocks) memset(clock_row(b->t, row_bar(b->t, b->rank, (u32)id)), 0, b->t->nclocks * sizeof(u32));
+  if (b->t->views) memset(row(b->t, row_bar(b->t, b->rank, (u32)id)), 0, b->t->nviews * sizeof(view));
   memset(bar, 0, sizeof *bar);
   bar->all = 1;
 }
@@ -147,7 +147,9 @@ static void lanes_ended(worker *k, block *b) {
 static void cluster_arrived(task *t) {
   u32 all = 0;
   for (int i = 0; i < t->nb; i++) all += t->b[i].live;
-  if (t->arrived && t->arrived >= all) t->arrived = 0, t->phase++;
+  if (!t->arrived || t->arrived < all) return;
+  t->arrived = 0, t->phase++;
+  if (t->views) memset(row(t, row_cluster(t, t->phase)), 0, t->nviews * sizeof(view));
 }
 
 static void end_lanes(worker *k, warp *w, int gi) {
@@ -159,7 +161,7 @@ static void end_lanes(worker *k, warp *w, int gi) {
   w->b->live -= (u32)__builtin_popcount(g->mask);
   drop_frame(g->fr);
   w->g[gi] = w->g[--w->ng];
-  if (w->live == 0) w->b->done++;
+  if (w->live == 0 && ++w->b->done == w->b->nw) end_block(k, w->b);
   lanes_ended(k, w->b);
   cluster_arrived(w->b->t);
 }

@@ -18,20 +18,44 @@ static u64 mb_tx(u64 v, s64 bytes) {
   return (v & ~(0x7fffffull << 40)) | (tx & 0x7fffff) << 40;
 }
 
-// Asynchronous copies (cp.async, bulk) mark the bytes that they write as in flight until a thread has waited for them.
-enum { UNWRITTEN, WRITTEN, IN_FLIGHT };
-
 typedef struct copy { // by a lane (cp.async) or on an mbarrier (bulk copy)
   block *to;
   u32 at, size;
   u32 lane, group; // lane and its commit group
   u32 bar, phase;  // shared address and phase of the mbarrier
+  warp *by;        // whose operations up to commit `group` end too, or NULL; see async.h
+  int how;         // how they end
 } copy;
 
-// raced checks a copy or matrix product for races, for which the lane is unknown. It returns 0 after a fault.
+// raced checks an access of an asynchronous copy or matrix product, for which the lane is unknown. It returns 0 after a
+// fault.
 static int raced(worker *k, warp *w, group *g, u8 *p, u32 n, int how) {
-  if (k->state->races) touch(k, w, g, ANY_LANE, p, n, how, 0);
+  if (k->reading && how & A_WRITE) overwrite(k, w, g, -1, p, n);
+  if (k->writing && !(how & A_WRITE)) early_read(k, w, g, -1, (u64)(uintptr_t)p, n);
+  if (k->state->races) touch(k, w, g, ANY_LANE, p, n, how | A_ASYNC, 0);
   return !k->state->stop;
+}
+
+// barrier_at returns the mbarrier at a lane's address, or NULL after a fault, and whether it is live. An operation other
+// than MB_INIT needs a live one.
+static u64 *barrier_at(worker *k, warp *w, group *g, int space, u32 lane, u64 a, int operation, int *is_live) {
+  u8 *p = at(k, w, g, space, (int)lane, a, 8, MBARRIER);
+  if (p == NULL) return NULL;
+  block *b = w->b;
+  for (int i = 0; i < w->b->t->nb; i++)
+    if (p >= w->b->t->b[i].shared && p < w->b->t->b[i].shared + w->b->t->b[i].shared_size) b = &w->b->t->b[i];
+  u8 *s = b->shadow + (p - b->shared);
+  int live = 1;
+  for (int i = 0; i < 8; i++) live &= s[i] == LIVE_BARRIER;
+  *is_live = live;
+  if (live == (operation == MB_INIT)) FAULT(k, w, g, (int)lane, mbarrier_state, .live = live);
+  if (operation <= MB_INVAL) {
+    memset(s, operation == MB_INIT ? LIVE_BARRIER : WRITTEN, 8);
+    if (k->reading) overwrite(k, w, g, (int)lane, p, 8);
+  }
+  // Uses are not recorded: an mbarrier.inval after the last wait is right without further synchronisation.
+  if (k->state->races) touch(k, w, g, lane, p, 8, operation <= MB_INVAL ? A_WRITE : A_STRONG, operation > MB_INVAL);
+  return k->state->stop ? NULL : (u64 *)p;
 }
 
 static void add_copy(copies *c, copy one) {
@@ -50,23 +74,24 @@ static void finish_copy(const copy *c) {
 }
 
 // wait_copies executes cp.async.wait_group n for lanes m. A lane's commit groups are numbered from 0.
-static void wait_copies(warp *w, u32 m, u32 n) {
+static void wait_copies(worker *k, warp *w, u32 m, u32 n) {
   int left = 0;
   for (int i = 0; i < w->copies.n; i++) {
     copy *c = &w->copies.all[i];
-    if (m >> c->lane & 1 && c->group + n < w->committed[c->lane]) finish_copy(c);
+    if (m >> c->lane & 1 && c->group + n < w->committed[c->lane]) finish_copy(c), written_now(k, w, c->to->shared + c->at, c->size);
     else w->copies.all[left++] = *c;
   }
   w->copies.n = left;
 }
 
 // finish_phase marks the copies of a phase of the mbarrier at bar as written, after a successful wait.
-static void finish_phase(block *b, u32 bar, u32 phase) {
+static void finish_phase(worker *k, block *b, u32 bar, u32 phase) {
   int left = 0;
   for (int i = 0; i < b->copies.n; i++) {
     copy *c = &b->copies.all[i];
-    if (c->bar == bar && c->phase == phase) finish_copy(c);
-    else b->copies.all[left++] = *c;
+    if (c->bar != bar || c->phase != phase) b->copies.all[left++] = *c;
+    else if (c->by) finish(k, c->by, c->how, ~0u, c->how == BY_COMMIT ? 0 : c->group, c->group + 1, 0);
+    else finish_copy(c);
   }
   b->copies.n = left;
 }
@@ -79,13 +104,21 @@ static void in_flight(warp *w, u64 a, u32 size, u64 bar, u64 state) {
   add_copy(&of->copies, (copy){.to = to, .at = (u32)a, .size = size, .bar = (u32)bar, .phase = (u32)(state >> 63)});
 }
 
+// ends_with makes the operations of the warp since its last commit end with the phase of the mbarrier at bar.
+static void ends_with(warp *w, int how, u64 bar, u64 state) {
+  block *of = shared_of(w, &bar);
+  add_copy(&of->copies, (copy){.by = w, .how = how, .group = w->commits, .bar = (u32)bar, .phase = (u32)(state >> 63)});
+}
+
 // complete counts n arrived bytes on the mbarrier at a shared address. It returns NULL after a fault, and sets before
 // to the old state.
 static u64 *complete(worker *k, warp *w, group *g, u32 lane, u64 bar, u64 n, u64 *before) {
-  u64 *p = (u64 *)at(k, w, g, SHARED, (int)lane, bar, 8, 0);
+  int live;
+  u64 *p = barrier_at(k, w, g, SHARED, lane, bar, MB_COMPLETE_TX, &live);
   if (p == NULL) return NULL;
   *before = *p;
-  release_clock_at(w, p);
+  publish_at(w, 1u << lane, p);
+  publish_reads(w, p);
   *p = mb_next_phase(mb_tx(*p, -(s64)n));
   return p;
 }
@@ -100,15 +133,14 @@ static int mbarrier(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *
     u64 a = in->c & M_ADDR32 ? U32(in->a)[l] + (u32)in->imm : U64(in->a)[l] + (u64)in->imm;
     int space = in->c & M_SIGNED ? GENERIC : SHARED; // here the flag marks a generic address
     if (in->kind < MB_TEST) effect(k);
+    int live;
+    u64 *p = barrier_at(k, w, g, space, l, a, in->kind, &live);
+    if (p == NULL) return 0;
     if (in->kind == MB_INIT) {
-      u64 *p = (u64 *)at(k, w, g, space, (int)l, a, 8, 1);
-      if (p == NULL) return 0;
       u64 n = U32(in->b)[l] & 0xfffff;
       *p = mb_make(n, n, MB_TX_ZERO, 0);
       continue;
     }
-    u64 *p = (u64 *)at(k, w, g, space, (int)l, a, 8, 0);
-    if (p == NULL) return 0;
     u64 v = *p, count = in->b >= 0 ? U32(in->b)[l] : 1;
     switch (in->kind) {
     case MB_INVAL: break;
@@ -119,10 +151,11 @@ static int mbarrier(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *
     case MB_DROP: case MB_ARRIVE:
       if (in->d >= 0) U64(in->d)[l] = *p;
       if ((v & 0xfffff) < count) {
+        if (!live) break; // a consequence
         FAULT(k, w, g, (int)l, mbarrier_arrivals, .arrivals = (s32)count, .expected = v & 0xfffff);
         return 0;
       }
-      release_clock_at(w, p);
+      publish_at(w, 1u << l, p);
       if (in->kind == MB_DROP) v -= count << 20;
       *p = mb_next_phase(v - count);
       break;
@@ -136,10 +169,10 @@ static int mbarrier(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *
         break;
       }
       result |= 1u << l;
-      acquire_clock_at(w, p);
+      acquire_at(w, 1u << l, p);
       block *of = w->b;
       if (space == SHARED && a >> 24) of = shared_of(w, &a);
-      if (of->copies.n) finish_phase(of, (u32)a, (u32)count & 1);
+      if (of->copies.n) finish_phase(k, of, (u32)a, (u32)count & 1);
       break;
     }
   }

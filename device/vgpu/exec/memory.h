@@ -1,6 +1,6 @@
 // Memory of all spaces: validity and location of addresses, loads, stores and atomics.
 #pragma once
-#include "races.h"
+#include "async.h"
 
 static block *shared_of(warp *w, u64 *a) { // removes the rank from a shared address
   u32 rank = (u32)(*a >> 24) & 0xff;
@@ -16,6 +16,49 @@ static void written_to(worker *k, warp *w, group *g, const vg_range *r, int lane
   if (r->shadow == 0) return;
   if (write) memset(s, 1, size);
   else if (memchr(s, 0, size)) FAULT(k, w, g, lane, unwritten_global, .address = a, .size = (s32)size);
+}
+
+// Shadows of shared memory: asynchronous copies mark the bytes that they write as in flight until a thread has waited
+// for them.
+enum { UNWRITTEN, WRITTEN, IN_FLIGHT, LIVE_BARRIER };
+
+// A remote access is a warp's last one to the shared memory of another block.
+typedef struct remote { u32 tick, place; u8 lane; } remote;
+
+// reach_block checks an access to another block's shared memory: the block has started, and has not ended. It returns 0
+// after a fault.
+static int reach_block(worker *k, warp *w, group *g, int lane, block *b) {
+  task *t = w->b->t;
+  if (b->done == b->nw) {
+    FAULT(k, w, g, lane, cluster_ended, .rank = (s32)b->rank);
+    return 0;
+  }
+  if (!k->state->races) return 1;
+  u32 me = warp_of(w);
+  int started = 0;
+  for (u32 i = b->rank * (u32)b->nw; i < (b->rank + 1) * (u32)b->nw && !started; i++)
+    started = row(t, me)[i].seen.upto | row(t, me)[i].seen.all | (t->some[me] ? row(t, row_some(t, me))[i].seen.upto : 0);
+  if (!started) FAULT(k, w, g, lane, cluster_start, .rank = (s32)b->rank);
+  if (b->remote) b->remote[me] = (remote){t->ticks[me], (u32)g->pc | (u32)g->fr->f->id << 20, (u8)lane};
+  return !k->state->stop;
+}
+
+// end_block checks an ended block: other blocks' accesses to its shared memory were over.
+static void end_block(worker *k, block *b) {
+  task *t = b->t;
+  if (k->reading | k->writing) end_pending(k, b);
+  for (u32 i = 0; b->remote && k->state->races && i < t->nwarps; i++) {
+    const remote *r = &b->remote[i];
+    if (r->tick == 0) continue;
+    int over = 0;
+    for (u32 j = b->rank * (u32)b->nw; j < (b->rank + 1) * (u32)b->nw && !over; j++)
+      over = covers(&row(t, j)[i].seen, r->tick, r->lane) || (t->some[j] && covers(&row(t, row_some(t, j))[i].seen, r->tick, r->lane));
+    if (over) continue;
+    warp *w = &t->b[i / (u32)b->nw].w[i % (u32)b->nw];
+    fault(k, w, r->lane, &(vg_fault){.kind = FAULT_cluster_end, .at = {(s32)(r->place >> 20), (s32)(r->place & 0xfffff)},
+                                     .args.cluster_end = {.rank = (s32)b->rank}});
+    return;
+  }
 }
 
 // all_written reports whether n bytes of a shadow are 1.
@@ -36,6 +79,8 @@ static inline int all_written(const u8 *s, int n) {
   return ok != 0;
 }
 
+enum { READ, WRITE, MBARRIER }; // an access to an mbarrier neither needs nor leaves written bytes
+
 // at returns a pointer to size bytes at a lane's address a, or NULL after a fault.
 static u8 *at(worker *k, warp *w, group *g, int space, int lane, u64 a, int size, int write) {
   if (space == GENERIC) {
@@ -46,7 +91,7 @@ static u8 *at(worker *k, warp *w, group *g, int space, int lane, u64 a, int size
     }
   }
   if (a & (u64)(size - 1) && space != GLOBAL) {
-    FAULT(k, w, g, lane, misaligned, .address = a, .multiple = size, .write = write);
+    FAULT(k, w, g, lane, misaligned, .address = a, .multiple = size, .write = write == WRITE);
     return NULL;
   }
   if (space == SHARED) {
@@ -56,16 +101,17 @@ static u8 *at(worker *k, warp *w, group *g, int space, int lane, u64 a, int size
       if (b == NULL) FAULT(k, w, g, lane, shared_address, .address = a);
       else
         FAULT(k, w, g, lane, shared_range, .offset = (s64)a - k->l->shared_base, .size = size,
-              .limit = (s32)(b->shared_size - k->l->shared_base), .write = write);
+              .limit = (s32)(b->shared_size - k->l->shared_base), .write = write == WRITE);
       return NULL;
     }
+    if (b != w->b && !reach_block(k, w, g, lane, b)) return NULL;
     u8 *s = b->shadow + o;
-    if (write) {
+    if (write == WRITE) {
       memset(s, 1, (size_t)size);
-    } else if (!all_written(s, size)) {
+    } else if (write == READ && !all_written(s, size)) {
       for (int i = 0; i < size; i++)
-        if (s[i] != 1) {
-          if (s[i]) {
+        if (s[i] != WRITTEN && s[i] != LIVE_BARRIER) {
+          if (s[i] == IN_FLIGHT) {
             FAULT(k, w, g, lane, in_flight);
             return NULL;
           }
@@ -223,9 +269,10 @@ static int load(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base
     u64 a = in->c & M_ADDR32 ? U32(in->a)[lane] + (u32)in->imm : U64(in->a)[lane] + (u64)in->imm;
     WATCH(k, g, lane, spin_read, .space = space, .address = a, .value = load_element(p[lane], size, 0));
   }
+  if (k->writing && space != LOCAL) EACH(m) early_read(k, w, g, (int)l, (u64)(uintptr_t)p[l], (u32)(size * n));
   if (k->state->races && space != LOCAL) {
     EACH(lie == ONE && !(in->c & M_STRONG) ? 3 : m) { // if lanes read the same word, two are enough
-      if (in->c & M_STRONG) before_strong(k, w, p[l]);
+      if (in->c & M_STRONG) before_strong(k, w, l, p[l]);
       touch(k, w, g, l, p[l], (u32)(size * n), in->c & M_STRONG ? A_STRONG : 0, 0);
     }
     if (k->state->stop) return 0;
@@ -266,6 +313,7 @@ static int store(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *bas
   int size = in->c & 31, n = in->n;
   if (!places(k, w, g, in, base, space, m, size * n, 1, p)) return 0;
   effect(k);
+  if (k->reading && space != LOCAL && space != GLOBAL) EACH(m) overwrite(k, w, g, (int)l, p[l], (u32)(size * n));
   if (w->local_shadow && (space == LOCAL || space == GENERIC)) EACH(m) written(w, p[l], (size_t)(size * n));
   if (k->state->races && space != LOCAL) { // one lane after another: they may write to the same address
     EACH(m) {
@@ -276,7 +324,7 @@ static int store(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *bas
       }
       touch(k, w, g, l, p[l], (u32)(size * n), A_WRITE | (in->c & M_STRONG ? A_STRONG : 0), memcmp(p[l], v, (size_t)(size * n)) == 0);
       if (k->state->stop) return 0;
-      if (in->c & M_STRONG) after_strong(k, w, p[l], in->c & M_RELEASE);
+      if (in->c & M_STRONG) after_strong(k, w, l, p[l], in->c & M_RELEASE);
       memcpy(p[l], v, (size_t)(size * n));
     }
     return 1;
@@ -341,11 +389,12 @@ static int atomic(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *ba
     u64 a = in->c & M_ADDR32 ? U32(in->a)[l] + (u32)in->imm : U64(in->a)[l] + (u64)in->imm;
     u8 *p = at(k, w, g, space, (int)l, a, size, 0);
     if (p == NULL || (p = at(k, w, g, space, (int)l, a, size, 1)) == NULL) return 0;
+    if (k->reading) overwrite(k, w, g, (int)l, p, (u32)size);
     if (k->state->races) {
-      before_strong(k, w, p);
+      before_strong(k, w, l, p);
       touch(k, w, g, l, p, (u32)size, A_WRITE | A_ATOMIC, 0);
       if (k->state->stop) return 0;
-      after_strong(k, w, p, in->c & M_RELEASE);
+      after_strong(k, w, l, p, in->c & M_RELEASE);
     }
     int32_t second = extra[in->x + 1];
     u64 v = wide ? U64(in->b)[l] : U32(in->b)[l], v2 = second < 0 ? 0 : wide ? U64(second)[l] : U32(second)[l], old, value;

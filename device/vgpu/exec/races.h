@@ -1,6 +1,6 @@
 // Race detection. Two accesses to the same bytes race if at least one is a write and nothing orders them. Each warp has
-// a vector clock: its own clock ticks when its lanes wait for each other or publish something, and it holds the latest
-// clock of each other warp of the cluster known from barriers, mbarriers and atomics. Between the many clusters only
+// a clock, which ticks when its lanes wait for each other or publish something, and knows the accesses of the other
+// warps of its cluster that barriers, mbarriers and atomics have ordered before its own. Between the many clusters only
 // two times are kept: a cluster's last release to the others, and its last acquire from them. In case of doubt,
 // accesses count as ordered.
 #pragma once
@@ -13,7 +13,7 @@ typedef struct access {
   u8 lane, how;                // how: accessed bytes in bits 0 to 3, then A_* flags
 } access;
 
-enum { A_WRITE = 16, A_ATOMIC = 32, A_STRONG = 64 };       // strong: volatile, relaxed, acquire, release
+enum { A_WRITE = 16, A_ATOMIC = 32, A_STRONG = 64, A_ASYNC = 128 }; // strong: volatile, relaxed, acquire, release
 enum { MORALLY_STRONG = A_ATOMIC | A_STRONG };             // two such accesses do not race
 enum { MANY_LANES = 254, ANY_LANE = 255 };                 // several lanes read the same; the lane is unknown
 typedef struct word { access w[2], r[2]; } word; // w[0] is the last write, w[1] the last one before it by another warp
@@ -21,46 +21,152 @@ typedef struct word { access w[2], r[2]; } word; // w[0] is the last write, w[1]
 enum { PAGE = 4096, BUCKETS = 64 };
 typedef struct page { u64 number; word *words; } page;
 
-// Rows of t->clocks: one per warp, 16 barriers per block, BUCKETS for addresses, one for barrier.cluster, one for
-// fences, and one per warp for its clock at its last fence.
-static u32 *clock_row(task *t, u32 row) { return t->clocks + (size_t)row * t->nclocks; }
-static u32 clock_rows(const task *t) { return 2 * t->nclocks + 16 * (u32)t->nb + BUCKETS + 2; }
-static u32 row_bar(const task *t, u32 rank, u32 id) { return t->nclocks + 16 * rank + id; }
-static u32 row_key(const task *t, u64 key) { return t->nclocks + 16 * (u32)t->nb + (u32)((key >> 3) * 0x9e3779b97f4a7c15ull >> 58); }
-static u32 row_cluster(const task *t) { return t->nclocks + 16 * (u32)t->nb + BUCKETS; }
-static u32 row_fence(const task *t) { return row_cluster(t) + 1; }
-static u32 row_fenced(const task *t, u32 warp) { return row_fence(t) + 1 + warp; }
-static u32 warp_of(const warp *w) { return w->b->rank * (u32)w->b->nw + w->id; }
-static u32 *tick_of(warp *w) { return &clock_row(w->b->t, warp_of(w))[warp_of(w)]; }
+typedef vg_span span;
+enum { STARTED = 1 }; // the tick before a warp's first access
 
-static void join(u32 *to, const u32 *from, u32 n) {
-  for (u32 i = 0; i < n; i++) to[i] = to[i] > from[i] ? to[i] : from[i];
+// A view is what a row knows of a warp: the accesses ordered before those of the row's owner, the part that the
+// warp's own fence.proxy.async made visible to the async proxy, and the tick up to which any such fence did. mapped is the
+// tick up to which a fence.proxy.tensormap of the owner did the same for tensor maps; it is not published.
+typedef struct view { span seen, proxied; u32 chained, mapped; } view;
+
+// Rows of t->views. A row has a view per warp and, in kernels with asynchronous operations, another per warp for the
+// reads of its operations, whose tick is the operation's number. There is a row for what each warp knows, for what only
+// its lanes t->some know, and for what it knew at its last fence; for what was published at 16 barriers per block, at
+// BUCKETS of addresses, and at barrier.cluster in even and odd phases.
+static view *row(task *t, u32 number) { return t->views + (size_t)number * t->nviews; }
+static u32 row_count(const task *t) { return 3 * t->nwarps + 16 * (u32)t->nb + BUCKETS + 2; }
+static u32 row_some(const task *t, u32 warp) { return t->nwarps + warp; }
+static u32 row_fence(const task *t, u32 warp) { return 2 * t->nwarps + warp; }
+static u32 row_bar(const task *t, u32 rank, u32 id) { return 3 * t->nwarps + 16 * rank + id; }
+static u32 row_key(const task *t, u64 key) { return 3 * t->nwarps + 16 * (u32)t->nb + (u32)((key >> 2) * 0x9e3779b97f4a7c15ull >> 58); }
+static u32 row_cluster(const task *t, u32 phase) { return 3 * t->nwarps + 16 * (u32)t->nb + BUCKETS + (phase & 1); }
+static u32 warp_of(const warp *w) { return w->b->rank * (u32)w->b->nw + w->id; }
+static u32 operations_of(const warp *w) { return w->b->t->nwarps + warp_of(w); } // view of the reads of its operations
+
+static int covers(const span *s, u32 tick, u32 lane) {
+  if (tick <= s->all) return 1;
+  if (tick > s->upto || s->lanes == 0) return 0;
+  if (lane == MANY_LANES) return (s->lanes & (s->lanes - 1)) != 0;
+  return lane == ANY_LANE || s->lanes >> lane & 1;
 }
-// ticks orders later accesses of the warp's lanes after earlier ones.
-static void ticks(warp *w) {
-  if (w->b->t->clocks) ++*tick_of(w);
+static void join_span(span *to, const span *from) {
+  if (from->all > to->all) to->all = from->all;
+  if (from->lanes && from->upto > to->all) {
+    if (to->lanes == 0 || to->upto <= to->all) to->lanes = 0, to->upto = 0;
+    to->lanes |= from->lanes;
+    if (from->upto > to->upto) to->upto = from->upto;
+  }
+  if (to->upto <= to->all) to->lanes = 0;
+  else if (to->lanes == ~0u) to->all = to->upto, to->lanes = 0;
 }
-// release_clock publishes in a row everything that the warp has done; acquire_clock orders the warp after everything
-// published there.
-static void release_clock(warp *w, u32 row) {
+static void join_view(view *to, const view *from) {
+  join_span(&to->seen, &from->seen);
+  join_span(&to->proxied, &from->proxied);
+  if (from->chained > to->chained) to->chained = from->chained;
+}
+static void join(view *to, const view *from, u32 n) {
+  for (u32 i = 0; i < n; i++)
+    if (from[i].seen.all | from[i].seen.upto | from[i].proxied.upto) join_view(&to[i], &from[i]);
+}
+
+// Without a check for races, synchronised, publish and acquire cost one test.
+
+// synchronised orders later accesses of the warp's lanes after earlier ones.
+static __attribute__((noinline)) void synchronised_checked(warp *w) {
   task *t = w->b->t;
-  if (t->clocks == NULL) return;
-  join(clock_row(t, row), clock_row(t, warp_of(w)), t->nclocks);
-  ticks(w);
+  u32 me = warp_of(w);
+  if (t->some[me]) join(row(t, me), row(t, row_some(t, me)), t->nviews), t->some[me] = 0;
+  row(t, me)[me].seen = (span){t->ticks[me]++, 0, 0};
 }
-static void acquire_clock(warp *w, u32 row) {
+
+// The ended lanes of a warp count as taking part in whatever the last ones do.
+static u32 with_ended(const warp *w, u32 lanes) { return lanes | ~w->live; }
+
+// publish adds to a row what lanes of a warp have done and what they know.
+static __attribute__((noinline)) void publish_checked(warp *w, u32 lanes, u32 to) {
   task *t = w->b->t;
-  if (t->clocks == NULL) return;
-  join(clock_row(t, warp_of(w)), clock_row(t, row), t->nclocks);
-  ticks(w);
+  u32 me = warp_of(w);
+  view *mine = row(t, me), own = {.seen = {0, t->ticks[me]++, with_ended(w, lanes)}};
+  join(row(t, to), mine, t->nviews);
+  if (t->some[me] & lanes) join(row(t, to), row(t, row_some(t, me)), t->nviews);
+  join_view(&row(t, to)[me], &own);
+}
+
+// acquire orders later accesses of lanes of a warp after everything published in a row.
+static __attribute__((noinline)) void acquire_checked(warp *w, u32 lanes, u32 from) {
+  task *t = w->b->t;
+  u32 me = warp_of(w);
+  if (with_ended(w, lanes) == ~0u) {
+    join(row(t, me), row(t, from), t->nviews);
+    return;
+  }
+  view *some = row(t, row_some(t, me));
+  if (t->some[me] == 0) memset(some, 0, t->nviews * sizeof *some);
+  join(some, row(t, from), t->nviews);
+  t->some[me] |= lanes;
+  if (with_ended(w, t->some[me]) == ~0u) join(row(t, me), some, t->nviews), t->some[me] = 0;
+}
+static inline void synchronised(warp *w) {
+  if (w->b->t->views) synchronised_checked(w);
+}
+static inline void publish(warp *w, u32 lanes, u32 to) {
+  if (w->b->t->views) publish_checked(w, lanes, to);
+}
+static inline void acquire(warp *w, u32 lanes, u32 from) {
+  if (w->b->t->views) acquire_checked(w, lanes, from);
 }
 // For mbarriers the row depends on the address.
-static void release_clock_at(warp *w, const void *p) { release_clock(w, row_key(w->b->t, (u64)(uintptr_t)p)); }
-static void acquire_clock_at(warp *w, const void *p) { acquire_clock(w, row_key(w->b->t, (u64)(uintptr_t)p)); }
+static void publish_at(warp *w, u32 lanes, const void *p) { publish(w, lanes, row_key(w->b->t, (u64)(uintptr_t)p)); }
+static void acquire_at(warp *w, u32 lanes, const void *p) { acquire(w, lanes, row_key(w->b->t, (u64)(uintptr_t)p)); }
+
+// begin_operation numbers the next asynchronous operation of a warp.
+static void begin_operation(warp *w) {
+  if (w->b->t->views) w->b->t->ticks[operations_of(w)]++;
+}
+// ended_reads orders later accesses of a warp after the reads of another's operations up to number.
+static void ended_reads(warp *w, const warp *other, u32 number) {
+  task *t = w->b->t;
+  if (t->views) join_span(&row(t, warp_of(w))[operations_of(other)].seen, &(span){.all = number});
+}
+// publish_reads publishes at an mbarrier that the reads of all operations so far have ended.
+static void publish_reads(warp *w, const void *p) {
+  task *t = w->b->t;
+  if (!t->views || t->nviews == t->nwarps) return;
+  u32 at = operations_of(w);
+  join_span(&row(t, row_key(t, (u64)(uintptr_t)p))[at].seen, &(span){.all = t->ticks[at]});
+}
+
+// proxy_fence makes the earlier accesses of lanes, and those that they know of, visible to the async proxy.
+static void proxy_fence(warp *w, u32 lanes) {
+  task *t = w->b->t;
+  if (t->views == NULL) return;
+  u32 me = warp_of(w);
+  view *rows[2] = {row(t, me), t->some[me] & lanes ? row(t, row_some(t, me)) : NULL};
+  for (int r = 0; r < 2 && rows[r]; r++)
+    for (u32 i = 0; i < t->nwarps; i++) {
+      view *v = &rows[r][i];
+      u32 last = v->seen.lanes ? v->seen.upto : v->seen.all;
+      if (last > v->chained) v->chained = last;
+    }
+  join_span(&rows[0][me].proxied, &(span){0, t->ticks[me]++, with_ended(w, lanes)});
+}
 
 // release_to_clusters and acquire_from_clusters record communication of a cluster with all others.
-static void release_to_clusters(worker *k, task *t) {
-  if (k->state->released) k->state->released[t->number - 1] = ++k->time;
+static span *released_spans(worker *k, u32 number, const task *t) {
+  return k->state->spans ? k->state->spans + (size_t)(number - 1) * t->nwarps : NULL;
+}
+static void release_to_clusters(worker *k, warp *w, u32 lanes) {
+  task *t = w->b->t;
+  if (k->state->released == NULL) return;
+  k->state->released[t->number - 1] = ++k->time;
+  span *to = released_spans(k, t->number, t);
+  if (to == NULL || t->views == NULL) return;
+  u32 me = warp_of(w);
+  for (u32 i = 0; i < t->nwarps; i++) {
+    join_span(&to[i], &row(t, me)[i].seen);
+    if (t->some[me] & lanes) join_span(&to[i], &row(t, row_some(t, me))[i].seen);
+  }
+  join_span(&to[me], &(span){0, t->ticks[me]++, with_ended(w, lanes)});
 }
 static void acquire_from_clusters(worker *k, task *t) { t->acquired = ++k->time; }
 
@@ -106,28 +212,79 @@ static void drop_pages(pages *all) {
   free(all->all);
 }
 
+// map_fence makes the accesses that a warp knows of visible to its reads of tensor maps.
+static void map_fence(worker *k, warp *w) {
+  task *t = w->b->t;
+  if (t->views == NULL) return;
+  u32 me = warp_of(w);
+  for (u32 i = 0; i < t->nwarps; i++) {
+    view *v = &row(t, me)[i];
+    const view *some = t->some[me] ? &row(t, row_some(t, me))[i] : v;
+    u32 a = v->seen.lanes ? v->seen.upto : v->seen.all, b = some->seen.lanes ? some->seen.upto : some->seen.all;
+    v->mapped = a > b ? a : b;
+  }
+  row(t, me)[me].mapped = t->ticks[me]++;
+  t->mapped = ++k->time;
+}
+
 // ordered reports whether access a happened before the current instruction of the warp.
 static int ordered(worker *k, warp *w, const access *a, u32 lane, int global) {
   task *t = w->b->t;
   if (a->task != t->number) {
     const u64 *released = k->state->released;
-    return a->task == 0 || !global || released == NULL || (released[a->task - 1] > a->time && t->acquired > a->time);
+    if (a->task == 0 || !global || released == NULL) return 1;
+    const span *spans = a->warp < t->nwarps ? released_spans(k, a->task, t) : NULL;
+    return released[a->task - 1] > a->time && t->acquired > a->time && (!spans || covers(&spans[a->warp], a->tick, a->lane));
   }
-  const u32 *mine = clock_row(t, warp_of(w));
-  if (a->warp != warp_of(w)) return a->tick <= mine[a->warp];
-  return a->tick < mine[a->warp] || lane == ANY_LANE || a->lane == ANY_LANE || a->lane == lane;
+  u32 me = warp_of(w);
+  if (a->warp == me && (lane == ANY_LANE || a->lane == ANY_LANE || a->lane == lane)) return 1;
+  if (covers(&row(t, me)[a->warp].seen, a->tick, a->lane)) return 1;
+  return t->some[me] && (lane >= 32 || t->some[me] >> lane & 1) &&
+         covers(&row(t, row_some(t, me))[a->warp].seen, a->tick, a->lane);
+}
+
+// still_read reports whether an asynchronous operation that has not ended reads the shared memory at p.
+static int still_read(warp *w, const u8 *p) {
+  for (int i = 0; i < w->b->t->nb; i++) {
+    block *b = &w->b->t->b[i];
+    if (p >= b->shared && p < b->shared + b->shared_size) return b->reading && b->reading[(p - b->shared) / 16];
+  }
+  return 0;
 }
 
 // conflict reports whether accesses a and now race. If so, it raises a fault.
 static int conflict(worker *k, warp *w, group *g, const access *a, const access *now, const u8 *p, u32 lane, int global) {
   if (!(a->how & now->how & 15) || ((a->how & MORALLY_STRONG) && (now->how & MORALLY_STRONG))) return 0;
   if (ordered(k, w, a, lane, global)) return 0;
-  s32 other = (s32)(a->warp % (u32)w->b->nw);
+  task *t = w->b->t;
+  u32 nw = (u32)w->b->nw, by = a->warp % t->nwarps;
+  if (a->warp >= t->nwarps && k->reading && still_read(w, p)) return 0; // that is a hazard of its own
+  s32 other = (s32)(by % nw);
   FAULT(k, w, g, lane < 32 ? (int)lane : -1, race, .address = (u64)(uintptr_t)p, .global = global,
         .write = now->how & A_WRITE, .other = {(s32)(a->place >> 20), (s32)(a->place & 0xfffff)}, .other_write = a->how & A_WRITE,
-        .other_thread = a->lane < 32 ? 32 * other + a->lane : -1 - other, .other_block = a->task != w->b->t->number);
+        .other_thread = a->lane < 32 ? 32 * other + a->lane : -1 - other,
+        .other_block = a->task != t->number || by / nw != w->b->rank, .other_cluster = (s32)a->task - 1,
+        .other_rank = (s32)(by / nw));
   k->state->races = 0; // report only one race: others may be consequences
   return 1;
+}
+
+// unproxied raises a hazard if an asynchronous operation reads bytes that write a of the generic proxy wrote, and no
+// fence.proxy.async stands between. A fence by another thread than the writer is a hazard of its own kind.
+static void unproxied(worker *k, warp *w, group *g, const access *a, const access *now, const u8 *p, u32 lane, int global) {
+  task *t = w->b->t;
+  if (a->task != t->number || !(a->how & now->how & 15) || a->how & A_ASYNC) return;
+  u32 me = warp_of(w);
+  const view *v = &row(t, me)[a->warp], *some = t->some[me] ? &row(t, row_some(t, me))[a->warp] : v;
+  if (covers(&v->proxied, a->tick, a->lane) || covers(&some->proxied, a->tick, a->lane)) return;
+  s32 other = (s32)(a->warp % (u32)w->b->nw), thread = a->lane < 32 ? 32 * other + a->lane : -1 - other;
+  vg_location place = {(s32)(a->place >> 20), (s32)(a->place & 0xfffff)};
+  if (a->tick <= v->chained || a->tick <= some->chained)
+    FAULT(k, w, g, lane < 32 ? (int)lane : -1, proxy_chain, .address = (u64)(uintptr_t)p, .global = global, .other = place,
+          .other_thread = thread);
+  else
+    FAULT(k, w, g, lane < 32 ? (int)lane : -1, proxy_fence, .address = (u64)(uintptr_t)p, .global = global, .other = place,
+          .other_thread = thread);
 }
 
 static void keep(access *at, const access *now) {
@@ -148,11 +305,12 @@ static void keep_write(word *s, const access *now) {
 }
 
 // touch records an access to n bytes at p and checks it. same: the write does not change the value, and so does not
-// race with writes of the same value.
+// race with writes of the same value; a read is checked, but not recorded.
 static void touch(worker *k, warp *w, group *g, u32 lane, u8 *p, u32 n, int how, int same) {
   u64 begin = (u64)(uintptr_t)p, global;
   word *s = NULL;
-  access now = {w->b->t->number, *tick_of(w), k->time, (u32)g->pc | (u32)g->fr->f->id << 20, (u16)warp_of(w), (u8)lane, 0};
+  u32 who = how & A_ASYNC && !(how & A_WRITE) ? operations_of(w) : warp_of(w);
+  access now = {w->b->t->number, w->b->t->ticks[who], k->time, (u32)g->pc | (u32)g->fr->f->id << 20, (u16)who, (u8)lane, 0};
   for (u64 at = begin & ~3ull; at < begin + n && k->state->races; at += 4, s++) {
     if ((s == NULL || at % PAGE == 0) && (s = word_of(k, w, (u8 *)(uintptr_t)(at < begin ? begin : at), &global)) == NULL) return;
     u32 from = at < begin ? (u32)(begin - at) : 0, to = begin + n - at < 4 ? (u32)(begin + n - at) : 4;
@@ -161,6 +319,9 @@ static void touch(worker *k, warp *w, group *g, u32 lane, u8 *p, u32 n, int how,
       if (s->w[0].task &&
           (conflict(k, w, g, &s->w[0], &now, p, lane, (int)global) || conflict(k, w, g, &s->w[1], &now, p, lane, (int)global)))
         return;
+      if (how & A_ASYNC)
+        for (int i = 0; i < 2; i++) unproxied(k, w, g, &s->w[i], &now, p, lane, (int)global);
+      if (same) continue;
       access *r = &s->r[0];
       if (r->task == now.task && r->warp != now.warp && !ordered(k, w, r, lane, (int)global)) r = &s->r[1];
       keep(r, &now);
@@ -184,28 +345,88 @@ static void touch(worker *k, warp *w, group *g, u32 lane, u8 *p, u32 n, int how,
   }
 }
 
-// before_strong and after_strong update the clocks around a strong or atomic access. A relaxed access publishes what
-// its warp did before its last fence, a releasing one publishes everything. Every reader of the word is assumed to
-// acquire.
-static void before_strong(worker *k, warp *w, const u8 *p) {
-  acquire_clock_at(w, p);
-  acquire_clock(w, row_fence(w->b->t));
-  acquire_from_clusters(k, w->b->t);
-}
-static void after_strong(worker *k, warp *w, const u8 *p, int releases) {
+// map_acquired raises a hazard if the launch has written the tensor map at p, and no fence.proxy.tensormap of the warp
+// stands between. It returns 0 after a fault.
+static int map_acquired(worker *k, warp *w, group *g, u32 lane, u8 *p) {
   task *t = w->b->t;
-  if (releases) {
-    release_clock_at(w, p);
-    release_to_clusters(k, t);
-  } else if (t->clocks) {
-    join(clock_row(t, row_key(t, (u64)(uintptr_t)p)), clock_row(t, row_fenced(t, warp_of(w))), t->nclocks);
-    ticks(w);
+  if (!k->state->races) return 1;
+  for (u32 i = 0; i < sizeof(vg_tensor_map); i += 4) {
+    u64 global;
+    const word *s = word_of(k, w, p + i, &global);
+    const access *a = s ? &s->w[0] : NULL;
+    if (a == NULL || a->task == 0) continue;
+    if (a->task == t->number ? a->tick <= row(t, warp_of(w))[a->warp].mapped : a->time < t->mapped) continue;
+    FAULT(k, w, g, (int)lane, map_fence, .address = (u64)(uintptr_t)p, .other = {(s32)(a->place >> 20), (s32)(a->place & 0xfffff)});
+    break;
+  }
+  return !k->state->stop;
+}
+
+// publish_fenced adds to a row, and releases to the other clusters, what was done before fences that the lanes have
+// executed or know of.
+static void publish_fenced(worker *k, warp *w, u32 lanes, u32 number) {
+  task *t = w->b->t;
+  u32 me = warp_of(w);
+  view *to = row(t, number);
+  join_span(&to[me].seen, &(span){.all = STARTED});
+  if (!t->fences) return;
+  span *spans = k->state->released ? released_spans(k, t->number, t) : NULL;
+  if (k->state->released) k->state->released[t->number - 1] = ++k->time;
+  for (u32 i = 0; i < t->nwarps; i++) {
+    const view *fence = row(t, row_fence(t, i));
+    if (fence[i].seen.upto == 0) continue;
+    view own = fence[i];
+    span known = row(t, me)[i].seen;
+    if (t->some[me] & lanes) join_span(&known, &row(t, row_some(t, me))[i].seen);
+    if (own.seen.upto > known.all) {
+      if (i != me && own.seen.upto > known.upto) continue;
+      own.seen.lanes &= known.lanes | (i == me ? lanes : 0);
+    }
+    for (u32 j = 0; j < t->nviews; j++) {
+      const view *v = j == i ? &own : &fence[j];
+      join_view(&to[j], v);
+      if (spans && j < t->nwarps) join_span(&spans[j], &v->seen);
+    }
+  }
+  t->ticks[me]++;
+}
+
+// written_now moves the write of n bytes at p by a finished cp.async to the current tick.
+static void written_now(worker *k, warp *w, u8 *p, u32 n) {
+  task *t = w->b->t;
+  for (u32 i = 0; i < n && k->state->races; i += 4) {
+    u64 global;
+    word *s = word_of(k, w, p + i, &global);
+    if (s && s->w[0].task == t->number && s->w[0].warp == warp_of(w) && s->w[0].lane == ANY_LANE) s->w[0].tick = t->ticks[warp_of(w)];
   }
 }
-// fenced updates the clocks for a fence.
-static void fenced(worker *k, warp *w) {
+
+// before_strong and after_strong update the views around a strong or atomic access of a lane. A relaxed access
+// publishes what was done before fences that the lane has executed or knows of, a releasing one publishes everything.
+// Every reader of the word is assumed to acquire.
+static void before_strong(worker *k, warp *w, u32 lane, const u8 *p) {
+  acquire_at(w, 1u << lane, p);
+  acquire_from_clusters(k, w->b->t);
+}
+static void after_strong(worker *k, warp *w, u32 lane, const u8 *p, int releases) {
+  if (releases) {
+    release_to_clusters(k, w, 1u << lane);
+    publish_at(w, 1u << lane, p);
+  } else if (w->b->t->views) {
+    publish_fenced(k, w, 1u << lane, row_key(w->b->t, (u64)(uintptr_t)p));
+  }
+}
+// fenced updates the views for a fence of lanes.
+static void fenced(warp *w, u32 lanes) {
   task *t = w->b->t;
-  if (t->clocks) memcpy(clock_row(t, row_fenced(t, warp_of(w))), clock_row(t, warp_of(w)), t->nclocks * sizeof(u32));
-  release_clock(w, row_fence(t));
-  release_to_clusters(k, t);
+  if (t->views) {
+    u32 me = warp_of(w);
+    view *fence = row(t, row_fence(t, me)), own = fence[me];
+    memcpy(fence, row(t, me), t->nviews * sizeof *fence);
+    if (t->some[me] & lanes) join(fence, row(t, row_some(t, me)), t->nviews);
+    u32 earlier = own.seen.upto > fence[me].seen.all ? own.seen.lanes : 0; // lanes with a fence since the last barrier
+    fence[me].seen.lanes = with_ended(w, lanes | earlier);
+    fence[me].seen.upto = t->ticks[me]++;
+    t->fences = 1;
+  }
 }

@@ -92,8 +92,7 @@ again:
     if (state->stop) FAULTED                                   \
     goto again;                                                 \
   }                                                             \
-  mask = g->mask;                                               \
-  ticks(w);
+  mask = g->mask;
 #define STORE(D, expr)                                   \
   if (m == ~0u) {                                        \
     D *d = (D *)P(in->d);                                \

@@ -42,10 +42,10 @@
         memcpy(&v, lane + extra[in->x + (in->op == E_malloc)], 8);
         if (in->op == E_malloc) {
           v = allocate(state->heap, v);
-          before_strong(k, w, (u8 *)v); // uses of the block before it was freed are over
+          before_strong(k, w, l, (u8 *)v); // uses of the block before it was freed are over
           memcpy(lane + extra[in->x], &v, 8);
           written(w, lane + extra[in->x], 8);
-        } else if (after_strong(k, w, (u8 *)v, 1), !release_memory(state->heap, v)) {
+        } else if (after_strong(k, w, l, (u8 *)v, 1), !release_memory(state->heap, v)) {
           FAULT(k, w, g, (int)l, free_address, .address = v);
           FAULTED
         }

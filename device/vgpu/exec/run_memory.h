@@ -1,7 +1,11 @@
 // Part of the switch of run.h: loads, stores, atomics, asynchronous copies and mbarriers. g->pc is set before any
 // fault.
     case E_fence:
-      if (state->races) fenced(k, w);
+      if (state->races) {
+        fenced(w, m);
+        if (in->kind == FENCE_PROXY) proxy_fence(w, m);
+        if (in->kind == FENCE_TENSORMAP) map_fence(k, w);
+      }
       break;
     case E_ld_global: g->pc = pc; if (!load(k, w, g, in, base, GLOBAL, m, extra)) FAULTED break;
     case E_ld_shared: g->pc = pc; if (!load(k, w, g, in, base, SHARED, m, extra)) FAULTED break;
@@ -30,6 +34,7 @@
           FAULT(k, w, g, (int)l, out_of_bounds, .address = from, .size = (s32)have);
           FAULTED
         }
+        if (k->reading) overwrite(k, w, g, (int)l, d, n);
         if (state->races) {
           if (have) touch(k, w, g, l, s, have, 0, 0);
           touch(k, w, g, ANY_LANE, d, n, A_WRITE, 0);
@@ -45,20 +50,51 @@
     case E_cp_async_commit:
       EACH(m) w->committed[l]++;
       break;
+    case E_bulk_commit:
+      EACH(m) w->bulk_committed[l]++;
+      break;
+    case E_bulk_wait: // imm: groups that may be pending; kind 1: only the sources must have been read
+      EACH(m) if (w->bulk_committed[l] > (u32)in->imm)
+        ended_reads(w, w, finish(k, w, BY_BULK_GROUP, 1u << l, 0, w->bulk_committed[l] - (u32)in->imm, in->kind));
+      break;
+    case E_wgmma_commit:
+      effect(k);
+      w->products++;
+      break;
+    case E_wgmma_wait: { // imm: groups that may be pending. The products are of all four warps, so the others must begin them.
+      int first = (int)w->id & ~3, last = first + 4 < w->b->nw ? first + 4 : w->b->nw, behind = 0;
+      for (int i = first; i < last; i++) behind |= w->b->w[i].live && w->b->w[i].multiplied < w->multiplied;
+      if (behind) {
+        g->pc = pc;
+        g->turns++;
+        WATCH(k, g, __builtin_ctz(m), spin_warpgroup);
+        if (w->ng > 1) turn(w, gi);
+        k->executed += (u64)(start_budget - budget);
+        return 1;
+      }
+      for (int i = first; i < last && w->products > (u32)in->imm; i++) {
+        warp *o = &w->b->w[i];
+        u32 ended = finish(k, o, BY_WGMMA_GROUP, ~0u, 0, w->products - (u32)in->imm, 0);
+        if (ended > o->ended) o->ended = ended;
+        ended_reads(w, o, o->ended);
+      }
+      break;
+    }
     case E_cp_async_wait: // imm: groups that may be pending, -1: none
       if (in->imm < 0) EACH(m) w->committed[l]++;
-      if (w->copies.n) wait_copies(w, m, in->imm < 0 ? 0 : (u32)in->imm);
+      if (w->copies.n) wait_copies(k, w, m, in->imm < 0 ? 0 : (u32)in->imm);
       break;
     case E_cp_async_arrive: { // arrive on an mbarrier when the lane's copies are done, which is at once
       g->pc = pc;
       effect(k);
       EACH(m) w->committed[l]++;
-      if (w->copies.n) wait_copies(w, m, 0);
+      if (w->copies.n) wait_copies(k, w, m, 0);
       EACH(m) {
         u64 a = in->c & M_ADDR32 ? U32(in->a)[l] + (u32)in->imm : U64(in->a)[l] + (u64)in->imm;
-        u64 *p = (u64 *)at(k, w, g, in->c & M_SIGNED ? GENERIC : SHARED, (int)l, a, 8, 0);
+        int live;
+        u64 *p = barrier_at(k, w, g, in->c & M_SIGNED ? GENERIC : SHARED, l, a, MB_ARRIVE, &live);
         if (p == NULL) FAULTED
-        release_clock_at(w, p);
+        publish_at(w, 1u << l, p);
         if (in->kind) *p = mb_next_phase(*p - 1); // .noinc
       }
       break;

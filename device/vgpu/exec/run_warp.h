@@ -65,10 +65,14 @@
     }
     case E_warp_sync: {
       MISSING_LANES(m)
+      synchronised(w);
       break;
     }
     case E_bar: { // a: number; b: threads or -1; kind: BAR_*; c: predicate; n: it is negated
-      if (in->imm) { MISSING_LANES(w->live) }
+      if (in->imm) {
+        MISSING_LANES(w->live)
+        synchronised(w);
+      }
       const u32 *ids = U32(in->a), *counts = in->b >= 0 ? U32(in->b) : NULL;
       u32 lane = (u32)__builtin_ctz(m), id = ids[lane] & 15, expected = counts ? counts[lane] : 0, same = 0;
       EACH(m) same |= (u32)((ids[l] & 15) == id && (counts == NULL || counts[l] == expected)) << l;
@@ -84,7 +88,7 @@
       }
       bar->expected = expected;
       effect(k);
-      if (w->b->t->clocks) release_clock(w, row_bar(w->b->t, w->b->rank, id));
+      publish(w, m, row_bar(w->b->t, w->b->rank, id));
       bar->arrived += expected && m == w->live ? 32u : (u32)__builtin_popcount(m);
       if (in->kind >= BAR_POPC && in->kind <= BAR_OR) {
         u32 p = (in->n ? ~PRED(in->c) : PRED(in->c)) & m;
@@ -103,13 +107,14 @@
       if (bar->arrived >= (expected ? expected : w->b->live)) release_barrier(k, w->b, (int)id);
       goto again;
     }
-    case E_barrier_cluster: { // kind: CLUSTER_*
+    case E_barrier_cluster: { // kind: CLUSTER_*; n: 1 for a relaxed arrival
       task *t = w->b->t;
       if (in->kind == CLUSTER_ARRIVE) {
         t->arrived += (u32)__builtin_popcount(m);
         effect(k);
         EACH(m) U32(extra[in->x])[l] = t->phase;
-        release_clock(w, row_cluster(t));
+        if (in->n == 0) publish(w, m, row_cluster(t, t->phase));
+        else if (t->views) publish_fenced(k, w, m, row_cluster(t, t->phase));
         cluster_arrived(t);
       } else {
         int waits = 0;
@@ -122,7 +127,7 @@
           k->executed += (u64)(start_budget - budget);
           return 1;
         }
-        acquire_clock(w, row_cluster(t));
+        acquire(w, m, row_cluster(t, t->phase - 1));
       }
       break;
     }

@@ -52,6 +52,17 @@ typedef struct { // see mbarrier.h
   struct copy *all;
   int n, room;
 } copies;
+typedef struct { // what an asynchronous operation that has not ended reads or writes, see async.h
+  struct block *of; // whose shared memory is read; NULL: global memory is written
+  u64 from, end;    // of the addresses; in shared memory in units of 16 bytes
+  u32 lane, group, number; // number: of the operation, if races are checked
+  int by;
+  vg_location at;
+} pending;
+typedef struct {
+  pending *all;
+  int n, room;
+} pendings;
 typedef struct {
   group g[32];
   int ng, last;
@@ -60,6 +71,9 @@ typedef struct {
   struct block *b;
   copies copies;
   u32 committed[32];
+  pendings pending;
+  u32 bulk_committed[32], products, commits; // groups committed so far, see async.h
+  u32 multiplied, ended;                     // wgmma.mma_async so far, and the last operation that has ended
 } warp;
 
 typedef struct {
@@ -80,7 +94,9 @@ typedef struct block {
   barrier bars[16];
   struct task *t;
   u32 rank;
+  struct remote *remote; // by warp of the cluster, if races are checked: its last access to the block's shared memory
   copies copies;
+  u16 *reading; // by 16 bytes of shared memory: number of asynchronous operations that still read them; or NULL
   u32 *tmem, columns; // tensor memory; columns has a bit for every 32 allocated columns
 } block;
 
@@ -89,8 +105,11 @@ typedef struct task {
   block *b;
   int nb, done;
   u32 arrived, phase;
-  u32 number, nclocks, *clocks; // see races.h; clocks is NULL if races are not checked
-  u64 acquired;
+  u32 number, nwarps, nviews;
+  struct view *views; // see races.h; NULL if races are not checked
+  u32 *ticks, *some;  // by view: its clock; by warp: the lanes that know more than the others
+  int fences;         // some warp has executed a fence
+  u64 acquired, mapped;
 } task;
 
 typedef struct {
@@ -107,6 +126,8 @@ typedef struct {
   task *free_task;
   int yield;
   u64 time; // logical time of communication between clusters
+  s64 reading, writing; // reads and writes of asynchronous operations that have not ended, see async.h
+  pending written;      // contains the addresses of all such writes
   pages pages;
   vg_progress *mine;
   int watch;     // WATCH records in poll
@@ -151,7 +172,7 @@ static __attribute__((cold, noinline)) void fault(worker *k, warp *w, int lane, 
     record(k, w->b->t->number, f, &k->state->hazards[hazard]);
     return;
   }
-  int spin = f->kind == FAULT_spin_cluster || f->kind == FAULT_spin_read || f->kind == FAULT_spin_mbarrier;
+  int spin = f->kind == FAULT_spin_cluster || f->kind == FAULT_spin_warpgroup || f->kind == FAULT_spin_read || f->kind == FAULT_spin_mbarrier;
   if (!spin) await_earlier(k, w->b->t->number); // all workers took part in the proof of a spin
   record(k, w->b->t->number, f, &k->state->fault);
   k->state->stop = 1;

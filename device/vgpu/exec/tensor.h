@@ -34,8 +34,13 @@ static int tensor_copy(worker *k, warp *w, group *g, const vg_inst *in, u8 *cons
   const int32_t *x = extra + in->x, *more = x + n;
   EACH(m) {
     u64 map = U64(in->b)[l] + (u64)(s64)more[4];
+    begin_operation(w);
+    if (map >> 56) { // in shared or local memory
+      FAULT(k, w, g, (int)l, tensor_map_memory, .shared = map >> 56 == 0x40);
+      return 0;
+    }
     u8 *mp = at(k, w, g, GENERIC, (int)l, map, 64, 0);
-    if (mp == NULL) return 0;
+    if (mp == NULL || !map_acquired(k, w, g, l, mp)) return 0;
     vg_tensor_map t;
     memcpy(&t, mp, sizeof t);
     int rank = gather ? 2 : n;
@@ -89,7 +94,10 @@ static int tensor_copy(worker *k, warp *w, group *g, const vg_inst *in, u8 *cons
         return 0;
       }
       if (valid && (in->kind == COPY_TO_SHARED || op >= 0)) written_to(k, w, g, range, (int)l, first, valid, 0);
-      if (valid && in->kind) written_to(k, w, g, range, (int)l, first, valid, 1);
+      if (valid && in->kind) {
+        written_to(k, w, g, range, (int)l, first, valid, 1);
+        add_pending(k, w, (pending){.from = first, .end = first + valid, .lane = l, .group = w->bulk_committed[l], .at = location(g)});
+      }
       for (u32 j = 0; j < row_bytes; j += 16) {
         u8 data[16];
         s64 from = lo * es - (s64)j, to = hi * es - (s64)j; // valid bytes of these 16
@@ -100,6 +108,7 @@ static int tensor_copy(worker *k, warp *w, group *g, const vg_inst *in, u8 *cons
         if (in->kind) {
           u8 *s = at(k, w, g, SHARED, (int)l, a, 16, 0);
           if (s == NULL || !raced(k, w, g, s, 16, 0)) return 0;
+          add_read(k, w, g, l, s, 16, BY_BULK_GROUP, w->bulk_committed[l]);
           if (to > from && !raced(k, w, g, global + from, (u32)(to - from), op < 0 ? A_WRITE : A_WRITE | A_ATOMIC)) return 0;
           if (op < 0) {
             for (s64 i = from; i < to; i++) global[i] = s[i];
@@ -164,9 +173,12 @@ static int bulk_copy(worker *k, warp *w, group *g, const vg_inst *in, u8 *const 
       FAULT(k, w, g, (int)l, misaligned, .address = to & 15 ? to : from, .multiple = 16, .write = (to & 15) != 0);
       return 0;
     }
+    begin_operation(w);
+    int by = in->kind == COPY_TO_CLUSTER ? BY_MBARRIER : BY_BULK_GROUP;
     for (u32 i = 0; i < n; i += 16) {
       u8 *s = at(k, w, g, from_space, (int)l, from + i, 16, 0);
       if (s == NULL || !raced(k, w, g, s, 16, 0)) return 0;
+      if (in->kind != COPY_TO_SHARED) add_read(k, w, g, l, s, 16, by, by == BY_MBARRIER ? w->commits : w->bulk_committed[l]);
       for (int c = -1; c < 16; c++) {
         if (c < 0 ? mask != 0 : !(mask >> c & 1)) continue;
         u64 a = c < 0 ? to + i : with_rank(to + i, c);
@@ -187,6 +199,8 @@ static int bulk_copy(worker *k, warp *w, group *g, const vg_inst *in, u8 *const 
         }
       }
     }
+    if (in->kind == COPY_TO_GLOBAL)
+      add_pending(k, w, (pending){.from = to, .end = to + n, .lane = l, .group = w->bulk_committed[l], .at = location(g)});
     if (x[1] < 0) continue;
     u64 bar = shared_address(base, x[1], in->c & M_16, x[2], l), before;
     to &= 0xffffffff;
@@ -194,6 +208,10 @@ static int bulk_copy(worker *k, warp *w, group *g, const vg_inst *in, u8 *const 
       if (c < 0 ? mask != 0 : !(mask >> c & 1)) continue;
       if (!complete(k, w, g, l, c < 0 ? bar : with_rank(bar, c), n, &before)) return 0;
       in_flight(w, c < 0 ? to : with_rank(to, c), n, c < 0 ? bar : with_rank(bar, c), before);
+    }
+    if (by == BY_MBARRIER) {
+      ends_with(w, BY_MBARRIER, bar, before);
+      w->commits++;
     }
   }
   return 1;
@@ -272,7 +290,7 @@ static u64 offset(const matrix *d, u32 row, u32 kk, u32 size, int across) {
 
 // fetch reads rows x depth elements into out: row by row, or in panels of depth rows of eight. Types are coded as for
 // mma.
-static int fetch(worker *k, warp *w, group *g, u32 lane, const matrix *d, u32 first, u32 rows, u32 depth, int type, int across, int rank,
+static int fetch(worker *k, warp *w, group *g, u32 lane, int by, const matrix *d, u32 first, u32 rows, u32 depth, int type, int across, int rank,
                  int panels, f32 *out) {
   u32 size = (u32)element_size(type), each = 16 / size, high = across ? each : 1, wide = across ? 1 : each;
   for (u32 r = 0; r < rows; r += high)
@@ -282,6 +300,7 @@ static int fetch(worker *k, warp *w, group *g, u32 lane, const matrix *d, u32 fi
       if (rank >= 0) a = with_rank(a, rank);
       u8 *p = at(k, w, g, SHARED, (int)lane, a, (int)(n * size), 0);
       if (p == NULL || !raced(k, w, g, p, n * size, 0)) return 0;
+      add_read(k, w, g, lane, p, n * size, by, by == BY_WGMMA_GROUP ? w->products : w->commits);
       for (u32 i = 0; i < n; i++) {
         u32 v = 0, row = across ? r + i : r, col = across ? q : q + i;
         memcpy(&v, p + i * size, size);
@@ -309,6 +328,8 @@ static int wgmma(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *bas
   const int32_t *pd = extra + in->x;
   matrix db = described(U64(in->b)[0], 0);
   int ok = 1;
+  begin_operation(w);
+  w->multiplied++;
   if (in->imm >> 25 & 1) {
     int size = element_size(ta), each = 4 / size;
     for (int r = 0; r < 4; r++)
@@ -319,9 +340,9 @@ static int wgmma(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *bas
       }
   } else {
     matrix da = described(U64(in->a)[0], 0);
-    ok = fetch(k, w, g, 0, &da, 16 * (w->id & 3), 16, depth, ta, in->imm >> 26 & 1, -1, 0, A);
+    ok = fetch(k, w, g, 0, BY_WGMMA_GROUP, &da, 16 * (w->id & 3), 16, depth, ta, in->imm >> 26 & 1, -1, 0, A);
   }
-  ok = ok && fetch(k, w, g, 0, &db, 0, n, depth, tb, in->imm >> 27 & 1, -1, 1, B);
+  ok = ok && fetch(k, w, g, 0, BY_WGMMA_GROUP, &db, 0, n, depth, tb, in->imm >> 27 & 1, -1, 1, B);
   if (ok) {
     if (in->imm >> 28 & 1) for (u32 i = 0; i < 16 * depth; i++) A[i] = -A[i];
     if (in->imm >> 29 & 1) for (u32 i = 0; i < n * depth; i++) B[i] = -B[i];
@@ -432,14 +453,15 @@ static int tc_multiply(worker *k, warp *w, group *g, const vg_inst *in, u8 *cons
   if (A == NULL || B == NULL) abort();
   int ok = 1;
   matrix db = described(U64(in->c)[lane], 1);
+  begin_operation(w);
   for (int c = 0; c < (two ? 2 : 1) && ok; c++) {
     int rank = w->b->t->nb > 1 ? first + c : -1;
     u32 rows = two ? N / 2 : N;
-    ok = fetch(k, w, g, lane, &db, 0, rows, depth, tb, id >> 16 & 1, rank, 1, B + (u32)c * rows * depth);
+    ok = fetch(k, w, g, lane, BY_COMMIT, &db, 0, rows, depth, tb, id >> 16 & 1, rank, 1, B + (u32)c * rows * depth);
     f32 *to = A + (u32)c * each * depth;
     if (ok && !from_tmem) {
       matrix da = described(U64(in->b)[lane], 1);
-      ok = fetch(k, w, g, lane, &da, 0, each, depth, ta, id >> 15 & 1, rank, 0, to);
+      ok = fetch(k, w, g, lane, BY_COMMIT, &da, 0, each, depth, ta, id >> 15 & 1, rank, 0, to);
     } else if (ok) {
       u32 a = U32(in->b)[lane] + (u32)x[6], *t = tmem(&w->b->t->b[rank < 0 ? 0 : rank]);
       if (rank < 0) t = tmem(w->b);
@@ -524,21 +546,27 @@ static int tcgen05(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *b
       u32 mask = in->b >= 0 ? U32(in->b)[l] & 0xffff : 0;
       for (int c = -1; c < 16; c++) {
         if (c < 0 ? mask != 0 : !(mask >> c & 1)) continue;
-        u64 *p = (u64 *)at(k, w, g, SHARED, (int)l, c < 0 ? bar : with_rank(bar, c), 8, 0);
+        int live;
+        u64 to = c < 0 ? bar : with_rank(bar, c), *p = barrier_at(k, w, g, SHARED, l, to, MB_ARRIVE, &live);
         if (p == NULL) return 0;
         if ((*p & 0xfffff) == 0) {
+          if (!live) break; // a consequence
           FAULT(k, w, g, (int)l, mbarrier_arrivals, .arrivals = 1);
           return 0;
         }
-        release_clock_at(w, p);
+        publish_at(w, 1u << l, p);
+        publish_reads(w, p);
+        ends_with(w, BY_COMMIT, to, *p);
         *p = mb_next_phase(*p - 1);
       }
+      w->commits++;
     }
     return 1;
   case TC_CP: // a: address; b: descriptor; n: CTAs; imm: rows, bytes << 16, variant << 32 (2: 02_13, 3: 01_23)
     EACH(m) {
       u32 to = U32(in->a)[l] + (u32)in->c, rows = in->imm & 0xffff, bytes = in->imm >> 16 & 0xffff, how = (u32)(in->imm >> 32);
       matrix d = described(U64(in->b)[l], 1);
+      begin_operation(w);
       if (!allocated(b, to & 0xffff, bytes / 4)) {
         FAULT(k, w, g, (int)l, tmem_range, .address = to, .columns = (s32)bytes / 4, .write = true);
         return 0;
@@ -551,6 +579,7 @@ static int tcgen05(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *b
             if (in->n == 2) a = with_rank(a, (int)dest->rank);
             u8 *s = at(k, w, g, SHARED, (int)l, a, 4, 0);
             if (s == NULL || !raced(k, w, g, s, 4, 0)) return 0;
+            if (q % 16 == 0) add_read(k, w, g, l, s, 16, BY_COMMIT, w->commits);
             for (u32 copy_ = 0; copy_ < 128 / rows; copy_++) {
               u32 row = how == 3 ? (r / 32) * 64 + r % 32 + 32 * copy_ : r + rows * copy_;
               tmem(dest)[row * 512 + (to & 0xffff) + q / 4] = *(u32 *)s;

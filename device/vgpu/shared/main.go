@@ -211,7 +211,7 @@ func fisub_emu() *C.char {
 	if list := os.Getenv("FISUB_EMU_SANITIZE"); list != "" {
 		tools = strings.Split(list, ",")
 	}
-	words := map[vgpu.Event]string{vgpu.Hazard: "warning: ", vgpu.Faulted: "fault: "}
+	words := map[vgpu.Event]string{vgpu.Hazard: "warning: ", vgpu.Faulted: "fault: ", vgpu.Note: "note: "}
 	var mu sync.Mutex
 	notify := func(e vgpu.Event, text string) {
 		mu.Lock()
