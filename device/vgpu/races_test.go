@@ -14,7 +14,7 @@ import (
 // bytes, %r11 the thread's word in it, %r1 the thread's number, %r9 the block's.
 func hazard(t *testing.T, body string) string {
 	t.Helper()
-	m := &Machine{Strict: Races | UnwrittenShared | UnwrittenLocal | Divisions | Ended, Check: Races | UnwrittenLocal}
+	m := &Machine{Strict: Races | UnwrittenShared | UnwrittenLocal | Divisions | Ended | Asynchronous | Proxies | Mbarriers, Check: Races | UnwrittenLocal}
 	t.Cleanup(m.drop)
 	mod, err := m.Load(`.version 9.0
 .target sm_100
@@ -139,6 +139,27 @@ $wait:
 	bra $done;
 $producer:
 `
+	const elected = `
+	@%p1 mbarrier.init.shared.b64 [%r10+256], 1;
+	bar.sync 0;
+	@%p2 bra $producer;
+$wait:
+	mbarrier.try_wait.parity.shared.b64 %p3, [%r10+256], 0;
+	@!%p3 bra $wait;
+	xor.b32 %r2, %r11, 128;
+	ld.shared.b32 %r3, [%r2];
+	bra $done;
+$producer:
+`
+	const bulk = `
+	st.shared.b32 [%r11], %r1;
+	mul.wide.u32 %rd3, %r9, 256;
+	add.u64 %rd3, %rd3, %rd1;
+`
+	const store = `
+	@%p1 cp.async.bulk.global.shared::cta.bulk_group [%rd3], [%r10], 256;
+	@%p1 cp.async.bulk.commit_group;
+`
 	for _, c := range []struct{ name, body, want string }{
 		{"a sum that all threads add to", `
 	@%p1 st.shared.b32 [%r10], 0;
@@ -238,6 +259,74 @@ $first:
 	mbarrier.arrive.shared.b64 %rd2, [%r10+256];
 	add.u32 %r2, %r1, 9;
 	st.shared.b32 [%r11], %r2;`, race + "|unwritten"},
+		{"an mbarrier whose initialisation is not awaited", `
+	@%p1 mbarrier.init.shared.b64 [%r10+256], 64;
+	mbarrier.arrive.shared.b64 %rd2, [%r10+256];`, race + `read and the write at `},
+		{"an mbarrier that is initialised twice", `
+	@!%p1 bra $done;
+	mbarrier.init.shared.b64 [%r10+256], 1;
+	mbarrier.init.shared.b64 [%r10+256], 1;`, "mbarrier.init.shared.b64 of an mbarrier that is in use: it needs mbarrier.inval first"},
+		{"an mbarrier that is initialised again", `
+	@!%p1 bra $done;
+	mbarrier.init.shared.b64 [%r10+256], 1;
+	mbarrier.inval.shared.b64 [%r10+256];
+	mbarrier.init.shared.b64 [%r10+256], 1;`, ""},
+		{"an mbarrier that was overwritten", `
+	@!%p1 bra $done;
+	mbarrier.init.shared.b64 [%r10+256], 1;
+	st.shared.b32 [%r10+260], 0;
+	mbarrier.arrive.shared.b64 %rd2, [%r10+256];`, "of an mbarrier that is not initialised"},
+		{"one lane that arrives for all", elected + `
+	st.shared.b32 [%r11], %r1;
+	@%p1 mbarrier.arrive.shared.b64 %rd2, [%r10+256];`, race + `read and the write at `},
+		{"one lane that arrives after the others", elected + `
+	st.shared.b32 [%r11], %r1;
+	bar.warp.sync -1;
+	@%p1 mbarrier.arrive.shared.b64 %rd2, [%r10+256];`, ""},
+		{"a vote instead of a barrier", elected + `
+	st.shared.b32 [%r11], %r1;
+	vote.sync.ballot.b32 %r2, %p1, -1;
+	@%p1 mbarrier.arrive.shared.b64 %rd2, [%r10+256];`, race + `read and the write at `},
+		{"one lane that waits for all", `
+	st.shared.b32 [%r11], %r1;
+	@%p1 mbarrier.init.shared.b64 [%r10+256], 32;
+	bar.sync 0;
+	@%p2 bra $read;
+	st.shared.b32 [%r11], 7;
+	mbarrier.arrive.shared.b64 %rd2, [%r10+256];
+	bra $done;
+$read:
+	@!%p1 bra $all;
+$wait:
+	mbarrier.try_wait.parity.shared.b64 %p3, [%r10+256], 0;
+	@!%p3 bra $wait;
+$all:
+	ld.shared.b32 %r2, [%r11+128];`, race},
+		{"a bulk store", bulk + `
+	fence.proxy.async.shared::cta;
+	bar.sync 0;` + store + `
+	@%p1 cp.async.bulk.wait_group.read 0;
+	bar.sync 0;
+	st.shared.b32 [%r11], 9;`, ""},
+		{"a bulk store without a fence", bulk + "bar.sync 0;" + store + "@%p1 cp.async.bulk.wait_group 0;",
+			"reads what thread (.*) wrote at .* with no fence.proxy.async in between"},
+		{"a bulk store without a wait", bulk + `
+	fence.proxy.async.shared::cta;
+	bar.sync 0;` + store, "the block ends while cp.async.bulk.global.shared::cta.bulk_group still reads its shared memory"},
+		{"a bulk store whose source is overwritten", bulk + `
+	fence.proxy.async.shared::cta;
+	bar.sync 0;` + store + `
+	@%p1 st.shared.b32 [%r10], 9;`, "write to shared memory that cp.async.bulk.global.shared::cta.bulk_group at .* still reads"},
+		{"a bulk store that is read back", bulk + `
+	fence.proxy.async.shared::cta;
+	bar.sync 0;` + store + `
+	@%p1 cp.async.bulk.wait_group.read 0;
+	@%p1 ld.global.b32 %r2, [%rd3];`, "read of global memory that cp.async.bulk.global.shared::cta.bulk_group at .* still writes"},
+		{"a bulk store that is read back later", bulk + `
+	fence.proxy.async.shared::cta;
+	bar.sync 0;` + store + `
+	@%p1 cp.async.bulk.wait_group 0;
+	@%p1 ld.global.b32 %r2, [%rd3];`, ""},
 		{"blocks that write one word", "@%p1 st.global.b32 [%rd1], %r9;\n@%p1 st.global.b32 [%rd1], 9;",
 			`race on global memory: nothing orders this write and the write at an unknown line, thread \(0,0,0\) of block \(.,0,0\), at byte 0 of x`},
 		{"blocks that read what another writes", `
