@@ -331,6 +331,7 @@ const (
 	opCvtFp8x2
 	opCvtFromFp8x2
 	opF32x2
+	opDescriptor
 	opYield
 	opUndefined
 	opPair32
@@ -661,6 +662,7 @@ var opNames = [...]string{
 	"cvt_fp8x2",
 	"cvt_from_fp8x2",
 	"f32x2",
+	"descriptor",
 	"yield",
 	"undefined",
 	"pair_32",
@@ -1275,6 +1277,18 @@ type (
 		address    uint64
 		dimensions int32
 	}
+	faultCoordinate struct {
+		coordinate int32
+		size       int32
+	}
+	faultDescriptor struct {
+		address   uint64
+		stride    int64
+		extent    int32
+		dimension int32
+		size      int32
+		base      bool
+	}
 	faultTmemAlloc struct {
 		columns int32
 	}
@@ -1350,6 +1364,8 @@ var faultArguments = [...]func(p unsafe.Pointer) arguments{
 	func(p unsafe.Pointer) arguments { return (*faultMbarrierArrivals)(p) },
 	func(p unsafe.Pointer) arguments { return (*faultTensorMapMemory)(p) },
 	func(p unsafe.Pointer) arguments { return (*faultTensorMap)(p) },
+	func(p unsafe.Pointer) arguments { return (*faultCoordinate)(p) },
+	func(p unsafe.Pointer) arguments { return (*faultDescriptor)(p) },
 	func(p unsafe.Pointer) arguments { return (*faultTmemAlloc)(p) },
 	func(p unsafe.Pointer) arguments { return (*faultTmemDealloc)(p) },
 	func(p unsafe.Pointer) arguments { return (*faultTmemLeak)(p) },

@@ -265,6 +265,26 @@ func (f *faultTensorMap) text(s *site) string {
 	return fmt.Sprintf("no tensor map of %d dimensions at %#x", f.dimensions, f.address)
 }
 
+func (f *faultCoordinate) text(s *site) string {
+	return fmt.Sprintf("the innermost coordinate of a tensor copy, %d, is %d bytes, not a multiple of 16: "+
+		"a GPU reports an illegal instruction", f.coordinate, int64(f.coordinate)*int64(f.size))
+}
+
+func (f *faultDescriptor) text(s *site) string {
+	switch {
+	case f.base:
+		return fmt.Sprintf("the address of a descriptor's tensor, %#x, is not a multiple of 16", f.address)
+	case f.extent <= 0:
+		return fmt.Sprintf("use of a descriptor with shape[%d] = %d", f.dimension, f.extent)
+	case f.stride < 0 || f.stride >= 1<<40/int64(f.size):
+		return fmt.Sprintf("use of a descriptor with strides[%d] = %d, not between 0 and 2^40 bytes", f.dimension,
+			f.stride)
+	default:
+		return fmt.Sprintf("use of a descriptor with strides[%d] = %d: %d bytes, not a multiple of 16: a GPU rounds down",
+			f.dimension, f.stride, f.stride*int64(f.size))
+	}
+}
+
 func (f *faultTmemAlloc) text(s *site) string {
 	return fmt.Sprintf("%d columns of tensor memory cannot be allocated", f.columns)
 }

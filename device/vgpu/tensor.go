@@ -255,6 +255,26 @@ func typeCode(t string) int32 {
 	return int32(types["u"+t[1:]])
 }
 
+// descriptor decodes two instructions that bench/pyworker inserts into Triton's kernels: fisub.descriptor.base with an
+// address, and fisub.descriptor.use with the bytes per element, the innermost coordinate, the extents and the strides.
+func (d *decoder) descriptor() {
+	in, args := inst{op: opDescriptor}, d.in.Args
+	rank := (len(args) - 1) / 2
+	switch {
+	case d.in.Op == "fisub.descriptor.base" && len(args) == 1:
+		in.a = d.src(args[0], "u64")
+	case d.in.Op == "fisub.descriptor.use" && rank > 0 && len(args)%2 == 1:
+		var places []int32
+		for i, o := range args[2:] {
+			places = append(places, d.src(o, []string{"u32", "u64"}[min(1, i/rank)]))
+		}
+		in.imm, in.a, in.n, in.x = args[0].Int, d.src(args[1], "u32"), int32(rank), d.more(places...)
+	default:
+		d.lack(d.in.Op)
+	}
+	d.emit(in)
+}
+
 func (d *decoder) copyTensor() {
 	args := d.in.Args
 	if d.hasPrefix("im2col") || d.has("tile::scatter4") {

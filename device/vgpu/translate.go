@@ -96,6 +96,7 @@ var instructions = func() map[string]instruction {
 			"cp":              (*decoder).copyAsync,
 			"exit trap brkpt": (*decoder).end,
 			"fence membar":    (*decoder).fence,
+			"fisub":           (*decoder).descriptor,
 			"nanosleep":       (*decoder).nanosleep,
 			"prefetch prefetchu applypriority discard pmevent setmaxnreg griddepcontrol": (*decoder).nop,
 			"red":      (*decoder).atom,

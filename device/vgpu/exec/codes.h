@@ -60,6 +60,8 @@ enum { FEATURE_INSTRUCTION, FEATURE_INTERLEAVED, FEATURE_PACKED };
   X(mbarrier_arrivals, NONE, int32_t arrivals, expected;)                                                              \
   X(tensor_map_memory, NONE, bool shared;) /* else local */                                                            \
   X(tensor_map, NONE, uint64_t address; int32_t dimensions;)                                                           \
+  X(coordinate, NONE, int32_t coordinate, size;) /* size: of an element */                                             \
+  X(descriptor, NONE, uint64_t address; int64_t stride; int32_t extent, dimension, size; bool base;)                   \
   X(tmem_alloc, NONE, int32_t columns;)                                                                                \
   X(tmem_dealloc, NONE, uint32_t address; int32_t columns;)                                                            \
   X(tmem_leak, NONE, )                                                                                                 \

@@ -23,6 +23,34 @@ static u64 swizzled(u64 a, int mode) {
   return a;
 }
 
+// descriptor checks the rules of tensor copies for a Triton descriptor whose copies are compiled to plain accesses. imm:
+// bytes per element, or 0 for a: the tensor's address. a: innermost coordinate; n: rank; extra: extents, then strides of
+// all dimensions except the innermost one. Dimension 0 is the outermost one.
+static int descriptor(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base, u32 m, const int32_t *extra) {
+  const int32_t *x = extra + in->x;
+  s64 size = in->imm;
+  EACH(m) {
+    if (size == 0) {
+      if ((U64(in->a)[l] & 15) == 0) continue;
+      FAULT(k, w, g, (int)l, descriptor, .address = U64(in->a)[l], .base = true);
+      return 0;
+    }
+    for (int d = 0; d < in->n; d++) {
+      s32 extent = (s32)U32(x[d])[l];
+      s64 stride = d + 1 < in->n ? (s64)U64(x[in->n + d])[l] : 0;
+      // The stride of a single row is not used.
+      if (extent > 0 && (extent == 1 || (stride >= 0 && stride < (1ll << 40) / size && (stride * size & 15) == 0))) continue;
+      FAULT(k, w, g, (int)l, descriptor, .stride = stride, .extent = extent, .dimension = d, .size = (s32)size);
+      return 0;
+    }
+    s32 c = (s32)U32(in->a)[l];
+    if ((c * size & 15) == 0) continue;
+    FAULT(k, w, g, (int)l, coordinate, .coordinate = c, .size = (s32)size);
+    return 0;
+  }
+  return 1;
+}
+
 // tensor_copy executes cp.async.bulk.tensor and cp.reduce.async.bulk.tensor. kind: COPY_*; a: shared address; b:
 // address of the map; n: number of coordinates, +16 to gather four rows, +32 for the mbarrier of the pair's even block;
 // extra: coordinates, mbarrier, its offset, CTA mask, offsets of a and b, reduction or -1; c: M_ADDR32 if the shared
@@ -80,7 +108,7 @@ static int tensor_copy(worker *k, warp *w, group *g, const vg_inst *in, u8 *cons
       }
       s64 c0 = (s32)U32(x[0])[l];
       if (c0 * es & 15) { // an illegal instruction on an H200
-        FAULT(k, w, g, (int)l, misaligned, .address = (u64)(c0 * es), .multiple = 16, .write = in->kind);
+        FAULT(k, w, g, (int)l, coordinate, .coordinate = (s32)c0, .size = (s32)es);
         return 0;
       }
       s64 lo = c0 < 0 ? -c0 : 0, hi = (s64)t.dims[0] + 1 - c0;
