@@ -6,6 +6,7 @@ package needs torch; what other libraries need is imported when a solution uses 
     machine        the virtual GPU: fisub's library
     triton_driver  Triton's kernels on it
     autotune       Triton's autotuning
+    descriptors    Triton's descriptors
     refusals       why Triton rejects a kernel
     tvm            tvm-ffi
     libraries      libraries by ctypes

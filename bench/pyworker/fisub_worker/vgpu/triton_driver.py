@@ -20,13 +20,15 @@ from triton.runtime import _allocation
 from triton.runtime.autotuner import Autotuner
 from triton.runtime.errors import PTXASError
 
+from . import descriptors
 from .autotune import Tuning
 from .b200 import CAPABILITY, MULTIPROCESSORS, SHARED
-from .errors import Lacking
-from .tensors import is_host, real
+from .errors import Fault, Lacking
+from .tensors import is_host, octets, real
 
 EXECUTED = 89  # mma.sync with all types, including e4m3 and e5m2, and nothing newer
 PTX_VERSION = 87
+DESCRIPTOR_ALIGNMENT = 64  # bytes, of a descriptor in memory
 INTEGERS = {"i1": "?", "i8": "b", "i16": "h", "i32": "i", "i64": "q", "u1": "?", "u8": "B", "u16": "H", "u32": "I", "u64": "Q"}
 
 machine = None  # set by install: Triton creates the objects below itself
@@ -36,6 +38,7 @@ def install(virtual):
     """Makes the virtual GPU Triton's device."""
     global machine
     machine = virtual
+    descriptors.install(f"sm{EXECUTED}")
     Autotuner.run, Autotuner._bench = tuned(Autotuner.run), configured(Autotuner._bench)
     triton.testing.do_bench = triton.testing.do_bench_cudagraph = benchmark
     backends["nvidia"] = type(backends["nvidia"])(compiler=Backend, driver=Driver)
@@ -73,7 +76,7 @@ class Backend(CUDABackend):
             stages[stage] = functools.partial(noted, stage, stages[stage])
 
     def hash(self):
-        return f"fisub-2-{self.target.arch}"
+        return f"fisub-3-{self.target.arch}"
 
 
 class Launcher:
@@ -99,19 +102,23 @@ class Launcher:
         self.kinds = [(name, kind) for name, kind in zip(src.fn.arg_names, src.signature.values())]
 
     def __call__(self, x, y, z, stream, function, packed, launch_metadata, enter, leave, *args):
-        with torch._C.DisableTorchFunction(), real():
-            if self.number is None:
-                self.load()
-            if enter is not None:
-                enter(launch_metadata)
+        if self.number is None:
+            self.load()
+        grid, meta = (int(x), int(y), int(z)), self.kernel.metadata
+        blocks = grid[0] * grid[1] * grid[2]
+        # In the order of Triton's own launcher. The allocator and the hooks are code of the solution.
+        if self.metadata.global_scratch_size:
+            self.allocate(blocks * self.metadata.num_ctas * self.metadata.global_scratch_size, stream)
+        with real():
+            for (name, _), value, desc in self.descriptors(args):
+                descriptors.encode(name, value, desc)
+        if enter is not None:
+            enter(launch_metadata)
+        with real():
             values, tensors = arguments(self.kinds, args)
-            grid, meta = (int(x), int(y), int(z)), self.kernel.metadata
             if min(grid) < 0 or grid[0] > 2**31 - 1 or max(grid[1:]) > 65535:
                 raise RuntimeError("Triton Error [CUDA]: invalid argument")
             if min(grid) > 0:
-                blocks = grid[0] * grid[1] * grid[2]
-                if self.metadata.global_scratch_size:  # the solution must have set an allocator
-                    _allocation._allocator.get()(blocks * self.metadata.global_scratch_size, self.metadata.global_scratch_align, stream)
                 for size in (meta.global_scratch_size, meta.profile_scratch_size):
                     if len(values) < self.count:
                         scratch = torch.empty(blocks * size, dtype=torch.uint8)
@@ -122,8 +129,38 @@ class Launcher:
                 if machine.tuning:
                     machine.tuning.keep(tensors)
                 machine.launch(self.number, grid, 32 * meta.num_warps, meta.shared, values, tensors)
-            if leave is not None:
-                leave(launch_metadata)
+        if leave is not None:
+            leave(launch_metadata)
+
+    def descriptors(self, args):
+        """Returns the names, values and descriptions of descriptors among the arguments."""
+        found = [(kind, value) for kind, value in zip(self.kinds, args) if isinstance(kind[1], str) and kind[1].startswith("tensordesc")]
+        return [(kind, value, meta) for (kind, value), meta in zip(found, getattr(self.metadata, "tensordesc_meta", None) or [])]
+
+    def allocate(self, size, stream):
+        """Gets memory from the solution's allocator, as a B200 would need it for descriptors, and overwrites it, as a
+        kernel on a B200 would. The code that is executed does not need it."""
+        buffer = _allocation._allocator.get()(size, self.metadata.global_scratch_align, stream)
+        if buffer is not None and not isinstance(buffer, int) and not hasattr(buffer, "data_ptr"):
+            raise TypeError("Pointer argument must be either uint64 or have data_ptr method")
+        at = buffer if buffer is None or isinstance(buffer, int) else buffer.data_ptr()
+        if size == 0:
+            return
+        if not at:
+            machine.stop(Fault(f"kernel {self.src.fn.__name__}: Triton's allocator returned {at}, not {size} bytes"))
+        if not isinstance(buffer, torch.Tensor):
+            return
+        with real():
+            if is_host(buffer):
+                raise ValueError("Pointer argument (at -1) cannot be accessed from Triton (cpu tensor?)")
+            storage = buffer.untyped_storage()
+            offset = at - storage.data_ptr()
+            if size > storage.nbytes() - offset:
+                machine.stop(Fault(f"kernel {self.src.fn.__name__}: Triton's allocator returned {storage.nbytes() - offset} bytes, not {size}"))
+            if offset % DESCRIPTOR_ALIGNMENT:
+                machine.stop(Fault(f"kernel {self.src.fn.__name__}: Triton's allocator returned memory {offset} bytes after the start of a tensor, "
+                                   f"not aligned to {self.metadata.global_scratch_align} bytes"))
+            octets(storage)[offset:offset + size].fill_(0xff)
 
 
 def arguments(kinds, args):

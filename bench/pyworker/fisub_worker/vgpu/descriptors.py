@@ -1,0 +1,82 @@
+"""The rules of tensor copies, for Triton's descriptors.
+
+The code that the virtual GPU executes has plain pointers instead of descriptors, so the checks are added here.
+"""
+
+import functools
+import inspect
+
+import triton.language as tl
+from triton.language.semantic import TritonSemantic
+
+ALIGNED = 16  # bytes: addresses, strides and innermost coordinates are multiples
+FARTHEST = 1 << 40  # strides in bytes are less than this
+LONGEST = 1 << 32  # elements of a dimension
+USES = ("load", "store", "gather", "scatter", "atomic_add", "atomic_min", "atomic_max", "atomic_and", "atomic_or", "atomic_xor")
+
+
+def install(arch):
+    """Makes Triton add checks to the kernels that it compiles for arch, such as "sm89"."""
+    for name in USES:
+        name = f"descriptor_{name}"
+        setattr(TritonSemantic, name, used(getattr(TritonSemantic, name), arch))
+    TritonSemantic.make_tensor_descriptor = made(TritonSemantic.make_tensor_descriptor, arch)
+
+
+def used(use, arch):
+    """Returns use, a method of TritonSemantic that copies with a descriptor, after a check of what it copies. The shape
+    and the strides are checked here, because a descriptor that is only made may break the rules."""
+    parameters = inspect.signature(use)
+
+    @functools.wraps(use)
+    def run(self, desc, *args, **kwargs):
+        if compiles_for(self, arch):
+            given = parameters.bind(self, desc, *args, **kwargs).arguments
+            innermost = given["y_offset"] if "y_offset" in given else given["offsets"][-1]
+            extents = [self.make_scalar(n, tl.int32).handle for n in getattr(desc, "shape", [1])]
+            strides = [self.make_scalar(n, tl.int64).handle for n in getattr(desc, "strides", [1])[:-1]]
+            check(self, f"use {max(8, desc.dtype.primitive_bitwidth) // 8},",
+                  "r" * (1 + len(extents)) + "l" * len(strides), self._convert_to_ir_values([innermost], False) + extents + strides)
+        return use(self, desc, *args, **kwargs)
+
+    return run
+
+
+def made(make, arch):
+    """Returns TritonSemantic.make_tensor_descriptor, which is make, after a check of the address."""
+    @functools.wraps(make)
+    def run(self, base, *args, **kwargs):
+        if compiles_for(self, arch):
+            check(self, "base", "l", [self.builder.create_ptr_to_int(base.handle, tl.int64.to_ir(self.builder))])
+        return make(self, base, *args, **kwargs)
+
+    return run
+
+
+def compiles_for(semantic, arch):
+    return getattr(getattr(semantic.builder, "options", None), "arch", "") == arch
+
+
+def check(semantic, name, kinds, operands):
+    """Adds an instruction that only the virtual GPU has."""
+    text = f"fisub.descriptor.{name} {', '.join(f'${1 + i}' for i in range(len(operands)))}; // $0"
+    types = [tl.int32.to_ir(semantic.builder)]  # inline code must have a result
+    semantic.builder.create_inline_asm(text, ",".join(["=r", *kinds]), operands, types, False, 1)
+
+
+def encode(name, desc, meta):
+    """Raises the error of Triton's driver if the CUDA driver refuses a descriptor passed to a kernel as the argument of
+    that name. meta is Triton's description of it."""
+    size = meta["elem_size"]
+    assert desc.strides[-1] == 1
+    faults = [f"the address {desc.base.data_ptr():#x} is not a multiple of {ALIGNED}"] if desc.base.data_ptr() % ALIGNED else []
+    for i, n in enumerate(desc.shape):
+        if not 0 < n <= LONGEST:
+            faults.append(f"shape[{i}] = {n}")
+    for i, n in enumerate(desc.strides[:-1]):
+        if not 0 <= n * size < FARTHEST:
+            faults.append(f"strides[{i}] = {n}, not between 0 and 2^40 bytes")
+        elif n * size % ALIGNED:
+            faults.append(f"strides[{i}] = {n}: {n * size} bytes, not a multiple of {ALIGNED}")
+    if faults:
+        raise RuntimeError(f"Triton Error [CUDA]: Failed to create tensor map descriptor: invalid argument ({name}: {'; '.join(faults)})")
