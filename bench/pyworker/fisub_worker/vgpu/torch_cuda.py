@@ -1,5 +1,8 @@
 """torch.cuda with the virtual GPU."""
 
+import functools
+import threading
+import types
 import uuid
 import weakref
 
@@ -74,4 +77,40 @@ def pretend(machine):
         return t
 
     torch.set_default_device, torch.from_numpy = set_default_device, from_numpy
+    threading.Thread.start = started(threading.Thread.start, mode)
+    torch.library.Library.impl = registered(torch.library.Library.impl, mode)
     return mode
+
+
+def started(start, mode):
+    """Returns threading.Thread.start, which is start, for threads of a solution that see the device too."""
+    @functools.wraps(start)
+    def run(self):
+        if mode.active():
+            self.run = mode.shown(self.run)
+        start(self)
+
+    return run
+
+
+def registered(register, mode):
+    """Returns torch.library.Library.impl, which is register, for a solution's own operators. Their kernels for CUDA run
+    with tensors that are in CPU memory."""
+    for_cuda, for_cpu = set(), set()
+
+    @functools.wraps(register)
+    def run(self, name, f, key="", **kwargs):
+        key = key or self.dispatch_key
+        if self.ns == "aten" or key not in ("", "CPU", "CUDA", "CompositeExplicitAutograd", "CompositeImplicitAutograd"):
+            return register(self, name, f, key, **kwargs)
+        at = self.ns, str(name)
+        if key == "CUDA":
+            for_cuda.add(at)
+            key, kwargs = "CPU", kwargs | {"allow_override": at in for_cpu}
+        elif key == "CPU":
+            if at in for_cuda:
+                return None
+            for_cpu.add(at)
+        return register(self, name, mode.shown(f) if isinstance(f, types.FunctionType) else f, key, **kwargs)
+
+    return run
