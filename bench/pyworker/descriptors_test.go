@@ -52,6 +52,14 @@ def second(d, out, col):
     return load(d, out, 0, col)
 
 @triton.jit
+def narrow(d, out):
+    tl.store(out, tl.sum(tl.sum(d.load([0, 0]).to(tl.float32), 1), 0))
+
+@triton.jit
+def pair(t, out):
+    load(t[0], out, 0, 4)
+
+@triton.jit
 def product(a, b, c, M, N, K, BLOCK: tl.constexpr, PROGRAMS: tl.constexpr):
     a = tl.make_tensor_descriptor(a, [M, K], [K, 1], [BLOCK, BLOCK])
     b = tl.make_tensor_descriptor(b, [K, N], [N, 1], [BLOCK, BLOCK])
@@ -138,6 +146,8 @@ func TestTritonDescriptors(t *testing.T) {
 		{"load[(1,)](host(m, strides=[0, 1]), out, 0, 0)", "", []float32{0, 1, 29}},
 		{"load[(1,)](host(m, shape=[0, 64]), out, 0, 0)", refused + "shape[0] = 0)", nil},
 		{"load[(1,)](host(m, base=numbers[1:]), out, 0, 0)", refused + "the address 0x", nil},
+		{"narrow[(1,)](host(m.half(), (8, 4)), out)", refused + "blocks of 8 contiguous bytes, not a multiple of 16)", nil},
+		{"pair[(1,)]((host(m), host(m)), out)", "AssertionError", nil},
 		{"load[(1,)](TensorDescriptor(m[:, 1:], [64, 63], [64, 1], [8, 8]), out, 0, 0)", "AssertionError: base must be 16-byte aligned", nil},
 		// Persistent, with sizes that no block divides.
 		{"multiply()", "", []float32{3584, 3640, 29}},

@@ -108,6 +108,14 @@ func TestTriton(t *testing.T) {
 			"ValueError: Pointer argument (at 0) cannot be accessed from Triton (cpu tensor?)", nil},
 		{"too much shared memory", "def run(x, c, y, total):\n    z = torch.zeros(256, 256, device='cuda')\n" +
 			"    product[(1,)](z, z, z, N=256)\n", worker.Call, "OutOfResources: out of resource: shared memory", nil},
+		{"too large a cluster", "def run(x, c, y, total):\n    scale[(1,)](x, y, 3, c, BLOCK=4, BEHIND=0, num_ctas=16)\n" +
+			"    scale[(1,)](x, y, 3, c, BLOCK=4, BEHIND=0, num_ctas=32)\n", worker.Call,
+			"RuntimeError: Triton Error [CUDA]: a kernel launch error has occurred due to cluster misconfiguration", nil},
+		{"too large a cooperative launch", "def run(x, c, y, total):\n    n = torch.cuda.get_device_properties(0).multi_processor_count\n" +
+			"    scale[(16 * n,)](x, y, 3, c, BLOCK=4, BEHIND=0, launch_cooperative_grid=True)\n" +
+			"    scale[(16 * n + 1,)](x, y, 3, c, BLOCK=4, BEHIND=0)\n" +
+			"    scale[(16 * n + 1,)](x, y, 3, c, BLOCK=4, BEHIND=0, launch_cooperative_grid=True)\n", worker.Call,
+			"RuntimeError: Triton Error [CUDA]: too many blocks in cooperative launch", nil},
 		{"does not compile", "@triton.jit\ndef bad(x):\n    tl.store(x, unknown)\ndef run(x, c, y, total):\n    bad[(1,)](x)\n",
 			worker.Call, "main.py:33:17: CompilationError: NameError('unknown is not defined')", nil},
 		{"products", "def run(x, c, y, total):\n    for t in (torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.float8_e5m2):\n" +

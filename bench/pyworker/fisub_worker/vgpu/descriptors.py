@@ -78,5 +78,7 @@ def encode(name, desc, meta):
             faults.append(f"strides[{i}] = {n}, not between 0 and 2^40 bytes")
         elif n * size % ALIGNED:
             faults.append(f"strides[{i}] = {n}: {n * size} bytes, not a multiple of {ALIGNED}")
+    if (row := meta["block_size"][-1] * size) % ALIGNED:
+        faults.append(f"blocks of {row} contiguous bytes, not a multiple of {ALIGNED}")
     if faults:
         raise RuntimeError(f"Triton Error [CUDA]: Failed to create tensor map descriptor: invalid argument ({name}: {'; '.join(faults)})")

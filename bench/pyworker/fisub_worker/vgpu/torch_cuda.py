@@ -8,7 +8,7 @@ import weakref
 
 import torch
 
-from .b200 import CAPABILITY, L2_BYTES, MEMORY, MULTIPROCESSORS, SHARED
+from .b200 import CAPABILITY, L2_BYTES, MEMORY, MULTIPROCESSORS, SHARED, SHARED_PER_MULTIPROCESSOR, THREADS
 from .errors import Lacking
 from .pretence import Pretence
 from .stand_ins import Event, On, Properties, Stream
@@ -29,9 +29,9 @@ def pretend(machine):
     mode, cuda, stream = Pretence(machine), torch.cuda, Stream()
     properties = Properties(uuid=UUID,
         name="NVIDIA B200", major=CAPABILITY[0], minor=CAPABILITY[1], total_memory=MEMORY, multi_processor_count=MULTIPROCESSORS,
-        L2_cache_size=L2_BYTES, warp_size=32, max_threads_per_multi_processor=2048, max_threads_per_block=1024,
+        L2_cache_size=L2_BYTES, warp_size=32, max_threads_per_multi_processor=THREADS, max_threads_per_block=1024,
         regs_per_multiprocessor=65536, shared_memory_per_block=48 << 10, shared_memory_per_block_optin=SHARED,
-        shared_memory_per_multiprocessor=233472, is_integrated=0, is_multi_gpu_board=0, gcnArchName="", clock_rate=1965000,
+        shared_memory_per_multiprocessor=SHARED_PER_MULTIPROCESSOR, is_integrated=0, is_multi_gpu_board=0, gcnArchName="", clock_rate=1965000,
         memory_clock_rate=3996000, memory_bus_width=8192)
     for name, value in {
             "is_available": True, "is_initialized": True, "device_count": 1, "current_device": 0, "get_device_capability": CAPABILITY,

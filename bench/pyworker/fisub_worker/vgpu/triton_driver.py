@@ -22,7 +22,7 @@ from triton.runtime.errors import PTXASError
 
 from . import descriptors
 from .autotune import Tuning
-from .b200 import CAPABILITY, MULTIPROCESSORS, SHARED
+from .b200 import BLOCKS, CAPABILITY, CLUSTER, MULTIPROCESSORS, RESERVED, SHARED, SHARED_PER_MULTIPROCESSOR, THREADS
 from .errors import Fault, Lacking
 from .tensors import is_host, octets, real
 
@@ -118,6 +118,7 @@ class Launcher:
             values, tensors = arguments(self.kinds, args)
             if min(grid) < 0 or grid[0] > 2**31 - 1 or max(grid[1:]) > 65535:
                 raise RuntimeError("Triton Error [CUDA]: invalid argument")
+            self.check(blocks)
             if min(grid) > 0:
                 for size in (meta.global_scratch_size, meta.profile_scratch_size):
                     if len(values) < self.count:
@@ -132,10 +133,23 @@ class Launcher:
         if leave is not None:
             leave(launch_metadata)
 
+    def check(self, blocks):
+        """Raises the error of the CUDA driver if a B200 refuses the launch."""
+        m = self.metadata
+        if blocks > 0 and m.num_ctas > CLUSTER:
+            raise RuntimeError("Triton Error [CUDA]: a kernel launch error has occurred due to cluster misconfiguration")
+        # Registers may leave room for fewer blocks.
+        room = MULTIPROCESSORS * min(BLOCKS, THREADS // (32 * m.num_warps), SHARED_PER_MULTIPROCESSOR // (m.shared + RESERVED))
+        if m.launch_cooperative_grid and blocks * m.num_ctas > room:
+            raise RuntimeError("Triton Error [CUDA]: too many blocks in cooperative launch")
+
     def descriptors(self, args):
-        """Returns the names, values and descriptions of descriptors among the arguments."""
+        """Returns the names, values and descriptions of descriptors among the arguments. Like Triton, it takes none in
+        tuples."""
         found = [(kind, value) for kind, value in zip(self.kinds, args) if isinstance(kind[1], str) and kind[1].startswith("tensordesc")]
-        return [(kind, value, meta) for (kind, value), meta in zip(found, getattr(self.metadata, "tensordesc_meta", None) or [])]
+        metas = getattr(self.metadata, "tensordesc_meta", None) or []
+        assert not metas or len(metas) == len(found)
+        return [(kind, value, meta) for (kind, value), meta in zip(found, metas)]
 
     def allocate(self, size, stream):
         """Gets memory from the solution's allocator, as a B200 would need it for descriptors, and overwrites it, as a
