@@ -51,6 +51,14 @@ def made(x, out, rows, cols, stride, row, col, USED: tl.constexpr):
 def second(d, out, col):
     return load(d, out, 0, col)
 
+@triton.jit(do_not_specialize=['col'])
+def unused(x, d, out, col, COPIED: tl.constexpr):
+    e = tl.make_tensor_descriptor(x, [64, 64], [64, 1], [8, 8])
+    r = e.load([0, 4]) if COPIED else out
+    for i in range(2):
+        d.load([0, col + i])
+    load(d, out, 0, 4)
+
 @triton.jit
 def narrow(d, out):
     tl.store(out, tl.sum(tl.sum(d.load([0, 0]).to(tl.float32), 1), 0))
@@ -146,6 +154,9 @@ func TestTritonDescriptors(t *testing.T) {
 		{"load[(1,)](host(m, strides=[0, 1]), out, 0, 0)", "", []float32{0, 1, 29}},
 		{"load[(1,)](host(m, shape=[0, 64]), out, 0, 0)", refused + "shape[0] = 0)", nil},
 		{"load[(1,)](host(m, base=numbers[1:]), out, 0, 0)", refused + "the address 0x", nil},
+		// No code is generated for unused loads and descriptors.
+		{"unused[(1,)](numbers[1:], host(m), out, 4, False)", "", []float32{68, 69, 29}},
+		{"unused[(1,)](numbers[1:], host(m), out, 4, True)", "", []float32{68, 69, 29}},
 		{"narrow[(1,)](host(m.half(), (8, 4)), out)", refused + "blocks of 8 contiguous bytes, not a multiple of 16)", nil},
 		{"pair[(1,)]((host(m), host(m)), out)", "AssertionError", nil},
 		{"load[(1,)](TensorDescriptor(m[:, 1:], [64, 63], [64, 1], [8, 8]), out, 0, 0)", "AssertionError: base must be 16-byte aligned", nil},

@@ -7,11 +7,13 @@ import functools
 import inspect
 
 import triton.language as tl
+from triton._C.libtriton import ir, passes
 from triton.language.semantic import TritonSemantic
 
 ALIGNED = 16  # bytes: addresses, strides and innermost coordinates are multiples
 FARTHEST = 1 << 40  # strides in bytes are less than this
 LONGEST = 1 << 32  # elements of a dimension
+READS = " reads"  # marks the check of an operation that is not needed if its result is unused
 USES = ("load", "store", "gather", "scatter", "atomic_add", "atomic_min", "atomic_max", "atomic_and", "atomic_or", "atomic_xor")
 
 
@@ -35,20 +37,23 @@ def used(use, arch):
             innermost = given["y_offset"] if "y_offset" in given else given["offsets"][-1]
             extents = [self.make_scalar(n, tl.int32).handle for n in getattr(desc, "shape", [1])]
             strides = [self.make_scalar(n, tl.int64).handle for n in getattr(desc, "strides", [1])[:-1]]
-            check(self, f"use {max(8, desc.dtype.primitive_bitwidth) // 8},",
-                  "r" * (1 + len(extents)) + "l" * len(strides), self._convert_to_ir_values([innermost], False) + extents + strides)
+            check(self, f"use {max(8, desc.dtype.primitive_bitwidth) // 8},", "r" * (1 + len(extents)) + "l" * len(strides),
+                  self._convert_to_ir_values([innermost], False) + extents + strides, READS if "value" not in given else "")
         return use(self, desc, *args, **kwargs)
 
     return run
 
 
 def made(make, arch):
-    """Returns TritonSemantic.make_tensor_descriptor, which is make, after a check of the address."""
+    """Returns TritonSemantic.make_tensor_descriptor, which is make, with a check of the address."""
     @functools.wraps(make)
     def run(self, base, *args, **kwargs):
-        if compiles_for(self, arch):
-            check(self, "base", "l", [self.builder.create_ptr_to_int(base.handle, tl.int64.to_ir(self.builder))])
-        return make(self, base, *args, **kwargs)
+        if not compiles_for(self, arch):
+            return make(self, base, *args, **kwargs)
+        address = self.builder.create_ptr_to_int(base.handle, tl.int64.to_ir(self.builder))
+        result = make(self, base, *args, **kwargs)
+        check(self, "base", "l", [address])
+        return result
 
     return run
 
@@ -57,11 +62,26 @@ def compiles_for(semantic, arch):
     return getattr(getattr(semantic.builder, "options", None), "arch", "") == arch
 
 
-def check(semantic, name, kinds, operands):
+def check(semantic, name, kinds, operands, note=""):
     """Adds an instruction that only the virtual GPU has."""
-    text = f"fisub.descriptor.{name} {', '.join(f'${1 + i}' for i in range(len(operands)))}; // $0"
+    text = f"fisub.descriptor.{name} {', '.join(f'${1 + i}' for i in range(len(operands)))}; // $0{note}"
     types = [tl.int32.to_ir(semantic.builder)]  # inline code must have a result
     semantic.builder.create_inline_asm(text, ",".join(["=r", *kinds]), operands, types, False, 1)
+
+
+def prune(mod):
+    """Removes the checks of descriptors and loads that are not used, because no code is generated for these."""
+    first = ir.pass_manager(mod.context)
+    passes.common.add_inliner(first)
+    passes.common.add_canonicalizer(first)
+    first.run(mod, "prune")
+    ops, true = [], ir.builder(mod.context).get_bool_attr(True)
+    mod.walk(lambda op: op.get_name() == "arith.constant" or ops.append(op))
+    for before, op, after in zip([None, *ops], ops, [*ops[1:], None]):
+        text = op.get_str_attr("asm_string") if op.get_name() == "tt.elementwise_inline_asm" else ""
+        if (text.startswith("fisub.descriptor.base") and (before is None or before.get_name() != "tt.make_tensor_descriptor")
+                or text.endswith(READS) and (after is None or after.get_name() not in ("tt.descriptor_load", "tt.descriptor_gather"))):
+            op.get_result(0).set_attr("pure", true)
 
 
 def encode(name, desc, meta):

@@ -60,6 +60,15 @@ class Backend(CUDABackend):
         super().add_stages(stages, options, language)
         if self.target.arch == EXECUTED:
             del stages["cubin"]
+            make = stages.get("ttir")
+
+            def make_ttir(src, metadata):
+                if "fisub.descriptor" in str(src):
+                    descriptors.prune(src)
+                return make(src, metadata)
+
+            if make:
+                stages["ttir"] = make_ttir
             return
 
         def noted(stage, compiles, src, metadata):
@@ -76,7 +85,7 @@ class Backend(CUDABackend):
             stages[stage] = functools.partial(noted, stage, stages[stage])
 
     def hash(self):
-        return f"fisub-3-{self.target.arch}"
+        return f"fisub-4-{self.target.arch}"
 
 
 class Launcher:
