@@ -14,7 +14,8 @@ ALIGNED = 16  # bytes: addresses, strides and innermost coordinates are multiple
 FARTHEST = 1 << 40  # strides in bytes are less than this
 LONGEST = 1 << 32  # elements of a dimension
 READS = " reads"  # marks the check of an operation that is not needed if its result is unused
-USES = ("load", "store", "gather", "scatter", "atomic_add", "atomic_min", "atomic_max", "atomic_and", "atomic_or", "atomic_xor")
+USES = ("load", "store", "gather", "scatter", "atomic_add", "atomic_min", "atomic_max", "atomic_and", "atomic_or",
+        "atomic_xor")
 
 
 def install(arch):
@@ -37,8 +38,9 @@ def used(use, arch):
             innermost = given["y_offset"] if "y_offset" in given else given["offsets"][-1]
             extents = [self.make_scalar(n, tl.int32).handle for n in getattr(desc, "shape", [1])]
             strides = [self.make_scalar(n, tl.int64).handle for n in getattr(desc, "strides", [1])[:-1]]
+            operands = self._convert_to_ir_values([innermost], False) + extents + strides
             check(self, f"use {max(8, desc.dtype.primitive_bitwidth) // 8},", "r" * (1 + len(extents)) + "l" * len(strides),
-                  self._convert_to_ir_values([innermost], False) + extents + strides, READS if "value" not in given else "")
+                  operands, READS if "value" not in given else "")
         return use(self, desc, *args, **kwargs)
 
     return run
@@ -77,10 +79,11 @@ def prune(mod):
     first.run(mod, "prune")
     ops, true = [], ir.builder(mod.context).get_bool_attr(True)
     mod.walk(lambda op: op.get_name() == "arith.constant" or ops.append(op))
-    for before, op, after in zip([None, *ops], ops, [*ops[1:], None]):
-        text = op.get_str_attr("asm_string") if op.get_name() == "tt.elementwise_inline_asm" else ""
-        if (text.startswith("fisub.descriptor.base") and (before is None or before.get_name() != "tt.make_tensor_descriptor")
-                or text.endswith(READS) and (after is None or after.get_name() not in ("tt.descriptor_load", "tt.descriptor_gather"))):
+    names = ["", *(op.get_name() for op in ops), ""]
+    for op, before, name, after in zip(ops, names, names[1:], names[2:]):
+        text = op.get_str_attr("asm_string") if name == "tt.elementwise_inline_asm" else ""
+        if (text.startswith("fisub.descriptor.base") and before != "tt.make_tensor_descriptor"
+                or text.endswith(READS) and after not in ("tt.descriptor_load", "tt.descriptor_gather")):
             op.get_result(0).set_attr("pure", true)
 
 
@@ -89,7 +92,9 @@ def encode(name, desc, meta):
     that name. meta is Triton's description of it."""
     size = meta["elem_size"]
     assert desc.strides[-1] == 1
-    faults = [f"the address {desc.base.data_ptr():#x} is not a multiple of {ALIGNED}"] if desc.base.data_ptr() % ALIGNED else []
+    address, faults = desc.base.data_ptr(), []
+    if address % ALIGNED:
+        faults.append(f"the address {address:#x} is not a multiple of {ALIGNED}")
     for i, n in enumerate(desc.shape):
         if not 0 < n <= LONGEST:
             faults.append(f"shape[{i}] = {n}")
@@ -101,4 +106,5 @@ def encode(name, desc, meta):
     if (row := meta["block_size"][-1] * size) % ALIGNED:
         faults.append(f"blocks of {row} contiguous bytes, not a multiple of {ALIGNED}")
     if faults:
-        raise RuntimeError(f"Triton Error [CUDA]: Failed to create tensor map descriptor: invalid argument ({name}: {'; '.join(faults)})")
+        raise RuntimeError("Triton Error [CUDA]: Failed to create tensor map descriptor: invalid argument "
+                           f"({name}: {'; '.join(faults)})")

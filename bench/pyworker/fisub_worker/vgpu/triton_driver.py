@@ -148,14 +148,15 @@ class Launcher:
         if blocks > 0 and m.num_ctas > CLUSTER:
             raise RuntimeError("Triton Error [CUDA]: a kernel launch error has occurred due to cluster misconfiguration")
         # Registers may leave room for fewer blocks.
-        room = MULTIPROCESSORS * min(BLOCKS, THREADS // (32 * m.num_warps), SHARED_PER_MULTIPROCESSOR // (m.shared + RESERVED))
-        if m.launch_cooperative_grid and blocks * m.num_ctas > room:
+        room = min(BLOCKS, THREADS // (32 * m.num_warps), SHARED_PER_MULTIPROCESSOR // (m.shared + RESERVED))
+        if m.launch_cooperative_grid and blocks * m.num_ctas > MULTIPROCESSORS * room:
             raise RuntimeError("Triton Error [CUDA]: too many blocks in cooperative launch")
 
     def descriptors(self, args):
         """Returns the names, values and descriptions of descriptors among the arguments. Like Triton, it takes none in
         tuples."""
-        found = [(kind, value) for kind, value in zip(self.kinds, args) if isinstance(kind[1], str) and kind[1].startswith("tensordesc")]
+        found = [((name, kind), value) for (name, kind), value in zip(self.kinds, args)
+                 if isinstance(kind, str) and kind.startswith("tensordesc")]
         metas = getattr(self.metadata, "tensordesc_meta", None) or []
         assert not metas or len(metas) == len(found)
         return [(kind, value, meta) for (kind, value), meta in zip(found, metas)]
@@ -167,10 +168,11 @@ class Launcher:
         if buffer is not None and not isinstance(buffer, int) and not hasattr(buffer, "data_ptr"):
             raise TypeError("Pointer argument must be either uint64 or have data_ptr method")
         at = buffer if buffer is None or isinstance(buffer, int) else buffer.data_ptr()
+        returned = f"kernel {self.src.fn.__name__}: Triton's allocator returned"
         if size == 0:
             return
         if not at:
-            machine.stop(Fault(f"kernel {self.src.fn.__name__}: Triton's allocator returned {at}, not {size} bytes"))
+            machine.stop(Fault(f"{returned} {at}, not {size} bytes"))
         if not isinstance(buffer, torch.Tensor):
             return
         with real():
@@ -179,9 +181,9 @@ class Launcher:
             storage = buffer.untyped_storage()
             offset = at - storage.data_ptr()
             if size > storage.nbytes() - offset:
-                machine.stop(Fault(f"kernel {self.src.fn.__name__}: Triton's allocator returned {storage.nbytes() - offset} bytes, not {size}"))
+                machine.stop(Fault(f"{returned} {storage.nbytes() - offset} bytes, not {size}"))
             if offset % DESCRIPTOR_ALIGNMENT:
-                machine.stop(Fault(f"kernel {self.src.fn.__name__}: Triton's allocator returned memory {offset} bytes after the start of a tensor, "
+                machine.stop(Fault(f"{returned} memory {offset} bytes after the start of a tensor, "
                                    f"not aligned to {self.metadata.global_scratch_align} bytes"))
             octets(storage)[offset:offset + size].fill_(0xff)
 
