@@ -334,6 +334,7 @@ const (
 	opDescriptor
 	opYield
 	opUndefined
+	opMark
 	opPair32
 	opPair64
 	opNonzero
@@ -665,6 +666,7 @@ var opNames = [...]string{
 	"descriptor",
 	"yield",
 	"undefined",
+	"mark",
 	"pair_32",
 	"pair_64",
 	"nonzero",
@@ -745,6 +747,7 @@ const (
 const (
 	flagLeader  = 1
 	flagNegated = 2
+	flagTracked = 4
 )
 
 const (
@@ -972,6 +975,12 @@ const (
 )
 
 const (
+	absentNeverStarted = 0
+	absentEnded        = 1
+	absentOutside      = 2
+)
+
+const (
 	voteAll = 0
 	voteAny = 1
 	voteUni = 2
@@ -1032,6 +1041,15 @@ const (
 	tckTf32 = 1
 	tckF8   = 2
 	tckI8   = 3
+)
+
+const (
+	trackCompute = 0
+	trackSelect  = 1
+	trackShuffle = 2
+	trackLoad    = 3
+	trackStore   = 4
+	trackUse     = 5
 )
 
 const (
@@ -1168,6 +1186,9 @@ type (
 	}
 	faultUnwrittenRegister struct {
 	}
+	faultStoredRegister struct {
+		store location
+	}
 	faultInFlight struct {
 	}
 	faultRace struct {
@@ -1223,11 +1244,17 @@ type (
 	faultOutsideMask struct {
 		mask uint32
 	}
+	faultAbsentLane struct {
+		lane    int32
+		why     int32
+		shuffle location
+	}
 	faultEndedThreads struct {
 		threads int32
 	}
 	faultEndedLanes struct {
-		mask uint32
+		ended        uint32
+		neverStarted uint32
 	}
 	faultMissingLanes struct {
 		arrived uint32
@@ -1338,6 +1365,7 @@ var faultArguments = [...]func(p unsafe.Pointer) arguments{
 	func(p unsafe.Pointer) arguments { return (*faultUnwrittenLocal)(p) },
 	func(p unsafe.Pointer) arguments { return (*faultUnwrittenGlobal)(p) },
 	func(p unsafe.Pointer) arguments { return (*faultUnwrittenRegister)(p) },
+	func(p unsafe.Pointer) arguments { return (*faultStoredRegister)(p) },
 	func(p unsafe.Pointer) arguments { return (*faultInFlight)(p) },
 	func(p unsafe.Pointer) arguments { return (*faultRace)(p) },
 	func(p unsafe.Pointer) arguments { return (*faultAsyncSource)(p) },
@@ -1352,6 +1380,7 @@ var faultArguments = [...]func(p unsafe.Pointer) arguments{
 	func(p unsafe.Pointer) arguments { return (*faultClusterEnd)(p) },
 	func(p unsafe.Pointer) arguments { return (*faultDivision)(p) },
 	func(p unsafe.Pointer) arguments { return (*faultOutsideMask)(p) },
+	func(p unsafe.Pointer) arguments { return (*faultAbsentLane)(p) },
 	func(p unsafe.Pointer) arguments { return (*faultEndedThreads)(p) },
 	func(p unsafe.Pointer) arguments { return (*faultEndedLanes)(p) },
 	func(p unsafe.Pointer) arguments { return (*faultMissingLanes)(p) },

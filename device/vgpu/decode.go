@@ -39,6 +39,7 @@ type function struct {
 	frameSize int
 	localSize int
 	calls     bool
+	tracks    []int32        // see exec/taint.h
 	lacks     map[int]string // by instruction index in src.Body
 }
 
@@ -50,6 +51,7 @@ type program struct {
 	shared       []sharedVar // sorted by offset
 	heap         bool        // calls malloc or free
 	async        bool        // has asynchronous operations that read shared memory
+	tracks       bool        // may have undefined values to track; see exec/taint.h
 	atomics      bool        // has atomics or other operations whose order affects results
 	lacks        []string
 }
@@ -188,6 +190,7 @@ func decodeKernel(m *ptx.Module, img image, entry *ptx.Func) (*program, error) {
 		shared[name] = uint32(at)
 	}
 	p.staticShared = at - sharedBase
+	decoders := map[int]*decoder{}
 	for i := range reached {
 		f := m.Funcs[i]
 		if !f.HasBody {
@@ -198,7 +201,12 @@ func decodeKernel(m *ptx.Module, img image, entry *ptx.Func) (*program, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", f.Name, err)
 		}
-		p.funcs[i] = fn
+		p.funcs[i], decoders[i] = fn, d
+	}
+	if p.tracks {
+		for i, d := range decoders {
+			d.track(p.funcs[i])
+		}
 	}
 	return p, nil
 }
@@ -220,10 +228,12 @@ type decoder struct {
 	locals  map[string]variable
 	types   []string      // by register
 	shadow  map[int]int32 // shadow of each register that may be undefined
+	reads   []bool        // by register: an instruction reads it; only if there is an exchange
 	pairs   map[int]int   // first of the two 64-bit registers that represent a 128-bit register
 	regs    []int32
 	frame   int
 	out     function
+	starts  []int // indexes in code of each instruction of Body, and of the end
 	carry   int32
 	phase   int32
 	scratch []int32 // predicates
@@ -276,6 +286,9 @@ func (d *decoder) decode() (*function, error) {
 		d.shadows()
 	}
 	d.receive()
+	if slices.ContainsFunc(d.f.Body, func(in ptx.Inst) bool { return strings.Contains(in.Op, ".exch") }) {
+		d.reads = readRegisters(d.f)
+	}
 	start := make([]int, len(d.f.Body)+1)
 	for i := range d.f.Body {
 		start[i] = len(d.out.code)
@@ -310,6 +323,7 @@ func (d *decoder) decode() (*function, error) {
 		}
 	}
 	d.out.frameSize = d.frame
+	d.starts = start
 	out := d.out
 	return &out, nil
 }

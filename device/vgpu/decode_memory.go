@@ -242,6 +242,9 @@ func (d *decoder) memory() {
 	in.op = either(name == "st", storeOps[space], loadOps[space])
 	in.x = d.more(places...)
 	d.emit(in)
+	if name == "st" && d.keeps(d.in) {
+		d.marks(in, space, elems)
+	}
 }
 
 // atomics holds the operations of atom and red.
@@ -283,6 +286,9 @@ func (d *decoder) atom() {
 		}
 		if i < len(result) && result[i].Kind != ptx.None {
 			in.d = d.dst(result[i], t)
+		}
+		if kind == atomicExch && (in.d < 0 || !d.reads[result[i].Reg]) {
+			in.n = 1
 		}
 		in.x = d.more(int32(d.spaceOf(args[0])), second)
 		d.emit(in)

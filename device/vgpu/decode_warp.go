@@ -122,6 +122,7 @@ func (d *decoder) lanes() {
 			c:    d.src(d.arg(3), "b32"),
 			want: d.src(d.arg(4), "b32"), d: d.dst(d.arg(0), "b32")}
 		in.x = d.more(p)
+		d.p.tracks = true
 		d.emit(in)
 	case "elect":
 		in := inst{op: opElect, d: -1, want: d.src(d.arg(1), "b32")}

@@ -201,7 +201,37 @@ func (f *faultEndedThreads) text(s *site) string {
 }
 
 func (f *faultEndedLanes) text(s *site) string {
-	return fmt.Sprintf("%s waits for lanes %#x, which have ended", s.op, f.mask)
+	var which []string
+	if f.ended != 0 {
+		which = append(which, fmt.Sprintf("lanes %#x, which have ended", f.ended))
+	}
+	if f.neverStarted != 0 {
+		which = append(which, fmt.Sprintf("lanes %#x, which were never started", f.neverStarted))
+	}
+	return s.op + " waits for " + strings.Join(which, ", and ")
+}
+
+func (f *faultAbsentLane) text(s *site) string {
+	why := [...]string{absentNeverStarted: "was never started", absentEnded: "has ended",
+		absentOutside: "the member mask excludes"}[f.why]
+	return fmt.Sprintf("%s uses a value that %s read from lane %d, which %s", s.op, s.other(f.shuffle, "a shuffle"),
+		f.lane, why)
+}
+
+func (f *faultStoredRegister) text(s *site) string {
+	return fmt.Sprintf("%s uses a value that %s stored from an unwritten register: an uninitialised variable?", s.op,
+		s.other(f.store, "a store"))
+}
+
+// other returns the name of another instruction and its place, or name and the place if the instruction is unknown.
+func (s *site) other(at location, name string) string {
+	if in := s.inst(at); in != nil {
+		name = in.Op
+	}
+	if place := s.place(at); place != "" {
+		name += " at " + place
+	}
+	return name
 }
 
 func (f *faultMissingLanes) text(s *site) string {

@@ -204,6 +204,10 @@ func (mod *Module) Kernel(name string) (*Kernel, error) {
 		c.pool = (*C.uint8_t)(copied(unsafe.Pointer(unsafe.SliceData(f.pool)), len(f.pool)))
 		c.frame_size, c.local_size, c.id = C.int32_t(f.frameSize), C.int32_t(f.localSize), C.int32_t(i)
 		c.calls = C.bool(f.calls)
+		if f.tracks != nil {
+			c.tracks = (*C.int32_t)(copied(unsafe.Pointer(unsafe.SliceData(f.tracks)), len(f.tracks)*4))
+			c.nregs = C.int32_t(len(f.src.Regs))
+		}
 		table[i] = c
 	}
 	mod.kernels[name] = k

@@ -13,7 +13,8 @@ import (
 // Each register that may be read before it is written has a shadow. For each lane it holds 0 if the value is defined,
 // unread if the register was never written, else 1 + the index of the instruction that first read such a value.
 // Arithmetic propagates shadows. An undefined value is an error only in a store, address, branch or other visible
-// effect, because compilers compute some values that are never used.
+// effect, because compilers compute some values that are never used. Stores to shared and local memory keep such a
+// value; see exec/taint.h.
 
 // unread is the shadow of a register that was never written.
 const unread = 0xffffffff
@@ -33,20 +34,40 @@ func addRegisters(all []int, o ptx.Operand) []int {
 }
 
 // registers returns the registers that an instruction reads and writes, except its guard.
-func registers(in *ptx.Inst) (reads, writes []int) {
+func registers(in *ptx.Inst) (reads, writes []int) { return registersIn(in, nil, nil) }
+
+// registersIn is registers, with the memory of two slices for the result.
+func registersIn(in *ptx.Inst, reads, writes []int) ([]int, []int) {
+	reads, writes = reads[:0], writes[:0]
 	name, _, _ := strings.Cut(in.Op, ".")
 	args := in.Args
 	reduces := (name == "bar" || name == "barrier") && strings.Contains(in.Op, ".red")
 	stores := strings.HasPrefix(in.Op, "tcgen05.dealloc") || strings.HasPrefix(in.Op, "wmma.store") ||
 		instructions[name].class == withoutResult && !reduces
 	if len(args) > 0 && args[0].Kind != ptx.Memory && !stores && (name != "call" || args[0].Kind == ptx.List) {
-		writes = addRegisters(nil, args[0])
+		writes = addRegisters(writes, args[0])
 		args = args[1:]
 	}
 	for _, o := range args {
 		reads = addRegisters(reads, o)
 	}
 	return reads, writes
+}
+
+// readRegisters reports by register whether an instruction reads it.
+func readRegisters(f *ptx.Func) []bool {
+	all := make([]bool, len(f.Regs))
+	for i := range f.Body {
+		in := &f.Body[i]
+		reads, _ := registers(in)
+		if in.Guard >= 0 {
+			reads = append(reads, in.Guard)
+		}
+		for _, r := range reads {
+			all[r] = true
+		}
+	}
+	return all
 }
 
 // flow is the control flow of a function's body.
@@ -246,6 +267,9 @@ func (d *decoder) used() {
 		return
 	}
 	reads, _ := registers(d.in)
+	if d.keeps(d.in) {
+		reads = addRegisters(nil, d.in.Args[0]) // the address
+	}
 	for _, r := range reads {
 		if s, ok := d.shadow[r]; ok {
 			d.emit(inst{op: opUndefined, a: s})

@@ -6,7 +6,8 @@
 // An operand is encoded as offset << 2 | base, where base is one of these.
 enum { IN_FRAME, IN_POOL, IN_WARP };
 
-enum { FLAG_LEADER = 1, FLAG_NEGATED = 2 }; // a branch may end here; the guard is negated
+// A branch may end here; the guard is negated; the first of a PTX instruction with an entry in vg_func.tracks.
+enum { FLAG_LEADER = 1, FLAG_NEGATED = 2, FLAG_TRACKED = 4 };
 
 // Hazards, as bit numbers in vg_launch.strict. A hazard in strict is a fault; of others the first of each kind is
 // recorded. Ended threads are checked only if they are faults. The executor does not produce refusals.
@@ -33,6 +34,7 @@ enum { FEATURE_INSTRUCTION, FEATURE_INTERLEAVED, FEATURE_PACKED };
   X(unwritten_local, LOCAL, int32_t size;)                                                                             \
   X(unwritten_global, GLOBAL, uint64_t address; int32_t size;)                                                         \
   X(unwritten_register, REGISTER, )                                                                                    \
+  X(stored_register, REGISTER, vg_location store;)                                                                     \
   X(in_flight, NONE, )                                                                                                 \
   X(race, RACE, uint64_t address; bool global, write;                                                                  \
     vg_location other; int32_t other_thread; bool other_write, other_block; int32_t other_cluster, other_rank;)        \
@@ -48,8 +50,9 @@ enum { FEATURE_INSTRUCTION, FEATURE_INTERLEAVED, FEATURE_PACKED };
   X(cluster_end, CLUSTER, int32_t rank;) /* or before its end */                                                       \
   X(division, DIVISION, )                                                                                              \
   X(outside_mask, OUTSIDE_MASK, uint32_t mask;)                                                                        \
+  X(absent_lane, OUTSIDE_MASK, int32_t lane, why; vg_location shuffle;) /* why: an ABSENT_* */                         \
   X(ended_threads, ENDED, int32_t threads;)                                                                            \
-  X(ended_lanes, ENDED, uint32_t mask;)                                                                                \
+  X(ended_lanes, ENDED, uint32_t ended, never_started;)                                                                \
   X(missing_lanes, NONE, uint32_t arrived, missing; vg_location other;)                                                \
   X(deadlock, NONE, int32_t waiting, barrier, arrived, expected; vg_location other;)                                   \
   X(barrier_count, NONE, int32_t barrier, threads, earlier_threads; vg_location earlier;)                              \
@@ -136,6 +139,8 @@ enum { MB_INIT, MB_INVAL, MB_ARRIVE, MB_ARRIVE_TX, MB_DROP, MB_EXPECT_TX, MB_COM
 
 // Exchanges between lanes, and barriers.
 enum { S_IDX, S_UP, S_DOWN, S_BFLY }; // Go: shfl
+// Why a lane does not take part in an exchange.
+enum { ABSENT_NEVER_STARTED, ABSENT_ENDED, ABSENT_OUTSIDE }; // Go: absent
 enum { VOTE_ALL, VOTE_ANY, VOTE_UNI };
 enum { BAR_SYNC, BAR_POPC, BAR_AND, BAR_OR, BAR_ARRIVE };
 enum { CLUSTER_ARRIVE, CLUSTER_WAIT };
@@ -150,6 +155,9 @@ enum { MMA_F16, MMA_BF16, MMA_TF32, MMA_E4M3, MMA_E5M2, MMA_S8, MMA_U8, MMA_S4, 
 enum { TC_ALLOC, TC_DEALLOC, TC_LD, TC_ST, TC_MMA, TC_COMMIT, TC_CP };
 enum { TC_32X32, TC_16X64, TC_16X128, TC_16X256, TC_16X32X2 };
 enum { TCK_F16, TCK_TF32, TCK_F8, TCK_I8 };
+
+// How a PTX instruction treats undefined values; see taint.h.
+enum { TRACK_COMPUTE, TRACK_SELECT, TRACK_SHUFFLE, TRACK_LOAD, TRACK_STORE, TRACK_USE }; // Go: track
 
 // Special registers and their names in PTX. Their index is the offset from IN_WARP in units of 256 bytes.
 #define SPECIALS(X)                                                                                                       \

@@ -28,6 +28,8 @@ typedef struct {
   int32_t local_size; // bytes per lane
   int32_t id;
   bool calls; // it calls other functions
+  int32_t *tracks; // see taint.h, or NULL
+  int32_t nregs;   // PTX registers, for tracks
 } vg_func;
 
 typedef struct {

@@ -118,6 +118,7 @@ static task *start(worker *k, u64 n, task *reuse) {
     b->threads = b->live = threads;
     b->columns = 0;
     b->copies.n = 0;
+    b->norigins = 0;
     memset(b->bars, 0, sizeof b->bars);
     if (!reuse) {
       b->shared_size = shared;
@@ -152,6 +153,7 @@ static task *start(worker *k, u64 n, task *reuse) {
       u32 left = threads - (u32)i * 32;
       w->live = w->exists = left >= 32 ? ~0u : (1u << left) - 1;
       w->copies.n = w->pending.n = 0;
+      w->tracks = w->reported = 0;
       memset(w->committed, 0, sizeof w->committed);
       memset(w->bulk_committed, 0, sizeof w->bulk_committed);
       w->products = w->commits = w->multiplied = w->ended = 0;

@@ -20,6 +20,7 @@ static void drop_frame(frame *fr) {
   while (fr && --fr->refs == 0) {
     frame *up = fr->up;
     free(fr->regs);
+    free(fr->taints);
     free(fr);
     fr = up;
   }
@@ -178,6 +179,15 @@ static group *split(warp *w, group *g, u32 who, int pc) {
   return n;
 }
 
+// waits_for_absent raises a fault if lanes of a member mask have ended or were never started. It accepts the mask of
+// __syncwarp() without an argument in a warp of fewer lanes.
+static __attribute__((cold, noinline)) int waits_for_absent(worker *k, warp *w, group *g, const vg_inst *in, u32 lane, u32 want) {
+  u32 ended = want & w->exists & ~w->live, never = want & ~w->exists;
+  if (in->op == E_warp_sync && want == ~0u) never = 0;
+  if (ended | never) FAULT(k, w, g, (int)lane, ended_lanes, .ended = ended, .never_started = never);
+  return (ended | never) != 0;
+}
+
 // gathered looks for lanes of *m that can execute an instruction with a member mask together: all live lanes of one
 // mask. It leaves them in *m and their mask in *need, and splits off lanes with other masks, which may be ready, too.
 // If no mask is complete, it returns 0: lanes with the same mask wait as a group, and lanes excluded by the guard
@@ -197,11 +207,7 @@ static int gathered(worker *k, warp *w, int gi, const vg_inst *in, u8 *const *ba
       if (k->state->stop) return 0;
     }
     left &= ~same;
-    u32 ended = want & w->exists & ~w->live;
-    if (ended && k->l->strict >> HAZARD_ENDED & 1) {
-      FAULT(k, w, g, (int)lane, ended_lanes, .mask = ended);
-      return 0;
-    }
+    if (want & ~w->live && k->l->strict >> HAZARD_ENDED & 1 && waits_for_absent(k, w, g, in, lane, want)) return 0;
     want &= w->live;
     if ((want & ~same) == 0) {
       if (*m != same) split(w, g, *m & ~same, g->pc)->state = RUN;

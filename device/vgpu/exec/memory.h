@@ -1,14 +1,7 @@
 // Memory of all spaces: validity and location of addresses, loads, stores and atomics.
 #pragma once
 #include "async.h"
-
-static block *shared_of(warp *w, u64 *a) { // removes the rank from a shared address
-  u32 rank = (u32)(*a >> 24) & 0xff;
-  *a &= 0xffffff;
-  if (rank == 0) return w->b;
-  if ((int)rank > w->b->t->nb) return NULL;
-  return &w->b->t->b[rank - 1];
-}
+#include "taint.h"
 
 // written_to records a write to global memory, or checks that a read is of written memory.
 static void written_to(worker *k, warp *w, group *g, const vg_range *r, int lane, u64 a, u64 size, int write) {
@@ -111,6 +104,10 @@ static u8 *at(worker *k, warp *w, group *g, int space, int lane, u64 a, int size
     } else if (write == READ && !all_written(s, size)) {
       for (int i = 0; i < size; i++)
         if (s[i] != WRITTEN && s[i] != LIVE_BARRIER) {
+          if (s[i] >= UNDEFINED) {
+            if (!met_undefined(k, w, g, lane, b, s[i])) return NULL;
+            continue;
+          }
           if (s[i] == IN_FLIGHT) {
             FAULT(k, w, g, lane, in_flight);
             return NULL;
@@ -247,16 +244,16 @@ static inline int places(worker *k, warp *w, group *g, const vg_inst *in, u8 *co
 }
 
 // written records a write to local memory; unwritten reports whether none of n bytes was written.
-static u8 *local_shadow(warp *w, const u8 *p) {
-  return w->local_shadow && p >= w->local && p < w->local + 32ull * LOCAL_BYTES ? w->local_shadow + (p - w->local) : NULL;
-}
 static void written(warp *w, const u8 *p, size_t n) {
   u8 *s = local_shadow(w, p);
   if (s) memset(s, 1, n);
 }
 static int unwritten(warp *w, const u8 *p, size_t n) {
   const u8 *s = local_shadow(w, p);
-  return s && memchr(s, 1, n) == NULL;
+  u32 any = 0;
+  if (s == NULL) return 0;
+  for (size_t i = 0; i < n; i++) any |= s[i];
+  return any == 0;
 }
 
 static int load(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base, int space, u32 m, const int32_t *extra) {
@@ -284,7 +281,9 @@ static int load(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base
           FAULT(k, w, g, (int)l, unwritten_local, .size = size);
           if (k->state->stop) return 0;
         }
+    EACH(m) k->met |= (u32)has_undefined(w, p[l], size * n) << l;
   }
+  if (k->met) loaded(k, w, g, in, p, m);
   for (int i = 0; i < n; i++) {
     int32_t to = extra[in->x + i];
     if (to < 0) continue;
@@ -315,6 +314,7 @@ static int store(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *bas
   effect(k);
   if (k->reading && space != LOCAL && space != GLOBAL) EACH(m) overwrite(k, w, g, (int)l, p[l], (u32)(size * n));
   if (w->local_shadow && (space == LOCAL || space == GENERIC)) EACH(m) written(w, p[l], (size_t)(size * n));
+  if (w->tracks && !stored(k, w, g, in, p, m)) return 0;
   if (k->state->races && space != LOCAL) { // one lane after another: they may write to the same address
     EACH(m) {
       u8 v[32];
@@ -382,13 +382,15 @@ static u64 atomic_value(int op, int t, u64 old, u64 v, u64 v2) {
   return old;
 }
 
+// If in->n is set, the old value is neither part of the new one nor used: the memory is only written.
 static int atomic(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base, u32 m, const int32_t *extra) {
   int size = in->c & 31, t = in->kind >> 4, op = in->kind & 15, space = extra[in->x];
   int wide = size == 8;
   EACH(m) {
     u64 a = in->c & M_ADDR32 ? U32(in->a)[l] + (u32)in->imm : U64(in->a)[l] + (u64)in->imm;
-    u8 *p = at(k, w, g, space, (int)l, a, size, 0);
-    if (p == NULL || (p = at(k, w, g, space, (int)l, a, size, 1)) == NULL) return 0;
+    if (!in->n && at(k, w, g, space, (int)l, a, size, 0) == NULL) return 0;
+    u8 *p = at(k, w, g, space, (int)l, a, size, 1);
+    if (p == NULL) return 0;
     if (k->reading) overwrite(k, w, g, (int)l, p, (u32)size);
     if (k->state->races) {
       before_strong(k, w, l, p);

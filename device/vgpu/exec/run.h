@@ -8,25 +8,38 @@
 #include "library.h"
 #include "tensor.h"
 
-static void shuffle(const vg_inst *in, u8 *const *base, u32 m, const int32_t *extra) {
+static void shuffle(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base, u32 m, u32 need, const int32_t *extra) {
   const u32 *v = U32(in->a), *b = U32(in->b), *c = U32(in->c);
-  u32 out[32], inside = 0;
-  for (u32 l = 0; l < 32; l++) {
-    u32 bound = b[l] & 31, clamp = c[l] & 31, seg = c[l] >> 8 & 31, j;
-    u32 max_lane = (l & seg) | (clamp & ~seg), min_lane = l & seg;
-    int in_range;
-    switch (in->kind) {
-    case S_UP: j = l - bound; in_range = (s32)j >= (s32)max_lane; break;
-    case S_DOWN: j = l + bound; in_range = j <= max_lane; break;
-    case S_BFLY: j = l ^ bound; in_range = j <= max_lane; break;
-    default: j = min_lane | (bound & ~seg & 31); in_range = j <= max_lane;
-    }
-    out[l] = v[in_range ? j & 31 : l];
-    inside |= (u32)(in_range != 0) << l;
+  u32 from[32], ok[32], out[32], inside = 0; // by lane: the lane it reads, itself if the other is outside of its segment
+#define SOURCES(j, in_range)                                                        \
+  LANES {                                                                           \
+    u32 lane = (u32)l, bound = b[l] & 31, clamp = c[l] & 31, seg = c[l] >> 8 & 31;  \
+    u32 limit = (lane & seg) | (clamp & ~seg), other = j;                           \
+    ok[l] = in_range;                                                               \
+    from[l] = ok[l] ? other & 31 : lane;                                            \
+  }                                                                                 \
+  break;
+  switch (in->kind) {
+  case S_UP: SOURCES(lane - bound, (s32)other >= (s32)limit)
+  case S_DOWN: SOURCES(lane + bound, other <= limit)
+  case S_BFLY: SOURCES(lane ^ bound, other <= limit)
+  default: SOURCES((lane & seg) | (bound & ~seg & 31), other <= limit)
   }
+#undef SOURCES
+  for (int l = 0; l < 32; l++) out[l] = v[from[l]];
+  for (int l = 0; l < 32; l++) inside |= ok[l] << l;
+  if (need != ~0u || w->tracks) shuffled(k, w, g, m, need, inside, from, out);
   blend32(U32(in->d), out, m);
   int32_t p = extra[in->x];
   if (p >= 0) PRED(p) = (PRED(p) & ~m) | (inside & m);
+}
+
+// counted counts an instruction and updates the taints for it. It returns 0 after a fault.
+static __attribute__((noinline)) int counted(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base) {
+  u32 m = g->mask;
+  if (in->guard >= 0) m &= in->flags & FLAG_NEGATED ? ~PRED(in->guard) : PRED(in->guard);
+  if (k->state->counts && m) __atomic_fetch_add(&k->state->counts[in->op], 1, __ATOMIC_RELAXED);
+  return !w->tracks || !(in->flags & FLAG_TRACKED) || tracked(k, w, g, base);
 }
 
 // run executes up to budget instructions of a warp. It returns 0 if all groups wait.
@@ -51,7 +64,9 @@ again:
   int pc = g->pc;
   u64 scratch_[32] __attribute__((aligned(64)));
   void *scratch = scratch_;
+  w->slow = state->counts != NULL || w->tracks;
 
+#define FAULTED { g->pc = pc; k->executed += (u64)(start_budget - budget); return 0; }
   for (;;) {
     const vg_inst *in = &code[pc];
     if (w->ng > 1 && in->flags & FLAG_LEADER) {
@@ -71,6 +86,10 @@ again:
       k->executed += (u64)(start_budget - budget);
       return 1;
     }
+    if (w->slow) {
+      g->pc = pc;
+      if (!counted(k, w, g, in, base)) FAULTED
+    }
     u32 m = mask;
     if (in->guard >= 0) {
       u32 p = PRED(in->guard);
@@ -80,9 +99,7 @@ again:
         continue;
       }
     }
-    if (state->counts) __atomic_fetch_add(&state->counts[in->op], 1, __ATOMIC_RELAXED);
 
-#define FAULTED { g->pc = pc; k->executed += (u64)(start_budget - budget); return 0; }
 // MISSING_LANES sets m to the lanes that are ready to execute a warp instruction together, and need_ to the lanes that
 // take part: all lanes of one member mask, once they have arrived. The other lanes become separate groups.
 #define MISSING_LANES(required)                                 \

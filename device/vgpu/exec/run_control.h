@@ -124,6 +124,7 @@
           if (!w->local_shadow) continue;
           if (i == 0) memset(lane + fr->local - w->local + w->local_shadow, 0, (size_t)to->local_size);
           written(w, lane + fr->local + (u32)x[1], (size_t)x[2]);
+          passed(w, lane + fr->local + (u32)x[1], lane + g->fr->local + (u32)x[0], x[2]);
         }
       fr->nout = *x++;
       fr->out = x;
@@ -142,6 +143,7 @@
             u8 *lane = w->local + (u64)l * LOCAL_BYTES;
             memcpy(lane + fr->up->local + (u32)x[0], lane + fr->local + (u32)x[1], (size_t)x[2]);
             written(w, lane + fr->up->local + (u32)x[0], (size_t)x[2]);
+            passed(w, lane + fr->up->local + (u32)x[0], lane + fr->local + (u32)x[1], x[2]);
           }
         g->pc = fr->return_pc;
         g->fr = fr->up;

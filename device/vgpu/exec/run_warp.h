@@ -2,7 +2,7 @@
 // mask.
     case E_shfl: {
       MISSING_LANES(m)
-      shuffle(in, base, m, extra);
+      shuffle(k, w, g, in, base, m, need_, extra);
       break;
     }
     case E_vote: { // kind: VOTE_*; n: negate the predicate
@@ -56,7 +56,7 @@
     }
     case E_elect: {
       MISSING_LANES(m)
-      int leader = __builtin_ctz(need_);
+      int leader = __builtin_ctz(need_ ? need_ : m); // without members, which is a hazard, any lane
       if (in->d >= 0) {
         STORE(u32, d[l] = (u32)leader)
       }

@@ -35,6 +35,7 @@ typedef struct frame {
   const int32_t *out; // copies of the call's results
   int32_t nout;
   u8 *regs;
+  struct taint *taints; // by PTX register, or NULL: see taint.h
 } frame;
 
 typedef struct {
@@ -65,7 +66,7 @@ typedef struct {
 } pendings;
 typedef struct {
   group g[32];
-  int ng, last;
+  int ng, last, slow; // slow: instructions need more than their execution, counts or taints
   u32 live, exists, id;
   u8 *spec, *local, *local_shadow;
   struct block *b;
@@ -74,7 +75,16 @@ typedef struct {
   pendings pending;
   u32 bulk_committed[32], products, commits; // groups committed so far, see async.h
   u32 multiplied, ended;                     // wgmma.mma_async so far, and the last operation that has ended
+  u8 tracks, reported; // see taint.h: a register may be undefined; hazards that were reported
 } warp;
+
+// An origin is the cause of an undefined value: a shuffle that read an absent lane, for one of the reasons ABSENT_*, or
+// a store of an unwritten register.
+typedef struct {
+  vg_location at;
+  u8 why, lane;
+} origin;
+enum { ORIGIN_STORE = 3, MAX_ORIGINS = 63 };
 
 typedef struct {
   u32 arrived, expected, popc;
@@ -97,6 +107,8 @@ typedef struct block {
   struct remote *remote; // by warp of the cluster, if races are checked: its last access to the block's shared memory
   copies copies;
   u16 *reading; // by 16 bytes of shared memory: number of asynchronous operations that still read them; or NULL
+  origin origins[MAX_ORIGINS + 1]; // from 1
+  u32 norigins;
   u32 *tmem, columns; // tensor memory; columns has a bit for every 32 allocated columns
 } block;
 
@@ -130,6 +142,7 @@ typedef struct {
   pending written;      // contains the addresses of all such writes
   pages pages;
   vg_progress *mine;
+  u32 met;       // lanes whose load read undefined bytes
   int watch;     // WATCH records in poll
   vg_fault poll;
   int poll_lane; // -1: poll is empty

@@ -1,0 +1,287 @@
+// Undefined values: those that a shuffle read from a lane that does not take part, and those that a store of an
+// unwritten register left in shared or local memory. They are errors only if something visible depends on them: a store
+// to global memory, an address, a branch, an atomic, the operand of a vote. Shadows of memory hold UNDEFINED times the
+// number of the value's origin in the block, registers have taints. A warp has taints from its first undefined value
+// on. Then run updates them before each PTX instruction, as the function's table says. The table, vg_func.tracks, has
+// for each instruction the index of its entry, or 0. An entry is made of
+//   a TRACK_* code
+//   the guard's register or -1, its place, and 1 if it is negated
+//   a number of registers, then these: those read; of memory accesses only the address; of select a, b and the condition
+//   the same, of the registers written; of a store those stored; of a vector in order, -1 for other operands
+//   a number of operands that can decide the result, then for each its register, its place, its size in bytes (0: a
+//   predicate) and the deciding value: and with an operand that is 0 is 0 for any other operand.
+#pragma once
+#include "races.h"
+
+enum { UNDEFINED = 4 };
+
+// A taint has the lanes in which a register is undefined, and by lane the value's origin.
+typedef struct taint {
+  u32 lanes;
+  u8 from[32];
+} taint;
+
+static block *shared_of(warp *w, u64 *a) { // removes the rank from a shared address
+  u32 rank = (u32)(*a >> 24) & 0xff;
+  *a &= 0xffffff;
+  if (rank == 0) return w->b;
+  if ((int)rank > w->b->t->nb) return NULL;
+  return &w->b->t->b[rank - 1];
+}
+
+static u8 *local_shadow(warp *w, const u8 *p) {
+  return w->local_shadow && p >= w->local && p < w->local + 32ull * LOCAL_BYTES ? w->local_shadow + (p - w->local) : NULL;
+}
+
+// numbered returns the number of an origin. When a block has too many, those of one instruction share a number.
+static u32 numbered(block *b, origin o) {
+  u32 like = MAX_ORIGINS;
+  for (u32 i = 1; i <= b->norigins; i++) {
+    const origin *p = &b->origins[i];
+    if (p->at.func != o.at.func || p->at.pc != o.at.pc) continue;
+    if (p->why == o.why && p->lane == o.lane) return i;
+    like = i;
+  }
+  if (b->norigins == MAX_ORIGINS) return like;
+  b->origins[++b->norigins] = o;
+  return b->norigins;
+}
+
+// reported reports whether an earlier report makes another one for the same hazard useless.
+static int reported(worker *k, warp *w, u32 why) {
+  const vg_report *r = &k->state->hazards[why == ORIGIN_STORE ? HAZARD_REGISTER : HAZARD_OUTSIDE_MASK];
+  return w->reported >> (why == ORIGIN_STORE) & 1 || (r->set && r->cluster && r->cluster <= w->b->t->number);
+}
+
+static taint *taints(worker *k, warp *w, frame *fr) {
+  if (fr->taints == NULL && (fr->taints = calloc((size_t)fr->f->nregs + 1, sizeof(taint))) == NULL) abort();
+  w->tracks = 1;
+  w->slow = 1;
+  return fr->taints;
+}
+
+// use reports that the next instruction of a group uses an undefined value. It returns 0 if the launch stops.
+static __attribute__((cold, noinline)) int use(worker *k, warp *w, group *g, u32 lane, u32 number) {
+  origin o = w->b->origins[number];
+  if (reported(k, w, o.why)) return 1;
+  if (o.why == ORIGIN_STORE) FAULT(k, w, g, (int)lane, stored_register, .store = o.at);
+  else FAULT(k, w, g, (int)lane, absent_lane, .lane = o.lane, .why = o.why, .shuffle = o.at);
+  w->reported |= (u8)(1 << (o.why == ORIGIN_STORE));
+  w->tracks = 0;
+  for (int i = 0; i < w->ng; i++)
+    for (frame *fr = w->g[i].fr; fr; fr = fr->up) {
+      free(fr->taints);
+      fr->taints = NULL;
+    }
+  return !k->state->stop;
+}
+
+static const int32_t *entry_of(const group *g) { return g->fr->f->tracks + g->fr->f->tracks[g->pc]; }
+
+// tracked updates the taints for the next instruction of a group. It returns 0 if the launch stops.
+static int tracked(worker *k, warp *w, group *g, u8 *const *base) {
+  taint *t = g->fr->taints;
+  if (t == NULL) return 1;
+  const int32_t *e = entry_of(g);
+  int how = e[0], guard = e[1], nreads = e[4];
+  u32 m = g->mask, doubtful = 0, lanes = 0;
+  u8 from[32];
+  if (guard >= 0) {
+    m &= e[3] ? ~PRED(e[2]) : PRED(e[2]);
+    doubtful = t[guard].lanes & g->mask;
+  }
+  const int32_t *reads = e + 5, *writes = reads + nreads + 1, *decisive = writes + writes[-1] + 1;
+  if (how >= TRACK_SHUFFLE) {
+    if (doubtful) {
+      u32 lane = (u32)__builtin_ctz(doubtful);
+      return use(k, w, g, lane, t[guard].from[lane]);
+    }
+    for (int i = 0; i < nreads; i++) {
+      u32 bad = t[reads[i]].lanes & m;
+      if (bad == 0) continue;
+      u32 lane = (u32)__builtin_ctz(bad);
+      if (!use(k, w, g, lane, t[reads[i]].from[lane])) return 0;
+      if (g->fr->taints == NULL) return 1;
+    }
+    if (how != TRACK_SHUFFLE && how != TRACK_STORE)
+      for (int i = 0; i < writes[-1]; i++)
+        if (writes[i] >= 0) t[writes[i]].lanes &= ~m;
+    return 1;
+  }
+  u32 decided = 0, chosen[3] = {~0u, ~0u, ~0u};
+  if (how == TRACK_SELECT) {
+    chosen[0] = PRED(decisive[1]);
+    chosen[1] = ~chosen[0];
+  } else {
+    for (int i = 0; i < decisive[-1]; i++) {
+      const int32_t *d = decisive + 4 * i;
+      u32 equal = 0;
+      if (d[2] == 0) equal = d[3] ? PRED(d[1]) : ~PRED(d[1]);
+      else EACH(m) equal |= (u32)(d[2] == 8 ? U64(d[1])[l] == (u64)d[3] : U32(d[1])[l] == (u32)d[3]) << l;
+      decided |= equal & ~t[d[0]].lanes;
+    }
+  }
+  for (int i = 0; i < nreads; i++) {
+    if (reads[i] < 0) continue;
+    u32 add = t[reads[i]].lanes & m & ~decided & (how == TRACK_SELECT ? chosen[i] : ~0u);
+    lanes |= add;
+    EACH(add) from[l] = t[reads[i]].from[l];
+  }
+  lanes |= doubtful;
+  EACH(doubtful) from[l] = t[guard].from[l];
+  for (int i = 0; i < writes[-1]; i++) {
+    taint *d = &t[writes[i]];
+    d->lanes = (d->lanes & ~m) | lanes;
+    EACH(lanes) d->from[l] = from[l];
+  }
+  return 1;
+}
+
+// shuffled completes a shuffle of lanes m and member mask need, in which lane l reads out[l] from lane from[l] if it is
+// inside its segment. As on a GPU, absent lanes give 0.
+static __attribute__((noinline)) void shuffled(worker *k, warp *w, group *g, u32 m, u32 need, u32 inside, const u32 *from, u32 *out) {
+  u32 absent = 0, lanes = 0;
+  u8 number[32];
+  EACH(m & inside) absent |= (u32)(~need >> from[l] & 1) << l;
+  EACH(absent) out[l] = 0;
+  frame *fr = g->fr;
+  if (fr->f->tracks == NULL) return;
+  const int32_t *e = entry_of(g);
+  const int32_t *writes = e + 5 + e[4] + 1;
+  EACH(absent) {
+    u8 j = (u8)from[l];
+    u8 why = !(w->exists >> j & 1) ? ABSENT_NEVER_STARTED : !(w->live >> j & 1) ? ABSENT_ENDED : ABSENT_OUTSIDE;
+    if (reported(k, w, why)) continue;
+    number[l] = (u8)numbered(w->b, (origin){location(g), why, j});
+    lanes |= 1u << l;
+  }
+  if (fr->taints == NULL && lanes == 0) return;
+  taint *t = taints(k, w, fr);
+  if (writes[0] >= 0) { // the register whose value is exchanged
+    const taint *v = &t[writes[0]];
+    EACH(m & ~absent)
+      if (v->lanes >> from[l] & 1) number[l] = v->from[from[l]], lanes |= 1u << l;
+  }
+  for (int i = 1; i < writes[-1]; i++) {
+    taint *d = &t[writes[i]];
+    d->lanes = (d->lanes & ~m) | (i == 1 ? lanes : 0);
+    if (i == 1) EACH(lanes) d->from[l] = number[l];
+  }
+}
+
+// shadow_of returns the shadow of shared or local memory at p, and its block, or NULL.
+static u8 *shadow_of(warp *w, const u8 *p, block **of) {
+  *of = w->b;
+  for (int i = 0; i < w->b->t->nb; i++) {
+    block *b = &w->b->t->b[i];
+    if (p >= b->shared && p < b->shared + b->shared_size) return *of = b, b->shadow + (p - b->shared);
+  }
+  return local_shadow(w, p);
+}
+
+static int in_local(const warp *w, const u8 *p) { return w->local && p >= w->local && p < w->local + 32ull * LOCAL_BYTES; }
+
+// keep_undefined marks n bytes of shared or local memory that hold a value of an origin of the warp's block. A store to
+// other memory uses the value. It returns 0 if the launch stops.
+static int keep_undefined(worker *k, warp *w, group *g, u32 lane, const u8 *p, int n, u32 number) {
+  block *of;
+  u8 *s = shadow_of(w, p, &of);
+  if (s == NULL && !in_local(w, p)) return use(k, w, g, lane, number);
+  if (s && of != w->b) number = numbered(of, w->b->origins[number]);
+  if (s) memset(s, (int)number * UNDEFINED, (size_t)n);
+  return 1;
+}
+
+// stored marks the memory to which a store writes undefined registers.
+static __attribute__((noinline)) int stored(worker *k, warp *w, group *g, const vg_inst *in, u8 **p, u32 m) {
+  const taint *t = g->fr->taints;
+  if (t == NULL) return 1;
+  const int32_t *e = entry_of(g), *regs = e + 5 + e[4] + 1;
+  for (int i = 0; i < in->n; i++) {
+    int32_t r = regs[i * regs[-1] / in->n];
+    if (r < 0) continue;
+    EACH(t[r].lanes & m) {
+      if (!keep_undefined(k, w, g, l, p[l] + (in->c & 31) * i, in->c & 31, t[r].from[l])) return 0;
+      if ((t = g->fr->taints) == NULL) return 1;
+    }
+  }
+  return 1;
+}
+
+// mark_unwritten marks the memory to which the preceding store wrote unwritten registers. Fields are those of the store,
+// kind is its space, x has the shadows of the registers, see undefined.go.
+static __attribute__((noinline)) int mark_unwritten(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base, u32 m, const int32_t *extra) {
+  int size = in->c & 31;
+  for (int i = 0; i < in->n; i++) {
+    if (extra[in->x + i] < 0) continue;
+    const u32 *s = U32(extra[in->x + i]);
+    EACH(m) {
+      if (s[l] == 0) continue;
+      u64 a = (in->c & M_ADDR32 ? U32(in->a)[l] + (u32)in->imm : U64(in->a)[l] + (u64)in->imm) + (u64)(size * i);
+      int space = in->kind;
+      if (space == GENERIC) space = a >> 56 == 0x40 ? SHARED : a >> 56 == 0x41 ? LOCAL : GLOBAL;
+      a &= 0xffffffffffffffull;
+      if (space == GLOBAL) {
+        vg_location at = location(g);
+        if (s[l] != ~0u) g->pc = (int)s[l] - 1;
+        FAULT(k, w, g, (int)l, unwritten_register);
+        g->pc = at.pc;
+        if (k->state->stop) return 0;
+        continue;
+      }
+      if (space == LOCAL) {
+        keep_undefined(k, w, g, l, w->local + (u64)l * LOCAL_BYTES + a, size, numbered(w->b, (origin){location(g), ORIGIN_STORE, 0}));
+      } else {
+        block *b = shared_of(w, &a);
+        memset(b->shadow + a, (int)numbered(b, (origin){location(g), ORIGIN_STORE, 0}) * UNDEFINED, (size_t)size);
+      }
+    }
+  }
+  return 1;
+}
+
+// met_undefined is called for a read of shared memory with the given shadow, in block b. A load gives its register a
+// taint later; other instructions use the value. It returns 0 if the launch stops.
+static __attribute__((cold, noinline)) int met_undefined(worker *k, warp *w, group *g, int lane, block *b, u8 shadow) {
+  int op = g->fr->f->code[g->pc].op;
+  if (g->fr->f->tracks && (op == E_ld_shared || op == E_ld_generic)) {
+    k->met |= 1u << lane;
+    return 1;
+  }
+  return use(k, w, g, (u32)lane, numbered(w->b, b->origins[shadow / UNDEFINED]));
+}
+
+static __attribute__((noinline)) int has_undefined(warp *w, const u8 *p, int n) {
+  const u8 *s = local_shadow(w, p);
+  for (int i = 0; s && i < n; i++)
+    if (s[i] >= UNDEFINED) return 1;
+  return 0;
+}
+
+// passed copies the marks of undefined values from one place in local memory to another.
+static void passed(warp *w, const u8 *to, const u8 *from, int n) {
+  u8 *s = local_shadow(w, to);
+  const u8 *old = local_shadow(w, from);
+  for (int i = 0; s && old && i < n; i++)
+    if (old[i] >= UNDEFINED) s[i] = old[i];
+}
+
+// loaded sets the taints of the registers that a load in lanes k->met read from p.
+static __attribute__((noinline)) void loaded(worker *k, warp *w, group *g, const vg_inst *in, u8 **p, u32 m) {
+  u32 met = k->met & m;
+  k->met = 0;
+  if (g->fr->f->tracks == NULL) return;
+  const int32_t *e = entry_of(g), *regs = e + 5 + e[4] + 1;
+  EACH(met)
+    for (int i = 0; i < in->n; i++) {
+      int32_t r = regs[i * regs[-1] / in->n];
+      block *of;
+      const u8 *s = shadow_of(w, p[l] + (in->c & 31) * i, &of);
+      u32 number = 0;
+      for (int j = 0; s && j < (in->c & 31); j++) number = s[j] / UNDEFINED > number ? s[j] / UNDEFINED : number;
+      if (r < 0 || number == 0 || reported(k, w, of->origins[number].why)) continue;
+      if (of != w->b) number = numbered(w->b, of->origins[number]);
+      taint *t = &taints(k, w, g->fr)[r];
+      t->lanes |= 1u << l, t->from[l] = (u8)number;
+    }
+}

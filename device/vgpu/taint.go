@@ -1,0 +1,158 @@
+//go:build linux && cgo
+
+package vgpu
+
+import (
+	"strings"
+
+	"fisub/device/vgpu/ptx"
+)
+
+// track sets the function's table of how each PTX instruction treats undefined values; exec/taint.h describes it.
+func (d *decoder) track(f *function) {
+	f.tracks = make([]int32, len(f.code), 8*len(f.code))
+	var t tracker
+	for i := range d.f.Body {
+		first, end := d.starts[i], d.starts[i+1]
+		at := len(f.tracks)
+		if first == end || !d.trackInst(f, &t, &d.f.Body[i]) {
+			continue
+		}
+		for pc := first; pc < end; pc++ {
+			f.tracks[pc] = int32(at)
+		}
+		f.code[first].flags |= flagTracked
+	}
+}
+
+// A tracker holds what an entry of the table is made of.
+type tracker struct {
+	reads, writes []int
+	decisive      []int32
+}
+
+// registerOf returns the register that an operand is, or -1.
+func registerOf(o ptx.Operand) int {
+	if o.Kind != ptx.Register {
+		return -1
+	}
+	return o.Reg
+}
+
+// decides records that an operand of the given value decides the result; for predicates the values are 0 and 1.
+func (d *decoder) decides(t *tracker, o ptx.Operand, value int32) {
+	if o.Kind != ptx.Register || o.Int != 0 {
+		return
+	}
+	size := int32(max(4, ptx.Size(d.types[o.Reg])))
+	if d.types[o.Reg] == "pred" {
+		size = 0
+		if o.Negated {
+			value = 1 - value
+		}
+	}
+	t.decisive = append(t.decisive, int32(o.Reg), d.regs[o.Reg], size, value)
+}
+
+// trackInst appends an instruction's entry to the table. It returns false if undefined values do not matter to it.
+func (d *decoder) trackInst(f *function, t *tracker, in *ptx.Inst) bool {
+	name, modifiers, _ := strings.Cut(in.Op, ".")
+	args := in.Args
+	how := int32(trackUse)
+	t.decisive = t.decisive[:0]
+	t.reads, t.writes = registersIn(in, t.reads, t.writes)
+	switch class := instructions[name].class; {
+	case class == laneByLane:
+		how = trackCompute
+		switch {
+		case name == "selp" && len(args) == 4 && args[3].Kind == ptx.Register:
+			how = trackSelect
+			t.reads = append(t.reads[:0], registerOf(args[1]), registerOf(args[2]), registerOf(args[3]))
+			if args[3].Negated {
+				t.reads[0], t.reads[1] = t.reads[1], t.reads[0]
+			}
+			t.decisive = append(t.decisive, int32(args[3].Reg), d.regs[args[3].Reg], 0, 1)
+		case name == "and" || name == "mul" && !strings.Contains(modifiers, "f"):
+			d.decides(t, args[1], 0)
+			d.decides(t, args[2], 0)
+		case name == "or" && modifiers == "pred":
+			d.decides(t, args[1], 1)
+			d.decides(t, args[2], 1)
+		case name == "setp" && len(args) == 4 && strings.Contains(modifiers, ".and."):
+			d.decides(t, args[3], 0)
+		case name == "setp" && len(args) == 4 && strings.Contains(modifiers, ".or."):
+			d.decides(t, args[3], 1)
+		}
+	case name == "shfl" && len(args) == 5:
+		how, t.reads = trackShuffle, t.reads[:0]
+		for _, o := range args[2:] {
+			t.reads = addRegisters(t.reads, o)
+		}
+		t.writes = append(t.writes[:0], registerOf(args[1]))
+		if args[0].Kind == ptx.Register {
+			t.writes = append(t.writes, args[0].Reg)
+			if p := args[0].Pair; p != nil && p.Kind == ptx.Register {
+				t.writes = append(t.writes, p.Reg)
+			}
+		}
+	case (name == "ld" || name == "ldu") && len(args) > 1:
+		how = trackLoad
+		t.values(args[1], args[0])
+	case name == "st" && !strings.Contains(modifiers, "async") && !strings.Contains(modifiers, "bulk") && len(args) > 1:
+		how = trackStore
+		t.values(args[0], args[1])
+	case strings.HasPrefix(name, "prefetch") || name == "applypriority" || name == "discard":
+		return false
+	}
+	if in.Guard < 0 && len(t.reads) == 0 && len(t.writes) == 0 {
+		return false
+	}
+	guard := [3]int32{-1, 0, 0}
+	if in.Guard >= 0 {
+		guard = [3]int32{int32(in.Guard), d.regs[in.Guard], 0}
+		if in.Negated {
+			guard[2] = 1
+		}
+	}
+	f.tracks = append(f.tracks, how, guard[0], guard[1], guard[2], int32(len(t.reads)))
+	for _, r := range t.reads {
+		f.tracks = append(f.tracks, int32(r))
+	}
+	f.tracks = append(f.tracks, int32(len(t.writes)))
+	for _, r := range t.writes {
+		f.tracks = append(f.tracks, int32(r))
+	}
+	f.tracks = append(f.tracks, int32(len(t.decisive)/4))
+	f.tracks = append(f.tracks, t.decisive...)
+	return true
+}
+
+// values sets the registers of a memory access: those of the address are read, the others are in order.
+func (t *tracker) values(address, value ptx.Operand) {
+	t.reads, t.writes = addRegisters(t.reads[:0], address), t.writes[:0]
+	for _, e := range elements(value) {
+		t.writes = append(t.writes, registerOf(e))
+	}
+}
+
+// marks emits the marking of the memory to which the store in wrote registers that may be unwritten.
+func (d *decoder) marks(in inst, space int, values []ptx.Operand) {
+	shadows, found := make([]int32, len(values)), false
+	for i, o := range values {
+		shadows[i] = -1
+		if s, ok := d.shadow[o.Reg]; ok && o.Kind == ptx.Register {
+			shadows[i], found = s, true
+		}
+	}
+	if found && space != spaceGlobal {
+		d.p.tracks = true
+		in.op, in.kind, in.x = opMark, uint8(space), d.more(shadows...)
+		d.emit(in)
+	}
+}
+
+// keeps reports whether an instruction stores values that it may find undefined: only their use is an error.
+func (d *decoder) keeps(in *ptx.Inst) bool {
+	return d.parts[0] == "st" && !d.has("async") && !d.has("bulk") && !d.has("b128") && len(in.Args) > 1 &&
+		d.spaceOf(in.Args[0]) != spaceGlobal
+}
