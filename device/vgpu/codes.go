@@ -1045,11 +1045,12 @@ const (
 
 const (
 	trackCompute = 0
-	trackSelect  = 1
-	trackShuffle = 2
-	trackLoad    = 3
-	trackStore   = 4
-	trackUse     = 5
+	trackMove    = 1
+	trackSelect  = 2
+	trackShuffle = 3
+	trackLoad    = 4
+	trackStore   = 5
+	trackUse     = 6
 )
 
 const (

@@ -211,6 +211,11 @@ func decodeKernel(m *ptx.Module, img image, entry *ptx.Func) (*program, error) {
 	return p, nil
 }
 
+// mayNotRead reports whether an instruction reads memory only if its results are used: an exchange, a vector.
+func mayNotRead(in ptx.Inst) bool {
+	return strings.Contains(in.Op, ".exch") || strings.HasPrefix(in.Op, "ld.") && strings.Contains(in.Op, ".v")
+}
+
 type constant struct {
 	bits uint64
 	wide bool
@@ -228,7 +233,7 @@ type decoder struct {
 	locals  map[string]variable
 	types   []string      // by register
 	shadow  map[int]int32 // shadow of each register that may be undefined
-	reads   []bool        // by register: an instruction reads it; only if there is an exchange
+	reads   []bool        // by register: an instruction reads it; only if mayNotRead
 	pairs   map[int]int   // first of the two 64-bit registers that represent a 128-bit register
 	regs    []int32
 	frame   int
@@ -286,7 +291,7 @@ func (d *decoder) decode() (*function, error) {
 		d.shadows()
 	}
 	d.receive()
-	if slices.ContainsFunc(d.f.Body, func(in ptx.Inst) bool { return strings.Contains(in.Op, ".exch") }) {
+	if slices.ContainsFunc(d.f.Body, mayNotRead) {
 		d.reads = readRegisters(d.f)
 	}
 	start := make([]int, len(d.f.Body)+1)

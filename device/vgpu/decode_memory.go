@@ -199,7 +199,7 @@ func (d *decoder) memory() {
 	}
 	var places []int32
 	for _, e := range elems {
-		if e.Kind == ptx.None && name != "st" {
+		if name != "st" && (e.Kind == ptx.None || len(elems) > 1 && d.reads != nil && !d.isRead(e)) {
 			places = append(places, -1)
 			continue
 		}
@@ -247,6 +247,11 @@ func (d *decoder) memory() {
 	}
 }
 
+// isRead reports whether an instruction reads the register e.
+func (d *decoder) isRead(e ptx.Operand) bool {
+	return e.Kind != ptx.Register || e.Reg >= len(d.reads) || d.reads[e.Reg]
+}
+
 // atomics holds the operations of atom and red.
 var atomics = map[string]uint8{"add": atomicAdd, "min": atomicMin, "max": atomicMax, "and": atomicAnd, "or": atomicOr,
 	"xor": atomicXor, "exch": atomicExch, "cas": atomicCas, "inc": atomicInc, "dec": atomicDec}
@@ -287,7 +292,7 @@ func (d *decoder) atom() {
 		if i < len(result) && result[i].Kind != ptx.None {
 			in.d = d.dst(result[i], t)
 		}
-		if kind == atomicExch && (in.d < 0 || !d.reads[result[i].Reg]) {
+		if kind == atomicExch && (in.d < 0 || !d.isRead(result[i])) {
 			in.n = 1
 		}
 		in.x = d.more(int32(d.spaceOf(args[0])), second)

@@ -305,7 +305,10 @@ func TestUnwrittenGlobal(t *testing.T) {
 		{"load", load, 4, 16},
 		{"generic load", "ld.u8 %r2, [%rd1+7];", 1, 7},
 		{"load of what is behind", "st.global.u32 [%rd1], %r1; ld.global.u32 %r2, [%rd1+4];", 4, 4},
-		{"vector half of which is written", "st.global.v2.u32 [%rd1+16], {%r1, %r1}; ld.global.v4.u32 {%r2, %r3, %r4, %r5}, [%rd1+16];", 16, 16},
+		{"vector half of which is written", "st.global.v2.u32 [%rd1+16], {%r1, %r1}; ld.global.v4.u32 {%r2, %r3, %r4, %r5}, [%rd1+16];" +
+			"st.global.u32 [%rd1+64], %r4;", 16, 16},
+		{"vector whose written half is used", "st.global.v2.u32 [%rd1+16], {%r1, %r1}; ld.global.v4.u32 {%r2, %r3, %r4, %r5}, [%rd1+16];" +
+			"st.global.v2.u32 [%rd1+64], {%r2, %r3};", 0, 0},
 		{"atomic", "atom.global.add.u32 %r2, [%rd1+16], 1;", 4, 16},
 		{"reduction", "red.global.add.u32 [%rd1+16], 1;", 4, 16},
 		{"cp.async", "cp.async.ca.shared.global [%r10], [%rd1+16], 16;", 16, 16},

@@ -72,6 +72,8 @@ func (d *decoder) trackInst(f *function, t *tracker, in *ptx.Inst) bool {
 				t.reads[0], t.reads[1] = t.reads[1], t.reads[0]
 			}
 			t.decisive = append(t.decisive, int32(args[3].Reg), d.regs[args[3].Reg], 0, 1)
+		case d.moves(t, in, name, modifiers):
+			how = trackMove
 		case name == "and" || name == "mul" && !strings.Contains(modifiers, "f"):
 			d.decides(t, args[1], 0)
 			d.decides(t, args[2], 0)
@@ -122,8 +124,95 @@ func (d *decoder) trackInst(f *function, t *tracker, in *ptx.Inst) bool {
 	for _, r := range t.writes {
 		f.tracks = append(f.tracks, int32(r))
 	}
-	f.tracks = append(f.tracks, int32(len(t.decisive)/4))
+	if how != trackMove {
+		f.tracks = append(f.tracks, int32(len(t.decisive)/4))
+	} else {
+		f.tracks = append(f.tracks, int32(len(t.decisive)))
+	}
 	f.tracks = append(f.tracks, t.decisive...)
+	return true
+}
+
+// moves reports whether an instruction only moves bytes, and sets the registers and the origin of each byte. Compilers
+// pack several small values in a register, of which some may be undefined.
+func (d *decoder) moves(t *tracker, in *ptx.Inst, name, modifiers string) bool {
+	args := in.Args
+	size := func(o ptx.Operand) int {
+		if o.Kind != ptx.Register || o.Int != 0 || d.types[o.Reg] == "pred" || ptx.Size(d.types[o.Reg]) > 8 {
+			return 0
+		}
+		return ptx.Size(d.types[o.Reg])
+	}
+	if len(args) < 2 || len(args) > 4 {
+		return false
+	}
+	// shifted appends the bytes of a result of n bytes: those of the first source from byte by on.
+	shifted := func(n, by, from int, keep func(i int) bool) {
+		for i := range 8 {
+			if j := i + by; i < n && j >= 0 && j < from && keep(i) {
+				t.decisive = append(t.decisive, int32(j))
+			} else {
+				t.decisive = append(t.decisive, -1)
+			}
+		}
+	}
+	all := func(int) bool { return true }
+	to, from := size(args[0]), size(args[1])
+	constant := args[len(args)-1].Int
+	if len(args) > 2 && args[len(args)-1].Kind != ptx.Integer {
+		return false
+	}
+	switch {
+	case name == "mov" && from > 0 && args[0].Kind == ptx.Vector: // unpacks
+		t.reads, t.writes = append(t.reads[:0], args[1].Reg), t.writes[:0]
+		n := from / len(args[0].Elems)
+		for i, e := range args[0].Elems {
+			t.writes = append(t.writes, registerOf(e))
+			shifted(n, i*n, from, all)
+		}
+		return true
+	case name == "mov" && to > 0 && args[1].Kind == ptx.Vector: // packs
+		if len(args[1].Elems) > 4 {
+			return false
+		}
+		t.reads, t.writes = t.reads[:0], append(t.writes[:0], args[0].Reg)
+		n := to / len(args[1].Elems)
+		for i := range 8 {
+			t.decisive = append(t.decisive, -1)
+			if i >= to || i/n >= len(args[1].Elems) {
+				continue
+			}
+			if e := args[1].Elems[i/n]; e.Kind == ptx.Register {
+				if i%n == 0 {
+					t.reads = append(t.reads, e.Reg)
+				}
+				t.decisive[len(t.decisive)-1] = int32(8*(len(t.reads)-1) + i%n)
+			}
+		}
+		return true
+	case to == 0 || from == 0:
+		return false
+	case name == "mov":
+		shifted(to, 0, from, all)
+	case name == "cvt" && (modifiers[0] == 'u' || modifiers[0] == 'b') && strings.Count(modifiers, ".") == 1:
+		result, source, _ := strings.Cut(modifiers, ".")
+		if source[0] == 'f' || source[0] == 's' && ptx.Size(result) > ptx.Size(source) {
+			return false
+		}
+		shifted(ptx.Size(result), 0, min(from, ptx.Size(source)), all)
+	case name == "shl" && constant%8 == 0 && constant >= 0 && constant < 64:
+		shifted(to, int(-constant/8), from, all)
+	case name == "shr" && modifiers[0] != 's' && constant%8 == 0 && constant >= 0 && constant < 64:
+		shifted(to, int(constant/8), from, all)
+	case name == "and":
+		shifted(to, 0, from, func(i int) bool { return constant>>(8*i)&0xff != 0 })
+	case name == "bfe" && modifiers[0] == 'u' && len(args) == 4 && args[2].Kind == ptx.Integer && args[2].Int%8 == 0 &&
+		args[2].Int >= 0 && args[2].Int < 64:
+		shifted(to, int(args[2].Int/8), from, func(i int) bool { return int64(8*i) < constant })
+	default:
+		return false
+	}
+	t.reads, t.writes = append(t.reads[:0], args[1].Reg), append(t.writes[:0], args[0].Reg)
 	return true
 }
 

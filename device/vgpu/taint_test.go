@@ -26,8 +26,8 @@ func exchange(code string) string {
 }
 .visible .entry k(.param .u64 x)
 {
-	.reg .b32 %r<40>; .reg .b64 %rd<9>; .reg .pred %p, %q, %t;
-	.shared .align 4 .b8 s[256];
+	.reg .b32 %r<40>; .reg .b64 %rd<9>; .reg .b16 %h<9>; .reg .pred %p, %q, %t;
+	.shared .align 16 .b8 s[512];
 	.param .b32 pa; .param .b32 pb; .param .b32 pc; .param .b32 pr;
 	ld.param.u64 %rd1, [x];
 	mov.u32 %r1, %tid.x;
@@ -231,6 +231,9 @@ func TestAbsentLanes(t *testing.T) {
 func TestUnwrittenValues(t *testing.T) {
 	const some = "setp.lt.u32 %p, %r1, 16;\n@%p mov.u32 %r7, %r2;\n"
 	const other = "bar.sync 0;\nxor.b64 %rd4, %rd4, 64;\n" // the word of another lane
+	// Loads two 16-bit values, of which the second one is undefined in lanes from 16 on.
+	const parts = some + "cvt.u16.u32 %h1, %r7;\nst.shared.u16 [%rd4+2], %h1;\nst.shared.u16 [%rd4], %r1;\n" +
+		"ld.shared.u32 %r3, [%rd4];\n"
 	const stored = "st.global.u32 uses a value that st.shared.u32 stored from an unwritten register"
 	for _, c := range []struct {
 		name, code string
@@ -260,6 +263,10 @@ func TestUnwrittenValues(t *testing.T) {
 		{"an undefined address", "setp.ne.u32 %p, %r1, 0;\n@%p bra $done;\nshr.u32 %r3, %r8, 22;\nst.shared.u8 [%r3+1], %r1;", "shr.u32 reads an unwritten register", 0, 7},
 		{"local memory", "st.param.b32 [pa], %r8;\nld.param.b32 %r9, [pa];",
 			"st.global.u32 uses a value that st.param.b32 stored from an unwritten register", 3, 0xffffffff},
+		{"a part of a register", parts + "shr.u32 %r9, %r3, 16;", "thread (16,0,0): st.global.u32 uses a value that st.shared.u16",
+			1, 101},
+		{"another part of a register", parts + "mov.b32 {%h3, %h4}, %r3;\ncvt.u32.u16 %r9, %h4;", "st.global.u32 uses", 1, 101},
+		{"a sign", parts + "cvt.s32.s16 %r9, %r3;\nmov.b32 {%h1, %h2}, %r3;\ncvt.s32.s16 %r9, %h2;", "st.global.u32 uses", 2, 102},
 		{"an argument", "st.param.b32 [pa], %r2;\nst.param.b32 [pb], %r8;\nst.param.b32 [pc], 0;\n" +
 			"call (pr), choose, (pa, pb, pc);\nld.param.b32 %r9, [pr];", "st.global.u32 uses a value that st.param.b32 stored", 4,
 			0xffffffff},
@@ -274,6 +281,15 @@ func TestUnwrittenValues(t *testing.T) {
 			"ld.shared.u32 %r9, [%rd4];", "", 20, 4},
 		{"the other half", some + "st.shared.u32 [%rd4], %r7;\nst.shared.u16 [%rd4], %r1;\nld.shared.u16 %r9, [%rd4];", "", 20,
 			20},
+		{"the other part of a register", parts + "and.b32 %r9, %r3, 0xffff;", "", 17, 17},
+		{"the other part of a packed register", parts + "mov.b32 {%h1, %h2}, %r3;\nmov.b32 %r4, {%h2, %h1};\n" +
+			"shr.u32 %r9, %r4, 16;", "", 17, 17},
+		{"the other bytes", parts + "bfe.u32 %r9, %r3, 8, 8;\nshl.b32 %r3, %r3, 24;\nshr.u32 %r3, %r3, 24;\n" +
+			"add.u32 %r9, %r9, %r3;", "", 18, 18},
+		{"elements that are not used", "shl.b64 %rd5, %rd5, 2;\nmov.u64 %rd4, s;\nadd.u64 %rd4, %rd4, %rd5;\n" +
+			"st.shared.u32 [%rd4+4], %r1;\nld.shared.v4.u32 {%r20, %r9, %r21, %r22}, [%rd4];", "", 4, 4},
+		{"elements of other lanes that are not used", "st.shared.u32 [%rd4], %r1;\nsetp.ne.u32 %p, %r1, 2;\n" +
+			"@%p bra $end;\nld.shared.v2.u32 {%r9, %r20}, [%rd4];", "", 2, 2},
 		{"the other part of a vector", "shl.b64 %rd5, %rd5, 1;\nmov.u64 %rd4, s;\nadd.u64 %rd4, %rd4, %rd5;\n" +
 			"st.shared.v2.u32 [%rd4], {%r8, %r1};\nld.shared.v2.u32 {%r3, %r9}, [%rd4];", "", 31, 31},
 		{"an argument that is not used", "st.param.b32 [pa], %r2;\nst.param.b32 [pb], %r8;\nst.param.b32 [pc], 1;\n" +

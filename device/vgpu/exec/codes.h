@@ -157,7 +157,7 @@ enum { TC_32X32, TC_16X64, TC_16X128, TC_16X256, TC_16X32X2 };
 enum { TCK_F16, TCK_TF32, TCK_F8, TCK_I8 };
 
 // How a PTX instruction treats undefined values; see taint.h.
-enum { TRACK_COMPUTE, TRACK_SELECT, TRACK_SHUFFLE, TRACK_LOAD, TRACK_STORE, TRACK_USE }; // Go: track
+enum { TRACK_COMPUTE, TRACK_MOVE, TRACK_SELECT, TRACK_SHUFFLE, TRACK_LOAD, TRACK_STORE, TRACK_USE }; // Go: track
 
 // Special registers and their names in PTX. Their index is the offset from IN_WARP in units of 256 bytes.
 #define SPECIALS(X)                                                                                                       \

@@ -3,12 +3,26 @@
 #include "async.h"
 #include "taint.h"
 
+// unused_element reports whether an instruction is a load without a register for the element at the given offset.
+static int unused_element(const group *g, u64 offset) {
+  const vg_inst *in = &g->fr->f->code[g->pc];
+  if (in->op < E_ld_global || in->op > E_ld_generic || in->n < 2) return 0;
+  return g->fr->f->extra[in->x + (int)(offset / (u64)(in->c & 31))] < 0;
+}
+
+// unused reports whether all unwritten bytes of a load are of unused elements.
+static __attribute__((cold, noinline)) int unused(const group *g, const u8 *shadow, u64 size) {
+  for (u64 i = 0; i < size; i++)
+    if (shadow[i] == 0 && !unused_element(g, i)) return 0;
+  return 1;
+}
+
 // written_to records a write to global memory, or checks that a read is of written memory.
 static void written_to(worker *k, warp *w, group *g, const vg_range *r, int lane, u64 a, u64 size, int write) {
   u8 *s = (u8 *)(a + (u64)r->shadow);
   if (r->shadow == 0) return;
   if (write) memset(s, 1, size);
-  else if (memchr(s, 0, size)) FAULT(k, w, g, lane, unwritten_global, .address = a, .size = (s32)size);
+  else if (memchr(s, 0, size) && !unused(g, s, size)) FAULT(k, w, g, lane, unwritten_global, .address = a, .size = (s32)size);
 }
 
 // Shadows of shared memory: asynchronous copies mark the bytes that they write as in flight until a thread has waited
@@ -104,6 +118,7 @@ static u8 *at(worker *k, warp *w, group *g, int space, int lane, u64 a, int size
     } else if (write == READ && !all_written(s, size)) {
       for (int i = 0; i < size; i++)
         if (s[i] != WRITTEN && s[i] != LIVE_BARRIER) {
+          if (unused_element(g, (u64)i)) continue;
           if (s[i] >= UNDEFINED) {
             if (!met_undefined(k, w, g, lane, b, s[i])) return NULL;
             continue;
@@ -270,7 +285,10 @@ static int load(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base
   if (k->state->races && space != LOCAL) {
     EACH(lie == ONE && !(in->c & M_STRONG) ? 3 : m) { // if lanes read the same word, two are enough
       if (in->c & M_STRONG) before_strong(k, w, l, p[l]);
-      touch(k, w, g, l, p[l], (u32)(size * n), in->c & M_STRONG ? A_STRONG : 0, 0);
+      for (int i = 0, to; i < n; i = to + 1) { // elements without a register are not read
+        for (to = i; to < n && extra[in->x + to] >= 0; to++) {}
+        if (to > i) touch(k, w, g, l, p[l] + size * i, (u32)(size * (to - i)), in->c & M_STRONG ? A_STRONG : 0, 0);
+      }
     }
     if (k->state->stop) return 0;
   }

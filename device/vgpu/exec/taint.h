@@ -9,16 +9,18 @@
 //   a number of registers, then these: those read; of memory accesses only the address; of select a, b and the condition
 //   the same, of the registers written; of a store those stored; of a vector in order, -1 for other operands
 //   a number of operands that can decide the result, then for each its register, its place, its size in bytes (0: a
-//   predicate) and the deciding value: and with an operand that is 0 is 0 for any other operand.
+//   predicate) and the deciding value: and with an operand that is 0 is 0 for any other operand; or, if the instruction
+//   only moves bytes, by written register 8 times the origin of a byte: 8 times the index in the registers read plus the
+//   number of its byte, or -1
 #pragma once
 #include "races.h"
 
 enum { UNDEFINED = 4 };
 
-// A taint has the lanes in which a register is undefined, and by lane the value's origin.
+// A taint has the lanes in which a register is undefined, and by lane the value's origin and the undefined bytes.
 typedef struct taint {
   u32 lanes;
-  u8 from[32];
+  u8 from[32], bytes[32];
 } taint;
 
 static block *shared_of(warp *w, u64 *a) { // removes the rank from a shared address
@@ -78,6 +80,28 @@ static __attribute__((cold, noinline)) int use(worker *k, warp *w, group *g, u32
 
 static const int32_t *entry_of(const group *g) { return g->fr->f->tracks + g->fr->f->tracks[g->pc]; }
 
+// moved updates the taints for an instruction that moves bytes.
+static void moved(taint *t, u32 m, u32 doubtful, int guard, const int32_t *reads, const int32_t *writes, const int32_t *bytes) {
+  taint old[4]; // a written register may be one of those read
+  int any = doubtful != 0;
+  for (int i = 0; i < reads[-1]; i++) old[i] = t[reads[i]], any |= (old[i].lanes & m) != 0;
+  for (int i = 0; i < writes[-1]; i++, bytes += 8) {
+    if (writes[i] < 0) continue;
+    taint *d = &t[writes[i]];
+    d->lanes &= ~m;
+    if (!any) continue;
+    EACH(m | doubtful) {
+      u8 bad = doubtful >> l & 1 ? 0xff : 0, from = bad ? t[guard].from[l] : 0;
+      for (int j = 0; j < 8; j++) {
+        if (bytes[j] < 0) continue;
+        const taint *s = &old[bytes[j] >> 3];
+        if (s->lanes & m & 1u << l && s->bytes[l] >> (bytes[j] & 7) & 1) bad |= (u8)(1 << j), from = s->from[l];
+      }
+      if (bad) d->lanes |= 1u << l, d->from[l] = from, d->bytes[l] = bad;
+    }
+  }
+}
+
 // tracked updates the taints for the next instruction of a group. It returns 0 if the launch stops.
 static int tracked(worker *k, warp *w, group *g, u8 *const *base) {
   taint *t = g->fr->taints;
@@ -85,7 +109,7 @@ static int tracked(worker *k, warp *w, group *g, u8 *const *base) {
   const int32_t *e = entry_of(g);
   int how = e[0], guard = e[1], nreads = e[4];
   u32 m = g->mask, doubtful = 0, lanes = 0;
-  u8 from[32];
+  u8 from[32], bytes[32];
   if (guard >= 0) {
     m &= e[3] ? ~PRED(e[2]) : PRED(e[2]);
     doubtful = t[guard].lanes & g->mask;
@@ -108,6 +132,10 @@ static int tracked(worker *k, warp *w, group *g, u8 *const *base) {
         if (writes[i] >= 0) t[writes[i]].lanes &= ~m;
     return 1;
   }
+  if (how == TRACK_MOVE) {
+    moved(t, m, doubtful, guard, reads, writes, decisive);
+    return 1;
+  }
   u32 decided = 0, chosen[3] = {~0u, ~0u, ~0u};
   if (how == TRACK_SELECT) {
     chosen[0] = PRED(decisive[1]);
@@ -125,14 +153,14 @@ static int tracked(worker *k, warp *w, group *g, u8 *const *base) {
     if (reads[i] < 0) continue;
     u32 add = t[reads[i]].lanes & m & ~decided & (how == TRACK_SELECT ? chosen[i] : ~0u);
     lanes |= add;
-    EACH(add) from[l] = t[reads[i]].from[l];
+    EACH(add) from[l] = t[reads[i]].from[l], bytes[l] = how == TRACK_SELECT && i < 2 ? t[reads[i]].bytes[l] : 0xff;
   }
   lanes |= doubtful;
-  EACH(doubtful) from[l] = t[guard].from[l];
+  EACH(doubtful) from[l] = t[guard].from[l], bytes[l] = 0xff;
   for (int i = 0; i < writes[-1]; i++) {
     taint *d = &t[writes[i]];
     d->lanes = (d->lanes & ~m) | lanes;
-    EACH(lanes) d->from[l] = from[l];
+    EACH(lanes) d->from[l] = from[l], d->bytes[l] = bytes[l];
   }
   return 1;
 }
@@ -141,7 +169,7 @@ static int tracked(worker *k, warp *w, group *g, u8 *const *base) {
 // inside its segment. As on a GPU, absent lanes give 0.
 static __attribute__((noinline)) void shuffled(worker *k, warp *w, group *g, u32 m, u32 need, u32 inside, const u32 *from, u32 *out) {
   u32 absent = 0, lanes = 0;
-  u8 number[32];
+  u8 number[32], bytes[32];
   EACH(m & inside) absent |= (u32)(~need >> from[l] & 1) << l;
   EACH(absent) out[l] = 0;
   frame *fr = g->fr;
@@ -153,19 +181,19 @@ static __attribute__((noinline)) void shuffled(worker *k, warp *w, group *g, u32
     u8 why = !(w->exists >> j & 1) ? ABSENT_NEVER_STARTED : !(w->live >> j & 1) ? ABSENT_ENDED : ABSENT_OUTSIDE;
     if (reported(k, w, why)) continue;
     number[l] = (u8)numbered(w->b, (origin){location(g), why, j});
-    lanes |= 1u << l;
+    bytes[l] = 0xff, lanes |= 1u << l;
   }
   if (fr->taints == NULL && lanes == 0) return;
   taint *t = taints(k, w, fr);
   if (writes[0] >= 0) { // the register whose value is exchanged
     const taint *v = &t[writes[0]];
     EACH(m & ~absent)
-      if (v->lanes >> from[l] & 1) number[l] = v->from[from[l]], lanes |= 1u << l;
+      if (v->lanes >> from[l] & 1) number[l] = v->from[from[l]], bytes[l] = v->bytes[from[l]], lanes |= 1u << l;
   }
   for (int i = 1; i < writes[-1]; i++) {
     taint *d = &t[writes[i]];
     d->lanes = (d->lanes & ~m) | (i == 1 ? lanes : 0);
-    if (i == 1) EACH(lanes) d->from[l] = number[l];
+    if (i == 1) EACH(lanes) d->from[l] = number[l], d->bytes[l] = bytes[l];
   }
 }
 
@@ -181,14 +209,16 @@ static u8 *shadow_of(warp *w, const u8 *p, block **of) {
 
 static int in_local(const warp *w, const u8 *p) { return w->local && p >= w->local && p < w->local + 32ull * LOCAL_BYTES; }
 
-// keep_undefined marks n bytes of shared or local memory that hold a value of an origin of the warp's block. A store to
-// other memory uses the value. It returns 0 if the launch stops.
-static int keep_undefined(worker *k, warp *w, group *g, u32 lane, const u8 *p, int n, u32 number) {
+// keep_undefined marks those of n bytes of shared or local memory that hold a value of an origin of the warp's block. A
+// store to other memory uses the value. It returns 0 if the launch stops.
+static int keep_undefined(worker *k, warp *w, group *g, u32 lane, const u8 *p, int n, u32 bytes, u32 number) {
+  if ((bytes & ((1u << n) - 1)) == 0) return 1;
   block *of;
   u8 *s = shadow_of(w, p, &of);
   if (s == NULL && !in_local(w, p)) return use(k, w, g, lane, number);
   if (s && of != w->b) number = numbered(of, w->b->origins[number]);
-  if (s) memset(s, (int)number * UNDEFINED, (size_t)n);
+  for (int i = 0; s && i < n; i++)
+    if (bytes >> i & 1) s[i] = (u8)(number * UNDEFINED);
   return 1;
 }
 
@@ -201,7 +231,7 @@ static __attribute__((noinline)) int stored(worker *k, warp *w, group *g, const 
     int32_t r = regs[i * regs[-1] / in->n];
     if (r < 0) continue;
     EACH(t[r].lanes & m) {
-      if (!keep_undefined(k, w, g, l, p[l] + (in->c & 31) * i, in->c & 31, t[r].from[l])) return 0;
+      if (!keep_undefined(k, w, g, l, p[l] + (in->c & 31) * i, in->c & 31, t[r].bytes[l], t[r].from[l])) return 0;
       if ((t = g->fr->taints) == NULL) return 1;
     }
   }
@@ -230,7 +260,7 @@ static __attribute__((noinline)) int mark_unwritten(worker *k, warp *w, group *g
         continue;
       }
       if (space == LOCAL) {
-        keep_undefined(k, w, g, l, w->local + (u64)l * LOCAL_BYTES + a, size, numbered(w->b, (origin){location(g), ORIGIN_STORE, 0}));
+        keep_undefined(k, w, g, l, w->local + (u64)l * LOCAL_BYTES + a, size, 0xff, numbered(w->b, (origin){location(g), ORIGIN_STORE, 0}));
       } else {
         block *b = shared_of(w, &a);
         memset(b->shadow + a, (int)numbered(b, (origin){location(g), ORIGIN_STORE, 0}) * UNDEFINED, (size_t)size);
@@ -277,11 +307,13 @@ static __attribute__((noinline)) void loaded(worker *k, warp *w, group *g, const
       int32_t r = regs[i * regs[-1] / in->n];
       block *of;
       const u8 *s = shadow_of(w, p[l] + (in->c & 31) * i, &of);
-      u32 number = 0;
-      for (int j = 0; s && j < (in->c & 31); j++) number = s[j] / UNDEFINED > number ? s[j] / UNDEFINED : number;
+      u32 number = 0, bytes = 0, size = in->c & 31;
+      for (u32 j = 0; s && j < size; j++)
+        if (s[j] >= UNDEFINED) number = s[j] / UNDEFINED, bytes |= 1u << j;
+      if (in->c & M_SIGNED && bytes >> (size - 1)) bytes |= 0xffu << size;
       if (r < 0 || number == 0 || reported(k, w, of->origins[number].why)) continue;
       if (of != w->b) number = numbered(w->b, of->origins[number]);
       taint *t = &taints(k, w, g->fr)[r];
-      t->lanes |= 1u << l, t->from[l] = (u8)number;
+      t->lanes |= 1u << l, t->from[l] = (u8)number, t->bytes[l] = (u8)bytes;
     }
 }
