@@ -138,7 +138,12 @@ func (a *app) emu(ctx context.Context, o emuOptions, program []string) error {
 	}
 	count := func(e vgpu.Event) int { return bytes.Count(found, []byte{byte(e)}) }
 	if count(vgpu.Attached) > 0 {
-		text := "invalid accesses, and the first launch of each kernel also for races and reads of unwritten memory"
+		text := "invalid accesses, and the first launch of each kernel, block, grid and size of shared memory also for " +
+			"races and reads of unwritten memory"
+		if n := count(vgpu.Unchecked) - count(vgpu.LaterChecked); n > 0 {
+			text += fmt.Sprintf(" (except %s of these, to save time; --sanitize checks every launch)",
+				plain.Count(n, "combination"))
+		}
 		if tools != nil {
 			text = "findings of these tools in every launch: " + strings.Join(tools, ", ")
 		}

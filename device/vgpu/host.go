@@ -206,7 +206,7 @@ func vgLaunch(id C.uintptr_t) C.int {
 	host.Lock()
 	p := host.prepared[uintptr(id)]
 	host.Unlock()
-	done := launching(p.kernel)
+	done := launching(p.kernel, &p.launch)
 	defer done()
 	C.vg_device_begins()
 	err := host.machine.Run(p.kernel, p.launch)

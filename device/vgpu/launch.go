@@ -63,8 +63,17 @@ type form struct {
 	shared               int
 }
 
+// A shape identifies launches that can differ in their behaviour most: same kernel, same block.
+type shape struct {
+	kernel *Kernel
+	block  [3]int
+}
+
+func (l *Launch) form(k *Kernel) form   { return form{k, l.Grid, l.Block, l.Cluster, l.Shared} }
+func (l *Launch) shape(k *Kernel) shape { return shape{k, l.Block} }
+
 // laterRacesUntil replaces RacesUntil from the second workload on. There, launches of more than fewBlocks blocks are
-// not checked, because a check takes several times as long as the calls.
+// not checked unless their shape is new, because a check takes several times as long as the calls.
 const laterRacesUntil, fewBlocks = 100_000, 128
 
 // checks returns the hazards to check for in a launch.
@@ -72,11 +81,13 @@ func (m *Machine) checks(k *Kernel, l *Launch) Hazards {
 	if m.Workload == 0 || m.Check == 0 || m.checked[k] > 0 {
 		return m.Check
 	}
-	f := form{k, l.Grid, l.Block, l.Cluster, l.Shared}
-	if first := m.checked[f]; first > 0 && first != m.Workload || m.Workload > 1 && l.blocks() > fewBlocks {
+	f, s := l.form(k), l.shape(k)
+	if first := m.checked[f]; first > 0 && first != m.Workload ||
+		m.Workload > 1 && l.blocks() > fewBlocks && m.checked[s] > 0 {
 		return 0
 	}
 	m.markChecked(f)
+	m.markChecked(s)
 	return m.Check
 }
 

@@ -198,4 +198,7 @@ const (
 	Note     Event = 'n' // has a text; the program may be right
 	// A kernel's register count is unknown, so its launches are not checked against the limit.
 	Unlimited Event = 'u'
+	// A size of launches is not checked, because checks have taken enough time; for some of them LaterChecked follows.
+	Unchecked    Event = 'c'
+	LaterChecked Event = 'd'
 )

@@ -21,15 +21,17 @@ var attached struct {
 	folder string
 	notify func(Event, string)
 
-	running sync.Mutex // held while a kernel runs
-	first   bool       // check only the first launch of each kernel
-	checked map[*Kernel]bool
+	running sync.Mutex   // held while a kernel runs
+	first   bool         // check only the first launches of each kernel
+	checked map[any]bool // shapes and forms; false: Unchecked was sent
+	// Warp instructions that were checked for races: in the first launches of a kernel and block, in others.
+	news, others uint64
 }
 
-// Attach lets this process, a program with its own main, run on the virtual GPU through the CUDA runtime at path, which
-// it has loaded. Hazards that tools check for are faults; without tools, the first launch of each kernel is checked and
-// notify is called with its hazards. Messages name sources relative to folder. notify is called before the runtime call
-// that caused the event returns; it must not use the virtual GPU.
+// Attach lets this process, a program with its own main, run on the virtual GPU through the CUDA runtime at path,
+// which it has loaded. Hazards that tools check for are faults; without tools, the launches that launchChecks selects
+// are checked and notify is called with their hazards. Messages name sources relative to folder. notify is called
+// before the runtime call that caused the event returns; it must not use the virtual GPU.
 func Attach(path, folder string, tools []string, notify func(Event, string)) error {
 	m := host.machine
 	m.Strict = hazards(tools)
@@ -40,7 +42,7 @@ func Attach(path, folder string, tools []string, notify func(Event, string)) err
 	m.OnHazard = func(h device.Hazard) { notify(Hazard, h.Text) }
 	m.OnNote = func(text string) { notify(Note, text) }
 	attached.folder, attached.notify = folder, notify
-	attached.first, attached.checked = len(tools) == 0, map[*Kernel]bool{}
+	attached.first, attached.checked = len(tools) == 0, map[any]bool{}
 	notify(Attached, "")
 	err := install(path)
 	C.vg_host_begins()
@@ -62,8 +64,46 @@ func tell(e Event, text string) {
 	}
 }
 
+// Launches of a kernel and a block that are not new, but of another grid or more or less shared memory, are checked as
+// long as the instructions of these checks are at most
+//
+//	freeChecks + 1/checkShare of those checked in other launches + 1/runShare of all others
+//
+// so that a program takes at most a tenth longer: a checked instruction takes about ten times as long.
+const freeChecks, checkShare, runShare = 50_000, 16, 200
+
+// fewestChecked is the smallest number of instructions left for which a check is worth starting.
+const fewestChecked = 5_000
+
+// launchChecks returns the number of instructions to check for races in a launch, or 0 if nothing is to be checked. If
+// new is set, the kernel was not launched with this block before.
+func launchChecks(k *Kernel, l *Launch) (until uint64, isNew bool) {
+	f, s := l.form(k), l.shape(k)
+	switch {
+	case !attached.checked[s]:
+		attached.checked[s], attached.checked[f] = true, true
+		return FirstRacesUntil, true
+	case attached.checked[f]:
+		return 0, false
+	}
+	_, late := attached.checked[f]
+	budget := freeChecks + attached.news/checkShare + (host.machine.Executed-attached.news)/runShare
+	if budget < attached.others+fewestChecked {
+		if !late {
+			tell(Unchecked, "")
+		}
+		attached.checked[f] = false
+		return 0, false
+	}
+	if late {
+		tell(LaterChecked, "")
+	}
+	attached.checked[f] = true
+	return min(laterRacesUntil, budget-attached.others), false
+}
+
 // launching must be called before a launch of k, and done after it.
-func launching(k *Kernel) (done func()) {
+func launching(k *Kernel, l *Launch) (done func()) {
 	if attached.notify == nil {
 		return func() {}
 	}
@@ -72,14 +112,25 @@ func launching(k *Kernel) (done func()) {
 	if _, ok := k.usage(); !ok {
 		tell(Unlimited, "")
 	}
-	if attached.first {
-		host.machine.Check = Races | UnwrittenLocal | UnwrittenGlobal
-		if attached.checked[k] {
-			host.machine.Check = 0
-		}
-		attached.checked[k] = true
+	if !attached.first {
+		return attached.running.Unlock
 	}
-	return attached.running.Unlock
+	m := host.machine
+	until, isNew := launchChecks(k, l)
+	if m.Check = 0; until == 0 {
+		return attached.running.Unlock
+	}
+	m.Check, m.RacesUntil = Races|UnwrittenLocal|UnwrittenGlobal, until
+	before := m.Executed
+	return func() {
+		n := min(m.Executed-before, until)
+		if isNew {
+			attached.news += n
+		} else {
+			attached.others += n
+		}
+		attached.running.Unlock()
+	}
 }
 
 // End stops the running kernel, which is reported like a fault, flushes the program's output, and ends the process. It

@@ -51,7 +51,7 @@ func hazard(t *testing.T, body string) string {
 // After the first workload, only new small launches and kernels with an earlier hazard are checked.
 func TestLooks(t *testing.T) {
 	m := &Machine{Check: Races, Workload: 1}
-	k, bad := &Kernel{}, &Kernel{}
+	k, bad, other := &Kernel{n: 1}, &Kernel{n: 2}, &Kernel{n: 3}
 	grid := func(n int) *Launch { return &Launch{Grid: [3]int{n, 1, 1}, Block: [3]int{32, 1, 1}} }
 	for i, step := range []struct {
 		workload, blocks int
@@ -59,13 +59,57 @@ func TestLooks(t *testing.T) {
 		want             Hazards
 	}{
 		{1, 1000, k, Races}, {1, 1000, k, Races}, {2, 1000, k, 0}, {2, 128, k, Races}, {2, 128, k, Races}, {3, 128, k, 0},
-		{3, 129, k, 0}, {3, 1000, bad, Races}, {0, 128, k, Races},
+		{3, 129, k, 0}, {3, 1000, bad, Races}, {0, 128, k, Races}, {3, 1000, other, Races}, {4, 1000, other, 0},
+		{4, 1001, other, 0},
 	} {
 		if m.Workload = step.workload; step.kernel == bad {
 			m.markChecked(bad)
 		}
 		if got := m.checks(step.kernel, grid(step.blocks)); got != step.want {
 			t.Errorf("step %d: got %v, want %v", i, got, step.want)
+		}
+	}
+}
+
+// TestLaunchChecks launches kernels of a program with its own main in different sizes.
+func TestLaunchChecks(t *testing.T) {
+	var events []Event
+	executed := host.machine.Executed
+	attached.notify = func(e Event, _ string) { events = append(events, e) }
+	attached.checked, attached.news, attached.others = map[any]bool{}, 0, 0
+	t.Cleanup(func() { attached.notify, attached.checked, host.machine.Executed = nil, nil, executed })
+	host.machine.Executed = 0
+	k, other := &Kernel{n: 1}, &Kernel{n: 2}
+	for i, step := range []struct {
+		kernel              *Kernel
+		block, grid, shared int
+		executed            uint64 // by this launch, checked or not
+		want                uint64
+		event               Event
+	}{
+		{k, 32, 1, 0, 1000, FirstRacesUntil, 0},
+		{k, 32, 1, 0, 1000, 0, 0},
+		{k, 64, 1, 0, 1000, FirstRacesUntil, 0},
+		{k, 32, 2, 0, 30_000, 50_000 + 2000/16 + 1000/200, 0},
+		{k, 32, 2, 64, 17_000, 50_000 + 2000/16 + 31_000/200 - 30_000, 0},
+		{k, 32, 3, 0, 1000, 0, Unchecked},
+		{k, 32, 3, 0, 1000, 0, 0},
+		{k, 128, 3, 0, 2_000_000, FirstRacesUntil, 0},
+		{other, 32, 3, 0, 40_000_000, FirstRacesUntil, 0},
+		{k, 32, 3, 0, 1000, laterRacesUntil, LaterChecked},
+		{k, 32, 3, 0, 1000, 0, 0},
+	} {
+		events = nil
+		l := &Launch{Grid: [3]int{step.grid, 1, 1}, Block: [3]int{step.block, 1, 1}, Shared: step.shared}
+		until, isNew := launchChecks(step.kernel, l)
+		if n := min(until, step.executed); isNew {
+			attached.news += n
+		} else {
+			attached.others += n
+		}
+		host.machine.Executed += step.executed
+		if until != step.want || step.event == 0 && events != nil || step.event != 0 && !slices.Equal(events, []Event{step.event}) {
+			t.Errorf("step %d: got %d, events %q, want %d, %q", i, until, events, step.want, step.event)
 		}
 	}
 }
