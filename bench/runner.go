@@ -160,9 +160,9 @@ func checked(p *process) *event.Checked {
 			strings.ReplaceAll(p.opts.Sanitize, ",", ", ")}
 	} else {
 		l.For = []string{"in all calls: invalid and misaligned accesses, barriers that never open, " +
-			"unwritten shared memory, registers without a value, divisions by zero, refused launches",
-			"in the first call of the first workload, " +
-				"and in later ones in launches of up to 128 blocks with a new kernel or size: " + first}
+			"unwritten shared memory, registers without a value, member masks, divisions by zero, refused launches",
+			"in the first call of the first workload, and in later ones in launches with a new kernel or block size, " +
+				"or of up to 128 blocks with a new grid: " + first}
 	}
 	l.For = append(l.For, "in a second call of workloads up to 32 MB and 3 s: "+strings.TrimSuffix(honesty, ", "))
 	return l
