@@ -1045,12 +1045,13 @@ const (
 
 const (
 	trackCompute = 0
-	trackMove    = 1
-	trackSelect  = 2
-	trackShuffle = 3
-	trackLoad    = 4
-	trackStore   = 5
-	trackUse     = 6
+	trackBitwise = 1
+	trackMove    = 2
+	trackSelect  = 3
+	trackShuffle = 4
+	trackLoad    = 5
+	trackStore   = 6
+	trackUse     = 7
 )
 
 const (

@@ -74,10 +74,15 @@ func (d *decoder) trackInst(f *function, t *tracker, in *ptx.Inst) bool {
 			t.decisive = append(t.decisive, int32(args[3].Reg), d.regs[args[3].Reg], 0, 1)
 		case d.moves(t, in, name, modifiers):
 			how = trackMove
+		case name == "xor" || name == "not" || name == "lop3" || name == "or" && modifiers != "pred":
+			how = trackBitwise
 		case name == "and" || name == "mul" && !strings.Contains(modifiers, "f"):
+			if name == "and" {
+				how = trackBitwise
+			}
 			d.decides(t, args[1], 0)
 			d.decides(t, args[2], 0)
-		case name == "or" && modifiers == "pred":
+		case name == "or": // of predicates
 			d.decides(t, args[1], 1)
 			d.decides(t, args[2], 1)
 		case name == "setp" && len(args) == 4 && strings.Contains(modifiers, ".and."):
@@ -209,6 +214,20 @@ func (d *decoder) moves(t *tracker, in *ptx.Inst, name, modifiers string) bool {
 	case name == "bfe" && modifiers[0] == 'u' && len(args) == 4 && args[2].Kind == ptx.Integer && args[2].Int%8 == 0 &&
 		args[2].Int >= 0 && args[2].Int < 64:
 		shifted(to, int(args[2].Int/8), from, func(i int) bool { return int64(8*i) < constant })
+	case name == "prmt" && modifiers == "b32" && len(args) == 4:
+		t.reads, t.writes = append(t.reads[:0], args[1].Reg), append(t.writes[:0], args[0].Reg)
+		if args[2].Kind == ptx.Register {
+			t.reads = append(t.reads, args[2].Reg)
+		}
+		for i := range 8 {
+			selected := constant >> (4 * i) & 7
+			if i >= 4 || int(selected/4) >= len(t.reads) {
+				t.decisive = append(t.decisive, -1)
+			} else {
+				t.decisive = append(t.decisive, int32(8*(selected/4)+selected%4))
+			}
+		}
+		return true
 	default:
 		return false
 	}

@@ -266,6 +266,7 @@ func TestUnwrittenValues(t *testing.T) {
 		{"a part of a register", parts + "shr.u32 %r9, %r3, 16;", "thread (16,0,0): st.global.u32 uses a value that st.shared.u16",
 			1, 101},
 		{"another part of a register", parts + "mov.b32 {%h3, %h4}, %r3;\ncvt.u32.u16 %r9, %h4;", "st.global.u32 uses", 1, 101},
+		{"a permuted byte", parts + "prmt.b32 %r9, %r3, 0, 0x4432;", "thread (16,0,0): st.global.u32 uses", 3, 103},
 		{"a sign", parts + "cvt.s32.s16 %r9, %r3;\nmov.b32 {%h1, %h2}, %r3;\ncvt.s32.s16 %r9, %h2;", "st.global.u32 uses", 2, 102},
 		{"an argument", "st.param.b32 [pa], %r2;\nst.param.b32 [pb], %r8;\nst.param.b32 [pc], 0;\n" +
 			"call (pr), choose, (pa, pb, pc);\nld.param.b32 %r9, [pr];", "st.global.u32 uses a value that st.param.b32 stored", 4,
@@ -286,6 +287,9 @@ func TestUnwrittenValues(t *testing.T) {
 			"shr.u32 %r9, %r4, 16;", "", 17, 17},
 		{"the other bytes", parts + "bfe.u32 %r9, %r3, 8, 8;\nshl.b32 %r3, %r3, 24;\nshr.u32 %r3, %r3, 24;\n" +
 			"add.u32 %r9, %r9, %r3;", "", 18, 18},
+		{"bytes that a permutation leaves out", parts + "prmt.b32 %r4, %r3, %r1, 0x7710;\nmov.u32 %r9, %r4;", "", 19, 19},
+		{"bytes that are packed and taken apart", parts + "shl.b32 %r4, %r3, 16;\nor.b32 %r4, %r4, %r1;\n" +
+			"xor.b32 %r4, %r4, %r1;\nshr.u32 %r9, %r4, 16;", "", 19, 19},
 		{"elements that are not used", "shl.b64 %rd5, %rd5, 2;\nmov.u64 %rd4, s;\nadd.u64 %rd4, %rd4, %rd5;\n" +
 			"st.shared.u32 [%rd4+4], %r1;\nld.shared.v4.u32 {%r20, %r9, %r21, %r22}, [%rd4];", "", 4, 4},
 		{"elements of other lanes that are not used", "st.shared.u32 [%rd4], %r1;\nsetp.ne.u32 %p, %r1, 2;\n" +

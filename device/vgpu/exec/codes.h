@@ -156,8 +156,8 @@ enum { TC_ALLOC, TC_DEALLOC, TC_LD, TC_ST, TC_MMA, TC_COMMIT, TC_CP };
 enum { TC_32X32, TC_16X64, TC_16X128, TC_16X256, TC_16X32X2 };
 enum { TCK_F16, TCK_TF32, TCK_F8, TCK_I8 };
 
-// How a PTX instruction treats undefined values; see taint.h.
-enum { TRACK_COMPUTE, TRACK_MOVE, TRACK_SELECT, TRACK_SHUFFLE, TRACK_LOAD, TRACK_STORE, TRACK_USE }; // Go: track
+// How a PTX instruction treats undefined values; see taint.h. The first three differ in the result's undefined bytes.
+enum { TRACK_COMPUTE, TRACK_BITWISE, TRACK_MOVE, TRACK_SELECT, TRACK_SHUFFLE, TRACK_LOAD, TRACK_STORE, TRACK_USE }; // Go: track
 
 // Special registers and their names in PTX. Their index is the offset from IN_WARP in units of 256 bytes.
 #define SPECIALS(X)                                                                                                       \

@@ -109,7 +109,7 @@ static int tracked(worker *k, warp *w, group *g, u8 *const *base) {
   const int32_t *e = entry_of(g);
   int how = e[0], guard = e[1], nreads = e[4];
   u32 m = g->mask, doubtful = 0, lanes = 0;
-  u8 from[32], bytes[32];
+  u8 from[32], bytes[32] = {0};
   if (guard >= 0) {
     m &= e[3] ? ~PRED(e[2]) : PRED(e[2]);
     doubtful = t[guard].lanes & g->mask;
@@ -153,7 +153,8 @@ static int tracked(worker *k, warp *w, group *g, u8 *const *base) {
     if (reads[i] < 0) continue;
     u32 add = t[reads[i]].lanes & m & ~decided & (how == TRACK_SELECT ? chosen[i] : ~0u);
     lanes |= add;
-    EACH(add) from[l] = t[reads[i]].from[l], bytes[l] = how == TRACK_SELECT && i < 2 ? t[reads[i]].bytes[l] : 0xff;
+    int same = how == TRACK_BITWISE || (how == TRACK_SELECT && i < 2); // the same bytes of the result
+    EACH(add) from[l] = t[reads[i]].from[l], bytes[l] |= same ? t[reads[i]].bytes[l] : 0xff;
   }
   lanes |= doubtful;
   EACH(doubtful) from[l] = t[guard].from[l], bytes[l] = 0xff;
