@@ -42,6 +42,7 @@ $again:
 	setp.ne.s32 %p1, %r1, 0;
 	@%p1 bra $again;
 	st.global.b32 [%rd2], %r7;
+	st.global.v4.b32 [%rd2], {%r9, %r10, %r11, %r12};
 	ret;
 }
 `

@@ -88,6 +88,25 @@ static inline int all_written(const u8 *s, int n) {
 
 enum { READ, WRITE, MBARRIER }; // an access to an mbarrier neither needs nor leaves written bytes
 
+// read_unwritten is called for a read of shared memory of which some bytes are not written. It returns 0 if they are in
+// flight.
+static __attribute__((cold, noinline)) int read_unwritten(worker *k, warp *w, group *g, int lane, block *b, const u8 *s, int size) {
+  for (int i = 0; i < size; i++) {
+    if (s[i] == WRITTEN || s[i] == LIVE_BARRIER || unused_element(g, (u64)i)) continue;
+    if (s[i] >= UNDEFINED) {
+      if (!met_undefined(k, w, g, lane, b, s[i])) return 0;
+      continue;
+    }
+    if (s[i] == IN_FLIGHT) {
+      FAULT(k, w, g, lane, in_flight);
+      return 0;
+    }
+    FAULT(k, w, g, lane, unwritten_shared);
+    break;
+  }
+  return 1;
+}
+
 // at returns a pointer to size bytes at a lane's address a, or NULL after a fault.
 static u8 *at(worker *k, warp *w, group *g, int space, int lane, u64 a, int size, int write) {
   if (space == GENERIC) {
@@ -115,21 +134,8 @@ static u8 *at(worker *k, warp *w, group *g, int space, int lane, u64 a, int size
     u8 *s = b->shadow + o;
     if (write == WRITE) {
       memset(s, 1, (size_t)size);
-    } else if (write == READ && !all_written(s, size)) {
-      for (int i = 0; i < size; i++)
-        if (s[i] != WRITTEN && s[i] != LIVE_BARRIER) {
-          if (unused_element(g, (u64)i)) continue;
-          if (s[i] >= UNDEFINED) {
-            if (!met_undefined(k, w, g, lane, b, s[i])) return NULL;
-            continue;
-          }
-          if (s[i] == IN_FLIGHT) {
-            FAULT(k, w, g, lane, in_flight);
-            return NULL;
-          }
-          FAULT(k, w, g, lane, unwritten_shared);
-          break;
-        }
+    } else if (write == READ && !all_written(s, size) && !read_unwritten(k, w, g, lane, b, s, size)) {
+      return NULL;
     }
     return b->shared + o;
   }
