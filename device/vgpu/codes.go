@@ -772,6 +772,7 @@ const (
 	featureInstruction = 0
 	featureInterleaved = 1
 	featurePacked      = 2
+	featureLocal       = 3
 )
 
 const (
@@ -1340,6 +1341,8 @@ type (
 		line    int32
 	}
 	faultStackOverflow struct {
+		depth int32
+		limit uint32
 	}
 	faultCallTarget struct {
 		address uint64

@@ -52,6 +52,7 @@ type program struct {
 	heap         bool        // calls malloc or free
 	async        bool        // has asynchronous operations that read shared memory
 	tracks       bool        // may have undefined values to track; see exec/taint.h
+	prints       bool        // calls printf
 	atomics      bool        // has atomics or other operations whose order affects results
 	lacks        []string
 }

@@ -74,6 +74,7 @@ func (d *decoder) call() {
 	if target.Kind == ptx.Symbol {
 		switch target.Name {
 		case "vprintf":
+			d.p.prints = true
 			result := int32(-1)
 			if len(results) > 0 {
 				result = int32(offset(results[0]).offset)

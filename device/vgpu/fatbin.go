@@ -28,7 +28,8 @@ type moduleImage struct {
 // A usage is what ptxas assigned to each thread of a kernel.
 type usage struct {
 	registers int
-	local     int // bytes of local memory
+	local     int // bytes of local memory, with the functions that it calls, except recursively
+	frame     int // bytes of the stack that a call takes
 }
 
 // Kinds and flags of a fat binary's entries.
@@ -194,7 +195,7 @@ func lz4(in []byte, size int) ([]byte, error) {
 // readUsage reads the section .nv.info of a cubin. Each attribute there has a format, a number and a value; the values
 // of interest are a symbol index and a count.
 func readUsage(cubin []byte) (map[string]usage, error) {
-	const sized, registerCount, stackSize = 4, 0x2f, 0x12
+	const sized, registerCount, stackSize, frameSize = 4, 0x2f, 0x12, 0x11
 	f, err := elf.NewFile(bytes.NewReader(cubin))
 	if err != nil {
 		return nil, err
@@ -221,17 +222,20 @@ func readUsage(cubin []byte) (map[string]usage, error) {
 		if n > len(data) {
 			return nil, errors.New("truncated .nv.info")
 		}
-		if n == 8 && (attribute == registerCount || attribute == stackSize) {
+		if n == 8 && (attribute == registerCount || attribute == stackSize || attribute == frameSize) {
 			at, value := binary.LittleEndian.Uint32(data), int(binary.LittleEndian.Uint32(data[4:]))
 			if at == 0 || uint64(at) > uint64(len(symbols)) {
 				return nil, errors.New(".nv.info has an unknown symbol")
 			}
 			name := symbols[at-1].Name // debug/elf omits symbol 0
 			u := all[name]
-			if attribute == registerCount {
+			switch attribute {
+			case registerCount:
 				u.registers = value
-			} else {
+			case stackSize:
 				u.local = value
+			case frameSize:
+				u.frame = value
 			}
 			all[name] = u
 		}

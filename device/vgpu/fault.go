@@ -338,7 +338,10 @@ func (f *faultAssertion) text(s *site) string {
 	return fmt.Sprintf("assertion `%s` failed", s.cString(f.message))
 }
 
-func (f *faultStackOverflow) text(s *site) string { return "the stack overflows" }
+func (f *faultStackOverflow) text(s *site) string {
+	return fmt.Sprintf("the stack overflows at a call %d deep: a thread has %d bytes (cudaLimitStackSize)", f.depth,
+		f.limit)
+}
 
 func (f *faultCallTarget) text(s *site) string {
 	return fmt.Sprintf("call of %#x, which is not a function", f.address)
@@ -352,7 +355,8 @@ func (f *faultStopped) text(s *site) string { return "timeout: still running" }
 
 func (f *faultUnsupported) text(s *site) string {
 	return s.op + [...]string{featureInstruction: "", featureInterleaved: " with an interleaved tensor map",
-		featurePacked: " of packed values of 4 or 6 bits"}[f.feature]
+		featurePacked: " of packed values of 4 or 6 bits",
+		featureLocal:  " with more than 256 KiB of local memory in a thread"}[f.feature]
 }
 
 // operation returns the name of the asynchronous operation at a location, and what ends it.

@@ -24,6 +24,7 @@ static void *symbol(void *m, const char *name, size_t *size) { return (void *)vg
 static void *alloc(size_t size, int host) { return (void *)vgAlloc(size, host); }
 static int release(void *p) { return vgRelease((uintptr_t)p); }
 static int known(const void *p) { return vgKnown((uintptr_t)p); }
+static void limits(fisub_vgpu_limits *l) { vgLimits(l); }
 static int copy(const char *function, void *to, const void *from, size_t n) {
   int e = vgInside((char *)function, (uintptr_t)to, n) | vgInside((char *)function, (uintptr_t)from, n);
   if (e) return e;
@@ -54,7 +55,7 @@ int vg_unawaited(const char **kernel) { return unawaited && unawaited(kernel); }
 
 char *vg_install(const char *path, const char *driver) {
   static const fisub_vgpu_hooks hooks = {module, prepare, launch, forget, attributes, blocks, capability, symbol, alloc, release,
-                                         known, copy, set, status, lacks, refused};
+                                         known, limits, copy, set, status, lacks, refused};
   void *lib = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
   if (lib == NULL) return strdup(dlerror());
   void *install = dlsym(lib, "fisub_vgpu_install");

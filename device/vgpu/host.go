@@ -376,6 +376,22 @@ func vgKnown(p C.uintptr_t) C.int {
 	return 0
 }
 
+// vgLimits changes the limits of the device that are not 0, and sets whether they are in use.
+//
+//export vgLimits
+func vgLimits(l *C.fisub_vgpu_limits) {
+	m := host.machine
+	m.launch.Lock()
+	defer m.launch.Unlock()
+	m.heapBytes, m.stackBytes = cmp.Or(int(l.heap), m.heapBytes), cmp.Or(int(l.stack), m.stackBytes)
+	if m.heap != nil {
+		l.heap_used = 1
+	}
+	if m.printed {
+		l.printf_used = 1
+	}
+}
+
 //export vgStatus
 func vgStatus() C.int {
 	if attached.notify != nil {

@@ -125,6 +125,9 @@ func (m *Machine) Run(k *Kernel, l Launch) error {
 		*(*[2]uint32)(at(workspace)) = [2]uint32{8, 0}
 		c.workspace = C.uint64_t(workspace)
 	}
+	u, _ := k.usage()
+	c.stack = C.uint32_t(max(cmp.Or(m.stackBytes, defaultStack), u.local))
+	m.printed = m.printed || k.prog.prints
 	if k.prog.heap {
 		s.heap = m.deviceHeap()
 	}

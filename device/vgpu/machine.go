@@ -50,7 +50,11 @@ type Machine struct {
 	Workload int
 	checked  map[any]int // number of the first workload with a form, or with a *Kernel that had a hazard
 
-	heap     *C.vg_heap // for device malloc; nil until a kernel needs it
+	heap    *C.vg_heap // for device malloc; nil until a kernel needs it
+	printed bool       // a kernel with printf was launched
+	// Limits in bytes; 0: the default.
+	heapBytes, stackBytes int
+
 	launch   sync.Mutex
 	running  *C.vg_state
 	stopped  bool
@@ -172,6 +176,9 @@ type Kernel struct {
 	launched Launch // the current one
 }
 
+// minFrame is the number of bytes of the stack that a call takes at least (H100).
+const minFrame = 16
+
 // Kernel decodes the kernel with the given name.
 func (mod *Module) Kernel(name string) (*Kernel, error) {
 	if k, ok := mod.kernels[name]; ok {
@@ -203,6 +210,7 @@ func (mod *Module) Kernel(name string) (*Kernel, error) {
 		c.extra = (*C.int32_t)(copied(unsafe.Pointer(unsafe.SliceData(f.extra)), len(f.extra)*4))
 		c.pool = (*C.uint8_t)(copied(unsafe.Pointer(unsafe.SliceData(f.pool)), len(f.pool)))
 		c.frame_size, c.local_size, c.id = C.int32_t(f.frameSize), C.int32_t(f.localSize), C.int32_t(i)
+		c.stack = C.int32_t(max(mod.usage[f.src.Name].frame, minFrame))
 		c.calls = C.bool(f.calls)
 		if f.tracks != nil {
 			c.tracks = (*C.int32_t)(copied(unsafe.Pointer(unsafe.SliceData(f.tracks)), len(f.tracks)*4))

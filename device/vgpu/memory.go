@@ -103,14 +103,16 @@ func (m *Machine) Find(addr uintptr) (base uintptr, size int, name string, ok bo
 //go:noinline
 func at(p uintptr) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&p)) }
 
-// heapBytes is the size of the heap of device malloc, the same as CUDA's default.
-const heapBytes = 8 << 20
+// Limits of a new machine in bytes, the same as CUDA's defaults.
+const defaultHeap, defaultStack = 8 << 20, 1 << 10
 
 // deviceHeap returns the heap for device malloc. It lives as long as the machine.
 func (m *Machine) deviceHeap() *C.vg_heap {
 	if m.heap == nil {
+		size := cmp.Or(m.heapBytes, defaultHeap)
 		m.heap = (*C.vg_heap)(C.calloc(1, C.sizeof_vg_heap))
-		m.heap.base, m.heap.size = (*C.uint8_t)(at(m.Alloc(heapBytes, "memory of device malloc"))), heapBytes
+		m.heap.base = (*C.uint8_t)(at(m.Alloc(size, "memory of device malloc")))
+		m.heap.size = C.uint64_t(size)
 	}
 	return m.heap
 }

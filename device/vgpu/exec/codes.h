@@ -18,7 +18,7 @@ enum {
 #define HAZARD_NONE (-1)
 
 // Unsupported features that only the executor detects.
-enum { FEATURE_INSTRUCTION, FEATURE_INTERLEAVED, FEATURE_PACKED };
+enum { FEATURE_INSTRUCTION, FEATURE_INTERLEAVED, FEATURE_PACKED, FEATURE_LOCAL };
 
 // The faults: X(name, hazard, arguments). FAULT raises them; fault.go has the text of each. size is in bytes, waiting is
 // the number of waiting threads, other is the location of another access or group of lanes (pc 0: no other).
@@ -71,7 +71,7 @@ enum { FEATURE_INSTRUCTION, FEATURE_INTERLEAVED, FEATURE_PACKED };
   X(tmem_range, NONE, uint32_t address; int32_t columns; bool write;)                                                  \
   X(trap, NONE, )                                                                                                      \
   X(assertion, NONE, uint64_t message, file; int32_t line;)                                                            \
-  X(stack_overflow, NONE, )                                                                                            \
+  X(stack_overflow, NONE, int32_t depth; uint32_t limit;)                                                              \
   X(call_target, NONE, uint64_t address;)                                                                              \
   X(free_address, NONE, uint64_t address;)                                                                             \
   X(stopped, NONE, )                                                                                                   \

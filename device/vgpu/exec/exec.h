@@ -26,6 +26,7 @@ typedef struct {
   uint8_t *pool;
   int32_t frame_size;
   int32_t local_size; // bytes per lane
+  int32_t stack;      // bytes of a thread's stack that a call takes
   int32_t id;
   bool calls; // it calls other functions
   int32_t *tracks; // see taint.h, or NULL
@@ -78,6 +79,7 @@ typedef struct {
   int32_t nfuncs, entry;
   uint32_t grid[3], block[3], cluster[3];
   uint32_t shared_static, shared_dynamic, shared_base;
+  uint32_t stack; // bytes of a thread's stack
   uint8_t *params;
   uint32_t params_size;
   uint64_t workspace; // of a cooperative launch: its size and the grid barrier, 4 bytes each; else 0

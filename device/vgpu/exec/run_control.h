@@ -110,9 +110,15 @@
       fr->up = g->fr;
       fr->return_pc = pc + 1;
       fr->local = g->fr->local + (u32)f->local_size;
-      if ((u64)fr->local + (u64)to->local_size > LOCAL_BYTES || g->depth > 100) {
+      fr->stack = g->fr->stack + (u32)to->stack;
+      if (fr->stack > launch->stack) {
         g->pc = pc;
-        FAULT(k, w, g, __builtin_ctz(who), stack_overflow);
+        FAULT(k, w, g, __builtin_ctz(who), stack_overflow, .depth = g->depth + 1, .limit = launch->stack);
+        FAULTED
+      }
+      if ((u64)fr->local + (u64)to->local_size > LOCAL_BYTES) {
+        g->pc = pc;
+        FAULT(k, w, g, __builtin_ctz(who), unsupported, .feature = FEATURE_LOCAL);
         FAULTED
       }
       const int32_t *x = extra + in->x; // from, to and size of arguments, then of results

@@ -32,6 +32,7 @@ typedef struct frame {
   vg_func *f;
   int32_t return_pc, refs;
   u32 local; // offset of the function's local memory in a lane's
+  u32 stack; // bytes of the stack in use
   const int32_t *out; // copies of the call's results
   int32_t nout;
   u8 *regs;
@@ -42,8 +43,8 @@ typedef struct {
   frame *fr;
   u32 mask, need;
   int32_t pc;
-  u8 state, forced, bar;
-  s8 depth;
+  u8 state, forced : 1, bar : 7;
+  u16 depth; // of calls, each with at least 16 bytes of at most 512 KiB of stack
   int32_t back;
   u32 turns; // backward branches so far
 } group;

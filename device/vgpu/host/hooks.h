@@ -8,6 +8,13 @@ typedef struct {
   int shared, local, threads, registers, arch;
 } fisub_vgpu_attributes;
 
+// Limits of the device: bytes of a thread's stack and of the heap of device malloc (0: no change), and whether a kernel
+// has used the heap or printf, which fixes its limit.
+typedef struct {
+  size_t stack, heap;
+  int heap_used, printf_used;
+} fisub_vgpu_limits;
+
 typedef struct {
   void *(*module)(const void *fatbin);
   // prepare copies everything that a launch needs. If the launch is refused, it returns NULL and sets *error. launch
@@ -23,6 +30,7 @@ typedef struct {
   void *(*alloc)(size_t size, int host); // host: host code may use it, too
   int (*release)(void *p); // 0: not allocated
   int (*known)(const void *p);
+  void (*limits)(fisub_vgpu_limits *limits);
   // copy and set (elements of 1 or 4 bytes) access memory of the device or host. function is named in faults.
   int (*copy)(const char *function, void *to, const void *from, size_t n);
   int (*set)(const char *function, void *to, unsigned value, int width, size_t n);

@@ -534,6 +534,7 @@ static const struct { int code; const char *name, *text; } errors[] = {
     {100, "cudaErrorNoDevice", "no CUDA-capable device is detected"},
     {101, "cudaErrorInvalidDevice", "invalid device ordinal"},
     {209, "cudaErrorNoKernelImageForDevice", "no kernel image is available for execution on the device"},
+    {215, "cudaErrorUnsupportedLimit", "limit is not supported on this architecture"},
     {218, "cudaErrorInvalidPtx", "a PTX JIT compilation failed"},
     {400, "cudaErrorInvalidResourceHandle", "invalid resource handle"},
     {401, "cudaErrorIllegalState", "the operation cannot be performed in the present state"},
@@ -974,8 +975,49 @@ cudaError_t cudaSetDevice(int d) { return d == 0 ? cudaSuccess : fail(cudaErrorI
 cudaError_t cudaGetDeviceCount(int *n) { *n = 1; return cudaSuccess; }
 cudaError_t cudaDeviceReset(void) { return cudaSuccess; }
 cudaError_t cudaSetDeviceFlags(unsigned f) { (void)f; return cudaSuccess; }
-cudaError_t cudaDeviceSetLimit(enum cudaLimit l, size_t v) { (void)l, (void)v; return cudaSuccess; }
-cudaError_t cudaDeviceGetLimit(size_t *v, enum cudaLimit l) { *v = l == cudaLimitStackSize ? 1024 : l == cudaLimitPersistingL2CacheSize ? 0 : 8 << 20; return cudaSuccess; }
+
+// The limits of the device, as an H100 has them. Those of printf and malloc are fixed once a kernel has used them.
+static struct { size_t stack, fifo, heap, granularity, pending; } limits = {1024, 8650752, 8 << 20, 64, 2048};
+cudaError_t cudaDeviceSetLimit(enum cudaLimit l, size_t v) {
+  fisub_vgpu_limits now = {0};
+  if (hooks.limits) hooks.limits(&now);
+  switch ((int)l) {
+  case cudaLimitStackSize:
+    if (v > 512 << 10) return fail(cudaErrorInvalidValue);
+    limits.stack = (v + 15) / 16 * 16;
+    break;
+  case cudaLimitPrintfFifoSize:
+    if (now.printf_used) return fail(cudaErrorInvalidValue);
+    limits.fifo = v;
+    return cudaSuccess; // fisub prints all
+  case cudaLimitMallocHeapSize:
+    if (now.heap_used) return fail(cudaErrorInvalidValue);
+    limits.heap = v < 4 << 20 ? 4 << 20 : v > 16ull << 30 ? 16ull << 30 : (v + 4095) / 4096 * 4096;
+    break;
+  case cudaLimitMaxL2FetchGranularity: limits.granularity = v > 128 ? 128 : v; return cudaSuccess;
+  case cudaLimitDevRuntimePendingLaunchCount: limits.pending = v; return cudaSuccess;
+  case cudaLimitPersistingL2CacheSize: return cudaSuccess;
+  case cudaLimitDevRuntimeSyncDepth: return fail(cudaErrorUnsupportedLimit);
+  default: return fail(cudaErrorInvalidValue);
+  }
+  now = (fisub_vgpu_limits){.stack = limits.stack, .heap = limits.heap};
+  if (hooks.limits) hooks.limits(&now);
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceGetLimit(size_t *v, enum cudaLimit l) {
+  if (v == NULL) return fail(cudaErrorInvalidValue);
+  switch ((int)l) {
+  case cudaLimitStackSize: *v = limits.stack; break;
+  case cudaLimitPrintfFifoSize: *v = limits.fifo; break;
+  case cudaLimitMallocHeapSize: *v = limits.heap; break;
+  case cudaLimitMaxL2FetchGranularity: *v = limits.granularity; break;
+  case cudaLimitDevRuntimePendingLaunchCount: *v = limits.pending; break;
+  case cudaLimitPersistingL2CacheSize: *v = 0; break;
+  case cudaLimitDevRuntimeSyncDepth: return fail(cudaErrorUnsupportedLimit);
+  default: return fail(cudaErrorInvalidValue);
+  }
+  return cudaSuccess;
+}
 cudaError_t cudaDeviceSetCacheConfig(enum cudaFuncCache c) { (void)c; return cudaSuccess; }
 cudaError_t cudaCtxResetPersistingL2Cache(void) { return cudaSuccess; }
 cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest) { *least = 0; *greatest = -5; return cudaSuccess; }
