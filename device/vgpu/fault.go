@@ -24,6 +24,7 @@ type Fault struct {
 	Text    string
 	Missing bool
 	Stopped bool
+	code    C.int // of CUDA; 0: an unspecified launch failure
 }
 
 func (f *Fault) Error() string { return f.Text }
@@ -67,7 +68,20 @@ func (k *Kernel) describe(f *C.vg_fault) *Fault {
 	}
 	_, stopped := args.(*faultStopped)
 	return &Fault{Text: fmt.Sprintf("%skernel %s, block (%d,%d,%d), %s: %s", place, Demangled(k.src.Name),
-		f.block[0], f.block[1], f.block[2], k.thread(int(f.thread)), text), Stopped: stopped}
+		f.block[0], f.block[1], f.block[2], k.thread(int(f.thread)), text), Stopped: stopped, code: cudaCode(args)}
+}
+
+// cudaCode returns the error that CUDA reports for a fault, as on an H100.
+func cudaCode(args arguments) C.int {
+	switch args.(type) {
+	case *faultOutOfBounds, *faultSharedAddress, *faultSharedRange, *faultLocalRange, *faultStackOverflow:
+		return cudaIllegalAddress
+	case *faultMisaligned:
+		return cudaMisalignedAddress
+	case *faultAssertion:
+		return cudaAssert
+	}
+	return cudaLaunchFailure
 }
 
 func (f *faultOutOfBounds) text(s *site) string {

@@ -113,6 +113,9 @@ void run(tvm::ffi::TensorView t, int64_t which) {
     cudaFree(own);
   } break;
   case 108: { float* own; cudaMalloc(&own, 64); p = own; std::vector<float> v(own, own + 4); } break;
+  case 116: cudaMemcpy(p, reinterpret_cast<void*>(0x12345000), 16, cudaMemcpyHostToDevice); break;
+  case 117: cudaMemcpy(p, reinterpret_cast<void*>(0xdead000000000010), 16, cudaMemcpyHostToDevice); break;
+  case 118: cudaMemcpy(reinterpret_cast<void*>(0xdead000000000010), p, 16, cudaMemcpyDeviceToHost); break;
   case 120: case 121: case 122: case 123: {
     cudaStream_t s;
     cudaStreamCreateWithFlags(&s, which == 123 ? cudaStreamDefault : cudaStreamNonBlocking);
@@ -236,6 +239,9 @@ TVM_FFI_DLL_EXPORT_TYPED_FUNC(run, run);
 		106: `^cudaMemset of 16 bytes at 0x[0-9a-f]+, crossing the end of argument 0 \(data\) by 4 bytes$`,
 		107: "",
 		108: `^host code in run reads device memory, byte 0 of memory allocated by the submission: `,
+		116: `^cudaMemcpy reads host memory at 0x12345000, which is not accessible: on a GPU this is a segmentation fault$`,
+		117: `^cudaMemcpy reads host memory at 0xdead000000000010, `,
+		118: `^cudaMemcpy writes host memory at 0xdead000000000010, `,
 	} {
 		_, err := call(t, which, "", time.Minute)
 		var fault *device.CallError

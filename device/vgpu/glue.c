@@ -29,10 +29,12 @@ static int copy(const char *function, void *to, const void *from, size_t n) {
   int e = vgInside((char *)function, (uintptr_t)to, n) | vgInside((char *)function, (uintptr_t)from, n);
   if (e) return e;
   vg_device_begins();
-  memmove(to, from, n);
+  void *wrong = vg_copy(to, from, n);
   vgWritten((uintptr_t)to, n);
   vg_device_ends();
-  return 0;
+  int writes = (char *)wrong >= (char *)to && (char *)wrong < (char *)to + n;
+  if (wrong) vgInaccessible((char *)function, (uintptr_t)wrong, writes);
+  return wrong ? 1 : 0;
 }
 static int set(const char *function, void *to, unsigned value, int width, size_t n) {
   int e = vgInside((char *)function, (uintptr_t)to, width * n);
@@ -50,8 +52,17 @@ static int status(void) { return vgStatus(); }
 static void refused(const char *kernel, const char *why) { vgRefused((char *)kernel, (char *)why); }
 static void lacks(const char *name) { vgLacks((char *)name); }
 
-static int (*unawaited)(const char **kernel);
-int vg_unawaited(const char **kernel) { return unawaited && unawaited(kernel); }
+// runtime_function returns a function of the runtime library in use, or NULL.
+static void *runtime_function(const char *name) { return dlsym(RTLD_DEFAULT, name); }
+int vg_unawaited(const char **kernel) {
+  static int (*f)(const char **);
+  if (f == NULL) f = (int (*)(const char **))runtime_function("fisub_vgpu_unawaited");
+  return f && f(kernel);
+}
+void *vg_stream(void) {
+  void *(*f)(void) = (void *(*)(void))runtime_function("fisub_vgpu_stream");
+  return f ? f() : NULL;
+}
 
 char *vg_install(const char *path, const char *driver) {
   static const fisub_vgpu_hooks hooks = {module, prepare, launch, forget, attributes, blocks, capability, symbol, alloc, release,
@@ -61,7 +72,6 @@ char *vg_install(const char *path, const char *driver) {
   void *install = dlsym(lib, "fisub_vgpu_install");
   if (install == NULL) return strdup("another CUDA runtime is loaded already");
   ((void (*)(const fisub_vgpu_hooks *))install)(&hooks);
-  unawaited = (int (*)(const char **))dlsym(RTLD_DEFAULT, "fisub_vgpu_unawaited"); // of the library in use
   if (dlopen(driver, RTLD_NOW | RTLD_GLOBAL) == NULL) return strdup(dlerror());
   return NULL;
 }

@@ -9,8 +9,9 @@
 // the caller frees.
 char *vg_install(const char *path, const char *driver);
 
-// vg_unawaited calls fisub_vgpu_unawaited of the runtime library.
+// Functions of the runtime library, fisub_vgpu_unawaited and so on.
 int vg_unawaited(const char **kernel);
+void *vg_stream(void);
 
 // Allocation functions for tvm-ffi.
 int vg_alloc(uint64_t *address, size_t size);
@@ -29,6 +30,10 @@ void vg_unmap(void *p);
 // vg_map_file maps part of a file privately over pages of a region; a page takes memory once it is written to. It
 // returns 0 if the pages cannot be mapped.
 int vg_map_file(void *p, size_t bytes, int fd, int64_t offset);
+
+// vg_copy copies n bytes, which may overlap, between memory of host or device. It returns NULL, or an address that is
+// not accessible.
+void *vg_copy(void *to, const void *from, size_t n);
 
 // vg_unwritten marks memory as unwritten. It returns the distance from a byte to its shadow, which becomes 1 when the
 // byte is written, or 0 if the memory has no shadow.

@@ -32,7 +32,7 @@ var host = struct {
 	machine *Machine
 	modules []*hostModule
 	columns nvcc.Columns // of the sources of the next modules
-	fault   error        // the first fault of a kernel
+	fault   *Fault       // the first fault of a kernel
 	lack    string       // the first unsupported feature, and its place
 
 	prepared map[uintptr]prepared
@@ -118,6 +118,8 @@ func sourceName(path string) string {
 const (
 	cudaSuccess, cudaInvalidValue, cudaNoFunction       = 0, 1, 98
 	cudaInvalidPTX, cudaNotSupported, cudaLaunchFailure = 218, 801, 719
+
+	cudaIllegalAddress, cudaAssert, cudaMisalignedAddress = 700, 710, 716
 )
 
 func find(module uintptr, name string) (*Kernel, int) {
@@ -274,7 +276,7 @@ func vgAlloc(size C.size_t, shared C.int) C.uintptr_t {
 		return 0
 	}
 	if shared != 0 {
-		return C.uintptr_t(host.machine.Alloc(int(size), name))
+		return C.uintptr_t(host.machine.alloc(int(size), name, C.FISUB_VGPU_PINNED))
 	}
 	p := C.vg_map(size, C.VG_OWN)
 	if p != nil {
@@ -299,6 +301,18 @@ func vgInside(function *C.char, p C.uintptr_t, size C.size_t) C.int {
 	wrongUse(fmt.Sprintf("%s of %d bytes at %#x, crossing the end of %s by %d bytes", C.GoString(function), size,
 		uintptr(p), name, uintptr(p)+uintptr(size)-base-uintptr(n)))
 	return cudaInvalidValue
+}
+
+// vgInaccessible keeps a fault for a copy with memory of the host that does not exist.
+//
+//export vgInaccessible
+func vgInaccessible(function *C.char, p C.uintptr_t, writes C.int) {
+	verb := "reads"
+	if writes != 0 {
+		verb = "writes"
+	}
+	wrongUse(fmt.Sprintf("%s %s host memory at %#x, which is not accessible: on a GPU this is a segmentation fault",
+		C.GoString(function), verb, uintptr(p)))
 }
 
 // wrongUse keeps a fault of the submission's host code.
@@ -369,12 +383,7 @@ func vgRelease(p C.uintptr_t) C.int {
 }
 
 //export vgKnown
-func vgKnown(p C.uintptr_t) C.int {
-	if _, _, _, ok := host.machine.Find(uintptr(p)); ok {
-		return 1
-	}
-	return 0
-}
+func vgKnown(p C.uintptr_t) C.int { return host.machine.kindOf(uintptr(p)) }
 
 // vgLimits changes the limits of the device that are not 0, and sets whether they are in use.
 //
@@ -403,7 +412,7 @@ func vgStatus() C.int {
 	case host.lack != "":
 		return cudaNotSupported
 	case host.fault != nil:
-		return cudaLaunchFailure
+		return cmp.Or(host.fault.code, cudaLaunchFailure)
 	}
 	return cudaSuccess
 }

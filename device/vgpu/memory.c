@@ -2,6 +2,7 @@
 
 #include <execinfo.h>
 #include <pthread.h>
+#include <setjmp.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -63,6 +64,10 @@ static void protect(void) {
     if (r->base && r->kind != VG_OPEN) mprotect(r->base, r->size, close ? NONE : OPEN);
 }
 
+// Set while vg_copy runs: where to continue after an access to inaccessible memory.
+static __thread sigjmp_buf *volatile copying;
+static __thread void *volatile inaccessible;
+
 static void on_fault(int signal, siginfo_t *info, void *context) {
   char *at = info->si_addr, *from = NULL;
   size_t size = PAGE;
@@ -80,6 +85,10 @@ static void on_fault(int signal, siginfo_t *info, void *context) {
     }
     mprotect(from, size, OPEN);
     return;
+  }
+  if (copying) {
+    inaccessible = at;
+    siglongjmp(*copying, 1);
   }
   if (before.sa_flags & SA_SIGINFO)
     before.sa_sigaction(signal, info, context);
@@ -167,6 +176,19 @@ int vg_map_file(void *p, size_t bytes, int fd, int64_t offset) {
   int done = !closed && mmap(p, bytes, OPEN, MAP_PRIVATE | MAP_NORESERVE | MAP_FIXED, fd, offset) != MAP_FAILED;
   pthread_mutex_unlock(&lock);
   return done;
+}
+
+void *vg_copy(void *to, const void *from, size_t n) {
+  sigjmp_buf back;
+  if (sigsetjmp(back, 1) == 0) {
+    copying = &back;
+    memmove(to, from, n);
+    copying = NULL;
+    return NULL;
+  }
+  copying = NULL;
+  // The address of an access beyond the processor's address space is unknown.
+  return inaccessible ? inaccessible : (uintptr_t)from >> 47 ? (void *)from : to;
 }
 
 int64_t vg_unwritten(void *p, size_t size) {

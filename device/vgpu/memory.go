@@ -22,6 +22,7 @@ type allocation struct {
 	readonly   bool
 	name       string
 	free       func() // nil: the caller owns the memory
+	kind       C.int  // FISUB_VGPU_DEVICE if 0
 	shadow     int64  // see exec.h
 }
 
@@ -48,11 +49,15 @@ func (m *Machine) Unmap(base uintptr) bool {
 // Alloc returns the address of size bytes that kernels and host code may use, or 0 if memory is exhausted. The same
 // sequence of calls returns the same addresses in every process.
 func (m *Machine) Alloc(size int, name string) uintptr {
+	return m.alloc(size, name, C.FISUB_VGPU_DEVICE)
+}
+
+func (m *Machine) alloc(size int, name string, kind C.int) uintptr {
 	p := C.vg_map(C.size_t(max(size, 0)), C.VG_OPEN)
 	if p == nil {
 		return 0
 	}
-	m.own(allocation{base: uint64(uintptr(p)), size: uint64(size), name: name, free: func() { C.vg_unmap(p) }})
+	m.own(allocation{base: uint64(uintptr(p)), size: uint64(size), name: name, free: func() { C.vg_unmap(p) }, kind: kind})
 	return uintptr(p)
 }
 
@@ -103,6 +108,18 @@ func (m *Machine) Find(addr uintptr) (base uintptr, size int, name string, ok bo
 //go:noinline
 func at(p uintptr) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&p)) }
 
+// kindOf returns what a points to, as a FISUB_VGPU constant.
+func (m *Machine) kindOf(a uintptr) C.int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, r := range m.ranges {
+		if uint64(a) >= r.base && uint64(a) < r.base+max(r.size, 1) {
+			return cmp.Or(r.kind, C.FISUB_VGPU_DEVICE)
+		}
+	}
+	return C.FISUB_VGPU_PAGEABLE
+}
+
 // Limits of a new machine in bytes, the same as CUDA's defaults.
 const defaultHeap, defaultStack = 8 << 20, 1 << 10
 
@@ -111,7 +128,7 @@ func (m *Machine) deviceHeap() *C.vg_heap {
 	if m.heap == nil {
 		size := cmp.Or(m.heapBytes, defaultHeap)
 		m.heap = (*C.vg_heap)(C.calloc(1, C.sizeof_vg_heap))
-		m.heap.base = (*C.uint8_t)(at(m.Alloc(size, "memory of device malloc")))
+		m.heap.base = (*C.uint8_t)(at(m.alloc(size, "memory of device malloc", C.FISUB_VGPU_HEAP)))
 		m.heap.size = C.uint64_t(size)
 	}
 	return m.heap

@@ -233,7 +233,11 @@ func (g *gpu) Build(ctx context.Context, def *trace.Definition, sol *trace.Solut
 			if err != nil {
 				return err
 			}
-			if err := lib.SetStream(tvmffi.CUDA(0), C.calloc(1, 64)); err != nil {
+			stream := C.vg_stream()
+			if stream == nil {
+				return errors.New("emu: the CUDA runtime creates no stream")
+			}
+			if err := lib.SetStream(tvmffi.CUDA(0), stream); err != nil {
 				return err
 			}
 			if err := lib.SetAllocator(tvmffi.CUDA(0), C.vg_alloc, C.vg_release); err != nil {

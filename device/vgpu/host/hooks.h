@@ -8,6 +8,10 @@ typedef struct {
   int shared, local, threads, registers, arch;
 } fisub_vgpu_attributes;
 
+// Kinds of memory: neither of the device nor registered, of the device, for host code as well, and the heap of device
+// malloc, which only kernels may use.
+enum { FISUB_VGPU_PAGEABLE, FISUB_VGPU_DEVICE, FISUB_VGPU_PINNED, FISUB_VGPU_HEAP };
+
 // Limits of the device: bytes of a thread's stack and of the heap of device malloc (0: no change), and whether a kernel
 // has used the heap or printf, which fixes its limit.
 typedef struct {
@@ -29,7 +33,7 @@ typedef struct {
   void *(*symbol)(void *module, const char *name, size_t *size);
   void *(*alloc)(size_t size, int host); // host: host code may use it, too
   int (*release)(void *p); // 0: not allocated
-  int (*known)(const void *p);
+  int (*known)(const void *p); // what p points to
   void (*limits)(fisub_vgpu_limits *limits);
   // copy and set (elements of 1 or 4 bytes) access memory of the device or host. function is named in faults.
   int (*copy)(const char *function, void *to, const void *from, size_t n);

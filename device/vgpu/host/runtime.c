@@ -23,7 +23,8 @@ typedef struct function {
   const void *host;
   char *name;
   void **module;
-  int max_dynamic, any_cluster; // any_cluster: more than 8 blocks are allowed
+  int max_dynamic; // bytes of dynamic shared memory that cudaFuncSetAttribute allows; -1: never set
+  int any_cluster; // more than 8 blocks are allowed
 } function;
 typedef struct variable {
   struct variable *next;
@@ -36,6 +37,62 @@ typedef struct variable {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static function *functions;
 static variable *variables;
+
+// The handles that the program holds, in a hash table with open addressing: a handle that it does not hold is never
+// followed. A removed one leaves GONE behind.
+enum { STREAM = 1, EVENT, GRAPH, EXEC, NODE, GONE };
+typedef struct {
+  const void *p;
+  int kind;
+} handle;
+static handle *handles;
+static size_t n_handles, handles_size;
+
+static handle *find_handle(const void *p) { // under the lock; NULL: unknown
+  for (size_t i = (size_t)p / 16 * 0x9e3779b97f4a7c15ull; handles_size; i++) {
+    handle *h = &handles[i & (handles_size - 1)];
+    if (h->kind == 0) return NULL;
+    if (h->p == p && h->kind != GONE) return h;
+  }
+  return NULL;
+}
+static void put_handle(const void *p, int kind) {
+  size_t i = (size_t)p / 16 * 0x9e3779b97f4a7c15ull;
+  while (handles[i & (handles_size - 1)].kind) i++;
+  handles[i & (handles_size - 1)] = (handle){p, kind};
+  n_handles++;
+}
+static void hold(const void *p, int kind) {
+  pthread_mutex_lock(&lock);
+  if (2 * n_handles >= handles_size) {
+    handle *old = handles;
+    size_t size = handles_size, live = 0;
+    for (size_t i = 0; i < size; i++) live += old[i].kind && old[i].kind != GONE;
+    handles_size = 256;
+    while (handles_size < 4 * live) handles_size *= 2;
+    handles = calloc(handles_size, sizeof *handles);
+    if (handles == NULL) abort();
+    n_handles = 0;
+    for (size_t i = 0; i < size; i++)
+      if (old[i].kind && old[i].kind != GONE) put_handle(old[i].p, old[i].kind);
+    free(old);
+  }
+  put_handle(p, kind);
+  pthread_mutex_unlock(&lock);
+}
+static int held(const void *p, int kind) {
+  pthread_mutex_lock(&lock);
+  handle *h = find_handle(p);
+  int is = h && h->kind == kind;
+  pthread_mutex_unlock(&lock);
+  return is;
+}
+static void let_go(const void *p) {
+  pthread_mutex_lock(&lock);
+  handle *h = find_handle(p);
+  if (h) h->kind = GONE;
+  pthread_mutex_unlock(&lock);
+}
 
 void fisub_vgpu_install(const fisub_vgpu_hooks *h) { hooks = *h; }
 const fisub_vgpu_hooks *fisub_vgpu_hooks_now(void) { return &hooks; }
@@ -65,6 +122,10 @@ static cudaError_t fail(cudaError_t e) {
   return e;
 }
 
+// A function that cudaLaunchHostFunc calls may use only a few calls of the runtime.
+static __thread int in_host_function;
+static cudaError_t permitted(void) { return in_host_function ? fail(cudaErrorNotPermitted) : cudaSuccess; }
+
 static cudaError_t lacks(const char *name) {
   if (hooks.lacks) hooks.lacks(name);
   return fail(cudaErrorNotSupported);
@@ -75,7 +136,10 @@ static int capability(void) { return hooks.capability ? hooks.capability() : 100
 cudaError_t fisub_vgpu_missing(const char *name) { return lacks(name); }
 
 // status returns an earlier fault, if any, for calls that may report one.
-static cudaError_t status(void) { return fail(hooks.status ? (cudaError_t)hooks.status() : cudaSuccess); }
+static cudaError_t status(void) {
+  cudaError_t e = permitted();
+  return e ? e : fail(hooks.status ? (cudaError_t)hooks.status() : cudaSuccess);
+}
 
 /* Registration */
 
@@ -102,7 +166,7 @@ void __cudaRegisterFunction(void **handle, const char *host, char *device, const
   f->host = host;
   f->name = strdup(name);
   f->module = handle;
-  f->max_dynamic = 48 << 10;
+  f->max_dynamic = -1;
   pthread_mutex_lock(&lock);
   f->next = functions;
   functions = f;
@@ -141,6 +205,16 @@ static function *find_function(const void *host) {
   pthread_mutex_unlock(&lock);
   return f;
 }
+static cudaError_t no_function(const void *host) {
+  return fail(host ? cudaErrorInvalidResourceHandle : cudaErrorInvalidDeviceFunction);
+}
+
+// attributes sets *a, and max_dynamic of a function for which it was never set.
+static cudaError_t attributes(function *f, fisub_vgpu_attributes *a) {
+  cudaError_t e = hooks.attributes ? (cudaError_t)hooks.attributes(*f->module, f->name, a) : cudaErrorNoDevice;
+  if (e == cudaSuccess && f->max_dynamic < 0) f->max_dynamic = (48 << 10) - a->shared;
+  return fail(e);
+}
 
 /* Graphs. A capture records the work of its streams as a sequence of nodes; nodes added otherwise have dependencies. */
 
@@ -158,6 +232,8 @@ typedef struct node {
   struct graph *child;
   struct node **after; // its dependencies
   size_t n_after;
+  int followed; // it is a dependency
+  size_t index;
   unsigned long round; // last round in which it ran
 } node;
 typedef struct graph {
@@ -171,11 +247,18 @@ typedef struct graph {
   unsigned long id;
   pthread_t thread;
   enum cudaStreamCaptureMode mode;
-  int blocking;        // its stream is not a non-blocking one
+  struct stream *origin; // which began it
+  int blocking;          // origin is not a non-blocking stream
   cudaError_t invalid; // set once an illegal call has invalidated it
 } graph;
+// The nodes of a capture that the next work of a stream, or of those that wait for an event, depends on.
+typedef struct {
+  node **all;
+  size_t n;
+} frontier;
 typedef struct stream {
   unsigned long capture; // id, 0 if not captured
+  frontier last;
   unsigned flags;
   // For non-blocking streams: amount of work so far, and of work that something has waited for.
   unsigned long work, awaited;
@@ -185,6 +268,8 @@ typedef struct stream {
 } stream;
 typedef struct {
   unsigned long capture;
+  frontier last;
+  int recorded, untimed;
   double ms;
   stream *of; // stream of the last record, and its work then
   unsigned long work;
@@ -197,6 +282,13 @@ static stream *own_streams; // non-blocking streams
 
 // stream_of returns NULL for the legacy stream.
 static stream *stream_of(void *s) { return s == cudaStreamPerThread ? &per_thread : s > (void *)cudaStreamLegacy ? s : NULL; }
+// check_stream returns an error for a stream that does not exist.
+static cudaError_t check_stream(void *s) {
+  return s <= (void *)cudaStreamPerThread || held(s, STREAM) ? cudaSuccess : fail(cudaErrorInvalidResourceHandle);
+}
+static cudaError_t check_event(cudaEvent_t e) {
+  return held(e, EVENT) ? cudaSuccess : fail(cudaErrorInvalidResourceHandle);
+}
 static graph *capture(unsigned long id) {
   pthread_mutex_lock(&lock);
   graph *g = captures;
@@ -257,7 +349,7 @@ int fisub_vgpu_unawaited(const char **kernel) {
     found = st->awaited < st->work;
     if (found) *kernel = st->kernel;
     st->awaited = st->work;
-    if (st->destroyed) *at = st->next; // not freed: events may still refer to it
+    if (st->destroyed) *at = st->next;
     else at = &st->next;
   }
   pthread_mutex_unlock(&lock);
@@ -266,6 +358,8 @@ int fisub_vgpu_unawaited(const char **kernel) {
 
 // wait_for returns the error of waiting for s.
 static cudaError_t wait_for(void *s) {
+  cudaError_t unknown = check_stream(s);
+  if (unknown) return unknown;
   if (stream_of(s)) awaited(stream_of(s), stream_of(s)->work);
   graph *g = captured(s);
   cudaError_t e = g ? fail(invalidate(g, cudaErrorStreamCaptureUnsupported)) : stream_of(s) ? unsafe() : legacy(s);
@@ -283,9 +377,9 @@ static node *record(graph *g, int kind) {
   node *n = calloc(1, sizeof *n);
   if (n == NULL) abort();
   n->kind = kind;
+  n->index = g->n++;
   *g->end = n;
   g->end = &n->next;
-  g->n++;
   return n;
 }
 static void drop(graph *g) {
@@ -294,6 +388,7 @@ static void drop(graph *g) {
     next = n->next;
     if (n->launch && hooks.forget && !g->source) hooks.forget(n->launch);
     if (n->child) drop(n->child);
+    let_go(n);
     free(n->after);
     free(n);
   }
@@ -303,38 +398,71 @@ static void drop(graph *g) {
 static void depend(node *n, const cudaGraphNode_t *after, size_t count) {
   n->after = realloc(n->after, (n->n_after + count + 1) * sizeof *n->after);
   if (n->after == NULL) abort();
-  for (size_t i = 0; i < count; i++) n->after[n->n_after++] = (node *)after[i];
+  for (size_t i = 0; i < count; i++) {
+    n->after[n->n_after++] = (node *)after[i];
+    ((node *)after[i])->followed = 1;
+  }
 }
-static node *twin(graph *of, graph *g, const node *n) {
-  node *a = of->first, *b = g->first;
-  while (a && a != n) a = a->next, b = b->next;
-  return a ? b : NULL;
+
+static void copy_frontier(frontier *to, const frontier *from) {
+  node **all = malloc((from->n + 1) * sizeof *all);
+  if (all == NULL) abort();
+  if (from->n) memcpy(all, from->all, from->n * sizeof *all);
+  free(to->all);
+  *to = (frontier){all, from->n};
 }
+static int in_frontier(const frontier *f, const node *n) {
+  for (size_t i = 0; i < f->n; i++)
+    if (f->all[i] == n) return 1;
+  return 0;
+}
+static void join_frontier(frontier *to, const frontier *from) {
+  to->all = realloc(to->all, (to->n + from->n + 1) * sizeof *to->all);
+  if (to->all == NULL) abort();
+  for (size_t i = 0; i < from->n; i++)
+    if (!in_frontier(to, from->all[i])) to->all[to->n++] = from->all[i];
+}
+// record_on records work of a captured stream.
+static node *record_on(void *s, graph *g, int kind) {
+  node *n = record(g, kind);
+  stream *st = stream_of(s);
+  depend(n, (const cudaGraphNode_t *)st->last.all, st->last.n);
+  hold(n, NODE);
+  copy_frontier(&st->last, &(frontier){&n, 1});
+  return n;
+}
+
 static graph *clone_of(graph *of) {
   graph *g = new_graph();
+  node **copies = malloc((of->n + 1) * sizeof *copies);
+  if (copies == NULL) abort();
   g->source = of;
   of->users++;
   for (node *n = of->first; n; n = n->next) {
     node *c = record(g, n->kind), *next = c->next;
+    copies[n->index] = c;
     *c = *n;
     c->next = next, c->after = NULL, c->n_after = 0, c->round = 0;
     if (c->child) c->child->users++;
   }
   for (node *n = of->first, *c = g->first; n; n = n->next, c = c->next)
-    for (size_t i = 0; i < n->n_after; i++) {
-      cudaGraphNode_t after = (cudaGraphNode_t)twin(of, g, n->after[i]);
-      depend(c, &after, 1);
-    }
+    for (size_t i = 0; i < n->n_after; i++) depend(c, (const cudaGraphNode_t *)&copies[n->after[i]->index], 1);
+  free(copies);
   return g;
 }
 
 static cudaError_t copy(const char *function, void *d, const void *s, size_t n);
 static cudaError_t play(graph *g, int run);
+static void call_host(cudaHostFn_t f, void *p) {
+  in_host_function++;
+  f(p);
+  in_host_function--;
+}
 static cudaError_t play_node(node *n) {
   cudaError_t e = cudaSuccess;
   switch (n->kind) {
   case NODE_LAUNCH: return fail((cudaError_t)hooks.launch(n->launch));
-  case NODE_CALL: n->call(n->to); return cudaSuccess;
+  case NODE_CALL: call_host(n->call, n->to); return cudaSuccess;
   case NODE_GRAPH: return play(n->child, 1);
   }
   for (size_t z = 0; z < n->slices; z++)
@@ -394,7 +522,7 @@ cudaError_t __cudaPopCallConfiguration(dim3 *grid, dim3 *block, size_t *shared, 
 }
 cudaError_t __cudaGetKernel(cudaKernel_t *kernel, const void *host) {
   *kernel = (cudaKernel_t)host;
-  return find_function(host) ? cudaSuccess : fail(cudaErrorInvalidDeviceFunction);
+  return find_function(host) ? cudaSuccess : no_function(host);
 }
 
 __attribute__((format(printf, 3, 4))) static cudaError_t refuse(const function *f, cudaError_t e, const char *format, ...) {
@@ -411,17 +539,23 @@ __attribute__((format(printf, 3, 4))) static cudaError_t refuse(const function *
 // is cooperative.
 static cudaError_t prepare(const void *host, dim3 grid, dim3 block, const unsigned *more, void **args, size_t shared, void **ready) {
   function *f = find_function(host);
-  if (f == NULL) return fail(cudaErrorInvalidDeviceFunction);
+  if (f == NULL) return no_function(host);
   if (hooks.prepare == NULL) return fail(cudaErrorNoDevice);
+  fisub_vgpu_attributes a = {0};
+  cudaError_t e = permitted();
+  if (e || (e = attributes(f, &a))) return e;
   size_t threads = (size_t)block.x * block.y * block.z;
   if (grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.y > 65535 || grid.z > 65535 || grid.x > 2147483647u)
-    return refuse(f, cudaErrorInvalidConfiguration, "grid (%u,%u,%u) is out of range", grid.x, grid.y, grid.z);
+    return refuse(f, cudaErrorInvalidValue, "grid (%u,%u,%u) is out of range", grid.x, grid.y, grid.z);
   if (threads == 0 || threads > 1024 || block.x > 1024 || block.y > 1024 || block.z > 64)
-    return refuse(f, threads > 1024 ? cudaErrorInvalidValue : cudaErrorInvalidConfiguration, "block (%u,%u,%u) is out of range",
-                  block.x, block.y, block.z);
-  if (shared > (size_t)f->max_dynamic)
+    return refuse(f, cudaErrorInvalidValue, "block (%u,%u,%u) is out of range", block.x, block.y, block.z);
+  if (shared > (size_t)f->max_dynamic) {
+    if (f->max_dynamic + a.shared == 48 << 10 && a.shared)
+      return refuse(f, cudaErrorInvalidValue, "%zu bytes of dynamic and %d of static shared memory are more than 49152 "
+                    "together, and cudaFuncSetAttribute did not allow more", shared, a.shared);
     return refuse(f, cudaErrorInvalidValue, "%zu bytes of dynamic shared memory are more than the %d that cudaFuncSetAttribute allowed",
                   shared, f->max_dynamic);
+  }
   unsigned dims[11] = {grid.x, grid.y, grid.z, block.x, block.y, block.z, [10] = f->any_cluster};
   if (more) memcpy(dims + 6, more, 4 * sizeof *more);
   int error = 0;
@@ -431,11 +565,15 @@ static cudaError_t prepare(const void *host, dim3 grid, dim3 block, const unsign
 
 static cudaError_t launch(const void *host, dim3 grid, dim3 block, const unsigned *more, void **args, size_t shared, void *to) {
   void *ready = NULL;
-  cudaError_t e = prepare(host, grid, block, more, args, shared, &ready);
+  cudaError_t e = check_stream(to);
   if (e) return e;
   graph *g = captured(to);
+  if ((e = prepare(host, grid, block, more, args, shared, &ready))) {
+    if (g) invalidate(g, e);
+    return e;
+  }
   if (g) {
-    record(g, NODE_LAUNCH)->launch = ready;
+    record_on(to, g, NODE_LAUNCH)->launch = ready;
     return cudaSuccess;
   }
   e = legacy(to);
@@ -456,6 +594,7 @@ cudaError_t cudaLaunchCooperativeKernel(const void *host, dim3 grid, dim3 block,
 }
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *c, const void *host, void **args) {
   unsigned more[4] = {0};
+  if (c == NULL || (c->numAttrs && c->attrs == NULL)) return fail(cudaErrorInvalidValue);
   for (unsigned i = 0; i < c->numAttrs; i++) {
     const cudaLaunchAttributeValue *v = &c->attrs[i].val;
     if (c->attrs[i].id == cudaLaunchAttributeClusterDimension)
@@ -466,23 +605,31 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *c, const void *host, v
 }
 cudaError_t cudaFuncSetAttribute(const void *host, enum cudaFuncAttribute attr, int value) {
   function *f = find_function(host);
-  if (f == NULL) return fail(cudaErrorInvalidDeviceFunction);
-  if (attr == cudaFuncAttributeMaxDynamicSharedMemorySize) {
-    fisub_vgpu_attributes a = {0};
-    int e = hooks.attributes ? hooks.attributes(*f->module, f->name, &a) : 0;
-    if (e) return fail((cudaError_t)e);
-    if (value < 0 || value + a.shared > 227 << 10) return fail(cudaErrorInvalidValue);
+  if (f == NULL) return no_function(host);
+  fisub_vgpu_attributes a = {0};
+  cudaError_t e = attributes(f, &a);
+  if (e) return e;
+  switch ((int)attr) {
+  case cudaFuncAttributeMaxDynamicSharedMemorySize:
+    if (value < 0 || value > (227 << 10) - a.shared) return fail(cudaErrorInvalidValue);
     f->max_dynamic = value;
+    return cudaSuccess;
+  case cudaFuncAttributePreferredSharedMemoryCarveout:
+    return value < -1 || value > 100 ? fail(cudaErrorInvalidValue) : cudaSuccess;
+  case cudaFuncAttributeNonPortableClusterSizeAllowed: f->any_cluster = value != 0; return cudaSuccess;
+  case cudaFuncAttributeClusterDimMustBeSet: case cudaFuncAttributeRequiredClusterWidth:
+  case cudaFuncAttributeRequiredClusterHeight: case cudaFuncAttributeRequiredClusterDepth:
+  case cudaFuncAttributeClusterSchedulingPolicyPreference: return cudaSuccess;
   }
-  if (attr == cudaFuncAttributeNonPortableClusterSizeAllowed) f->any_cluster = value != 0;
-  return cudaSuccess;
+  return fail(cudaErrorInvalidValue);
 }
 cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *a, const void *host) {
   function *f = find_function(host);
-  if (f == NULL || hooks.attributes == NULL) return fail(cudaErrorInvalidDeviceFunction);
+  if (a == NULL) return fail(cudaErrorInvalidValue);
+  if (f == NULL) return no_function(host);
   fisub_vgpu_attributes v;
-  int e = hooks.attributes(*f->module, f->name, &v);
-  if (e) return fail((cudaError_t)e);
+  cudaError_t e = attributes(f, &v);
+  if (e) return e;
   memset(a, 0, sizeof *a);
   a->sharedSizeBytes = (size_t)v.shared;
   a->localSizeBytes = (size_t)v.local;
@@ -496,22 +643,25 @@ cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *a, const void *host
 }
 cudaError_t cudaFuncSetCacheConfig(const void *host, enum cudaFuncCache c) { (void)host, (void)c; return cudaSuccess; }
 
-static int blocks_of(const void *host, int threads, size_t shared) {
+static cudaError_t blocks_of(int *n, const void *host, size_t threads, size_t shared) {
   function *f = find_function(host);
-  return f && hooks.blocks ? hooks.blocks(*f->module, f->name, threads, shared) : 0;
+  if (n == NULL || threads == 0) return fail(cudaErrorInvalidValue);
+  if (f == NULL) return no_function(host);
+  *n = hooks.blocks && threads <= 1024 ? hooks.blocks(*f->module, f->name, (int)threads, shared) : 0;
+  return cudaSuccess;
 }
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *n, const void *host, int threads, size_t shared) {
-  *n = blocks_of(host, threads, shared);
-  return cudaSuccess;
+  return blocks_of(n, host, threads < 0 ? 0 : (size_t)threads, shared);
 }
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *n, const void *host, int threads, size_t shared, unsigned flags) {
   (void)flags;
-  *n = blocks_of(host, threads, shared);
-  return cudaSuccess;
+  return cudaOccupancyMaxActiveBlocksPerMultiprocessor(n, host, threads, shared);
 }
 cudaError_t cudaOccupancyMaxActiveClusters(int *n, const void *host, const cudaLaunchConfig_t *c) {
-  *n = blocks_of(host, (int)(c->blockDim.x * c->blockDim.y * c->blockDim.z), c->dynamicSmemBytes) * 16;
-  return cudaSuccess;
+  if (c == NULL) return fail(cudaErrorInvalidValue);
+  cudaError_t e = blocks_of(n, host, (size_t)c->blockDim.x * c->blockDim.y * c->blockDim.z, c->dynamicSmemBytes);
+  if (e == cudaSuccess) *n *= 16;
+  return e;
 }
 
 /* Errors */
@@ -528,7 +678,9 @@ static const struct { int code; const char *name, *text; } errors[] = {
     {1, "cudaErrorInvalidValue", "invalid argument"},
     {2, "cudaErrorMemoryAllocation", "out of memory"},
     {9, "cudaErrorInvalidConfiguration", "invalid configuration argument"},
+    {12, "cudaErrorInvalidPitchValue", "invalid pitch argument"},
     {13, "cudaErrorInvalidSymbol", "invalid device symbol"},
+    {21, "cudaErrorInvalidMemcpyDirection", "invalid copy direction for memcpy"},
     {52, "cudaErrorMissingConfiguration", "__global__ function call is not configured"},
     {98, "cudaErrorInvalidDeviceFunction", "invalid device function"},
     {100, "cudaErrorNoDevice", "no CUDA-capable device is detected"},
@@ -541,16 +693,19 @@ static const struct { int code; const char *name, *text; } errors[] = {
     {500, "cudaErrorSymbolNotFound", "named symbol not found"},
     {600, "cudaErrorNotReady", "device not ready"},
     {700, "cudaErrorIllegalAddress", "an illegal memory access was encountered"},
+    {701, "cudaErrorLaunchOutOfResources", "too many resources requested for launch"},
     {710, "cudaErrorAssert", "device-side assert triggered"},
     {716, "cudaErrorMisalignedAddress", "misaligned address"},
-    {701, "cudaErrorLaunchOutOfResources", "too many resources requested for launch"},
     {719, "cudaErrorLaunchFailure", "unspecified launch failure"},
     {720, "cudaErrorCooperativeLaunchTooLarge", "too many blocks in cooperative launch"},
+    {800, "cudaErrorNotPermitted", "operation not permitted"},
     {801, "cudaErrorNotSupported", "operation not supported"},
     {900, "cudaErrorStreamCaptureUnsupported", "operation not permitted when stream is capturing"},
     {901, "cudaErrorStreamCaptureInvalidated", "operation failed due to a previous error during capture"},
-    {907, "cudaErrorCapturedEvent", "operation not permitted on an event last recorded in a capturing stream"},
+    {903, "cudaErrorStreamCaptureUnmatched", "capture was not initiated in this stream"},
+    {904, "cudaErrorStreamCaptureUnjoined", "capturing stream has unjoined work"},
     {906, "cudaErrorStreamCaptureImplicit", "operation would make the legacy stream depend on a capturing blocking stream"},
+    {907, "cudaErrorCapturedEvent", "operation not permitted on an event last recorded in a capturing stream"},
     {912, "cudaErrorInvalidClusterSize", "cluster misconfiguration"},
     {999, "cudaErrorUnknown", "unknown error"},
 };
@@ -583,42 +738,82 @@ cudaError_t cudaGetFuncBySymbol(cudaFunction_t *f, const void *host) { *f = (cud
 
 /* Memory */
 
+static int known(const void *p) { return hooks.known ? hooks.known(p) : FISUB_VGPU_PAGEABLE; }
+
 static cudaError_t obtain(void **p, size_t n, int host) {
   *p = n && hooks.alloc ? hooks.alloc(n, host) : NULL;
   return *p ? status() : n ? fail(cudaErrorMemoryAllocation) : cudaSuccess;
 }
 static cudaError_t allocate(void **p, size_t n, int host) {
-  cudaError_t e = n ? unsafe() : cudaSuccess;
+  cudaError_t e = p == NULL ? fail(cudaErrorInvalidValue) : permitted();
+  if (e == cudaSuccess && n) e = unsafe();
   return e ? e : obtain(p, n, host);
 }
 static cudaError_t release(void *p) {
-  if (p != NULL && hooks.release && !hooks.release(p)) return fail(cudaErrorInvalidValue);
+  if (p != NULL && (known(p) == FISUB_VGPU_HEAP || (hooks.release && !hooks.release(p))))
+    return fail(cudaErrorInvalidValue);
   return status();
 }
 cudaError_t cudaMalloc(void **p, size_t n) { return allocate(p, n, 0); }
 cudaError_t cudaFree(void *p) {
-  cudaError_t e = unsafe();
-  if (e) return e;
+  cudaError_t e = permitted();
+  if (e || (e = unsafe())) return e;
   all_awaited();
   return release(p);
 }
 cudaError_t cudaMallocAsync(void **p, size_t n, cudaStream_t s) {
+  if (p == NULL) return fail(cudaErrorInvalidValue);
+  cudaError_t e = check_stream(s);
+  if (e) return e;
   if (captured(s)) return lacks("cudaMallocAsync into a stream that is captured");
-  cudaError_t e = legacy(s);
+  e = legacy(s);
   return e ? e : obtain(p, n, 0);
 }
 cudaError_t cudaFreeAsync(void *p, cudaStream_t s) {
+  cudaError_t e = check_stream(s);
+  if (e) return e;
   if (captured(s)) return fail(cudaErrorInvalidValue); // p is not from the captured graph
-  cudaError_t e = legacy(s);
+  e = legacy(s);
   return e ? e : release(p);
 }
-cudaError_t cudaMallocManaged(void **p, size_t n, unsigned f) { (void)f; return allocate(p, n, 1); }
-cudaError_t cudaMallocPitch(void **p, size_t *pitch, size_t w, size_t h) { *pitch = (w + 511) / 512 * 512; return cudaMalloc(p, *pitch * h); }
+cudaError_t cudaMallocManaged(void **p, size_t n, unsigned f) {
+  return f == cudaMemAttachGlobal || f == cudaMemAttachHost ? allocate(p, n, 1) : fail(cudaErrorInvalidValue);
+}
+cudaError_t cudaMallocPitch(void **p, size_t *pitch, size_t w, size_t h) {
+  if (pitch == NULL) return fail(cudaErrorInvalidValue);
+  *pitch = (w + 511) / 512 * 512;
+  return cudaMalloc(p, *pitch * h);
+}
 cudaError_t cudaMallocHost(void **p, size_t n) { return allocate(p, n, 1); }
-cudaError_t cudaHostAlloc(void **p, size_t n, unsigned f) { (void)f; return allocate(p, n, 1); }
-cudaError_t cudaFreeHost(void *p) { return cudaFree(p); }
-cudaError_t cudaHostGetDevicePointer(void **d, void *h, unsigned f) { (void)f; *d = h; return cudaSuccess; }
-cudaError_t cudaMemGetInfo(size_t *free_, size_t *total) { *total = 180ull << 30; *free_ = 170ull << 30; return cudaSuccess; }
+cudaError_t cudaHostAlloc(void **p, size_t n, unsigned f) {
+  return f > 7 ? fail(cudaErrorInvalidValue) : allocate(p, n, 1);
+}
+cudaError_t cudaFreeHost(void *p) {
+  return p && known(p) != FISUB_VGPU_PINNED ? fail(cudaErrorInvalidValue) : cudaFree(p);
+}
+cudaError_t cudaHostGetDevicePointer(void **d, void *h, unsigned f) {
+  if (d == NULL || f || known(h) != FISUB_VGPU_PINNED) return fail(cudaErrorInvalidValue);
+  *d = h;
+  return cudaSuccess;
+}
+cudaError_t cudaMemGetInfo(size_t *free_, size_t *total) {
+  if (total) *total = 180ull << 30;
+  if (free_) *free_ = 170ull << 30;
+  return permitted();
+}
+
+// check_copy returns the error for a copy between d and s. The kind says which of them is the device's, and memory of
+// the device may also be called the host's.
+static cudaError_t check_copy(const void *d, const void *s, enum cudaMemcpyKind k) {
+  int to = known(d), from = known(s);
+  int device_to = k == cudaMemcpyHostToDevice || k == cudaMemcpyDeviceToDevice;
+  int device_from = k == cudaMemcpyDeviceToHost || k == cudaMemcpyDeviceToDevice;
+  if ((unsigned)k > cudaMemcpyDefault) return fail(cudaErrorInvalidMemcpyDirection);
+  if (d == NULL || s == NULL || to == FISUB_VGPU_HEAP || from == FISUB_VGPU_HEAP) return fail(cudaErrorInvalidValue);
+  if ((device_to && to == FISUB_VGPU_PAGEABLE) || (device_from && from == FISUB_VGPU_PAGEABLE))
+    return fail(cudaErrorInvalidValue);
+  return cudaSuccess;
+}
 
 static cudaError_t copy(const char *function, void *d, const void *s, size_t n) {
   cudaError_t e = status();
@@ -630,49 +825,51 @@ static cudaError_t set(const char *function, void *d, int v, size_t n) {
 }
 // copy_rows copies h rows of w bytes on the stream st; if st is being captured, it adds the copy to the graph instead.
 // The errors are as on an H100.
-static cudaError_t copy_rows(const char *function, void *d, size_t dp, const void *s, size_t sp, size_t w, size_t h, cudaStream_t st) {
+static cudaError_t copy_rows(const char *function, void *d, size_t dp, const void *s, size_t sp, size_t w, size_t h,
+                             enum cudaMemcpyKind k, cudaStream_t st) {
+  cudaError_t e = permitted();
+  if (e || (e = check_stream(st))) return e;
   if (w == 0 || h == 0) return status();
   if (dp < w || sp < w) return fail(cudaErrorInvalidPitchValue);
+  if ((e = check_copy(d, s, k))) return e;
   graph *g = captured(st);
   if (g) {
-    node *c = record(g, NODE_COPY);
+    node *c = record_on(st, g, NODE_COPY);
     c->to = d, c->to_pitch = dp, c->from = s, c->from_pitch = sp, c->size = w, c->rows = h, c->slices = 1;
     return cudaSuccess;
   }
-  cudaError_t e = legacy(st);
+  e = legacy(st);
   worked(st, NULL);
   for (size_t i = 0; i < h && e == cudaSuccess; i++) e = copy(function, (char *)d + i * dp, (const char *)s + i * sp, w);
   return e;
 }
 static cudaError_t set_rows(const char *function, void *d, size_t p, int v, size_t w, size_t h, cudaStream_t st) {
+  cudaError_t e = permitted();
+  if (e || (e = check_stream(st))) return e;
   if (w == 0 || h == 0) return status();
-  if (p < w) return fail(cudaErrorInvalidValue);
+  if (p < w || known(d) == FISUB_VGPU_PAGEABLE) return fail(cudaErrorInvalidValue);
   graph *g = captured(st);
   if (g) {
-    node *c = record(g, NODE_SET);
+    node *c = record_on(st, g, NODE_SET);
     c->to = d, c->to_pitch = p, c->value = (unsigned char)v, c->width = 1, c->size = w, c->rows = h, c->slices = 1;
     return cudaSuccess;
   }
-  cudaError_t e = legacy(st);
+  e = legacy(st);
   worked(st, NULL);
   for (size_t i = 0; i < h && e == cudaSuccess; i++) e = set(function, (char *)d + i * p, v, w);
   return e;
 }
 cudaError_t cudaMemcpy(void *d, const void *s, size_t n, enum cudaMemcpyKind k) {
-  (void)k;
-  return copy_rows("cudaMemcpy", d, n, s, n, n, 1, NULL);
+  return copy_rows("cudaMemcpy", d, n, s, n, n, 1, k, NULL);
 }
 cudaError_t cudaMemcpyAsync(void *d, const void *s, size_t n, enum cudaMemcpyKind k, cudaStream_t st) {
-  (void)k;
-  return copy_rows("cudaMemcpyAsync", d, n, s, n, n, 1, st);
+  return copy_rows("cudaMemcpyAsync", d, n, s, n, n, 1, k, st);
 }
 cudaError_t cudaMemcpy2D(void *d, size_t dp, const void *s, size_t sp, size_t w, size_t h, enum cudaMemcpyKind k) {
-  (void)k;
-  return copy_rows("cudaMemcpy2D", d, dp, s, sp, w, h, NULL);
+  return copy_rows("cudaMemcpy2D", d, dp, s, sp, w, h, k, NULL);
 }
 cudaError_t cudaMemcpy2DAsync(void *d, size_t dp, const void *s, size_t sp, size_t w, size_t h, enum cudaMemcpyKind k, cudaStream_t st) {
-  (void)k;
-  return copy_rows("cudaMemcpy2DAsync", d, dp, s, sp, w, h, st);
+  return copy_rows("cudaMemcpy2DAsync", d, dp, s, sp, w, h, k, st);
 }
 cudaError_t cudaMemset(void *d, int v, size_t n) { return set_rows("cudaMemset", d, n, v, n, 1, NULL); }
 cudaError_t cudaMemsetAsync(void *d, int v, size_t n, cudaStream_t s) { return set_rows("cudaMemsetAsync", d, n, v, n, 1, s); }
@@ -685,65 +882,84 @@ cudaError_t cudaMemPrefetchAsync(const void *p, size_t n, struct cudaMemLocation
   return cudaSuccess;
 }
 
-cudaError_t cudaGetSymbolAddress(void **p, const void *host) {
+static variable *find_variable(const void *host) {
   pthread_mutex_lock(&lock);
   variable *v = variables;
   while (v && v->host != host) v = v->next;
   pthread_mutex_unlock(&lock);
+  return v;
+}
+cudaError_t cudaGetSymbolAddress(void **p, const void *host) {
+  variable *v = find_variable(host);
   size_t n = 0;
+  if (p == NULL) return fail(cudaErrorInvalidValue);
   *p = v && hooks.symbol ? hooks.symbol(*v->module, v->name, &n) : NULL;
   return *p ? cudaSuccess : fail(cudaErrorInvalidSymbol);
 }
 cudaError_t cudaGetSymbolSize(size_t *n, const void *host) {
-  pthread_mutex_lock(&lock);
-  variable *v = variables;
-  while (v && v->host != host) v = v->next;
-  pthread_mutex_unlock(&lock);
+  variable *v = find_variable(host);
+  if (n == NULL) return fail(cudaErrorInvalidValue);
   if (v == NULL) return fail(cudaErrorInvalidSymbol);
   *n = v->size;
   return cudaSuccess;
 }
-static cudaError_t to_symbol(const char *function, const void *host, const void *s, size_t n, size_t at, cudaStream_t st) {
-  void *p;
-  cudaError_t e = cudaGetSymbolAddress(&p, host);
-  return e ? e : copy_rows(function, (char *)p + at, n, s, n, n, 1, st);
+// part sets *p to n bytes of a symbol from byte at on. k is the only wrong kind besides cudaMemcpyHostToHost.
+static cudaError_t part(char **p, const void *host, size_t n, size_t at, enum cudaMemcpyKind k, enum cudaMemcpyKind wrong) {
+  void *address;
+  cudaError_t e = cudaGetSymbolAddress(&address, host);
+  if (e) return e;
+  size_t size = find_variable(host)->size;
+  if (at > size || n > size - at) return fail(cudaErrorInvalidValue);
+  if (k == wrong || k == cudaMemcpyHostToHost) return fail(cudaErrorInvalidMemcpyDirection);
+  *p = (char *)address + at;
+  return cudaSuccess;
 }
-static cudaError_t from_symbol(const char *function, void *d, const void *host, size_t n, size_t at, cudaStream_t st) {
-  void *p;
-  cudaError_t e = cudaGetSymbolAddress(&p, host);
-  return e ? e : copy_rows(function, d, n, (char *)p + at, n, n, 1, st);
+static cudaError_t to_symbol(const char *function, const void *host, const void *s, size_t n, size_t at, enum cudaMemcpyKind k,
+                             cudaStream_t st) {
+  char *p;
+  cudaError_t e = part(&p, host, n, at, k, cudaMemcpyDeviceToHost);
+  return e ? e : copy_rows(function, p, n, s, n, n, 1, k, st);
+}
+static cudaError_t from_symbol(const char *function, void *d, const void *host, size_t n, size_t at, enum cudaMemcpyKind k,
+                               cudaStream_t st) {
+  char *p;
+  cudaError_t e = part(&p, host, n, at, k, cudaMemcpyHostToDevice);
+  return e ? e : copy_rows(function, d, n, p, n, n, 1, k, st);
 }
 cudaError_t cudaMemcpyToSymbol(const void *host, const void *s, size_t n, size_t at, enum cudaMemcpyKind k) {
-  (void)k;
-  return to_symbol("cudaMemcpyToSymbol", host, s, n, at, NULL);
+  return to_symbol("cudaMemcpyToSymbol", host, s, n, at, k, NULL);
 }
 cudaError_t cudaMemcpyToSymbolAsync(const void *host, const void *s, size_t n, size_t at, enum cudaMemcpyKind k, cudaStream_t st) {
-  (void)k;
-  return to_symbol("cudaMemcpyToSymbolAsync", host, s, n, at, st);
+  return to_symbol("cudaMemcpyToSymbolAsync", host, s, n, at, k, st);
 }
 cudaError_t cudaMemcpyFromSymbol(void *d, const void *host, size_t n, size_t at, enum cudaMemcpyKind k) {
-  (void)k;
-  return from_symbol("cudaMemcpyFromSymbol", d, host, n, at, NULL);
+  return from_symbol("cudaMemcpyFromSymbol", d, host, n, at, k, NULL);
 }
 cudaError_t cudaMemcpyFromSymbolAsync(void *d, const void *host, size_t n, size_t at, enum cudaMemcpyKind k, cudaStream_t st) {
-  (void)k;
-  return from_symbol("cudaMemcpyFromSymbolAsync", d, host, n, at, st);
+  return from_symbol("cudaMemcpyFromSymbolAsync", d, host, n, at, k, st);
 }
 cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *a, const void *p) {
+  if (a == NULL) return fail(cudaErrorInvalidValue);
   memset(a, 0, sizeof *a);
-  a->type = hooks.known && hooks.known(p) ? cudaMemoryTypeDevice : cudaMemoryTypeUnregistered;
+  int kind = known(p);
+  a->type = kind == FISUB_VGPU_DEVICE || kind == FISUB_VGPU_PINNED ? cudaMemoryTypeDevice : cudaMemoryTypeUnregistered;
   a->devicePointer = a->type == cudaMemoryTypeDevice ? (void *)p : NULL;
   return cudaSuccess;
 }
 
 /* Streams and events */
 
-static cudaError_t new_handle(void **p) {
-  *p = calloc(1, sizeof(event) > sizeof(stream) ? sizeof(event) : sizeof(stream));
-  return *p ? cudaSuccess : fail(cudaErrorMemoryAllocation);
+static cudaError_t new_handle(void **p, size_t size, int kind) {
+  cudaError_t e = p == NULL ? fail(cudaErrorInvalidValue) : permitted();
+  if (e) return e;
+  *p = calloc(1, size);
+  if (*p == NULL) return fail(cudaErrorMemoryAllocation);
+  hold(*p, kind);
+  return cudaSuccess;
 }
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned f) {
-  cudaError_t e = new_handle((void **)s);
+  if (f > cudaStreamNonBlocking) return fail(cudaErrorInvalidValue);
+  cudaError_t e = new_handle((void **)s, sizeof(stream), STREAM);
   if (e) return e;
   stream *st = (stream *)*s;
   st->flags = f;
@@ -756,26 +972,60 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned f) {
   return e;
 }
 cudaError_t cudaStreamCreate(cudaStream_t *s) { return cudaStreamCreateWithFlags(s, 0); }
+// fisub_vgpu_stream returns a new stream, for the calls of a submission.
+void *fisub_vgpu_stream(void) {
+  cudaStream_t s;
+  return cudaStreamCreate(&s) == cudaSuccess ? s : NULL;
+}
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *s, unsigned f, int p) { (void)p; return cudaStreamCreateWithFlags(s, f); }
 cudaError_t cudaStreamDestroy(cudaStream_t s) {
+  if (!held(s, STREAM)) return fail(cudaErrorInvalidResourceHandle);
   stream *st = stream_of(s);
-  if (st && st->flags & cudaStreamNonBlocking) st->destroyed = 1;
-  else free(st);
+  let_go(s);
+  graph *g = captured(s);
+  if (g) invalidate(g, cudaErrorStreamCaptureInvalidated);
+  st->destroyed = 1; // not freed: events may still refer to it
   return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t s) { return wait_for(s); }
 cudaError_t cudaStreamQuery(cudaStream_t s) { return wait_for(s); }
-cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned f) { // s joins the capture of e, if any
-  (void)f;
-  if (e && ((event *)e)->of != stream_of(s)) awaited(((event *)e)->of, ((event *)e)->work);
-  if (e && capture(((event *)e)->capture) && stream_of(s) && captured(s) == NULL) stream_of(s)->capture = ((event *)e)->capture;
+// captured_event returns the error of a call with an event that an ended capture has recorded.
+static cudaError_t captured_event(event *e) {
+  return e->capture && capture(e->capture) == NULL ? fail(cudaErrorInvalidValue) : cudaSuccess;
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t handle, unsigned f) { // s joins the capture of the event, if any
+  event *e = (event *)handle;
+  cudaError_t wrong = check_stream(s);
+  if (wrong || (wrong = check_event(handle))) return wrong;
+  if (f > cudaEventWaitExternal) return fail(cudaErrorInvalidValue);
+  if ((wrong = captured_event(e))) return wrong;
+  stream *st = stream_of(s);
+  if (e->of != st) awaited(e->of, e->work);
+  if (st && capture(e->capture)) {
+    if (captured(s) == NULL) st->capture = e->capture, st->last.n = 0;
+    if (st->capture == e->capture) join_frontier(&st->last, &e->last);
+  }
   return cudaSuccess;
 }
-cudaError_t cudaStreamGetPriority(cudaStream_t s, int *p) { (void)s; *p = 0; return cudaSuccess; }
-cudaError_t cudaStreamGetFlags(cudaStream_t s, unsigned *f) { (void)s; *f = 0; return cudaSuccess; }
-cudaError_t cudaStreamGetDevice(cudaStream_t s, int *d) { (void)s; *d = 0; return cudaSuccess; }
+cudaError_t cudaStreamGetPriority(cudaStream_t s, int *p) {
+  if (p == NULL) return fail(cudaErrorInvalidValue);
+  *p = 0;
+  return check_stream(s);
+}
+cudaError_t cudaStreamGetFlags(cudaStream_t s, unsigned *f) {
+  if (f == NULL) return fail(cudaErrorInvalidValue);
+  *f = 0;
+  return check_stream(s);
+}
+cudaError_t cudaStreamGetDevice(cudaStream_t s, int *d) {
+  if (d == NULL) return fail(cudaErrorInvalidValue);
+  *d = 0;
+  return check_stream(s);
+}
 cudaError_t cudaStreamSetAttribute(cudaStream_t s, cudaStreamAttrID id, const cudaStreamAttrValue *v) { (void)s, (void)id, (void)v; return cudaSuccess; }
 cudaError_t cudaStreamIsCapturing(cudaStream_t s, enum cudaStreamCaptureStatus *c) {
+  cudaError_t unknown = c ? check_stream(s) : fail(cudaErrorInvalidValue);
+  if (unknown) return unknown;
   graph *g = captured(s);
   pthread_mutex_lock(&lock);
   for (graph *blocking = stream_of(s) ? NULL : captures; blocking; blocking = blocking->next)
@@ -788,21 +1038,39 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t s, enum cudaStreamCaptureStatus *
   return cudaSuccess;
 }
 cudaError_t cudaLaunchHostFunc(cudaStream_t s, cudaHostFn_t f, void *p) {
+  cudaError_t e = f ? check_stream(s) : fail(cudaErrorInvalidValue);
+  if (e || (e = permitted())) return e;
   graph *g = captured(s);
   if (g) {
-    node *c = record(g, NODE_CALL);
+    node *c = record_on(s, g, NODE_CALL);
     c->call = f, c->to = p;
     return cudaSuccess;
   }
-  cudaError_t e = legacy(s);
-  if (e == cudaSuccess) f(p);
+  e = legacy(s);
+  if (e == cudaSuccess) call_host(f, p);
+  return e;
+}
+cudaError_t cudaStreamAddCallback(cudaStream_t s, cudaStreamCallback_t f, void *p, unsigned flags) {
+  cudaError_t e = f && flags == 0 ? check_stream(s) : fail(cudaErrorInvalidValue);
+  if (e || (e = permitted())) return e;
+  graph *g = captured(s);
+  if (g) return fail(invalidate(g, cudaErrorStreamCaptureUnsupported));
+  if ((e = legacy(s))) return e;
+  in_host_function++;
+  f(s, cudaSuccess, p);
+  in_host_function--;
   return e;
 }
 cudaError_t cudaStreamBeginCapture(cudaStream_t s, enum cudaStreamCaptureMode m) {
   stream *st = stream_of(s);
+  cudaError_t e = check_stream(s);
+  if (e) return e;
+  if ((unsigned)m > cudaStreamCaptureModeRelaxed) return fail(cudaErrorInvalidValue);
   if (st == NULL) return fail(cudaErrorStreamCaptureUnsupported);
   if (captured(s)) return fail(cudaErrorIllegalState);
   graph *g = new_graph();
+  st->last.n = 0;
+  g->origin = st;
   g->mode = m;
   g->thread = pthread_self();
   g->blocking = !(st->flags & cudaStreamNonBlocking);
@@ -814,24 +1082,38 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t s, enum cudaStreamCaptureMode m)
   return cudaSuccess;
 }
 cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *out) {
+  cudaError_t e = check_stream(s);
+  if (e) return e;
   graph *g = captured(s);
-  *out = NULL;
+  if (out) *out = NULL;
   if (g == NULL) return fail(cudaErrorIllegalState);
+  if (out == NULL) return fail(cudaErrorInvalidValue);
+  if (g->origin != stream_of(s)) {
+    invalidate(g, cudaErrorStreamCaptureUnmatched);
+    return fail(cudaErrorStreamCaptureUnmatched);
+  }
+  e = g->invalid;
+  for (node *n = g->first; n && e == cudaSuccess; n = n->next)
+    if (!n->followed && !in_frontier(&g->origin->last, n)) e = cudaErrorStreamCaptureUnjoined;
   pthread_mutex_lock(&lock);
   graph **at = &captures;
   while (*at != g) at = &(*at)->next;
   *at = g->next;
   pthread_mutex_unlock(&lock);
-  cudaError_t e = g->invalid;
-  if (e)
+  if (e) {
     drop(g);
-  else
+  } else {
+    hold(g, GRAPH);
     *out = (cudaGraph_t)g;
+  }
   return fail(e);
 }
+static cudaError_t check_graph(const void *g, int kind) { return held(g, kind) ? cudaSuccess : fail(cudaErrorInvalidValue); }
 cudaError_t cudaGraphGetNodes(cudaGraph_t graph_, cudaGraphNode_t *nodes, size_t *n) {
   graph *g = (graph *)graph_;
   size_t i = 0;
+  cudaError_t e = n ? check_graph(g, GRAPH) : fail(cudaErrorInvalidValue);
+  if (e) return e;
   for (node *c = g->first; c && nodes && i < *n; c = c->next) nodes[i++] = (cudaGraphNode_t)c;
   *n = nodes ? i : g->n;
   return cudaSuccess;
@@ -839,50 +1121,72 @@ cudaError_t cudaGraphGetNodes(cudaGraph_t graph_, cudaGraphNode_t *nodes, size_t
 cudaError_t cudaGraphNodeGetType(cudaGraphNode_t n, enum cudaGraphNodeType *t) {
   static const enum cudaGraphNodeType types[] = {cudaGraphNodeTypeKernel, cudaGraphNodeTypeMemcpy, cudaGraphNodeTypeMemset,
                                                  cudaGraphNodeTypeHost, cudaGraphNodeTypeEmpty, cudaGraphNodeTypeGraph};
+  if (t == NULL || !held(n, NODE)) return fail(cudaErrorInvalidValue);
   *t = types[((node *)n)->kind];
   return cudaSuccess;
 }
 cudaError_t cudaGraphCreate(cudaGraph_t *g, unsigned flags) {
-  (void)flags;
+  if (g == NULL || flags) return fail(cudaErrorInvalidValue);
   *g = (cudaGraph_t)new_graph();
+  hold(*g, GRAPH);
   return cudaSuccess;
 }
 cudaError_t cudaGraphClone(cudaGraph_t *out, cudaGraph_t g) {
-  if (g == NULL) return fail(cudaErrorInvalidValue);
+  cudaError_t e = out ? check_graph(g, GRAPH) : fail(cudaErrorInvalidValue);
+  if (e) return e;
   *out = (cudaGraph_t)clone_of((graph *)g);
+  for (node *n = ((graph *)*out)->first; n; n = n->next) hold(n, NODE);
+  hold(*out, GRAPH);
   return cudaSuccess;
+}
+// can_add returns an error if a node cannot be added to g behind others.
+static cudaError_t can_add(const cudaGraphNode_t *out, cudaGraph_t g, const cudaGraphNode_t *after, size_t n) {
+  int ok = out && held(g, GRAPH) && (n == 0 || after);
+  for (size_t i = 0; ok && i < n; i++) ok = held(after[i], NODE);
+  return ok ? cudaSuccess : fail(cudaErrorInvalidValue);
 }
 static node *add(cudaGraphNode_t *out, cudaGraph_t g, const cudaGraphNode_t *after, size_t n, int kind) {
   node *c = record((graph *)g, kind);
   c->rows = c->slices = 1;
   depend(c, after, n);
+  hold(c, NODE);
   *out = (cudaGraphNode_t)c;
   return c;
 }
 cudaError_t cudaGraphAddEmptyNode(cudaGraphNode_t *out, cudaGraph_t g, const cudaGraphNode_t *after, size_t n) {
-  add(out, g, after, n, NODE_EMPTY);
-  return cudaSuccess;
+  cudaError_t e = can_add(out, g, after, n);
+  if (e == cudaSuccess) add(out, g, after, n, NODE_EMPTY);
+  return e;
 }
 cudaError_t cudaGraphAddChildGraphNode(cudaGraphNode_t *out, cudaGraph_t g, const cudaGraphNode_t *after, size_t n, cudaGraph_t child) {
-  add(out, g, after, n, NODE_GRAPH)->child = clone_of((graph *)child);
-  return cudaSuccess;
+  cudaError_t e = can_add(out, g, after, n);
+  if (e == cudaSuccess) e = check_graph(child, GRAPH);
+  if (e == cudaSuccess) add(out, g, after, n, NODE_GRAPH)->child = clone_of((graph *)child);
+  return e;
 }
 cudaError_t cudaGraphAddHostNode(cudaGraphNode_t *out, cudaGraph_t g, const cudaGraphNode_t *after, size_t n,
                                  const struct cudaHostNodeParams *p) {
+  cudaError_t e = p && p->fn ? can_add(out, g, after, n) : fail(cudaErrorInvalidValue);
+  if (e) return e;
   node *c = add(out, g, after, n, NODE_CALL);
   c->call = p->fn, c->to = p->userData;
   return cudaSuccess;
 }
 cudaError_t cudaGraphAddMemcpyNode1D(cudaGraphNode_t *out, cudaGraph_t g, const cudaGraphNode_t *after, size_t n, void *to,
                                      const void *from, size_t size, enum cudaMemcpyKind k) {
+  cudaError_t e = can_add(out, g, after, n);
+  if (e == cudaSuccess && size) e = check_copy(to, from, k);
+  if (e) return e;
   node *c = add(out, g, after, n, NODE_COPY);
-  (void)k;
   c->to = to, c->from = from, c->size = size;
   return cudaSuccess;
 }
 cudaError_t cudaGraphAddMemcpyNode(cudaGraphNode_t *out, cudaGraph_t g, const cudaGraphNode_t *after, size_t n,
                                    const struct cudaMemcpy3DParms *p) {
+  cudaError_t e = p ? can_add(out, g, after, n) : fail(cudaErrorInvalidValue);
+  if (e) return e;
   if (p->srcArray || p->dstArray) return lacks("cudaGraphAddMemcpyNode with a cudaArray");
+  if ((e = check_copy(p->dstPtr.ptr, p->srcPtr.ptr, p->kind))) return e;
   node *c = add(out, g, after, n, NODE_COPY);
   c->to_pitch = p->dstPtr.pitch, c->to_slice = p->dstPtr.pitch * p->dstPtr.ysize;
   c->from_pitch = p->srcPtr.pitch, c->from_slice = p->srcPtr.pitch * p->srcPtr.ysize;
@@ -893,17 +1197,21 @@ cudaError_t cudaGraphAddMemcpyNode(cudaGraphNode_t *out, cudaGraph_t g, const cu
 }
 cudaError_t cudaGraphAddMemsetNode(cudaGraphNode_t *out, cudaGraph_t g, const cudaGraphNode_t *after, size_t n,
                                    const struct cudaMemsetParams *p) {
+  cudaError_t e = p ? can_add(out, g, after, n) : fail(cudaErrorInvalidValue);
+  if (e) return e;
   if (p->elementSize == 2) return lacks("cudaGraphAddMemsetNode with elements of 2 bytes");
-  if (p->elementSize != 1 && p->elementSize != 4) return fail(cudaErrorInvalidValue);
+  if ((p->elementSize != 1 && p->elementSize != 4) || known(p->dst) == FISUB_VGPU_PAGEABLE) return fail(cudaErrorInvalidValue);
   node *c = add(out, g, after, n, NODE_SET);
   c->to = p->dst, c->to_pitch = p->pitch, c->value = p->value, c->width = p->elementSize, c->size = p->width, c->rows = p->height;
   return cudaSuccess;
 }
 cudaError_t cudaGraphAddKernelNode(cudaGraphNode_t *out, cudaGraph_t g, const cudaGraphNode_t *after, size_t n,
                                    const struct cudaKernelNodeParams *p) {
+  cudaError_t e = p ? can_add(out, g, after, n) : fail(cudaErrorInvalidValue);
+  if (e) return e;
   if (p->kernelParams == NULL && p->extra) return lacks("cudaGraphAddKernelNode with its parameters in one buffer");
   void *none[1] = {NULL}, *ready = NULL;
-  cudaError_t e = prepare(p->func, p->gridDim, p->blockDim, NULL, p->kernelParams ? p->kernelParams : none, p->sharedMemBytes, &ready);
+  e = prepare(p->func, p->gridDim, p->blockDim, NULL, p->kernelParams ? p->kernelParams : none, p->sharedMemBytes, &ready);
   if (e == cudaSuccess) add(out, g, after, n, NODE_LAUNCH)->launch = ready;
   return e;
 }
@@ -914,71 +1222,126 @@ cudaError_t cudaGraphAddDependencies(cudaGraph_t g, const cudaGraphNode_t *from,
 #else
 cudaError_t cudaGraphAddDependencies(cudaGraph_t g, const cudaGraphNode_t *from, const cudaGraphNode_t *to, size_t n) {
 #endif
-  (void)g;
-  for (size_t i = 0; i < n; i++) depend((node *)to[i], from + i, 1);
+  if (!held(g, GRAPH) || (n && (from == NULL || to == NULL))) return fail(cudaErrorInvalidValue);
+  for (size_t i = 0; i < n; i++) {
+    if (!held(from[i], NODE) || !held(to[i], NODE)) return fail(cudaErrorInvalidValue);
+    depend((node *)to[i], from + i, 1);
+  }
   return cudaSuccess;
 }
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t g, unsigned long long flags) {
   (void)flags;
-  cudaError_t e = g ? play((graph *)g, 0) : fail(cudaErrorInvalidValue);
-  if (e == cudaSuccess) *exec = (cudaGraphExec_t)clone_of((graph *)g);
+  cudaError_t e = exec ? check_graph(g, GRAPH) : fail(cudaErrorInvalidValue);
+  if (e || (e = play((graph *)g, 0))) return e;
+  *exec = (cudaGraphExec_t)clone_of((graph *)g);
+  hold(*exec, EXEC);
   return e;
 }
 cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *exec, cudaGraph_t g, unsigned long long flags) {
   return cudaGraphInstantiate(exec, g, flags);
 }
-cudaError_t cudaGraphUpload(cudaGraphExec_t exec, cudaStream_t s) { (void)exec, (void)s; return cudaSuccess; }
+cudaError_t cudaGraphUpload(cudaGraphExec_t exec, cudaStream_t s) {
+  cudaError_t e = check_graph(exec, EXEC);
+  return e ? e : check_stream(s);
+}
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t s) {
-  if (exec == NULL) return fail(cudaErrorInvalidValue);
+  cudaError_t e = check_graph(exec, EXEC);
+  if (e || (e = check_stream(s))) return e;
   graph *g = captured(s);
   if (g) return fail(invalidate(g, cudaErrorStreamCaptureUnsupported));
-  cudaError_t e = legacy(s);
+  e = legacy(s);
   if (e == cudaSuccess) e = status();
   worked(s, NULL);
   return e ? e : play((graph *)exec, 1);
 }
-cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) { if (exec) drop((graph *)exec); return cudaSuccess; }
-cudaError_t cudaGraphDestroy(cudaGraph_t g) { if (g) drop((graph *)g); return cudaSuccess; }
-cudaError_t cudaEventCreate(cudaEvent_t *e) { return new_handle((void **)e); }
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned f) { (void)f; return new_handle((void **)e); }
-cudaError_t cudaEventDestroy(cudaEvent_t e) { free(e); return cudaSuccess; }
-cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
+static cudaError_t destroy(void *g, int kind) {
+  cudaError_t e = check_graph(g, kind);
+  if (e) return e;
+  let_go(g);
+  drop(g);
+  return cudaSuccess;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) { return destroy(exec, EXEC); }
+cudaError_t cudaGraphDestroy(cudaGraph_t g) { return destroy(g, GRAPH); }
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned f) {
+  if (f & ~(unsigned)(cudaEventBlockingSync | cudaEventDisableTiming | cudaEventInterprocess)) return fail(cudaErrorInvalidValue);
+  cudaError_t failed = new_handle((void **)e, sizeof(event), EVENT);
+  if (failed == cudaSuccess) ((event *)*e)->untimed = (f & cudaEventDisableTiming) != 0;
+  return failed;
+}
+cudaError_t cudaEventCreate(cudaEvent_t *e) { return cudaEventCreateWithFlags(e, 0); }
+cudaError_t cudaEventDestroy(cudaEvent_t e) {
+  if (check_event(e)) return cudaErrorInvalidResourceHandle;
+  let_go(e);
+  free(((event *)e)->last.all);
+  free(e);
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t handle, cudaStream_t s) {
   struct timespec t;
-  cudaError_t l = legacy(s);
-  if (l) return l;
+  event *e = (event *)handle;
+  cudaError_t wrong = check_event(handle);
+  if (wrong || (wrong = check_stream(s)) || (wrong = legacy(s))) return wrong;
+  graph *g = captured(s);
+  stream *st = stream_of(s);
   clock_gettime(CLOCK_MONOTONIC, &t);
-  if (e) ((event *)e)->ms = (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6, ((event *)e)->capture = captured(s) ? captured(s)->id : 0;
-  if (e && stream_of(s)) ((event *)e)->of = stream_of(s), ((event *)e)->work = stream_of(s)->work;
+  e->ms = (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
+  e->recorded = 1;
+  e->capture = g ? g->id : 0;
+  if (g) copy_frontier(&e->last, &st->last);
+  if (st) e->of = st, e->work = st->work;
   return status();
 }
 cudaError_t cudaEventRecordWithFlags(cudaEvent_t e, cudaStream_t s, unsigned f) { (void)f; return cudaEventRecord(e, s); }
-cudaError_t cudaEventSynchronize(cudaEvent_t e) {
-  graph *g = e ? capture(((event *)e)->capture) : NULL;
-  if (e) awaited(((event *)e)->of, ((event *)e)->work);
+cudaError_t cudaEventSynchronize(cudaEvent_t handle) {
+  event *e = (event *)handle;
+  cudaError_t wrong = check_event(handle);
+  if (wrong || (wrong = captured_event(e))) return wrong;
+  awaited(e->of, e->work);
+  graph *g = capture(e->capture);
   return g ? fail(invalidate(g, cudaErrorCapturedEvent)) : status();
 }
 cudaError_t cudaEventQuery(cudaEvent_t e) { return cudaEventSynchronize(e); }
-cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t a, cudaEvent_t b) { *ms = (float)(((event *)b)->ms - ((event *)a)->ms); return cudaSuccess; }
+cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t a, cudaEvent_t b) {
+  if (ms == NULL) return fail(cudaErrorInvalidValue);
+  cudaError_t wrong = check_event(a);
+  if (wrong || (wrong = check_event(b))) return wrong;
+  event *from = (event *)a, *to = (event *)b;
+  if (!from->recorded || !to->recorded || from->untimed || to->untimed) return fail(cudaErrorInvalidResourceHandle);
+  *ms = (float)(to->ms - from->ms);
+  return cudaSuccess;
+}
 
 /* The device */
 
 cudaError_t cudaDeviceSynchronize(void) {
-  cudaError_t e = cudaSuccess;
+  cudaError_t e = permitted();
+  if (e) return e;
   pthread_mutex_lock(&lock);
   for (graph *g = captures; g; g = g->next) e = invalidate(g, cudaErrorStreamCaptureUnsupported); // even relaxed ones
   pthread_mutex_unlock(&lock);
   all_awaited();
   return e ? fail(e) : status();
 }
-cudaError_t cudaGetDevice(int *d) { *d = 0; return cudaSuccess; }
-cudaError_t cudaSetDevice(int d) { return d == 0 ? cudaSuccess : fail(cudaErrorInvalidDevice); }
-cudaError_t cudaGetDeviceCount(int *n) { *n = 1; return cudaSuccess; }
+static cudaError_t give(int *to, int value) {
+  if (to == NULL) return fail(cudaErrorInvalidValue);
+  *to = value;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDevice(int *d) {
+  cudaError_t e = permitted();
+  return e ? e : give(d, 0);
+}
+cudaError_t cudaSetDevice(int d) { return d == 0 ? permitted() : fail(cudaErrorInvalidDevice); }
+cudaError_t cudaGetDeviceCount(int *n) { return give(n, 1); }
 cudaError_t cudaDeviceReset(void) { return cudaSuccess; }
 cudaError_t cudaSetDeviceFlags(unsigned f) { (void)f; return cudaSuccess; }
 
 // The limits of the device, as an H100 has them. Those of printf and malloc are fixed once a kernel has used them.
 static struct { size_t stack, fifo, heap, granularity, pending; } limits = {1024, 8650752, 8 << 20, 64, 2048};
 cudaError_t cudaDeviceSetLimit(enum cudaLimit l, size_t v) {
+  cudaError_t e = permitted();
+  if (e) return e;
   fisub_vgpu_limits now = {0};
   if (hooks.limits) hooks.limits(&now);
   switch ((int)l) {
@@ -1021,13 +1384,14 @@ cudaError_t cudaDeviceGetLimit(size_t *v, enum cudaLimit l) {
 cudaError_t cudaDeviceSetCacheConfig(enum cudaFuncCache c) { (void)c; return cudaSuccess; }
 cudaError_t cudaCtxResetPersistingL2Cache(void) { return cudaSuccess; }
 cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest) { *least = 0; *greatest = -5; return cudaSuccess; }
-cudaError_t cudaRuntimeGetVersion(int *v) { *v = CUDART_VERSION; return cudaSuccess; }
-cudaError_t cudaDriverGetVersion(int *v) { *v = CUDART_VERSION; return cudaSuccess; }
+cudaError_t cudaRuntimeGetVersion(int *v) { return give(v, CUDART_VERSION); }
+cudaError_t cudaDriverGetVersion(int *v) { return give(v, CUDART_VERSION); }
 cudaError_t cudaProfilerStart(void) { return cudaSuccess; }
 cudaError_t cudaProfilerStop(void) { return cudaSuccess; }
 
 cudaError_t cudaDeviceGetAttribute(int *v, enum cudaDeviceAttr a, int d) {
   if (d != 0) return fail(cudaErrorInvalidDevice);
+  if (v == NULL || (int)a <= 0 || a >= cudaDevAttrMax) return fail(cudaErrorInvalidValue);
   switch ((int)a) {
   case cudaDevAttrMaxThreadsPerBlock: *v = 1024; break;
   case cudaDevAttrMaxBlockDimX: case cudaDevAttrMaxBlockDimY: *v = 1024; break;
@@ -1061,6 +1425,7 @@ cudaError_t cudaDeviceGetAttribute(int *v, enum cudaDeviceAttr a, int d) {
   return cudaSuccess;
 }
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int d) {
+  if (p == NULL) return fail(cudaErrorInvalidValue);
   if (d != 0) return fail(cudaErrorInvalidDevice);
   memset(p, 0, sizeof *p);
   strcpy(p->name, "fisub virtual GPU");
