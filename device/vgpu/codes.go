@@ -1340,6 +1340,13 @@ type (
 		file    uint64
 		line    int32
 	}
+	faultPrintfString struct {
+		address uint64
+		skipped bool
+	}
+	faultPrintfArguments struct {
+		limit int32
+	}
 	faultStackOverflow struct {
 		depth int32
 		limit uint32
@@ -1406,6 +1413,8 @@ var faultArguments = [...]func(p unsafe.Pointer) arguments{
 	func(p unsafe.Pointer) arguments { return (*faultTmemRange)(p) },
 	func(p unsafe.Pointer) arguments { return (*faultTrap)(p) },
 	func(p unsafe.Pointer) arguments { return (*faultAssertion)(p) },
+	func(p unsafe.Pointer) arguments { return (*faultPrintfString)(p) },
+	func(p unsafe.Pointer) arguments { return (*faultPrintfArguments)(p) },
 	func(p unsafe.Pointer) arguments { return (*faultStackOverflow)(p) },
 	func(p unsafe.Pointer) arguments { return (*faultCallTarget)(p) },
 	func(p unsafe.Pointer) arguments { return (*faultFreeAddress)(p) },

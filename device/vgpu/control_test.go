@@ -5,10 +5,13 @@ package vgpu
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"math"
 	"os"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -334,12 +337,18 @@ func TestAtomics(t *testing.T) {
 	}
 }
 
-// TestPrintf prints from one thread, to file descriptor 1 as on a GPU.
-func TestPrintf(t *testing.T) {
+// printed returns what f prints to file descriptor 1, as kernels do.
+func printed(t *testing.T, f func()) string {
+	t.Helper()
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}
+	all := make(chan []byte)
+	go func() {
+		out, _ := io.ReadAll(r)
+		all <- out
+	}()
 	saved, err := syscall.Dup(1)
 	if err != nil {
 		t.Fatal(err)
@@ -347,46 +356,161 @@ func TestPrintf(t *testing.T) {
 	if err := syscall.Dup3(int(w.Fd()), 1, 0); err != nil {
 		t.Fatal(err)
 	}
-	got, runErr := runKernel(t, `
+	f()
+	if err := errors.Join(syscall.Dup3(saved, 1, 0), syscall.Close(saved), w.Close()); err != nil {
+		t.Fatal(err)
+	}
+	out := <-all
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return string(out)
+}
+
+// Strings of a kernel in other memory than global variables, and one without an end.
+type (
+	localText  string
+	sharedText string
+	unended    string
+)
+
+// printfKernel returns a kernel that stores the result of printf in the first word of its memory.
+func printfKernel(format string, args []any) string {
+	var globals, locals, body strings.Builder
+	texts := 0
+	global := func(s string) string {
+		texts++
+		fmt.Fprintf(&globals, ".global .align 1 .b8 text%d[%d] = {%s};\n", texts, len(s),
+			strings.Trim(strings.ReplaceAll(fmt.Sprint([]byte(s)), " ", ", "), "[]"))
+		fmt.Fprintf(&body, "mov.u64 %%rd1, text%d; cvta.global.u64 %%rd1, %%rd1;\n", texts)
+		return "%rd1"
+	}
+	written := func(space, s string) string {
+		texts++
+		fmt.Fprintf(&locals, ".%s .align 1 .b8 text%d[%d];\n", space, texts, len(s)+1)
+		fmt.Fprintf(&body, "mov.u64 %%rd1, text%d;\n", texts)
+		for i, c := range []byte(s + "\x00") {
+			fmt.Fprintf(&body, "mov.u32 %%r1, %d; st.%s.u8 [%%rd1+%d], %%r1;\n", c, space, i)
+		}
+		fmt.Fprintf(&body, "cvta.%s.u64 %%rd1, %%rd1;\n", space)
+		return "%rd1"
+	}
+	offset := 0
+	store := func(size int, value string) {
+		offset = (offset + size - 1) / size * size
+		fmt.Fprintf(&body, "mov.b%d %%%s2, %s; st.local.b%[1]d [depot+%[4]d], %%%[2]s2;\n", 8*size,
+			map[int]string{4: "r", 8: "rd"}[size], value, offset)
+		offset += size
+	}
+	for _, a := range args {
+		switch a := a.(type) {
+		case int:
+			store(4, strconv.Itoa(a))
+		case rune:
+			store(4, strconv.Itoa(int(a)))
+		case int64:
+			store(8, strconv.FormatInt(a, 10))
+		case float64:
+			store(8, fmt.Sprintf("0x%x", math.Float64bits(a)))
+		case string:
+			store(8, global(a+"\x00"))
+		case unended:
+			store(8, global(string(a)))
+		case localText:
+			store(8, written("local", string(a)))
+		case sharedText:
+			store(8, written("shared", string(a)))
+		}
+	}
+	fmt.Fprintf(&body, "mov.b64 %%rd3, %s;\n", global(format+"\x00"))
+	return globals.String() + `
 .extern .func (.param .b32 ret) vprintf(.param .b64 format, .param .b64 args);
-.global .align 1 .b8 text[26] = {105, 32, 37, 100, 44, 32, 102, 32, 37, 46, 50, 102, 44, 32, 108, 32, 37, 108, 108, 117, 32, 37, 37, 10, 0};
 .visible .entry k(.param .u64 x)
 {
-	.local .align 8 .b8 depot[24];
-	.reg .b32 %r<9>; .reg .b64 %rd<9>; .reg .pred %p;
-	mov.u64 %rd1, depot;
-	cvta.local.u64 %rd2, %rd1;
-	mov.u32 %r1, %tid.x;
-	setp.ne.u32 %p, %r1, 3;
-	@%p ret;
-	mov.u32 %r2, -7;
-	st.local.u32 [%rd1], %r2;
-	mov.f64 %rd3, 0d4004000000000000;
-	st.local.f64 [%rd1+8], %rd3;
-	mov.u64 %rd4, 12345678901;
-	st.local.u64 [%rd1+16], %rd4;
-	mov.u64 %rd5, text;
-	cvta.global.u64 %rd6, %rd5;
+	.local .align 8 .b8 depot[` + strconv.Itoa(max(offset, 8)) + `];
+	.reg .b32 %r<9>; .reg .b64 %rd<9>;
+	` + locals.String() + body.String() + `
+	mov.u64 %rd4, depot;
+	cvta.local.u64 %rd4, %rd4;
 	{
 	.param .b64 a; .param .b64 b; .param .b32 c;
-	st.param.b64 [a], %rd6;
-	st.param.b64 [b], %rd2;
+	st.param.b64 [a], %rd3;
+	st.param.b64 [b], %rd4;
 	call.uni (c), vprintf, (a, b);
 	ld.param.b32 %r3, [c];
 	}
 	ld.param.u64 %rd7, [x];
 	st.global.u32 [%rd7], %r3;
 	ret;
-}`, threads(1, 32), 0)
-	if err := errors.Join(syscall.Dup3(saved, 1, 0), syscall.Close(saved), w.Close()); err != nil {
-		t.Fatal(err)
+}`
+}
+
+// TestPrintf compares output and result with an H100's.
+func TestPrintf(t *testing.T) {
+	long := strings.Repeat("abcdefghij", 1000)
+	forty := make([]any, 40)
+	for i := range forty {
+		forty[i] = i % 10
 	}
-	out, err := io.ReadAll(r)
-	if err := errors.Join(err, runErr, r.Close()); err != nil {
-		t.Fatal(err)
+	for _, tc := range []struct {
+		format string
+		args   []any
+		want   string
+		count  int
+	}{
+		{"i %d, f %.2f, l %llu %%\n", []any{-7, 2.5, int64(12345678901)}, "i -7, f 2.50, l 12345678901 %\n", 3},
+		{"[%i|%o|%X|%u|%lu|%lli]", []any{-1, 8, 255, -1, int64(1) << 40, int64(-1)}, "[-1|10|FF|4294967295|1099511627776|-1]", 6},
+		{"[%F|%G|%E|%A]", []any{1.5, 2.5, 1e10, 3.5}, "[1.500000|2.5|1.000000E+10|0X1.CP+1]", 4},
+		{"[%-08.3lld|%+ld|% d|%#o|%#X]", []any{int64(3), int64(4), 5, 8, 255}, "[003     |+4| 5|010|0XFF]", 5},
+		{"[%-+ #012.5d|%d]", []any{4, 5}, "[+00004      |5]", 2},
+		{"[%hd|%hu|%ho|%hx]", []any{70000, -1, -1, 70000}, "[4464|65535|177777|1170]", 4},
+		{"[%p|%p|%c|%lc]", []any{int64(0), int64(16), 'q', 'A'}, "[(nil)|0x10|q|A]", 4},
+		{"[%lf|%hs|%ls]", []any{2.5, "ab", "cd"}, "[2.500000|ab|cd]", 3},
+		{"%0000000000000000000000000000000000000000000012d", []any{7}, "000000000007", 1},
+		{"%300d", []any{1}, strings.Repeat(" ", 299) + "1", 1},
+		{"%.400f", []any{0.5}, "0.5" + strings.Repeat("0", 399), 1},
+		{long, nil, long, 0},
+		{"<%s>", []any{long}, "<" + long + ">", 1},
+		{"<%10.3s|%-5s|%s>", []any{unended("abcdef"), "ab", int64(0)}, "<       abc|ab   |(null)>", 3},
+		{"<%s|%s>", []any{localText("local"), sharedText("shared")}, "<local|shared>", 2},
+
+		// The width may be an argument, the precision may not.
+		{"[%*d|%d]", []any{6, 1, 2}, "[     1|2]", 3},
+		{"[%-*d|%0*d|%*s|%*c|%*.2f]", []any{-6, 1, 5, 2, 4, "ab", 3, 'c', 8, 1.5}, "[1     |00002|  ab|  c|    1.50]", 10},
+		{"[%.*f|%.*s]", []any{2, 2.5}, "[%.*f|%.*s]", 0},
+
+		// Conversions that CUDA does not have take no argument.
+		{"[%n|%y|%m|%q|%Lf|%'d|%1$d]", []any{int64(1)}, "[%n|%y|%m|%q|%Lf|%'d|%1$d]", 0},
+		{"[%zu|%jd|%td|%hhd|%hld]", []any{int64(1)}, "[%zu|%jd|%td|%hhd|%hld]", 0},
+		{"[%y|%d]", []any{1, 2}, "[%y|1]", 1},
+		{"[%5%|% %|%d]", []any{4}, "[%|%|4]", 1},
+		{"end%", nil, "end%", 0},
+		{strings.Repeat("%d", 32), forty, "01234567890123456789012345678901", 32},
+	} {
+		var got []uint32
+		var err error
+		out := printed(t, func() { got, err = runKernel(t, printfKernel(tc.format, tc.args), threads(1, 1), 99) })
+		if err != nil {
+			t.Errorf("printf(%.40q): %v", tc.format, err)
+		} else if out != tc.want || int(int32(got[0])) != tc.count {
+			t.Errorf("printf(%.40q): got %q and %d, want %q and %d", tc.format, out, got[0], tc.want, tc.count)
+		}
 	}
-	if want := "i -7, f 2.50, l 12345678901 %\n"; string(out) != want || got[0] != 3 {
-		t.Errorf("got %q and %d, want %q and 3", out, got[0], want)
+	for _, tc := range []struct {
+		name, format string
+		args         []any
+		want         string
+	}{
+		{"an unterminated string", "<%s>", []any{unended("abc")}, "printf reads a string at 0x[0-9a-f]+, 0 bytes past the end of text1$"},
+		{"no string", "<%s>", []any{int64(16)}, "printf reads a string at 0x10, a null pointer$"},
+		{"a number for a string", "%.*s|%s", []any{2, 3, 4}, "printf reads a string at 0x300000002, .*; conversions that CUDA does not have, such as %zu and %\\.\\*f, take no argument$"},
+		{"33 arguments", strings.Repeat("%d", 33), forty, "printf with more than 32 arguments"},
+	} {
+		var err error
+		out := printed(t, func() { _, err = runKernel(t, printfKernel(tc.format, tc.args), threads(1, 1), 99) })
+		if err == nil || !regexp.MustCompile(tc.want).MatchString(err.Error()) || out != "" {
+			t.Errorf("%s: printed %.60q, got %v, want %s", tc.name, out, err, tc.want)
+		}
 	}
 }
 

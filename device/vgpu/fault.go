@@ -74,7 +74,8 @@ func (k *Kernel) describe(f *C.vg_fault) *Fault {
 // cudaCode returns the error that CUDA reports for a fault, as on an H100.
 func cudaCode(args arguments) C.int {
 	switch args.(type) {
-	case *faultOutOfBounds, *faultSharedAddress, *faultSharedRange, *faultLocalRange, *faultStackOverflow:
+	case *faultOutOfBounds, *faultSharedAddress, *faultSharedRange, *faultLocalRange, *faultStackOverflow,
+		*faultPrintfString:
 		return cudaIllegalAddress
 	case *faultMisaligned:
 		return cudaMisalignedAddress
@@ -350,6 +351,18 @@ func (f *faultTrap) text(s *site) string { return "trap" }
 
 func (f *faultAssertion) text(s *site) string {
 	return fmt.Sprintf("assertion `%s` failed", s.cString(f.message))
+}
+
+func (f *faultPrintfString) text(s *site) string {
+	text := fmt.Sprintf("printf reads a string at %#x, %s", f.address, s.near(f.address))
+	if f.skipped {
+		text += "; conversions that CUDA does not have, such as %zu and %.*f, take no argument"
+	}
+	return text
+}
+
+func (f *faultPrintfArguments) text(s *site) string {
+	return fmt.Sprintf("printf with more than %d arguments: a GPU prints other memory or ends the program", f.limit)
 }
 
 func (f *faultStackOverflow) text(s *site) string {

@@ -71,6 +71,8 @@ enum { FEATURE_INSTRUCTION, FEATURE_INTERLEAVED, FEATURE_PACKED, FEATURE_LOCAL }
   X(tmem_range, NONE, uint32_t address; int32_t columns; bool write;)                                                  \
   X(trap, NONE, )                                                                                                      \
   X(assertion, NONE, uint64_t message, file; int32_t line;)                                                            \
+  X(printf_string, NONE, uint64_t address; bool skipped;) /* skipped: a conversion that CUDA does not have */          \
+  X(printf_arguments, NONE, int32_t limit;)                                                                            \
   X(stack_overflow, NONE, int32_t depth; uint32_t limit;)                                                              \
   X(call_target, NONE, uint64_t address;)                                                                              \
   X(free_address, NONE, uint64_t address;)                                                                             \

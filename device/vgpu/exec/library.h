@@ -1,5 +1,7 @@
 // Library functions for device code: malloc, free and printf.
 #pragma once
+#include <limits.h>
+
 #include "memory.h"
 
 /* Device malloc: block sizes are powers of two; the size class is in the 16 bytes before the block */
@@ -38,50 +40,137 @@ static int release_memory(vg_heap *h, u64 p) {
   return 1;
 }
 
-// print_formatted returns the number of arguments that it printed, as CUDA's printf does.
-static s32 print_formatted(worker *k, warp *w, group *g, int lane, u64 format, u64 args) {
+// A conversion of printf, as CUDA has them: %[flags][width][.precision][h, l or ll]type.
+typedef struct {
+  char flags[6];
+  int width, precision; // -1: none
+  bool star;            // the width is an argument
+  char size, type;      // size: h, l or 0
+} conversion;
+
+static int read_number(const char **s) {
+  int n = 0;
+  for (; **s >= '0' && **s <= '9'; ++*s) n = n > INT_MAX / 10 - 1 ? n : 10 * n + (**s - '0');
+  return n;
+}
+
+// read_conversion returns the end of a conversion whose % is before s, or NULL if CUDA does not have it. CUDA prints
+// those as they are: %n, %hhd, %zu, %.*f.
+static const char *read_conversion(const char *s, conversion *c) {
+  *c = (conversion){.width = -1, .precision = -1};
+  for (int n = 0; *s && strchr("-+ #0", *s); s++)
+    if (!strchr(c->flags, *s)) c->flags[n++] = *s;
+  c->star = *s == '*';
+  if (c->star) s++;
+  else if (*s >= '0' && *s <= '9') c->width = read_number(&s);
+  if (*s == '.') s++, c->precision = read_number(&s);
+  if (*s == 'h' || *s == 'l') c->size = *s++;
+  if (c->size == 'l' && *s == 'l') s++;
+  c->type = *s;
+  return *s && strchr("%cdiouxXpeEfFgGaAs", *s) ? s + 1 : NULL;
+}
+
+// A printer is a call of printf by a lane.
+typedef struct {
+  worker *k;
+  warp *w;
+  group *g;
+  int lane;
+  u64 args; // address of the next argument
+  s32 count;
+  bool skipped; // a conversion that CUDA does not have
+  FILE *out;
+} printer;
+
+// string returns a string at a generic address and sets *n to its length, at most limit. It returns NULL after a fault:
+// the string must end in its memory.
+static const char *string(printer *p, u64 a, size_t limit, size_t *n) {
+  const char *s = "", *c;
+  for (*n = 0; *n < limit; ++*n) {
+    u64 next = a + *n;
+    if (next >> 56 != VG_SHARED_WINDOW >> 56 && next >> 56 != VG_LOCAL_WINDOW >> 56 && !find(p->k, next, 1)) {
+      FAULT(p->k, p->w, p->g, p->lane, printf_string, .address = next, .skipped = p->skipped);
+      return NULL;
+    }
+    if ((c = (const char *)at(p->k, p->w, p->g, GENERIC, p->lane, next, 1, 0)) == NULL) return NULL;
+    if (*n == 0) s = c;
+    if (*c == 0) break;
+  }
+  return s;
+}
+
+enum { PRINTF_ARGUMENTS = 32 }; // at most; with more, a GPU prints other memory
+
+// argument sets *v to the next argument. It returns false after a fault.
+static bool argument(printer *p, int size, u64 *v) {
+  if (++p->count > PRINTF_ARGUMENTS) {
+    FAULT(p->k, p->w, p->g, p->lane, printf_arguments, .limit = PRINTF_ARGUMENTS);
+    return false;
+  }
+  p->args = (p->args + (u64)size - 1) & ~(u64)(size - 1);
+  u8 *from = at(p->k, p->w, p->g, GENERIC, p->lane, p->args, size, 0);
+  if (from == NULL) return false;
+  p->args += (u64)size;
+  *v = size == 8 ? *(u64 *)from : *(u32 *)from;
+  return true;
+}
+
+// print_conversion prints the next arguments. It returns false after a fault.
+static bool print_conversion(printer *p, const conversion *c) {
+  int width = c->width < 0 ? 0 : c->width, is_float = strchr("eEfFgGaA", c->type) != NULL;
+  u64 v;
+  if (c->star) {
+    if (!argument(p, 4, &v)) return false;
+    width = (s32)v == INT_MIN ? -INT_MAX : (s32)v;
+  }
+  if (c->type == '%') return putc('%', p->out), true;
+  int wide = is_float || c->type == 'p' || c->type == 's' || (c->type != 'c' && c->size == 'l');
+  if (!argument(p, wide ? 8 : 4, &v)) return false;
+  char format[16];
+  snprintf(format, sizeof format, "%%%s*.*%s%c", c->flags,
+           is_float || strchr("cps", c->type) ? "" : c->size == 'l' ? "ll" : c->size == 'h' ? "h" : "", c->type);
+  if (c->type == 's') {
+    size_t n = 6;
+    const char *s = v ? string(p, v, c->precision < 0 ? INT_MAX : (size_t)c->precision, &n) : "(null)";
+    if (s == NULL) return false;
+    fprintf(p->out, format, width, (int)n, s);
+  } else if (is_float) {
+    fprintf(p->out, format, width, c->precision, bits_f64(v));
+  } else if (wide) {
+    fprintf(p->out, format, width, c->precision, v);
+  } else {
+    fprintf(p->out, format, width, c->precision, (u32)v);
+  }
+  return true;
+}
+
+// print_formatted returns the number of arguments that it printed, as CUDA's printf does, or -1 without a format.
+static __attribute__((cold, noinline))
+s32 print_formatted(worker *k, warp *w, group *g, int lane, u64 format, u64 args) {
   effect(k);
-  if (!find(k, format, 1)) {
-    FAULT(k, w, g, lane, out_of_bounds, .address = format, .size = 1);
-    return -1;
+  size_t n, size;
+  printer p = {.k = k, .w = w, .g = g, .lane = lane, .args = args};
+  const char *found = format ? string(&p, format, INT_MAX, &n) : NULL;
+  if (found == NULL) return -1;
+  char *text = strndup(found, n), *all = NULL; // a copy: other threads may write to the format
+  p.out = open_memstream(&all, &size);
+  if (text == NULL || p.out == NULL) abort();
+  bool ok = true;
+  for (const char *s = text; *s && ok;) {
+    conversion c;
+    const char *end = *s == '%' ? read_conversion(s + 1, &c) : NULL;
+    if (end) {
+      ok = print_conversion(&p, &c);
+    } else {
+      p.skipped |= *s == '%';
+      putc(*s, p.out);
+    }
+    s = end ? end : s + 1;
   }
-  const char *s = (const char *)format;
-  char out[2048];
-  size_t n = 0;
-  u64 a = args;
-  s32 count = 0;
-  for (; *s && n + 256 < sizeof out; s++) {
-    if (*s != '%') {
-      out[n++] = *s;
-      continue;
-    }
-    char spec[32];
-    size_t c = 0;
-    spec[c++] = *s++;
-    int longs = 0;
-    while (*s && c < sizeof spec - 2 && !strchr("diouxXcsfFeEgGaAp%", *s)) {
-      if (*s == 'l') longs++;
-      spec[c++] = *s++;
-    }
-    spec[c++] = *s;
-    spec[c] = 0;
-    if (*s == '%') {
-      out[n++] = '%';
-      continue;
-    }
-    int size = longs || strchr("fFeEgGaAps", *s) ? 8 : 4;
-    a = (a + (u64)size - 1) & ~(u64)(size - 1);
-    u8 *p = at(k, w, g, GENERIC, lane, a, size, 0);
-    if (p == NULL) return -1;
-    a += (u64)size;
-    count++;
-    u64 v = size == 8 ? *(u64 *)p : *(u32 *)p;
-    if (strchr("fFeEgGaA", *s)) n += (size_t)snprintf(out + n, 256, spec, bits_f64(v));
-    else if (*s == 's') n += (size_t)snprintf(out + n, 256, spec, find(k, v, 1) ? (const char *)v : "(null)");
-    else if (size == 8) n += (size_t)snprintf(out + n, 256, spec, v);
-    else n += (size_t)snprintf(out + n, 256, spec, (u32)v);
-  }
-  fwrite(out, 1, n, stdout);
+  free(text);
+  if (fclose(p.out)) abort();
+  if (ok) fwrite(all, 1, size, stdout);
+  free(all);
   fflush(stdout);
-  return count;
+  return ok ? p.count : -1;
 }
