@@ -329,11 +329,16 @@ def run(x, c, y, total):
     total.fill_(x.sum())
     p = lambda t: ctypes.c_void_p(t.data_ptr())
 `
+	const ignored = "    assert lib.scale(p(x), p(y), 3, ctypes.c_float(c)) == 0\n" +
+		"    cudart = ctypes.CDLL('libcudart.so.12')\n    cudart.cudaMemset(None, 0, 4)\n"
 	for _, tc := range []pyCall{
 		{"returned", made + "    y.copy_(m.scaled(m.scaled(first, 3, 1.0), 3, c / 2))\n", "", "", []float32{5, -10, 150}},
 		{"past the end of what it has made", made + "    m.scaled(first, 4, 1.0)\n", worker.Call, "past the end of", nil},
 		{"through ctypes", bound + "    assert lib.scale(p(x), p(y), 3, ctypes.c_float(c)) == 0\n", "", "", []float32{5, -10, 150}},
 		{"through ctypes, past the end", bound + "    lib.scale(p(x), p(y), 4, ctypes.c_float(c))\n", worker.Call, "past the end of argument", nil},
+		{"a copy of tensors", bound + "    ctypes.CDLL('libcudart.so.12').cudaMemcpy(p(y), p(x), 12, 3)\n", "", "", []float32{1, -2, 30}},
+		{"an ignored error", bound + ignored, worker.Call, "cudaErrorInvalidValue: invalid argument", nil},
+		{"an ignored error, cleared", bound + ignored + "    cudart.cudaGetLastError()\n", "", "", []float32{5, -10, 150}},
 		{"in place", cuda + "    m.scale(x, y, 3, c)\n", "", "", []float32{5, -10, 150}},
 		{"by an own nvcc", own, "", "", []float32{5, -10, 150}},
 		{"past the end", cuda + "    try:\n        m.scale(x, y, 4, c)\n    except BaseException:\n        pass\n", worker.Call,

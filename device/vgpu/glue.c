@@ -59,6 +59,11 @@ int vg_unawaited(const char **kernel) {
   if (f == NULL) f = (int (*)(const char **))runtime_function("fisub_vgpu_unawaited");
   return f && f(kernel);
 }
+int vg_pending(const char **name, const char **text) {
+  static int (*f)(const char **, const char **);
+  if (f == NULL) f = (int (*)(const char **, const char **))runtime_function("fisub_vgpu_pending");
+  return f && f(name, text);
+}
 void *vg_stream(void) {
   void *(*f)(void) = (void *(*)(void))runtime_function("fisub_vgpu_stream");
   return f ? f() : NULL;

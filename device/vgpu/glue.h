@@ -11,6 +11,7 @@ char *vg_install(const char *path, const char *driver);
 
 // Functions of the runtime library, fisub_vgpu_unawaited and so on.
 int vg_unawaited(const char **kernel);
+int vg_pending(const char **name, const char **text);
 void *vg_stream(void);
 
 // Allocation functions for tvm-ffi.

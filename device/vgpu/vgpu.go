@@ -480,12 +480,22 @@ func (k *kernel) Call(ctx context.Context, args []device.Arg) error {
 		host.machine.Launched()
 		C.vg_host_begins()
 		err = k.fn.Call(list)
+		pending := Pending()
 		C.fflush(C.stdout) // what the host code printed; other streams may belong to a thread that is reading
 		C.vg_host_ends()
 		hostUse(k.object)
 		lateWork()
-		return cmp.Or(verdict(), err)
+		return cmp.Or(verdict(), err, pending)
 	})
+}
+
+// Pending takes this thread's error of the runtime that the submission has ignored. On a GPU it is the call's error.
+func Pending() error {
+	var name, text *C.char
+	if C.vg_pending(&name, &text) == 0 {
+		return nil
+	}
+	return &device.CallError{Kind: C.GoString(name), Text: C.GoString(text)}
 }
 
 // convert returns the arguments for tvm-ffi. It lets kernels use the memory of the tensors; the caller unmaps it.

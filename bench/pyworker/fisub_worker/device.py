@@ -181,6 +181,8 @@ class Device:
             self.wait(self.device)
         elif self.vgpu:
             self.machine.check()
+            if error := self.machine.pending():  # on a GPU, the next operation of torch would raise it
+                raise Failure("call", error)
 
     def settle(self, limit):
         """Waits until the GPU has had no work of other processes for QUIET seconds, and returns whether that was within

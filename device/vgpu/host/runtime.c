@@ -671,6 +671,14 @@ cudaError_t cudaGetLastError(void) {
   last_error = cudaSuccess;
   return e != cudaSuccess ? e : hooks.status ? (cudaError_t)hooks.status() : cudaSuccess;
 }
+// fisub_vgpu_pending takes this thread's last error. It returns 0 if there is none.
+int fisub_vgpu_pending(const char **name, const char **text) {
+  cudaError_t e = last_error;
+  last_error = cudaSuccess;
+  *name = cudaGetErrorName(e);
+  *text = cudaGetErrorString(e);
+  return e != cudaSuccess;
+}
 cudaError_t cudaPeekAtLastError(void) { return last_error != cudaSuccess ? last_error : hooks.status ? (cudaError_t)hooks.status() : cudaSuccess; }
 
 static const struct { int code; const char *name, *text; } errors[] = {

@@ -104,6 +104,17 @@ func fisub_verdict(text **C.char) C.int {
 	return lacks
 }
 
+// fisub_pending takes the error of the CUDA runtime that host code of this thread has ignored. The result is a text or
+// NULL.
+//
+//export fisub_pending
+func fisub_pending() *C.char {
+	if err := vgpu.Pending(); err != nil {
+		return C.CString(err.Error())
+	}
+	return nil
+}
+
 // Results of fisub_launch and fisub_verdict.
 const (
 	done = iota

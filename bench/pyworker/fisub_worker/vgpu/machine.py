@@ -73,7 +73,7 @@ class Machine:
     def lib(self):
         lib = ctypes.CDLL(self.library)
         lib.fisub_load.restype, lib.fisub_free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
-        lib.fisub_home.restype = ctypes.c_void_p
+        lib.fisub_home.restype = lib.fisub_pending.restype = ctypes.c_void_p
         if self.ledger:
             lib.fisub_ledger(ctypes.c_void_p(ctypes.addressof(self.ledger)))
         lib.fisub_look(int(self.looks))
@@ -156,6 +156,11 @@ class Machine:
         """Raises the first error, if there was one."""
         if self.trouble:
             raise self.trouble
+
+    def pending(self):
+        """Returns the error of the CUDA runtime that host code has ignored, or "". It is cleared."""
+        error = "home" in self.__dict__ and self.lib.fisub_pending()
+        return self.text(error) if error else ""
 
     def load(self, ptx):
         """Returns the number of the kernel in ptx, and of its parameters."""
