@@ -7,7 +7,7 @@
 
 #include "_cgo_export.h"
 
-static void *module(const void *fatbin) { return (void *)vgModule((void *)fatbin); }
+static void *module(const void *fatbin, int relocatable) { return (void *)vgModule((void *)fatbin, relocatable); }
 static void *prepare(void *m, const char *kernel, const unsigned *dims, void **args, size_t shared, int *error) {
   return (void *)vgPrepare((uintptr_t)m, (char *)kernel, (unsigned *)dims, args, shared, error);
 }

@@ -46,9 +46,13 @@ type hostModule struct {
 	load   func() (*Module, error)
 }
 
-func newHostModule(data unsafe.Pointer, columns nvcc.Columns) *hostModule {
+func newHostModule(data unsafe.Pointer, relocatable bool, columns nvcc.Columns) *hostModule {
 	h := &hostModule{linked: *(*uint32)(data) == fatbinMagic}
 	h.image = sync.OnceValues(func() (*moduleImage, error) {
+		if relocatable {
+			return nil, errors.New("the program has relocatable device code (nvcc -rdc=true or -dc), which the virtual " +
+				"GPU does not support: compile it without, with all device code of a kernel in its source file or in headers")
+		}
 		if h.linked {
 			return readImage(func(n int) []byte { return unsafe.Slice((*byte)(data), n) })
 		}
@@ -141,10 +145,10 @@ func find(module uintptr, name string) (*Kernel, int) {
 }
 
 //export vgModule
-func vgModule(fatbin unsafe.Pointer) C.uintptr_t {
+func vgModule(fatbin unsafe.Pointer, relocatable C.int) C.uintptr_t {
 	host.Lock()
 	defer host.Unlock()
-	host.modules = append(host.modules, newHostModule(fatbin, host.columns))
+	host.modules = append(host.modules, newHostModule(fatbin, relocatable != 0, host.columns))
 	return C.uintptr_t(len(host.modules))
 }
 

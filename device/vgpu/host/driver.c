@@ -69,7 +69,7 @@ CUresult cuModuleLoadData(CUmodule *m, const void *image) {
   void *copy = malloc(n); // the caller may free image
   memcpy(copy, image, n);
   void **handle = calloc(1, sizeof *handle);
-  *handle = h->module(copy);
+  *handle = h->module(copy, 0);
   *m = (CUmodule)handle;
   return CUDA_SUCCESS;
 }

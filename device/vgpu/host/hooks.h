@@ -20,7 +20,7 @@ typedef struct {
 } fisub_vgpu_limits;
 
 typedef struct {
-  void *(*module)(const void *fatbin);
+  void *(*module)(const void *fatbin, int relocatable); // relocatable: linked by nvlink from units
   // prepare copies everything that a launch needs. If the launch is refused, it returns NULL and sets *error. launch
   // may be called any number of times. numbers holds grid, block, cluster (0: the kernel's own), whether the launch is
   // cooperative, and whether clusters of more than 8 blocks are allowed.

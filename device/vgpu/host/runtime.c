@@ -143,8 +143,9 @@ static cudaError_t status(void) {
 
 /* Registration */
 
+enum { RELOCATABLE = 2 };
 typedef struct {
-  int magic, version;
+  int magic, version; // version: 1, or RELOCATABLE
   const void *data;
   void *more;
 } wrapper;
@@ -152,7 +153,7 @@ typedef struct {
 void **__cudaRegisterFatBinary(void *fat) {
   const wrapper *w = fat;
   void **handle = calloc(1, sizeof *handle);
-  *handle = hooks.module ? hooks.module(w->data) : NULL;
+  *handle = hooks.module ? hooks.module(w->data, w->version == RELOCATABLE) : NULL;
   return handle;
 }
 void __cudaRegisterFatBinaryEnd(void **handle) { (void)handle; }
