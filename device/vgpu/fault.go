@@ -75,7 +75,7 @@ func (k *Kernel) describe(f *C.vg_fault) *Fault {
 func cudaCode(args arguments) C.int {
 	switch args.(type) {
 	case *faultOutOfBounds, *faultSharedAddress, *faultSharedRange, *faultLocalRange, *faultStackOverflow,
-		*faultPrintfString:
+		*faultTensorMapMemory, *faultPrintfString:
 		return cudaIllegalAddress
 	case *faultMisaligned:
 		return cudaMisalignedAddress
