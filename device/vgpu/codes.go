@@ -762,7 +762,7 @@ const (
 	hazardOutsideMask
 	hazardAsync
 	hazardProxy
-	hazardProxyChain
+	hazardNote
 	hazardMbarrier
 	hazardCluster
 	hazardCount
@@ -1208,6 +1208,8 @@ type (
 	faultAsyncSource struct {
 		other location
 	}
+	faultAsyncLate struct {
+	}
 	faultAsyncUnfinished struct {
 	}
 	faultAsyncResult struct {
@@ -1381,6 +1383,7 @@ var faultArguments = [...]func(p unsafe.Pointer) arguments{
 	func(p unsafe.Pointer) arguments { return (*faultInFlight)(p) },
 	func(p unsafe.Pointer) arguments { return (*faultRace)(p) },
 	func(p unsafe.Pointer) arguments { return (*faultAsyncSource)(p) },
+	func(p unsafe.Pointer) arguments { return (*faultAsyncLate)(p) },
 	func(p unsafe.Pointer) arguments { return (*faultAsyncUnfinished)(p) },
 	func(p unsafe.Pointer) arguments { return (*faultAsyncResult)(p) },
 	func(p unsafe.Pointer) arguments { return (*faultProxyFence)(p) },

@@ -157,6 +157,11 @@ func (f *faultAsyncSource) text(s *site) string {
 	return fmt.Sprintf("write to shared memory that %s at %s still reads: missing %s", op, s.place(f.other), wait)
 }
 
+func (f *faultAsyncLate) text(s *site) string {
+	return fmt.Sprintf("the block ends while %s still reads its shared memory, with no cp.async.bulk.wait_group.read: "+
+		"the PTX ISA does not say that the memory stays until then, but an H200 keeps it", s.op)
+}
+
 func (f *faultAsyncUnfinished) text(s *site) string {
 	return fmt.Sprintf("the block ends while %s still reads its shared memory: missing %s", s.op, waitFor(s.op))
 }

@@ -206,7 +206,7 @@ func (m *Machine) Run(k *Kernel, l Launch) error {
 	}
 	for i := range s.hazards {
 		if h := &s.hazards[i].fault; s.hazards[i].set {
-			if i == hazardProxyChain {
+			if i == hazardNote {
 				m.note(k.describe(h).Text)
 				continue
 			}

@@ -10,11 +10,15 @@ import (
 	"testing"
 )
 
-// hazard runs body in two blocks of 64 threads and returns the fault, or "". %rd1 is x, %r10 shared memory of 512
+// hazard runs body in two blocks of 64 threads and returns the fault, the note, or "". %rd1 is x, %r10 shared memory of 512
 // bytes, %r11 the thread's word in it, %r1 the thread's number, %r9 the block's.
 func hazard(t *testing.T, body string) string {
+	return hazardOf(t, Races|UnwrittenShared|UnwrittenLocal|Divisions|Ended|Asynchronous|Proxies|Mbarriers, body)
+}
+
+func hazardOf(t *testing.T, strict Hazards, body string) string {
 	t.Helper()
-	m := &Machine{Strict: Races | UnwrittenShared | UnwrittenLocal | Divisions | Ended | Asynchronous | Proxies | Mbarriers, Check: Races | UnwrittenLocal}
+	m := &Machine{Strict: strict, Check: Races | UnwrittenLocal}
 	t.Cleanup(m.drop)
 	mod, err := m.Load(`.version 9.0
 .target sm_100
@@ -41,11 +45,25 @@ func hazard(t *testing.T, body string) string {
 		t.Fatal(err)
 	}
 	p, _ := words(m, "x", make([]uint32, 256)...)
+	note := ""
+	m.OnNote = func(text string) { note = text }
 	err = m.Run(k, Launch{Grid: [3]int{2, 1, 1}, Block: [3]int{64, 1, 1}, Params: binary.LittleEndian.AppendUint64(nil, uint64(p))})
 	if err == nil {
-		return ""
+		return note
 	}
 	return err.Error()
+}
+
+// Threads that have ended count as having arrived at a barrier.
+func TestEndedWriters(t *testing.T) {
+	if got := hazardOf(t, Races, `
+	st.shared.b32 [%r11], %r1;
+	@%p2 bra $done;
+	barrier.sync 0;
+	xor.b32 %r2, %r11, 128;
+	ld.shared.b32 %r3, [%r2];`); got != "" {
+		t.Errorf("got %q, want none", got)
+	}
 }
 
 // After the first workload, only new small launches and kernels with an earlier hazard are checked.
@@ -357,6 +375,23 @@ $all:
 		{"a bulk store without a wait", bulk + `
 	fence.proxy.async.shared::cta;
 	bar.sync 0;` + store, "the block ends while cp.async.bulk.global.shared::cta.bulk_group still reads its shared memory"},
+		{"a bulk store with the fence of its own thread", bulk + `
+	bar.sync 0;
+	@%p1 fence.proxy.async.shared::cta;` + store + "@%p1 cp.async.bulk.wait_group 0;", "only another thread executed fence.proxy.async"},
+		{"a shuffle between reads and a write", `
+	@!%p2 bra $done;
+	st.shared.b32 [%r11], %r1;
+	xor.b32 %r2, %r11, 4;
+	bar.warp.sync -1;
+	ld.shared.b32 %r3, [%r2];
+	shfl.sync.idx.b32 %r4, %r3, 0, 31, -1;
+	st.shared.b32 [%r11], %r4;`, ""},
+		{"a shuffle between writes and a read", `
+	@!%p2 bra $done;
+	st.shared.b32 [%r11], %r1;
+	xor.b32 %r2, %r11, 4;
+	shfl.sync.idx.b32 %r4, %r1, 0, 31, -1;
+	ld.shared.b32 %r3, [%r2];`, race},
 		{"a bulk store whose source is overwritten", bulk + `
 	fence.proxy.async.shared::cta;
 	bar.sync 0;` + store + `

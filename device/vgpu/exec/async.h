@@ -109,7 +109,8 @@ static __attribute__((noinline)) void early_read(worker *k, warp *w, group *g, i
 }
 
 // end_pending ends the operations of an ended block's warps, and all that read its shared memory. Reads are a hazard:
-// the memory may belong to another block by then.
+// the memory may belong to another block by then. For bulk stores it is only a note: an H200 keeps the memory until they
+// have read it, and widespread kernels rely on it.
 static void end_pending(worker *k, block *b) {
   task *t = b->t;
   for (int i = 0; i < t->nb; i++)
@@ -122,7 +123,8 @@ static void end_pending(worker *k, block *b) {
           w->pending.all[left++] = *p;
           continue;
         }
-        if (p->of && !told++) fault(k, w, (int)p->lane, &(vg_fault){.kind = FAULT_async_unfinished, .at = p->at});
+        int kind = p->by == BY_BULK_GROUP ? FAULT_async_late : FAULT_async_unfinished;
+        if (p->of && !told++) fault(k, w, (int)p->lane, &(vg_fault){.kind = kind, .at = p->at});
         drop_pending(k, p);
       }
       w->pending.n = left;

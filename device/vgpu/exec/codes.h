@@ -13,7 +13,7 @@ enum { FLAG_LEADER = 1, FLAG_NEGATED = 2, FLAG_TRACKED = 4 };
 // recorded. Ended threads are checked only if they are faults. The executor does not produce refusals.
 enum {
   HAZARD_SHARED, HAZARD_RACE, HAZARD_LOCAL, HAZARD_DIVISION, HAZARD_REFUSAL, HAZARD_ENDED, HAZARD_GLOBAL, HAZARD_REGISTER,
-  HAZARD_OUTSIDE_MASK, HAZARD_ASYNC, HAZARD_PROXY, HAZARD_PROXY_CHAIN, HAZARD_MBARRIER, HAZARD_CLUSTER, HAZARD_COUNT
+  HAZARD_OUTSIDE_MASK, HAZARD_ASYNC, HAZARD_PROXY, HAZARD_NOTE, HAZARD_MBARRIER, HAZARD_CLUSTER, HAZARD_COUNT
 };
 #define HAZARD_NONE (-1)
 
@@ -39,10 +39,11 @@ enum { FEATURE_INSTRUCTION, FEATURE_INTERLEAVED, FEATURE_PACKED, FEATURE_LOCAL }
   X(race, RACE, uint64_t address; bool global, write;                                                                  \
     vg_location other; int32_t other_thread; bool other_write, other_block; int32_t other_cluster, other_rank;)        \
   X(async_source, ASYNC, vg_location other;) /* a write to shared memory that the operation at other still reads */   \
-  X(async_unfinished, ASYNC, ) /* the block ends first */                                                              \
+  X(async_late, NOTE, ) /* the block ends while a bulk store reads its shared memory */                                \
+  X(async_unfinished, ASYNC, ) /* the same for other operations */                                                              \
   X(async_result, ASYNC, uint64_t address; vg_location other;) /* a read of global memory that other still writes */  \
   X(proxy_fence, PROXY, uint64_t address; bool global; vg_location other; int32_t other_thread;) /* other: a write */  \
-  X(proxy_chain, PROXY_CHAIN, uint64_t address; bool global; vg_location other; int32_t other_thread;)                 \
+  X(proxy_chain, NOTE, uint64_t address; bool global; vg_location other; int32_t other_thread;)                 \
   X(map_fence, PROXY, uint64_t address; vg_location other;)                                                            \
   X(mbarrier_state, MBARRIER, bool live;) /* initialised although it is live, or used although it is not */            \
   X(cluster_ended, NONE, int32_t rank;)                                                                                \

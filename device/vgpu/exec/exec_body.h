@@ -93,12 +93,13 @@ static task *start(worker *k, u64 n, task *reuse) {
   if (k->state->races) {
     size_t views = (size_t)row_count(t) * t->nviews * sizeof(view);
     if (!t->views && (t->views = malloc(views)) == NULL) abort();
-    if (!t->ticks && (t->ticks = malloc((t->nviews + t->nwarps) * sizeof(u32))) == NULL) abort();
+    if (!t->ticks && (t->ticks = malloc((t->nviews + 2 * t->nwarps) * sizeof(u32))) == NULL) abort();
     memset(t->views, 0, views);
     t->some = t->ticks + t->nviews;
     t->fences = 0;
     for (u32 i = 0; i < t->nviews; i++) t->ticks[i] = i < t->nwarps ? STARTED + 1 : 0;
-    memset(t->some, 0, t->nwarps * sizeof *t->some);
+    memset(t->some, 0, 2 * t->nwarps * sizeof *t->some);
+    t->converged = t->some + t->nwarps;
   } else {
     free(t->views);
     t->views = NULL;

@@ -130,6 +130,7 @@ static void release_barrier(worker *k, block *b, int id) {
       g->state = RUN;
       g->pc++;
       acquire(w, g->mask, row_bar(b->t, b->rank, (u32)id));
+      if (!bar->expected) acquire(w, g->mask, row_exit(b->t, b->rank)); // ended threads count as having arrived
     }
   }
   if (b->t->views) memset(row(b->t, row_bar(b->t, b->rank, (u32)id)), 0, b->t->nviews * sizeof(view));
@@ -158,6 +159,7 @@ static void end_lanes(worker *k, warp *w, int gi) {
   effect(k);
   if (w->live == g->mask && w->b->done + 1 == w->b->nw && w->b->columns)
     FAULT(k, w, g, __builtin_ctz(g->mask), tmem_leak);
+  publish(w, g->mask, row_exit(w->b->t, w->b->rank));
   w->live &= ~g->mask;
   w->b->live -= (u32)__builtin_popcount(g->mask);
   drop_frame(g->fr);

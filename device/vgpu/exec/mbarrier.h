@@ -39,14 +39,15 @@ static int raced(worker *k, warp *w, group *g, u8 *p, u32 n, int how) {
 // barrier_at returns the mbarrier at a lane's address, or NULL after a fault, and whether it is live. An operation other
 // than MB_INIT needs a live one.
 static u64 *barrier_at(worker *k, warp *w, group *g, int space, u32 lane, u64 a, int operation, int *is_live) {
-  u8 *p = at(k, w, g, space, (int)lane, a, 8, MBARRIER);
+  u8 *p = at(k, w, g, space, (int)lane, a, 8, LOCATE);
   if (p == NULL) return NULL;
   block *b = w->b;
-  for (int i = 0; i < w->b->t->nb; i++)
+  for (int i = 0; w->b->t->nb > 1 && i < w->b->t->nb; i++)
     if (p >= w->b->t->b[i].shared && p < w->b->t->b[i].shared + w->b->t->b[i].shared_size) b = &w->b->t->b[i];
   u8 *s = b->shadow + (p - b->shared);
-  int live = 1;
-  for (int i = 0; i < 8; i++) live &= s[i] == LIVE_BARRIER;
+  u64 state;
+  memcpy(&state, s, 8);
+  int live = state == LIVE_BARRIER * 0x0101010101010101ull;
   *is_live = live;
   if (live == (operation == MB_INIT)) FAULT(k, w, g, (int)lane, mbarrier_state, .live = live);
   if (operation <= MB_INVAL) {
@@ -160,7 +161,9 @@ static int mbarrier(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *
       *p = mb_next_phase(v - count);
       break;
     case MB_EXPECT_TX: *p = mb_tx(v, (s64)count); break;
-    case MB_COMPLETE_TX: *p = mb_next_phase(mb_tx(v, -(s64)count)); break;
+    case MB_COMPLETE_TX:
+      publish_at(w, 1u << l, p);
+      *p = mb_next_phase(mb_tx(v, -(s64)count)); break;
     case MB_TEST: case MB_TRY: count = U64(in->b)[l] >> 63;
       // fall through
     case MB_TEST_PARITY: case MB_TRY_PARITY:

@@ -86,7 +86,7 @@ static inline int all_written(const u8 *s, int n) {
   return ok != 0;
 }
 
-enum { READ, WRITE, MBARRIER }; // an access to an mbarrier neither needs nor leaves written bytes
+enum { READ, WRITE, LOCATE }; // LOCATE neither needs nor leaves written bytes
 
 // read_unwritten is called for a read of shared memory of which some bytes are not written. It returns 0 if they are in
 // flight.

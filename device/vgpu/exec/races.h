@@ -32,14 +32,15 @@ typedef struct view { span seen, proxied; u32 chained, mapped; } view;
 // Rows of t->views. A row has a view per warp and, in kernels with asynchronous operations, another per warp for the
 // reads of its operations, whose tick is the operation's number. There is a row for what each warp knows, for what only
 // its lanes t->some know, and for what it knew at its last fence; for what was published at 16 barriers per block, at
-// BUCKETS of addresses, and at barrier.cluster in even and odd phases.
+// BUCKETS of addresses, at barrier.cluster in even and odd phases, and by the ended threads of each block.
 static view *row(task *t, u32 number) { return t->views + (size_t)number * t->nviews; }
-static u32 row_count(const task *t) { return 3 * t->nwarps + 16 * (u32)t->nb + BUCKETS + 2; }
+static u32 row_count(const task *t) { return 3 * t->nwarps + 17 * (u32)t->nb + BUCKETS + 2; }
 static u32 row_some(const task *t, u32 warp) { return t->nwarps + warp; }
 static u32 row_fence(const task *t, u32 warp) { return 2 * t->nwarps + warp; }
 static u32 row_bar(const task *t, u32 rank, u32 id) { return 3 * t->nwarps + 16 * rank + id; }
 static u32 row_key(const task *t, u64 key) { return 3 * t->nwarps + 16 * (u32)t->nb + (u32)((key >> 2) * 0x9e3779b97f4a7c15ull >> 58); }
 static u32 row_cluster(const task *t, u32 phase) { return 3 * t->nwarps + 16 * (u32)t->nb + BUCKETS + (phase & 1); }
+static u32 row_exit(const task *t, u32 rank) { return 3 * t->nwarps + 16 * (u32)t->nb + BUCKETS + 2 + rank; }
 static u32 warp_of(const warp *w) { return w->b->rank * (u32)w->b->nw + w->id; }
 static u32 operations_of(const warp *w) { return w->b->t->nwarps + warp_of(w); } // view of the reads of its operations
 
@@ -105,6 +106,11 @@ static __attribute__((noinline)) void acquire_checked(warp *w, u32 lanes, u32 fr
   join(some, row(t, from), t->nviews);
   t->some[me] |= lanes;
   if (with_ended(w, t->some[me]) == ~0u) join(row(t, me), some, t->nviews), t->some[me] = 0;
+}
+// converged records that the lanes wait for each other without ordering memory. Their reads are over, though.
+static inline void converged(warp *w) {
+  task *t = w->b->t;
+  if (t->views) t->converged[warp_of(w)] = t->ticks[warp_of(w)]++;
 }
 static inline void synchronised(warp *w) {
   if (w->b->t->views) synchronised_checked(w);
@@ -238,6 +244,7 @@ static int ordered(worker *k, warp *w, const access *a, u32 lane, int global) {
   }
   u32 me = warp_of(w);
   if (a->warp == me && (lane == ANY_LANE || a->lane == ANY_LANE || a->lane == lane)) return 1;
+  if (a->warp == me && !(a->how & A_WRITE) && a->tick <= t->converged[me]) return 1;
   if (covers(&row(t, me)[a->warp].seen, a->tick, a->lane)) return 1;
   return t->some[me] && (lane >= 32 || t->some[me] >> lane & 1) &&
          covers(&row(t, row_some(t, me))[a->warp].seen, a->tick, a->lane);

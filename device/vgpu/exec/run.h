@@ -109,7 +109,8 @@ again:
     if (state->stop) FAULTED                                   \
     goto again;                                                 \
   }                                                             \
-  mask = g->mask;
+  mask = g->mask;                                               \
+  converged(w);
 #define STORE(D, expr)                                   \
   if (m == ~0u) {                                        \
     D *d = (D *)P(in->d);                                \

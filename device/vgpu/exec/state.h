@@ -121,6 +121,7 @@ typedef struct task {
   u32 number, nwarps, nviews;
   struct view *views; // see races.h; NULL if races are not checked
   u32 *ticks, *some;  // by view: its clock; by warp: the lanes that know more than the others
+  u32 *converged;     // by warp: tick at which its lanes last waited for each other
   int fences;         // some warp has executed a fence
   u64 acquired, mapped;
 } task;

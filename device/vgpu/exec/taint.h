@@ -246,6 +246,9 @@ static __attribute__((noinline)) int mark_unwritten(worker *k, warp *w, group *g
   for (int i = 0; i < in->n; i++) {
     if (extra[in->x + i] < 0) continue;
     const u32 *s = U32(extra[in->x + i]);
+    u32 any = 0;
+    LANES any |= s[l];
+    if (any == 0) continue;
     EACH(m) {
       if (s[l] == 0) continue;
       u64 a = (in->c & M_ADDR32 ? U32(in->a)[l] + (u32)in->imm : U64(in->a)[l] + (u64)in->imm) + (u64)(size * i);

@@ -134,10 +134,11 @@ static int tensor_copy(worker *k, warp *w, group *g, const vg_inst *in, u8 *cons
         u8 *global = (u8 *)(address + (u64)(c0 * es) + j);
         u64 a = swizzled(smem + (u64)r * pitch + j, t.swizzle);
         if (in->kind) {
-          u8 *s = at(k, w, g, SHARED, (int)l, a, 16, 0);
-          if (s == NULL || !raced(k, w, g, s, 16, 0)) return 0;
+          if (to <= from) continue; // elements outside of the tensor are not read
+          u8 *s = at(k, w, g, SHARED, (int)l, a, 16, to - from == 16 ? READ : LOCATE);
+          if (s == NULL || !raced(k, w, g, s + from, (u32)(to - from), 0)) return 0;
           add_read(k, w, g, l, s, 16, BY_BULK_GROUP, w->bulk_committed[l]);
-          if (to > from && !raced(k, w, g, global + from, (u32)(to - from), op < 0 ? A_WRITE : A_WRITE | A_ATOMIC)) return 0;
+          if (!raced(k, w, g, global + from, (u32)(to - from), op < 0 ? A_WRITE : A_WRITE | A_ATOMIC)) return 0;
           if (op < 0) {
             for (s64 i = from; i < to; i++) global[i] = s[i];
           } else {
