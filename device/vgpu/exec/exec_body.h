@@ -310,6 +310,10 @@ static int report_spin(worker *k, task **active, int n, u64 *patience) {
 // advance runs a task for a while. It returns 1 if the task has ended, -1 if it faulted or was stopped, else 0.
 static int advance(worker *k, task *t) {
   u64 begin = k->executed;
+  if (t->views && !k->state->races) { // the check has ended
+    free(t->views);
+    t->views = NULL;
+  }
   for (int still = 0; still < MAX_STILL && !k->state->stop;) {
     u64 pass = k->executed, effects = k->mine->effects;
     int ran = 0, ended = 0;
