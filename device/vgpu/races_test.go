@@ -321,6 +321,21 @@ $first:
 	mbarrier.arrive.shared.b64 %rd2, [%r10+256];
 	add.u32 %r2, %r1, 9;
 	st.shared.b32 [%r11], %r2;`, race + "|unwritten"},
+		{"a warp that waits for the first of many phases", `
+	@%p1 mbarrier.init.shared.b64 [%r10+256], 1;
+	bar.sync 0;
+	mov.u32 %r2, 0;
+	@!%p2 bra $wait;
+$phase:
+	@%p1 mbarrier.arrive.shared.b64 %rd2, [%r10+256];
+$wait:
+	and.b32 %r3, %r2, 1;
+	mbarrier.try_wait.parity.shared.b64 %p3, [%r10+256], %r3;
+	@!%p3 bra $wait;
+	@!%p2 bra $done;
+	add.u32 %r2, %r2, 1;
+	setp.lt.u32 %p4, %r2, 4;
+	@%p4 bra $phase;`, ""},
 		{"an mbarrier whose initialisation is not awaited", `
 	@%p1 mbarrier.init.shared.b64 [%r10+256], 64;
 	mbarrier.arrive.shared.b64 %rd2, [%r10+256];`, race + `read and the write at `},

@@ -181,7 +181,7 @@ static int mbarrier(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *
   }
   if (in->kind >= MB_TEST && in->kind <= MB_TRY_PARITY) {
     PRED(in->d) = (PRED(in->d) & ~m) | result;
-    if ((result & m) != m) k->yield = 1;
+    k->yield = 1; // also after a phase: a warp that runs ahead by two phases would hide the first from others
   }
   return 1;
 }
