@@ -181,7 +181,7 @@ static int mbarrier(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *
   }
   if (in->kind >= MB_TEST && in->kind <= MB_TRY_PARITY) {
     PRED(in->d) = (PRED(in->d) & ~m) | result;
-    k->yield = 1; // also after a phase: a warp that runs ahead by two phases would hide the first from others
+    k->yield = 1; // after a phase, too: a warp that runs two phases ahead would hide the first from the others
   }
   return 1;
 }
