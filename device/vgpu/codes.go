@@ -1217,20 +1217,15 @@ type (
 		other   location
 	}
 	faultProxyFence struct {
-		address     uint64
-		global      bool
 		other       location
 		otherThread int32
 	}
 	faultProxyChain struct {
-		address     uint64
-		global      bool
 		other       location
 		otherThread int32
 	}
 	faultMapFence struct {
-		address uint64
-		other   location
+		other location
 	}
 	faultMbarrierState struct {
 		live bool

@@ -91,16 +91,22 @@ func (m *Machine) dropShadows() {
 	}
 }
 
-// Find returns the allocation that contains addr.
-func (m *Machine) Find(addr uintptr) (base uintptr, size int, name string, ok bool) {
+// find returns the allocation that contains addr.
+func (m *Machine) find(addr uintptr) (a allocation, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, a := range m.ranges {
 		if uint64(addr) >= a.base && uint64(addr) < a.base+max(a.size, 1) {
-			return uintptr(a.base), int(a.size), a.name, true
+			return a, true
 		}
 	}
-	return 0, 0, "", false
+	return allocation{}, false
+}
+
+// Find returns the allocation that contains addr.
+func (m *Machine) Find(addr uintptr) (base uintptr, size int, name string, ok bool) {
+	a, ok := m.find(addr)
+	return uintptr(a.base), int(a.size), a.name, ok
 }
 
 // at returns a pointer to non-Go memory. If inlined, it makes Go 1.26's compiler fail on copies of a fixed size.
@@ -108,16 +114,13 @@ func (m *Machine) Find(addr uintptr) (base uintptr, size int, name string, ok bo
 //go:noinline
 func at(p uintptr) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&p)) }
 
-// kindOf returns what a points to, as a FISUB_VGPU constant.
-func (m *Machine) kindOf(a uintptr) C.int {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, r := range m.ranges {
-		if uint64(a) >= r.base && uint64(a) < r.base+max(r.size, 1) {
-			return cmp.Or(r.kind, C.FISUB_VGPU_DEVICE)
-		}
+// kindOf returns the kind of the memory at addr, a FISUB_VGPU constant.
+func (m *Machine) kindOf(addr uintptr) C.int {
+	a, ok := m.find(addr)
+	if !ok {
+		return C.FISUB_VGPU_PAGEABLE
 	}
-	return C.FISUB_VGPU_PAGEABLE
+	return cmp.Or(a.kind, C.FISUB_VGPU_DEVICE)
 }
 
 // Limits of a new machine in bytes, the same as CUDA's defaults.

@@ -19,8 +19,8 @@ static void add_pending(worker *k, warp *w, pending one) {
     else if (one.from < k->written.from) k->written.from = one.from;
     if (one.end > k->written.end) k->written.end = one.end;
   }
-  if (last && last->of && last->of == one.of && last->end == one.from && last->by == one.by && last->number == one.number && last->group == one.group &&
-      last->lane == one.lane && last->at.pc == one.at.pc && last->at.func == one.at.func) {
+  if (last && last->of && last->of == one.of && last->end == one.from && last->by == one.by && last->number == one.number &&
+      last->group == one.group && last->lane == one.lane && last->at.pc == one.at.pc && last->at.func == one.at.func) {
     last->end = one.end;
     return;
   }
@@ -34,14 +34,15 @@ static void add_pending(worker *k, warp *w, pending one) {
 
 // add_read records that an operation of a lane reads n bytes at p, in shared memory.
 static void add_read(worker *k, warp *w, group *g, u32 lane, const u8 *p, u32 n, int by, u32 group_) {
-  for (int i = 0; i < w->b->t->nb; i++) {
-    block *b = &w->b->t->b[i];
-    if (p < b->shared || p >= b->shared + b->shared_size) continue;
-    u64 o = (u64)(p - b->shared);
-    add_pending(k, w, (pending){.of = b, .from = o / 16, .end = (o + n + 15) / 16, .lane = lane, .group = group_, .by = by, .at = location(g),
+  block *b = block_at(w, p);
+  u64 o = (u64)(p - b->shared);
+  add_pending(k, w, (pending){.of = b, .from = o / 16, .end = (o + n + 15) / 16, .lane = lane, .group = group_, .by = by, .at = location(g),
                               .number = w->b->t->views ? w->b->t->ticks[operations_of(w)] : 0});
-    return;
-  }
+}
+
+// add_write records that a bulk or tensor store of a lane writes n bytes of global memory at a.
+static void add_write(worker *k, warp *w, group *g, u32 lane, u64 a, u64 n) {
+  add_pending(k, w, (pending){.from = a, .end = a + n, .lane = lane, .group = w->bulk_committed[lane], .by = BY_BULK_GROUP, .at = location(g)});
 }
 
 static void drop_pending(worker *k, const pending *e) {
@@ -75,22 +76,20 @@ static u32 finish(worker *k, warp *w, int by, u32 lanes, u32 first, u32 end, int
 // k->reading.
 static __attribute__((noinline)) void overwrite(worker *k, warp *w, group *g, int lane, const u8 *p, u32 n) {
   task *t = w->b->t;
-  for (int i = 0; i < t->nb; i++) {
-    block *b = &t->b[i];
-    if (b->reading == NULL || p < b->shared || p >= b->shared + b->shared_size) continue;
-    u64 from = (u64)(p - b->shared) / 16, end = ((u64)(p - b->shared) + n + 15) / 16;
-    while (from < end && !b->reading[from]) from++;
-    if (from == end) return;
-    for (int j = 0; j < t->nb; j++)
-      for (int q = 0; q < t->b[j].nw; q++) {
-        const pendings *l = &t->b[j].w[q].pending;
-        for (int e = 0; e < l->n; e++)
-          if (l->all[e].of == b && l->all[e].from < end && from < l->all[e].end) {
-            FAULT(k, w, g, lane, async_source, .other = l->all[e].at);
-            return;
-          }
-      }
-  }
+  const block *b = block_at(w, p);
+  if (b == NULL || b->reading == NULL) return;
+  u64 from = (u64)(p - b->shared) / 16, end = ((u64)(p - b->shared) + n + 15) / 16;
+  while (from < end && !b->reading[from]) from++;
+  if (from == end) return;
+  for (int j = 0; j < t->nb; j++)
+    for (int q = 0; q < t->b[j].nw; q++) {
+      const pendings *l = &t->b[j].w[q].pending;
+      for (int e = 0; e < l->n; e++)
+        if (l->all[e].of == b && l->all[e].from < end && from < l->all[e].end) {
+          FAULT(k, w, g, lane, async_source, .other = l->all[e].at);
+          return;
+        }
+    }
 }
 
 // early_read raises a hazard if an operation still writes some of n bytes of global memory at a. Call it if k->writing.
@@ -116,7 +115,7 @@ static void end_pending(worker *k, block *b) {
   for (int i = 0; i < t->nb; i++)
     for (int j = 0; j < t->b[i].nw; j++) {
       warp *w = &t->b[i].w[j];
-      int left = 0, told = 0;
+      int left = 0, reported = 0;
       for (int e = 0; e < w->pending.n; e++) {
         pending *p = &w->pending.all[e];
         if (p->of ? p->of != b : w->b != b) {
@@ -124,7 +123,7 @@ static void end_pending(worker *k, block *b) {
           continue;
         }
         int kind = p->by == BY_BULK_GROUP ? FAULT_async_late : FAULT_async_unfinished;
-        if (p->of && !told++) fault(k, w, (int)p->lane, &(vg_fault){.kind = kind, .at = p->at});
+        if (p->of && !reported++) fault(k, w, (int)p->lane, &(vg_fault){.kind = kind, .at = p->at});
         drop_pending(k, p);
       }
       w->pending.n = left;

@@ -42,9 +42,9 @@ enum { FEATURE_INSTRUCTION, FEATURE_INTERLEAVED, FEATURE_PACKED, FEATURE_LOCAL }
   X(async_late, NOTE, ) /* the block ends while a bulk store reads its shared memory */                                \
   X(async_unfinished, ASYNC, ) /* the same for other operations */                                                              \
   X(async_result, ASYNC, uint64_t address; vg_location other;) /* a read of global memory that other still writes */  \
-  X(proxy_fence, PROXY, uint64_t address; bool global; vg_location other; int32_t other_thread;) /* other: a write */  \
-  X(proxy_chain, NOTE, uint64_t address; bool global; vg_location other; int32_t other_thread;)                 \
-  X(map_fence, PROXY, uint64_t address; vg_location other;)                                                            \
+  X(proxy_fence, PROXY, vg_location other; int32_t other_thread;) /* other: a write */                                 \
+  X(proxy_chain, NOTE, vg_location other; int32_t other_thread;)                                                  \
+  X(map_fence, PROXY, vg_location other;)                                                                              \
   X(mbarrier_state, MBARRIER, bool live;) /* initialised although it is live, or used although it is not */            \
   X(cluster_ended, NONE, int32_t rank;)                                                                                \
   X(cluster_start, CLUSTER, int32_t rank;) /* nothing orders the access after the start of the block of this rank */   \

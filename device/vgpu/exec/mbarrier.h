@@ -41,9 +41,7 @@ static int raced(worker *k, warp *w, group *g, u8 *p, u32 n, int how) {
 static u64 *barrier_at(worker *k, warp *w, group *g, int space, u32 lane, u64 a, int operation, int *is_live) {
   u8 *p = at(k, w, g, space, (int)lane, a, 8, LOCATE);
   if (p == NULL) return NULL;
-  block *b = w->b;
-  for (int i = 0; w->b->t->nb > 1 && i < w->b->t->nb; i++)
-    if (p >= w->b->t->b[i].shared && p < w->b->t->b[i].shared + w->b->t->b[i].shared_size) b = &w->b->t->b[i];
+  block *b = block_at(w, p);
   u8 *s = b->shadow + (p - b->shared);
   u64 state;
   memcpy(&state, s, 8);
@@ -163,7 +161,8 @@ static int mbarrier(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *
     case MB_EXPECT_TX: *p = mb_tx(v, (s64)count); break;
     case MB_COMPLETE_TX:
       publish_at(w, 1u << l, p);
-      *p = mb_next_phase(mb_tx(v, -(s64)count)); break;
+      *p = mb_next_phase(mb_tx(v, -(s64)count));
+      break;
     case MB_TEST: case MB_TRY: count = U64(in->b)[l] >> 63;
       // fall through
     case MB_TEST_PARITY: case MB_TRY_PARITY:

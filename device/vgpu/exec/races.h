@@ -24,15 +24,15 @@ typedef struct page { u64 number; word *words; } page;
 typedef vg_span span;
 enum { STARTED = 1 }; // the tick before a warp's first access
 
-// A view is what a row knows of a warp: the accesses ordered before those of the row's owner, the part that the
-// warp's own fence.proxy.async made visible to the async proxy, and the tick up to which any such fence did. mapped is the
-// tick up to which a fence.proxy.tensormap of the owner did the same for tensor maps; it is not published.
+// A view is a row's knowledge of a warp. seen: the warp's accesses before the owner's later ones; proxied: those which a
+// fence.proxy.async of the warp itself made visible to the async proxy; chained: the tick up to which any thread's fence
+// did so; mapped: the tick up to which a fence.proxy.tensormap of the owner did so for tensor maps, which is not published.
 typedef struct view { span seen, proxied; u32 chained, mapped; } view;
 
-// Rows of t->views. A row has a view per warp and, in kernels with asynchronous operations, another per warp for the
-// reads of its operations, whose tick is the operation's number. There is a row for what each warp knows, for what only
-// its lanes t->some know, and for what it knew at its last fence; for what was published at 16 barriers per block, at
-// BUCKETS of addresses, at barrier.cluster in even and odd phases, and by the ended threads of each block.
+// Rows of t->views. A row has a view per warp. In kernels with asynchronous operations it has another view per warp, of
+// the reads of its operations; their ticks are the operations' numbers. Three rows per warp hold its knowledge, the
+// additional knowledge of its lanes t->some, and its knowledge at its last fence. The others hold publications: at 16
+// barriers per block, at BUCKETS of addresses, at barrier.cluster in even and odd phases, by each block's ended threads.
 static view *row(task *t, u32 number) { return t->views + (size_t)number * t->nviews; }
 static u32 row_count(const task *t) { return 3 * t->nwarps + 17 * (u32)t->nb + BUCKETS + 2; }
 static u32 row_some(const task *t, u32 warp) { return t->nwarps + warp; }
@@ -50,6 +50,7 @@ static int covers(const span *s, u32 tick, u32 lane) {
   if (lane == MANY_LANES) return (s->lanes & (s->lanes - 1)) != 0;
   return lane == ANY_LANE || s->lanes >> lane & 1;
 }
+static u32 last_tick(const span *s) { return s->lanes ? s->upto : s->all; }
 static void join_span(span *to, const span *from) {
   if (from->all > to->all) to->all = from->all;
   if (from->lanes && from->upto > to->all) {
@@ -80,10 +81,10 @@ static __attribute__((noinline)) void synchronised_checked(warp *w) {
   row(t, me)[me].seen = (span){t->ticks[me]++, 0, 0};
 }
 
-// The ended lanes of a warp count as taking part in whatever the last ones do.
+// with_ended adds the ended lanes: they count as taking part in all later actions of the warp.
 static u32 with_ended(const warp *w, u32 lanes) { return lanes | ~w->live; }
 
-// publish adds to a row what lanes of a warp have done and what they know.
+// publish adds the accesses and the knowledge of lanes of a warp to a row.
 static __attribute__((noinline)) void publish_checked(warp *w, u32 lanes, u32 to) {
   task *t = w->b->t;
   u32 me = warp_of(w);
@@ -151,8 +152,7 @@ static void proxy_fence(warp *w, u32 lanes) {
   for (int r = 0; r < 2 && rows[r]; r++)
     for (u32 i = 0; i < t->nwarps; i++) {
       view *v = &rows[r][i];
-      u32 last = v->seen.lanes ? v->seen.upto : v->seen.all;
-      if (last > v->chained) v->chained = last;
+      if (last_tick(&v->seen) > v->chained) v->chained = last_tick(&v->seen);
     }
   join_span(&rows[0][me].proxied, &(span){0, t->ticks[me]++, with_ended(w, lanes)});
 }
@@ -177,14 +177,10 @@ static void release_to_clusters(worker *k, warp *w, u32 lanes) {
 static void acquire_from_clusters(worker *k, task *t) { t->acquired = ++k->time; }
 
 static word *word_of(worker *k, warp *w, const u8 *p, u64 *task_at) {
-  task *t = w->b->t;
-  *task_at = 0;
-  for (int i = 0; i < t->nb; i++) {
-    block *b = &t->b[i];
-    if (p >= b->shared && p < b->shared + b->shared_size) return &b->words[(p - b->shared) >> 2];
-  }
-  if (w->local && p >= w->local && p < w->local + 32ull * LOCAL_BYTES) return NULL;
-  *task_at = 1;
+  block *b = block_at(w, p);
+  *task_at = b == NULL;
+  if (b) return &b->words[(p - b->shared) >> 2];
+  if (in_local(w, p)) return NULL;
   pages *all = &k->pages;
   u64 number = (u64)(uintptr_t)p / PAGE, i = all->last;
   if (all->room == 0 || all->all[i].number != number) {
@@ -226,7 +222,7 @@ static void map_fence(worker *k, warp *w) {
   for (u32 i = 0; i < t->nwarps; i++) {
     view *v = &row(t, me)[i];
     const view *some = t->some[me] ? &row(t, row_some(t, me))[i] : v;
-    u32 a = v->seen.lanes ? v->seen.upto : v->seen.all, b = some->seen.lanes ? some->seen.upto : some->seen.all;
+    u32 a = last_tick(&v->seen), b = last_tick(&some->seen);
     v->mapped = a > b ? a : b;
   }
   row(t, me)[me].mapped = t->ticks[me]++;
@@ -252,11 +248,16 @@ static int ordered(worker *k, warp *w, const access *a, u32 lane, int global) {
 
 // still_read reports whether an asynchronous operation that has not ended reads the shared memory at p.
 static int still_read(warp *w, const u8 *p) {
-  for (int i = 0; i < w->b->t->nb; i++) {
-    block *b = &w->b->t->b[i];
-    if (p >= b->shared && p < b->shared + b->shared_size) return b->reading && b->reading[(p - b->shared) / 16];
-  }
-  return 0;
+  const block *b = block_at(w, p);
+  return b && b->reading && b->reading[(p - b->shared) / 16];
+}
+
+static vg_location place_of(const access *a) { return (vg_location){(s32)(a->place >> 20), (s32)(a->place & 0xfffff)}; }
+
+// thread_of returns the thread of an access, or -1 - its warp if the lane is unknown.
+static s32 thread_of(const task *t, const access *a) {
+  s32 warp = (s32)(a->warp % t->nwarps % (u32)t->b->nw);
+  return a->lane < 32 ? 32 * warp + a->lane : -1 - warp;
 }
 
 // conflict reports whether accesses a and now race. If so, it raises a fault.
@@ -266,10 +267,8 @@ static int conflict(worker *k, warp *w, group *g, const access *a, const access 
   task *t = w->b->t;
   u32 nw = (u32)w->b->nw, by = a->warp % t->nwarps;
   if (a->warp >= t->nwarps && k->reading && still_read(w, p)) return 0; // that is a hazard of its own
-  s32 other = (s32)(by % nw);
   FAULT(k, w, g, lane < 32 ? (int)lane : -1, race, .address = (u64)(uintptr_t)p, .global = global,
-        .write = now->how & A_WRITE, .other = {(s32)(a->place >> 20), (s32)(a->place & 0xfffff)}, .other_write = a->how & A_WRITE,
-        .other_thread = a->lane < 32 ? 32 * other + a->lane : -1 - other,
+        .write = now->how & A_WRITE, .other = place_of(a), .other_write = a->how & A_WRITE, .other_thread = thread_of(t, a),
         .other_block = a->task != t->number || by / nw != w->b->rank, .other_cluster = (s32)a->task - 1,
         .other_rank = (s32)(by / nw));
   k->state->races = 0; // report only one race: others may be consequences
@@ -278,20 +277,17 @@ static int conflict(worker *k, warp *w, group *g, const access *a, const access 
 
 // unproxied raises a hazard if an asynchronous operation reads bytes that write a of the generic proxy wrote, and no
 // fence.proxy.async stands between. A fence by another thread than the writer is a hazard of its own kind.
-static void unproxied(worker *k, warp *w, group *g, const access *a, const access *now, const u8 *p, u32 lane, int global) {
+static void unproxied(worker *k, warp *w, group *g, const access *a, const access *now, u32 lane) {
   task *t = w->b->t;
   if (a->task != t->number || !(a->how & now->how & 15) || a->how & A_ASYNC) return;
   u32 me = warp_of(w);
   const view *v = &row(t, me)[a->warp], *some = t->some[me] ? &row(t, row_some(t, me))[a->warp] : v;
   if (covers(&v->proxied, a->tick, a->lane) || covers(&some->proxied, a->tick, a->lane)) return;
-  s32 other = (s32)(a->warp % (u32)w->b->nw), thread = a->lane < 32 ? 32 * other + a->lane : -1 - other;
-  vg_location place = {(s32)(a->place >> 20), (s32)(a->place & 0xfffff)};
+  int who = lane < 32 ? (int)lane : -1;
   if (a->tick <= v->chained || a->tick <= some->chained)
-    FAULT(k, w, g, lane < 32 ? (int)lane : -1, proxy_chain, .address = (u64)(uintptr_t)p, .global = global, .other = place,
-          .other_thread = thread);
+    FAULT(k, w, g, who, proxy_chain, .other = place_of(a), .other_thread = thread_of(t, a));
   else
-    FAULT(k, w, g, lane < 32 ? (int)lane : -1, proxy_fence, .address = (u64)(uintptr_t)p, .global = global, .other = place,
-          .other_thread = thread);
+    FAULT(k, w, g, who, proxy_fence, .other = place_of(a), .other_thread = thread_of(t, a));
 }
 
 static void keep(access *at, const access *now) {
@@ -327,7 +323,7 @@ static void touch(worker *k, warp *w, group *g, u32 lane, u8 *p, u32 n, int how,
           (conflict(k, w, g, &s->w[0], &now, p, lane, (int)global) || conflict(k, w, g, &s->w[1], &now, p, lane, (int)global)))
         return;
       if (how & A_ASYNC)
-        for (int i = 0; i < 2; i++) unproxied(k, w, g, &s->w[i], &now, p, lane, (int)global);
+        for (int i = 0; i < 2; i++) unproxied(k, w, g, &s->w[i], &now, lane);
       if (same) continue;
       access *r = &s->r[0];
       if (r->task == now.task && r->warp != now.warp && !ordered(k, w, r, lane, (int)global)) r = &s->r[1];
@@ -363,14 +359,14 @@ static int map_acquired(worker *k, warp *w, group *g, u32 lane, u8 *p) {
     const access *a = s ? &s->w[0] : NULL;
     if (a == NULL || a->task == 0) continue;
     if (a->task == t->number ? a->tick <= row(t, warp_of(w))[a->warp].mapped : a->time < t->mapped) continue;
-    FAULT(k, w, g, (int)lane, map_fence, .address = (u64)(uintptr_t)p, .other = {(s32)(a->place >> 20), (s32)(a->place & 0xfffff)});
+    FAULT(k, w, g, (int)lane, map_fence, .other = place_of(a));
     break;
   }
   return !k->state->stop;
 }
 
-// publish_fenced adds to a row, and releases to the other clusters, what was done before fences that the lanes have
-// executed or know of.
+// publish_fenced adds the accesses before fences to a row and releases them to the other clusters: fences that the lanes
+// have executed, or that they know of.
 static void publish_fenced(worker *k, warp *w, u32 lanes, u32 number) {
   task *t = w->b->t;
   u32 me = warp_of(w);
@@ -409,7 +405,7 @@ static void written_now(worker *k, warp *w, u8 *p, u32 n) {
 }
 
 // before_strong and after_strong update the views around a strong or atomic access of a lane. A relaxed access
-// publishes what was done before fences that the lane has executed or knows of, a releasing one publishes everything.
+// publishes the accesses before fences that the lane has executed or knows of, a releasing one publishes everything.
 // Every reader of the word is assumed to acquire.
 static void before_strong(worker *k, warp *w, u32 lane, const u8 *p) {
   acquire_at(w, 1u << lane, p);

@@ -54,7 +54,7 @@ typedef struct { // see mbarrier.h
   struct copy *all;
   int n, room;
 } copies;
-typedef struct { // what an asynchronous operation that has not ended reads or writes, see async.h
+typedef struct { // a read or write of an asynchronous operation that has not ended, see async.h
   struct block *of; // whose shared memory is read; NULL: global memory is written
   u64 from, end;    // of the addresses; in shared memory in units of 16 bytes
   u32 lane, group, number; // number: of the operation, if races are checked
@@ -196,6 +196,17 @@ static __attribute__((cold, noinline)) void fault(worker *k, warp *w, int lane, 
 // FAULT_AT is a fault at the next instruction of a group. Its arguments are named: FAULT_AT(g, copy_size, .size = n).
 #define FAULT_AT(g, name, ...) (vg_fault){.kind = FAULT_##name, .at = location(g), .args.name = {__VA_ARGS__}}
 #define FAULT(k, w, g, lane, ...) fault(k, w, lane, &FAULT_AT(g, __VA_ARGS__))
+
+// block_at returns the block of the warp's cluster whose shared memory contains p, or NULL.
+static inline block *block_at(const warp *w, const u8 *p) {
+  for (int i = 0; i < w->b->t->nb; i++) {
+    block *b = &w->b->t->b[i];
+    if (p >= b->shared && p < b->shared + b->shared_size) return b;
+  }
+  return NULL;
+}
+
+static int in_local(const warp *w, const u8 *p) { return w->local && p >= w->local && p < w->local + 32ull * LOCAL_BYTES; }
 
 // find returns the allocation that contains size bytes at a, or NULL.
 static vg_range *find(worker *k, u64 a, u64 size) {

@@ -32,7 +32,7 @@ static block *shared_of(warp *w, u64 *a) { // removes the rank from a shared add
 }
 
 static u8 *local_shadow(warp *w, const u8 *p) {
-  return w->local_shadow && p >= w->local && p < w->local + 32ull * LOCAL_BYTES ? w->local_shadow + (p - w->local) : NULL;
+  return w->local_shadow && in_local(w, p) ? w->local_shadow + (p - w->local) : NULL;
 }
 
 // numbered returns the number of an origin. When a block has too many, those of one instruction share a number.
@@ -200,15 +200,10 @@ static __attribute__((noinline)) void shuffled(worker *k, warp *w, group *g, u32
 
 // shadow_of returns the shadow of shared or local memory at p, and its block, or NULL.
 static u8 *shadow_of(warp *w, const u8 *p, block **of) {
-  *of = w->b;
-  for (int i = 0; i < w->b->t->nb; i++) {
-    block *b = &w->b->t->b[i];
-    if (p >= b->shared && p < b->shared + b->shared_size) return *of = b, b->shadow + (p - b->shared);
-  }
-  return local_shadow(w, p);
+  block *b = block_at(w, p);
+  *of = b ? b : w->b;
+  return b ? b->shadow + (p - b->shared) : local_shadow(w, p);
 }
-
-static int in_local(const warp *w, const u8 *p) { return w->local && p >= w->local && p < w->local + 32ull * LOCAL_BYTES; }
 
 // keep_undefined marks those of n bytes of shared or local memory that hold a value of an origin of the warp's block. A
 // store to other memory uses the value. It returns 0 if the launch stops.

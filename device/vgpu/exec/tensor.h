@@ -124,7 +124,7 @@ static int tensor_copy(worker *k, warp *w, group *g, const vg_inst *in, u8 *cons
       if (valid && (in->kind == COPY_TO_SHARED || op >= 0)) written_to(k, w, g, range, (int)l, first, valid, 0);
       if (valid && in->kind) {
         written_to(k, w, g, range, (int)l, first, valid, 1);
-        add_pending(k, w, (pending){.from = first, .end = first + valid, .lane = l, .group = w->bulk_committed[l], .at = location(g)});
+        add_write(k, w, g, l, first, valid);
       }
       for (u32 j = 0; j < row_bytes; j += 16) {
         u8 data[16];
@@ -228,8 +228,7 @@ static int bulk_copy(worker *k, warp *w, group *g, const vg_inst *in, u8 *const 
         }
       }
     }
-    if (in->kind == COPY_TO_GLOBAL)
-      add_pending(k, w, (pending){.from = to, .end = to + n, .lane = l, .group = w->bulk_committed[l], .at = location(g)});
+    if (in->kind == COPY_TO_GLOBAL) add_write(k, w, g, l, to, n);
     if (x[1] < 0) continue;
     u64 bar = shared_address(base, x[1], in->c & M_16, x[2], l), before;
     to &= 0xffffffff;
