@@ -87,7 +87,7 @@ func TestAsync(t *testing.T) {
 	}
 }
 
-// asyncVerdict compares what a kernel printed with the wanted kinds of findings, or "" if they agree. The places of
+// asyncVerdict compares a kernel's output with the wanted kinds of findings. It returns "" if they agree. The places of
 // findings are file:line.
 func asyncVerdict(name string, want, places []string, stdout, stderr string) string {
 	var findings []string

@@ -400,7 +400,7 @@ func (k *Kernel) operation(at location) (name, wait string) {
 	return name, waitFor(name)
 }
 
-// waitFor returns what a program must wait for before it may reuse the shared memory that an operation reads.
+// waitFor returns the wait that must precede a reuse of the shared memory that an operation reads.
 func waitFor(op string) string {
 	switch {
 	case strings.HasPrefix(op, "wgmma"):

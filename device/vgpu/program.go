@@ -24,8 +24,8 @@ var attached struct {
 	running sync.Mutex   // held while a kernel runs
 	first   bool         // check only the first launches of each kernel
 	checked map[any]bool // shapes and forms; false: Unchecked was sent
-	// Warp instructions that were checked for races: in the first launches of a kernel and block, in others.
-	news, others uint64
+	// Warp instructions that were checked for races: in the first launches of a kernel and block, in other launches.
+	inNew, inOthers uint64
 }
 
 // Attach lets this process, a program with its own main, run on the virtual GPU through the CUDA runtime at path,
@@ -87,8 +87,8 @@ func launchChecks(k *Kernel, l *Launch) (until uint64, isNew bool) {
 		return 0, false
 	}
 	_, late := attached.checked[f]
-	budget := freeChecks + attached.news/checkShare + (host.machine.Executed-attached.news)/runShare
-	if budget < attached.others+fewestChecked {
+	budget := freeChecks + attached.inNew/checkShare + (host.machine.Executed-attached.inNew)/runShare
+	if budget < attached.inOthers+fewestChecked {
 		if !late {
 			tell(Unchecked, "")
 		}
@@ -99,7 +99,7 @@ func launchChecks(k *Kernel, l *Launch) (until uint64, isNew bool) {
 		tell(LaterChecked, "")
 	}
 	attached.checked[f] = true
-	return min(laterRacesUntil, budget-attached.others), false
+	return min(laterRacesUntil, budget-attached.inOthers), false
 }
 
 // launching must be called before a launch of k, and done after it.
@@ -125,9 +125,9 @@ func launching(k *Kernel, l *Launch) (done func()) {
 	return func() {
 		n := min(m.Executed-before, until)
 		if isNew {
-			attached.news += n
+			attached.inNew += n
 		} else {
-			attached.others += n
+			attached.inOthers += n
 		}
 		attached.running.Unlock()
 	}

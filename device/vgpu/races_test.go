@@ -94,7 +94,7 @@ func TestLaunchChecks(t *testing.T) {
 	var events []Event
 	executed := host.machine.Executed
 	attached.notify = func(e Event, _ string) { events = append(events, e) }
-	attached.checked, attached.news, attached.others = map[any]bool{}, 0, 0
+	attached.checked, attached.inNew, attached.inOthers = map[any]bool{}, 0, 0
 	t.Cleanup(func() { attached.notify, attached.checked, host.machine.Executed = nil, nil, executed })
 	host.machine.Executed = 0
 	k, other := &Kernel{n: 1}, &Kernel{n: 2}
@@ -121,9 +121,9 @@ func TestLaunchChecks(t *testing.T) {
 		l := &Launch{Grid: [3]int{step.grid, 1, 1}, Block: [3]int{step.block, 1, 1}, Shared: step.shared}
 		until, isNew := launchChecks(step.kernel, l)
 		if n := min(until, step.executed); isNew {
-			attached.news += n
+			attached.inNew += n
 		} else {
-			attached.others += n
+			attached.inOthers += n
 		}
 		host.machine.Executed += step.executed
 		if until != step.want || step.event == 0 && events != nil || step.event != 0 && !slices.Equal(events, []Event{step.event}) {

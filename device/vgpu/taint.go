@@ -25,7 +25,7 @@ func (d *decoder) track(f *function) {
 	}
 }
 
-// A tracker holds what an entry of the table is made of.
+// A tracker holds the parts of an entry of the table.
 type tracker struct {
 	reads, writes []int
 	decisive      []int32
