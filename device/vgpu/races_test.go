@@ -336,6 +336,7 @@ $wait:
 	add.u32 %r2, %r2, 1;
 	setp.lt.u32 %p4, %r2, 4;
 	@%p4 bra $phase;`, ""},
+		{"an mbarrier in global memory", "@%p1 mbarrier.init.b64 [%rd1+64], 1;", "invalid shared-memory address 0x"},
 		{"an mbarrier whose initialisation is not awaited", `
 	@%p1 mbarrier.init.shared.b64 [%r10+256], 64;
 	mbarrier.arrive.shared.b64 %rd2, [%r10+256];`, race + `read and the write at `},

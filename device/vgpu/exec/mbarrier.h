@@ -42,6 +42,10 @@ static u64 *barrier_at(worker *k, warp *w, group *g, int space, u32 lane, u64 a,
   u8 *p = at(k, w, g, space, (int)lane, a, 8, LOCATE);
   if (p == NULL) return NULL;
   block *b = block_at(w, p);
+  if (b == NULL) {
+    FAULT(k, w, g, (int)lane, shared_address, .address = a);
+    return NULL;
+  }
   u8 *s = b->shadow + (p - b->shared);
   u64 state;
   memcpy(&state, s, 8);
