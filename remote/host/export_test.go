@@ -18,3 +18,6 @@ func SetShellTime(d time.Duration) (restore func()) {
 	shellTime = d
 	return func() { shellTime = before }
 }
+
+// Forced returns the text of the error for an account that ran another command, which printed stderr and stdout.
+func (s *SSH) Forced(stderr, stdout string) string { return s.forced(stderr, stdout).Error() }

@@ -241,6 +241,15 @@ func TestForcedCommand(t *testing.T) {
 	}
 }
 
+// What ssh says of the shared connection is not the account's text.
+func TestForcedAside(t *testing.T) {
+	const aside = "muxclient: master hello exchange failed\nmux_client_request_session: read from master failed: Broken pipe\n"
+	s := &host.SSH{Name: "h1"}
+	if got, want := s.Forced(aside+"muxing is not allowed", "No."), s.Forced("muxing is not allowed", "No."); got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
 // force restarts the sshd to run a script for each request, which is in SSH_ORIGINAL_COMMAND.
 func force(t *testing.T, d *sshdtest.Daemon, script string) {
 	t.Helper()

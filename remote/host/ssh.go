@@ -400,13 +400,16 @@ func inLine(said string) string {
 	return plain.Brief(strings.Join(words, "; "), 500)
 }
 
+// aside matches what ssh says when the shared connection ends as a command starts: it goes on with one of its own.
+var aside = regexp.MustCompile(`(?m)^mux(client|_client_\w+): .*$`)
+
 // forced returns the error for an account that has run another command than fisub's, with that command's output.
 func (s *SSH) forced(stderr, stdout string) error {
 	if strings.Contains(stderr, robbed) {
 		return s.explain(stderr)
 	}
 	text := "its account does not run fisub's commands"
-	if said := inLine(stdout + "\n" + stderr); said != "" {
+	if said := inLine(stdout + "\n" + aside.ReplaceAllString(stderr, "")); said != "" {
 		text += ": " + said
 	}
 	return s.denied("no-such", text, "ssh "+s.words()+" true must work: see the login shell, command= in authorized_keys "+

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"fisub/internal/longtest"
+	"fisub/internal/plain"
 	"fisub/remote/servertest"
 )
 
@@ -37,7 +38,7 @@ type Daemon struct {
 	Space      string // network namespace; "" for this one
 
 	cmd *exec.Cmd
-	log *bytes.Buffer
+	log *plain.Buffer
 }
 
 // Tool returns the path of a program of OpenSSH. If the program is missing, it skips the test, or fails it if
@@ -140,7 +141,7 @@ func Prepare(t testing.TB, n int, place func(d *Daemon, i int)) *Fleet {
 	}
 	var known, config strings.Builder
 	for i := range n {
-		d := &Daemon{Name: fmt.Sprintf("h%d", i+1), log: &bytes.Buffer{}}
+		d := &Daemon{Name: fmt.Sprintf("h%d", i+1), log: &plain.Buffer{Limit: 1 << 20}}
 		place(d, i)
 		d.Home, d.Conf = filepath.Join(dir, d.Name), filepath.Join(dir, d.Name+".conf")
 		if err := os.MkdirAll(d.Home, 0o700); err != nil {
