@@ -36,7 +36,8 @@ func (a *app) emuCommand() *cli.Command {
 		Usage:     "run a CUDA program on the virtual GPU",
 		ArgsUsage: "PROGRAM [ARGS...]",
 		Flags: []cli.Flag{
-			stringFlag(&o.tools, "sanitize", "treat as faults: `TOOL[,TOOL...]` of "+strings.Join(device.Sanitizers, ", "), ""),
+			stringFlag(&o.tools, "sanitize", "look in every launch for what `TOOL[,TOOL...]` find: all, or some of "+
+				strings.Join(device.Sanitizers, ", "), ""),
 			timeFlag(&o.timeout, "timeout", "end the program after `TIME`", "none"),
 		},
 		Action: func(c *cli.Context) error { return a.emu(c.Context, o, c.Args().Slice()) },
@@ -145,7 +146,11 @@ func (a *app) emu(ctx context.Context, o emuOptions, program []string) error {
 				plain.Count(n, "combination"))
 		}
 		if tools != nil {
-			text = "findings of these tools in every launch: " + strings.Join(tools, ", ")
+			every := "every launch: findings of " + strings.Join(tools, ", ")
+			if len(tools) < len(device.Sanitizers) {
+				every += "; others: " + text
+			}
+			text = every
 		}
 		if count(vgpu.Unlimited) > 0 {
 			text += "; register limits were not checked: the program has no machine code for the PTX's arch"

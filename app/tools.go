@@ -202,15 +202,18 @@ func (a *app) sanitize(ctx context.Context, o toolOptions) error {
 	return err
 }
 
-// sanitizers splits a list of tools. It returns nil for "".
+// sanitizers splits a list of tools, or returns all for "all" and nil for "".
 func sanitizers(list string) ([]string, error) {
 	if list == "" {
 		return nil, nil
 	}
+	if list == "all" {
+		return device.Sanitizers, nil
+	}
 	names := strings.Split(list, ",")
 	for _, name := range names {
 		if !slices.Contains(device.Sanitizers, name) {
-			return nil, usage.Unknown("tool", name, device.Sanitizers)
+			return nil, usage.Unknown("tool", name, append([]string{"all"}, device.Sanitizers...))
 		}
 	}
 	return names, nil

@@ -22,27 +22,25 @@ var attached struct {
 	notify func(Event, string)
 
 	running sync.Mutex   // held while a kernel runs
-	first   bool         // check only the first launches of each kernel
+	every   Hazards      // checked in every launch
 	checked map[any]bool // shapes and forms; false: Unchecked was sent
 	// Warp instructions that were checked for races: in the first launches of a kernel and block, in other launches.
 	inNew, inOthers uint64
 }
 
 // Attach lets this process, a program with its own main, run on the virtual GPU through the CUDA runtime at path,
-// which it has loaded. Hazards that tools check for are faults; without tools, the launches that launchChecks selects
-// are checked and notify is called with their hazards. Messages name sources relative to folder. notify is called
-// before the runtime call that caused the event returns; it must not use the virtual GPU.
+// which it has loaded. Each launch is checked for the hazards of tools, and the launches that launchChecks selects for
+// all others. notify is called with all hazards; those that only a tool looks for are faults. Messages name sources
+// relative to folder. notify is called before the runtime call that caused the event returns; it must not use the
+// virtual GPU.
 func Attach(path, folder string, tools []string, notify func(Event, string)) error {
 	m := host.machine
-	m.Strict = hazards(tools)
-	m.Check, m.RacesUntil = m.Strict, 0
-	if len(tools) == 0 {
-		m.Check, m.RacesUntil = Races|UnwrittenLocal|UnwrittenGlobal, FirstRacesUntil
-	}
+	attached.every = hazards(tools)
+	m.Strict = attached.every & Ended
 	m.OnHazard = func(h device.Hazard) { notify(Hazard, h.Text) }
 	m.OnNote = func(text string) { notify(Note, text) }
 	attached.folder, attached.notify = folder, notify
-	attached.first, attached.checked = len(tools) == 0, map[any]bool{}
+	attached.checked = map[any]bool{}
 	notify(Attached, "")
 	err := install(path)
 	C.vg_host_begins()
@@ -112,15 +110,19 @@ func launching(k *Kernel, l *Launch) (done func()) {
 	if _, ok := k.usage(); !ok {
 		tell(Unlimited, "")
 	}
-	if !attached.first {
-		return attached.running.Unlock
-	}
+	const selected = Races | UnwrittenLocal | UnwrittenGlobal
 	m := host.machine
-	until, isNew := launchChecks(k, l)
-	if m.Check = 0; until == 0 {
+	m.Check, m.RacesUntil = attached.every, 0
+	if attached.every&selected == selected {
 		return attached.running.Unlock
 	}
-	m.Check, m.RacesUntil = Races|UnwrittenLocal|UnwrittenGlobal, until
+	until, isNew := launchChecks(k, l)
+	if until == 0 {
+		return attached.running.Unlock
+	}
+	if m.Check |= selected; attached.every&Races == 0 {
+		m.RacesUntil = until
+	}
 	before := m.Executed
 	return func() {
 		n := min(m.Executed-before, until)
