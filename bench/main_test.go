@@ -156,7 +156,7 @@ func (d *emulated) Worked() bool {
 
 func (d *emulated) Launched() bool { return d.mode != "computes on the host" }
 
-func (d *emulated) Look() {
+func (d *emulated) Look(bool) {
 	d.called = false
 	d.noticed = []device.Hazard{{Kind: "race", Place: "kernel.cu:1:2", Text: "kernel.cu:1:2: a race"}}
 }

@@ -238,8 +238,9 @@ type HostBuffer interface {
 
 // An Observer is a Device that observes calls: it detects hazards, and knows what the last call did.
 type Observer interface {
-	// Look begins a workload: its first call is checked most closely.
-	Look()
+	// Look begins a workload: its first call is checked more closely than others and, if fully is set, for everything
+	// that the device can find, whatever that takes.
+	Look(fully bool)
 
 	// Record sets the function to call at once with each hazard, and with each fault as one of kind Faulted.
 	Record(f func(Hazard))
@@ -259,9 +260,10 @@ const Faulted = "fault"
 
 // A Hazard is a mistake in a call that may leave its result correct.
 type Hazard struct {
-	Kind  string `json:"kind"`  // "race", "unwritten-memory", "division-by-zero", "refused-launch"
-	Place string `json:"place"` // file:line:column in the source, or the kernel's name
-	Text  string `json:"text"`  // includes the place
+	Kind  string `json:"kind"`           // "race", "unwritten-memory", "division-by-zero", "refused-launch"
+	Place string `json:"place"`          // file:line:column in the source, or the kernel's name
+	Text  string `json:"text"`           // includes the place
+	Clue  bool   `json:"clue,omitempty"` // right calls do that, too: it says something only if the outputs are wrong
 }
 
 // Same reports whether both hazards have the same kind and place.

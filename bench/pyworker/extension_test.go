@@ -40,7 +40,7 @@ torch::Tensor scaled(torch::Tensor x, int64_t n, double c) {
 	for _, tc := range []pyCall{ // one build for all: it takes minutes
 		{"inline", python, "", "", []float32{5, -10, 150}},
 		{"on the CPU", "", worker.Call, "x is not on the GPU", nil},
-		{"past the end", "", worker.Call, "past the end of memory allocated by the submission", nil},
+		{"past the end", "", worker.Call, "past the end of an allocation of the submission (", nil},
 	} {
 		tc.run(t, client, "")
 	}

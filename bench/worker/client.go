@@ -524,7 +524,8 @@ func (c *Client) takeLedger() (fault *Error) {
 		case json.Unmarshal(line, &h) != nil:
 			damaged = true
 		case h.Kind != device.Faulted:
-			c.hazards = append(c.hazards, device.Hazard{Kind: clip(h.Kind), Place: clip(h.Place), Text: clip(h.Text)})
+			h.Kind, h.Place, h.Text = clip(h.Kind), clip(h.Place), clip(h.Text)
+			c.hazards = append(c.hazards, h)
 		case fault == nil:
 			fault = &Error{Kind: Call, Text: clip(h.Text)}
 		}

@@ -142,6 +142,8 @@ type Tensors struct {
 	AnyCount bool `json:"any_count,omitempty"`
 	// Guard is the number of bytes that a Check watches before and after each tensor: a multiple of 256, or 0.
 	Guard int `json:"guard,omitempty"`
+	// Fully makes an emulated device check the next call for everything that it can find.
+	Fully bool `json:"fully,omitempty"`
 }
 
 // A lookRequest asks for copies of the memory of arguments, which the Client compares with the expected contents.

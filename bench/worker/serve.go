@@ -196,7 +196,7 @@ func (s *server) load(w *Tensors) error {
 	}
 	s.home.args, s.home.bands = s.args, s.bands
 	if observer, ok := s.dev.(device.Observer); ok {
-		observer.Look()
+		observer.Look(w.Fully)
 	}
 	return nil
 }

@@ -256,6 +256,7 @@ const (
 	opExit
 	opTrap
 	opBrkpt
+	opFolded
 	opMissing
 	opSelp32
 	opSelp64
@@ -588,6 +589,7 @@ var opNames = [...]string{
 	"exit",
 	"trap",
 	"brkpt",
+	"folded",
 	"missing",
 	"selp_32",
 	"selp_64",
@@ -765,6 +767,7 @@ const (
 	hazardNote
 	hazardMbarrier
 	hazardCluster
+	hazardWidth
 	hazardCount
 )
 
@@ -982,6 +985,12 @@ const (
 )
 
 const (
+	missingWait    = 0
+	missingBarrier = 1
+	missingEither  = 2
+)
+
+const (
 	voteAll = 0
 	voteAny = 1
 	voteUni = 2
@@ -1189,10 +1198,16 @@ type (
 	}
 	faultUnwrittenRegister struct {
 	}
+	faultFoldedRegister struct {
+	}
 	faultStoredRegister struct {
 		store location
 	}
 	faultInFlight struct {
+		other       location
+		otherThread int32
+		otherRank   int32
+		missing     int32
 	}
 	faultRace struct {
 		address      uint64
@@ -1239,6 +1254,12 @@ type (
 	faultClusterEnd struct {
 		rank int32
 	}
+	faultElementWidth struct {
+		address uint64
+		size    int32
+		element int32
+		write   bool
+	}
 	faultDivision struct {
 	}
 	faultOutsideMask struct {
@@ -1259,14 +1280,11 @@ type (
 	faultMissingLanes struct {
 		arrived uint32
 		missing uint32
-		other   location
 	}
 	faultDeadlock struct {
-		waiting  int32
 		barrier  int32
 		arrived  int32
 		expected int32
-		other    location
 	}
 	faultBarrierCount struct {
 		barrier        int32
@@ -1275,19 +1293,15 @@ type (
 		earlier        location
 	}
 	faultSpinCluster struct {
-		waiting int32
 	}
 	faultSpinWarpgroup struct {
-		waiting int32
 	}
 	faultSpinRead struct {
-		waiting int32
 		space   int32
 		address uint64
 		value   uint64
 	}
 	faultSpinMbarrier struct {
-		waiting int32
 		space   int32
 		address uint64
 		state   uint64
@@ -1374,6 +1388,7 @@ var faultArguments = [...]func(p unsafe.Pointer) arguments{
 	func(p unsafe.Pointer) arguments { return (*faultUnwrittenLocal)(p) },
 	func(p unsafe.Pointer) arguments { return (*faultUnwrittenGlobal)(p) },
 	func(p unsafe.Pointer) arguments { return (*faultUnwrittenRegister)(p) },
+	func(p unsafe.Pointer) arguments { return (*faultFoldedRegister)(p) },
 	func(p unsafe.Pointer) arguments { return (*faultStoredRegister)(p) },
 	func(p unsafe.Pointer) arguments { return (*faultInFlight)(p) },
 	func(p unsafe.Pointer) arguments { return (*faultRace)(p) },
@@ -1388,6 +1403,7 @@ var faultArguments = [...]func(p unsafe.Pointer) arguments{
 	func(p unsafe.Pointer) arguments { return (*faultClusterEnded)(p) },
 	func(p unsafe.Pointer) arguments { return (*faultClusterStart)(p) },
 	func(p unsafe.Pointer) arguments { return (*faultClusterEnd)(p) },
+	func(p unsafe.Pointer) arguments { return (*faultElementWidth)(p) },
 	func(p unsafe.Pointer) arguments { return (*faultDivision)(p) },
 	func(p unsafe.Pointer) arguments { return (*faultOutsideMask)(p) },
 	func(p unsafe.Pointer) arguments { return (*faultAbsentLane)(p) },

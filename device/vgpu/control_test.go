@@ -617,34 +617,35 @@ func TestFaults(t *testing.T) {
 		{"never written", "ld.shared.u32 %r4, [%r2];", "unwritten"},
 		{"trap", "@%p1 trap;", "thread (7,0,0): trap"},
 		{"lanes that never come", "@%p1 bra $out; shfl.sync.idx.b32 %r3, %r1, 0, 31, -1; $stay: bra.uni $stay2; $out: bar.sync 1, 64; $stay2:",
-			"waits for lanes that never come"},
+			"for lanes that never come (mask "},
 		{"a barrier in a branch", "setp.lt.u32 %p2, %r1, 16; @%p2 bra $low; bar.sync 0; bra.uni $both; $low: bar.sync 1; $both:",
-			"waits for lanes that never come"},
-		{"deadlock", "bar.sync 3, 64;", "deadlock: 32 threads wait at bar.sync, barrier 3, where 32 of 64 have arrived"},
+			"for lanes that never come (mask "},
+		{"deadlock", "bar.sync 3, 64;", "deadlock: 32 threads of the block wait forever, this one in bar.sync, barrier 3, where 32 of 64 threads have arrived"},
 		{"lanes at two places", "setp.lt.u32 %p2, %r1, 16; @!%p2 bra $high; bar.sync 0; $high: .loc 1 43 1 shfl.sync.idx.b32 %r3, %r1, 0, 31, -1;",
-			"waits for lanes that never come (mask 0xffff waits for 0xffff0000); others are at kernel.cu:43:1"},
+			"for lanes that never come (mask 0xffff waits for 0xffff0000); also 16 threads at kernel.cu:43:1 in shfl.sync"},
 		{"two barriers", "setp.lt.u32 %p2, %r1, 32; @!%p2 bra $high; bar.sync 1, 64; bra $done; .loc 1 43 1 $high: bar.sync 2, 64; $done:",
-			"deadlock: 64 threads wait at bar.sync, barrier 1, where 32 of 64 have arrived; others wait at kernel.cu:43:1"},
+			"64 threads of the block wait forever, this one in bar.sync, barrier 1, where 32 of 64 threads have arrived; " +
+				"also 32 threads at kernel.cu:43:1 in bar.sync, barrier 2, where 32 of 64 threads have arrived"},
 		{"barrier with two counts", "setp.lt.u32 %p2, %r1, 32; @%p2 bra $low; bar.sync 1, 96; bra $done; $low: bar.arrive 1, 64; $done:",
 			"barrier 1: bar.sync waits for 96 threads, but kernel.cu:42:3 waits for 64: " +
 				"a GPU reports an illegal instruction"},
 		{"mbarrier that lacks bytes", "@!%p1 bra $wait; mbarrier.init.shared.b64 [%r2+16], 1; " +
 			"mbarrier.arrive.expect_tx.shared.b64 _, [%r2+16], 64; $wait: bar.sync 0; " +
 			"$again: mbarrier.try_wait.parity.shared.b64 %p2, [%r2+16], 0; @!%p2 bra $again;",
-			"deadlock: 64 threads wait forever, this one for phase 0 of the mbarrier at byte 16 of shared memory (s+16); " +
+			"64 threads of the block wait forever, this one for phase 0 of the mbarrier at byte 16 of shared memory (s+16); " +
 				"still missing: 0 of 1 arrivals and 64 bytes"},
 		{"mbarrier with too many bytes", "@!%p1 bra $wait; mbarrier.init.shared.b64 [%r2+16], 1; " +
 			"mbarrier.complete_tx.relaxed.cta.shared::cta.b64 [%r2+16], 64; $wait: bar.sync 0; " +
 			"$again: mbarrier.try_wait.parity.shared.b64 %p2, [%r2+16], 0; @!%p2 bra $again;",
-			"deadlock: 64 threads wait forever, this one for phase 0 of the mbarrier at byte 16 of shared memory (s+16); " +
-				"still missing: 1 of 1 arrivals; 64 more bytes have arrived than expected"},
+			"64 threads of the block wait forever, this one for phase 0 of the mbarrier at byte 16 of shared memory (s+16); " +
+				"still missing: 1 of 1 arrivals, and 64 more bytes have arrived than expected"},
 		{"mbarrier that nobody arrives at", "@!%p1 bra $wait; mbarrier.init.shared.b64 [%r2+16], 2; " +
 			"mbarrier.arrive.shared.b64 %rd2, [%r2+16]; $wait: bar.sync 0; " +
 			"$again: mbarrier.test_wait.parity.shared.b64 %p2, [%r2+16], 0; nanosleep.u32 20; @!%p2 bra $again;",
 			"still missing: 1 of 2 arrivals"},
 		{"word that nobody writes", "@%p1 st.shared.u32 [%r2+8], 5; bar.sync 0; $again: ld.volatile.shared.u32 %r3, [%r2+8]; " +
 			"setp.eq.u32 %p2, %r3, 5; @%p2 bra $again;",
-			"deadlock: 64 threads wait forever, this one reads 0x5 from byte 8 of shared memory (s+8), which no thread changes"},
+			"64 threads of the block wait forever, this one for a change of 0x5, which it reads from byte 8 of shared memory (s+8)"},
 		{"undefined register", "add.u32 %r3, %r4, %r1; mul.lo.u32 %r3, %r3, 3; mad.wide.u32 %rd2, %r1, 4, %rd1; .loc 1 43 1 st.global.u32 [%rd1], %r3;",
 			"add.u32 reads an unwritten register"},
 		{"register that some lanes write", "@%p1 mov.u32 %r4, 1; mov.u32 %r5, %r4; .loc 1 42 3 st.global.u32 [%rd1], %r5;",
@@ -663,7 +664,7 @@ func TestFaults(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			n := 32
-			if strings.Contains(c.want, "64 threads wait") || strings.Contains(c.body, "bar.arrive") {
+			if strings.Contains(c.want, "64 threads of the block wait") || strings.Contains(c.body, "bar.arrive") {
 				n = 64
 			}
 			_, err := runKernel(t, head+c.body+"\n\tret;\n}\n.file 1 \"kernel.cu\"\n", threads(1, n), make([]uint32, 16)...)

@@ -17,6 +17,7 @@ import (
 	"unsafe"
 
 	"fisub/device/vgpu/ptx"
+	"fisub/internal/plain"
 )
 
 // A Fault is an error of a kernel or, if Missing is set, a feature that the virtual GPU does not support.
@@ -46,22 +47,36 @@ type site struct {
 	op string // the instruction's name
 }
 
-// describe returns the message for a fault.
-func (k *Kernel) describe(f *C.vg_fault) *Fault {
-	s, lacks := &site{k, k.mod.m, "an instruction"}, ""
-	at := locationOf(f)
+func (k *Kernel) site(at location) *site {
+	s := &site{k, k.mod.m, "an instruction"}
 	if in := k.inst(at); in != nil {
-		fn := k.prog.funcs[int(at.fn)]
-		s.op, lacks = in.Op, fn.lacks[int(fn.code[at.pc].line)]
+		s.op = in.Op
 	}
-	args, place := faultArguments[f.kind](unsafe.Pointer(&f.args)), k.place(at)
+	return s
+}
+
+func (k *Kernel) arguments(f *C.vg_fault) arguments {
+	return faultArguments[f.kind](unsafe.Pointer(&f.args))
+}
+
+// describe returns the message for a fault. A deadlock comes with all its waits.
+func (k *Kernel) describe(f *C.vg_fault, waits ...C.vg_wait) *Fault {
+	at := locationOf(f)
+	s, args, place := k.site(at), k.arguments(f), k.place(at)
 	text := args.text(s)
 	switch args := args.(type) {
 	case *faultUnsupported:
+		lacks := ""
+		if k.inst(at) != nil {
+			fn := k.prog.funcs[int(at.fn)]
+			lacks = fn.lacks[int(fn.code[at.pc].line)]
+		}
 		text = fmt.Sprintf("the virtual GPU does not support %s (%s)", cmp.Or(lacks, text), place)
 		return &Fault{Text: text, Missing: true}
 	case *faultAssertion:
 		place = cmp.Or(place, fmt.Sprintf("%s:%d", s.cString(args.file), args.line))
+	case wait:
+		text = k.deadlock(f, text, waits)
 	}
 	if place != "" {
 		place += ": "
@@ -135,8 +150,34 @@ func (f *faultUnwrittenRegister) text(s *site) string {
 	return s.op + " reads an unwritten register: an uninitialised variable?"
 }
 
+func (f *faultFoldedRegister) text(s *site) string {
+	return s.op + " has a constant NaN as operand, which is what compilers make of an unwritten register: an " +
+		"uninitialised variable?"
+}
+
 func (f *faultInFlight) text(s *site) string {
-	return "read of shared memory while an asynchronous copy still writes it: missing wait"
+	if f.otherRank < 0 {
+		return "read of shared memory while an asynchronous copy still writes it: missing wait"
+	}
+	op, _ := s.operation(f.other)
+	missing, wait := "", "wait for its mbarrier"
+	if strings.HasPrefix(op, "cp.async.c") { // not bulk
+		wait = "cp.async.wait_group"
+	}
+	switch f.missing {
+	case missingWait:
+		missing = wait
+	case missingBarrier:
+		missing = "barrier between the two"
+	default:
+		missing = wait + ", or barrier"
+	}
+	whose := s.thread(int(f.otherThread))
+	if cluster := s.Kernel.launched.Cluster; cluster[0]*cluster[1]*cluster[2] > 1 {
+		whose += fmt.Sprintf(" of the cluster's block %d", f.otherRank)
+	}
+	return fmt.Sprintf("read of shared memory that %s at %s, %s, still writes: missing %s", op,
+		cmp.Or(s.place(f.other), "an unknown line"), whose, missing)
 }
 
 func (f *faultRace) text(s *site) string {
@@ -210,6 +251,11 @@ func (f *faultClusterEnd) text(s *site) string {
 		"missing cluster barrier", f.rank)
 }
 
+func (f *faultElementWidth) text(s *site) string {
+	return fmt.Sprintf("%s of %d bytes within an element of %d bytes, at %s: the code takes it for a narrower type",
+		access(f.write), f.size, f.element, s.where(f.address))
+}
+
 func (f *faultDivision) text(s *site) string { return "integer division by zero" }
 
 func (f *faultOutsideMask) text(s *site) string {
@@ -254,17 +300,58 @@ func (s *site) other(at location, name string) string {
 	return name
 }
 
+// A wait that never ends. Its text says only what the thread waits for.
+type wait interface {
+	arguments
+	waits()
+}
+
+func (*faultMissingLanes) waits()  {}
+func (*faultDeadlock) waits()      {}
+func (*faultSpinCluster) waits()   {}
+func (*faultSpinWarpgroup) waits() {}
+func (*faultSpinRead) waits()      {}
+func (*faultSpinMbarrier) waits()  {}
+
+// maxListed is the number of waits in the message for a deadlock.
+const maxListed = 4
+
+// deadlock returns the message for waits, the first of which is the fault f with its text.
+func (k *Kernel) deadlock(f *C.vg_fault, text string, waits []C.vg_wait) string {
+	threads := 0
+	for _, w := range waits {
+		if w.fault.block == f.block {
+			threads += int(w.threads)
+		}
+	}
+	wait := "wait forever, this one"
+	if threads == 1 {
+		wait = "waits forever,"
+	}
+	text = fmt.Sprintf("deadlock: %s of the block %s %s", plain.Count(threads, "thread"), wait, text)
+	for i, w := range waits[min(1, len(waits)):] {
+		if i == maxListed-1 {
+			return text + "; others wait elsewhere"
+		}
+		at := locationOf(&w.fault)
+		text += fmt.Sprintf("; also %s", plain.Count(int(w.threads), "thread"))
+		if id := w.fault.block; id != f.block {
+			text += fmt.Sprintf(" of block (%d,%d,%d)", id[0], id[1], id[2])
+		}
+		text += fmt.Sprintf(" at %s %s", cmp.Or(k.place(at), "an unknown line"), k.arguments(&w.fault).text(k.site(at)))
+	}
+	return text
+}
+
 func (f *faultMissingLanes) text(s *site) string {
-	return fmt.Sprintf("%s waits for lanes that never come (mask %#x waits for %#x)", s.op, f.arrived, f.missing) +
-		s.others("; others are at ", f.other)
+	return fmt.Sprintf("in %s for lanes that never come (mask %#x waits for %#x)", s.op, f.arrived, f.missing)
 }
 
 func (f *faultDeadlock) text(s *site) string {
-	text := fmt.Sprintf("deadlock: %d threads wait at %s", f.waiting, s.op)
 	if strings.HasPrefix(s.op, "bar") && f.expected > 0 {
-		text += fmt.Sprintf(", barrier %d, where %d of %d have arrived", f.barrier, f.arrived, f.expected)
+		return fmt.Sprintf("in %s, barrier %d, where %d of %d threads have arrived", s.op, f.barrier, f.arrived, f.expected)
 	}
-	return text + s.others("; others wait at ", f.other)
+	return "in " + s.op
 }
 
 func (f *faultBarrierCount) text(s *site) string {
@@ -273,27 +360,26 @@ func (f *faultBarrierCount) text(s *site) string {
 }
 
 func (f *faultSpinCluster) text(s *site) string {
-	return spin(f.waiting) + "for other threads of its cluster at barrier.cluster"
+	return "for other threads of its cluster at barrier.cluster"
 }
 
 func (f *faultSpinWarpgroup) text(s *site) string {
-	return spin(f.waiting) + "for other warps of its warpgroup at wgmma.wait_group"
+	return "for other warps of its warpgroup at wgmma.wait_group"
 }
 
 func (f *faultSpinRead) text(s *site) string {
-	return spin(f.waiting) +
-		fmt.Sprintf("reads %#x from %s, which no thread changes", f.value, s.polled(f.space, f.address))
+	return fmt.Sprintf("for a change of %#x, which it reads from %s", f.value, s.polled(f.space, f.address))
 }
 
 func (f *faultSpinMbarrier) text(s *site) string {
 	bytes := int64(f.state>>40&0x7fffff) - mbTxZero
-	text := spin(f.waiting) + fmt.Sprintf("for phase %d of the mbarrier at %s; still missing: %d of %d arrivals", f.phase,
+	text := fmt.Sprintf("for phase %d of the mbarrier at %s; still missing: %d of %d arrivals", f.phase,
 		s.polled(f.space, f.address), f.state&0xfffff, f.state>>20&0xfffff)
 	switch {
 	case bytes > 0:
 		text += fmt.Sprintf(" and %d bytes", bytes)
 	case bytes < 0:
-		text += fmt.Sprintf("; %d more bytes have arrived than expected", -bytes)
+		text += fmt.Sprintf(", and %d more bytes have arrived than expected", -bytes)
 	}
 	return text
 }
@@ -430,18 +516,6 @@ func access(write bool) string {
 	return "read"
 }
 
-func spin(waiting int32) string {
-	return fmt.Sprintf("deadlock: %d threads wait forever, this one ", waiting)
-}
-
-// others returns text and the place of other threads, or "" if the place is unknown.
-func (k *Kernel) others(text string, at location) string {
-	if place := k.place(at); place != "" && at.pc != 0 {
-		return text + place
-	}
-	return ""
-}
-
 // polled describes an address that a thread reads again and again.
 func (k *Kernel) polled(space int32, a uint64) string {
 	if space == spaceShared || a>>56 == sharedWindow>>56 {
@@ -550,28 +624,38 @@ func (m *Machine) near(a uint64) string {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	best, text := uint64(math.MaxUint64), ""
+	for _, r := range m.freed {
+		if a >= r.base && a < r.base+r.size {
+			text := fmt.Sprintf("byte %d of %v, which was freed", a-r.base, r)
+			if place := r.dropped.place(); place != "" {
+				text += " at " + place
+			}
+			return text
+		}
+	}
+	best, nearest, how := uint64(math.MaxUint64), allocation{}, ""
 	for _, r := range m.ranges {
-		distance, how := uint64(0), "past the end of"
+		distance, side := uint64(0), "past the end of"
 		switch {
 		case r.name == "":
 			continue
 		case a >= r.base && a < r.base+r.size:
-			return fmt.Sprintf("crossing the end of %s", r.name)
+			return fmt.Sprintf("crossing the end of %v", r)
 		case a >= r.base:
 			distance = a - r.base - r.size
 		default:
-			distance, how = r.base-a, "before"
+			distance, side = r.base-a, "before"
 		}
 		// An allocation beyond reach is named only if it is an argument of the call.
 		if distance < best && (distance <= reach || r.free == nil) {
-			best, text = distance, fmt.Sprintf("%d bytes %s %s", distance, how, r.name)
+			best, nearest, how = distance, r, side
 		}
 	}
+	text := fmt.Sprintf("%d bytes %s %v", best, how, nearest)
 	switch {
 	case best <= reach:
 		return text
-	case text != "" && best < 1<<40:
+	case best < 1<<40:
 		return "outside the device's memory, far from the nearest tensor: " + text
 	}
 	return "outside the device's memory"

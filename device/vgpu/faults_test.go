@@ -37,19 +37,19 @@ func TestFaultsOfSources(t *testing.T) {
 		{"dynamic shared memory", "extern __shared__ volatile float s[]; s[4] = n; p[0] = s[4];", "1, 1, 16",
 			`invalid write of 4 bytes of shared memory at 16, which has 16 bytes$`},
 		{"local memory", "volatile float a[4] = {}; a[n * 100000] = 1; p[0] = a[n & 3];", "1, 1", `invalid write of 4 bytes of local memory$`},
-		{"barrier that a warp leaves out", "if (threadIdx.x < 32) asm volatile(\"bar.sync 1, 64;\");", "1, 64", `deadlock: 32 threads wait at bar.sync`},
+		{"barrier that a warp leaves out", "if (threadIdx.x < 32) asm volatile(\"bar.sync 1, 64;\");", "1, 64", `deadlock: 32 threads of the block wait forever, this one in bar.sync, barrier 1, `},
 		{"shared memory past its end", "__shared__ volatile float s[32]; s[threadIdx.x + n * 4096] = n; p[0] = s[0];", "1, 32",
 			`invalid write of 4 bytes of shared memory at [0-9]+, which has 128 bytes$`},
 		{"write to a constant", "const_cast<volatile float*>(table)[n & 1] = 1; p[0] = table[n & 1];", "1, 1",
 			`trap$`}, // inserted by nvcc
 		{"a barrier in a loop of unlike turns", "for (unsigned i = 0; i < threadIdx.x % 3; i++) { p[i] = n; __syncthreads(); } " +
-			"if (p[40] == 0) __syncthreads(); p[50] = 1;", "1, 32", `bar(rier)?.*sync.* waits for lanes that never come`},
+			"if (p[40] == 0) __syncthreads(); p[50] = 1;", "1, 32", `bar(rier)?.*sync.* for lanes that never come`},
 		{"a shuffle of half a warp", `if (threadIdx.x < 16) asm volatile("{.reg .b32 a; shfl.sync.bfly.b32 a, 1, 1, 31, -1;}"); ` +
-			"else __syncthreads(); p[threadIdx.x] = 1;", "1, 32", `waits for lanes that never come`},
+			"else __syncthreads(); p[threadIdx.x] = 1;", "1, 32", `for lanes that never come`},
 		{"__syncwarp without a lane", "if (threadIdx.x != 7) __syncwarp(); else __syncthreads(); p[threadIdx.x] = 1;", "1, 32",
-			`waits for lanes that never come`},
-		{"spin", "while (static_cast<volatile float*>(p)[0] == 0) {}", "1, 32", "deadlock: 32 threads wait forever, this " +
-			"one reads 0x0 from 0x[0-9a-f]+ \\(byte 0 of argument 0 \\(data\\)\\), which no thread changes"},
+			`for lanes that never come`},
+		{"spin", "while (static_cast<volatile float*>(p)[0] == 0) {}", "1, 32", "32 threads of the block wait forever, this " +
+			"one for a change of 0x0, which it reads from 0x[0-9a-f]+ \\(byte 0 of argument 0 \\(data\\)\\)"},
 		{"hang", "while (clock64() >= 0) {}", "1, 32", "stopped"},
 	}
 	faults := len(cases)
@@ -255,7 +255,7 @@ TVM_FFI_DLL_EXPORT_TYPED_FUNC(run, run);
 		105: `^cudaMemcpyAsync of 256 bytes at 0x[0-9a-f]+, crossing the end of argument 0 \(data\) by 4 bytes$`,
 		106: `^cudaMemset of 16 bytes at 0x[0-9a-f]+, crossing the end of argument 0 \(data\) by 4 bytes$`,
 		107: "",
-		108: `^host code in run reads device memory, byte 0 of memory allocated by the submission: `,
+		108: `^host code in run reads device memory, byte 0 of the submission's allocation 1 \(64 bytes\): `,
 		116: `^cudaMemcpy reads host memory at 0x12345000, which is not accessible: on a GPU this is a segmentation fault$`,
 		117: `^cudaMemcpy reads host memory at 0xdead000000000010, `,
 		118: `^cudaMemcpy writes host memory at 0xdead000000000010, `,
@@ -287,7 +287,7 @@ TVM_FFI_DLL_EXPORT_TYPED_FUNC(run, run);
 		want, told := "^$", `^$`
 		if which == 110 {
 			told = "kernel\\.cu:[0-9]+:[0-9]+: kernel first, .*: read of 4 unwritten bytes of global memory at " +
-				"0x[0-9a-f]+, byte 0 of memory allocated by the submission"
+				"0x[0-9a-f]+, byte 0 of the submission's allocation 1 \\(64 bytes\\)"
 			want = "^unwritten-memory at kernel.cu:[0-9]+:[0-9]+: " + told + "\n$"
 		}
 		if log, err := call(t, which, "", time.Minute); err != nil || !regexp.MustCompile(want).MatchString(log) {

@@ -21,8 +21,8 @@ static int blocks(void *m, const char *kernel, int threads, size_t shared) {
 }
 static int capability(void) { return vgCapability(); }
 static void *symbol(void *m, const char *name, size_t *size) { return (void *)vgSymbol((uintptr_t)m, (char *)name, size); }
-static void *alloc(size_t size, int host) { return (void *)vgAlloc(size, host); }
-static int release(void *p) { return vgRelease((uintptr_t)p); }
+static void *alloc(size_t size, int host, const fisub_vgpu_callers *by) { return (void *)vgAlloc(size, host, (fisub_vgpu_callers *)by); }
+static int release(void *p, const fisub_vgpu_callers *by) { return vgRelease((uintptr_t)p, (fisub_vgpu_callers *)by); }
 static int known(const void *p) { return vgKnown((uintptr_t)p); }
 static void limits(fisub_vgpu_limits *l) { vgLimits(l); }
 static int copy(const char *function, void *to, const void *from, size_t n) {
@@ -82,7 +82,7 @@ char *vg_install(const char *path, const char *driver) {
 }
 
 int vg_alloc(uint64_t *address, size_t size) {
-  *address = vgAlloc(size, 0);
+  *address = vgAlloc(size, 0, NULL);
   return *address ? 0 : 2;
 }
-int vg_release(uint64_t address) { return vgRelease((uintptr_t)address) ? 0 : 1; }
+int vg_release(uint64_t address) { return vgRelease((uintptr_t)address, NULL) ? 0 : 1; }

@@ -31,6 +31,7 @@ var host = struct {
 	sync.Mutex
 	machine *Machine
 	modules []*hostModule
+	loaded  []*Module
 	columns nvcc.Columns // of the sources of the next modules
 	fault   *Fault       // the first fault of a kernel
 	lack    string       // the first unsupported feature, and its place
@@ -67,6 +68,7 @@ func newHostModule(data unsafe.Pointer, relocatable bool, columns nvcc.Columns) 
 		if err != nil {
 			return nil, err
 		}
+		host.loaded = append(host.loaded, mod)
 		mod.Rename, mod.Column, mod.Undefined, mod.usage = sourceName, columns.Of, true, i.usage
 		if mod.arch = i.arch; mod.arch == 0 {
 			mod.arch = target(i.ptx)
@@ -74,6 +76,16 @@ func newHostModule(data unsafe.Pointer, relocatable bool, columns nvcc.Columns) 
 		return mod, nil
 	})
 	return h
+}
+
+// changedVariables returns the names of variables that are not in their initial state.
+func changedVariables() (names []string) {
+	host.Lock()
+	defer host.Unlock()
+	for _, mod := range host.loaded {
+		names = append(names, mod.changed()...)
+	}
+	return names
 }
 
 // target returns the compute capability in the PTX's .target directive, such as 100.
@@ -274,20 +286,28 @@ func vgSymbol(module C.uintptr_t, name *C.char, size *C.size_t) C.uintptr_t {
 }
 
 //export vgAlloc
-func vgAlloc(size C.size_t, shared C.int) C.uintptr_t {
-	const name = "memory allocated by the submission"
+func vgAlloc(size C.size_t, shared C.int, by *C.fisub_vgpu_callers) C.uintptr_t {
 	if size > 1<<40 {
 		return 0
 	}
+	part := C.int(C.VG_OWN)
 	if shared != 0 {
-		return C.uintptr_t(host.machine.alloc(int(size), name, C.FISUB_VGPU_PINNED))
+		part = C.VG_OPEN
 	}
-	p := C.vg_map(size, C.VG_OWN)
-	if p != nil {
-		a := allocation{base: uint64(uintptr(p)), size: uint64(size), name: name, free: func() { C.vg_unmap(p) }}
-		a.shadow = int64(C.vg_unwritten(p, size))
-		host.machine.own(a)
+	p := C.vg_map(size, part)
+	if p == nil {
+		return 0
 	}
+	a := allocation{base: uint64(uintptr(p)), size: uint64(size), name: "memory of the host code", taken: callersOf(by),
+		free: func() { C.vg_unmap(p) }}
+	if a.kind = C.FISUB_VGPU_PINNED; shared == 0 {
+		a.kind, a.shadow = C.FISUB_VGPU_DEVICE, int64(C.vg_unwritten(p, size))
+	}
+	host.Lock()
+	host.machine.numbers++
+	a.number = host.machine.numbers
+	host.Unlock()
+	host.machine.own(a)
 	return C.uintptr_t(uintptr(p))
 }
 
@@ -373,14 +393,14 @@ func lateWork() {
 			place = Demangled(C.GoString(kernel))
 			what = "kernel " + place
 		}
-		host.machine.recordHazard("late-write", place, what+" may go on when the call has returned: nothing orders its "+
-			"stream, which is non-blocking, with the stream of the call")
+		host.machine.recordHazard(device.Hazard{Kind: "late-write", Place: place, Text: what + " may go on when the call " +
+			"has returned: nothing orders its stream, which is non-blocking, with the stream of the call"})
 	}
 }
 
 //export vgRelease
-func vgRelease(p C.uintptr_t) C.int {
-	if host.machine.Unmap(uintptr(p)) {
+func vgRelease(p C.uintptr_t, by *C.fisub_vgpu_callers) C.int {
+	if host.machine.unmap(uintptr(p), callersOf(by)) {
 		return 1
 	}
 	return 0
@@ -431,7 +451,7 @@ func refused(kernel, why string) {
 		keepFault(&Fault{Text: text})
 		return
 	}
-	host.machine.recordHazard("refused-launch", Demangled(kernel), text)
+	host.machine.recordHazard(device.Hazard{Kind: "refused-launch", Place: Demangled(kernel), Text: text})
 }
 
 //export vgRefused

@@ -78,7 +78,7 @@ const laterRacesUntil, fewBlocks = 100_000, 128
 
 // checks returns the hazards to check for in a launch.
 func (m *Machine) checks(k *Kernel, l *Launch) Hazards {
-	if m.Workload == 0 || m.Check == 0 || m.checked[k] > 0 {
+	if m.fully || m.Workload == 0 || m.Check == 0 || m.checked[k] > 0 {
 		return m.Check
 	}
 	f, s := l.form(k), l.shape(k)
@@ -140,7 +140,7 @@ func (m *Machine) Run(k *Kernel, l Launch) error {
 	ranges := make([]C.vg_range, len(m.ranges)+1)
 	for i, a := range m.ranges {
 		ranges[i] = C.vg_range{base: C.uint64_t(a.base), size: C.uint64_t(a.size), readonly: C.bool(a.readonly),
-			shadow: C.int64_t(a.shadow)}
+			shadow: C.int64_t(a.shadow), element: C.int32_t(a.element)}
 	}
 	c.ranges, c.nranges = &ranges[0], C.int32_t(len(m.ranges))
 	pinned.Pin(c.ranges)
@@ -156,10 +156,10 @@ func (m *Machine) Run(k *Kernel, l Launch) error {
 	}
 	if check&Races != 0 {
 		s.races, s.serial, c.races_until = 1, 1, math.MaxUint64
-		if m.RacesUntil != 0 {
+		if m.RacesUntil != 0 && !m.fully {
 			c.races_until = C.uint64_t(m.RacesUntil)
 		}
-		if m.Workload > 1 {
+		if m.Workload > 1 && !m.fully {
 			c.races_until = min(c.races_until, laterRacesUntil)
 		}
 		if blocks := l.blocks(); blocks <= 1<<24 {
@@ -172,6 +172,7 @@ func (m *Machine) Run(k *Kernel, l Launch) error {
 		}
 	}
 	c.async = C.bool(k.prog.async)
+	c.check_width = C.bool(m.fully)
 	c.check_local = C.bool(check&UnwrittenLocal != 0)
 	resident := k.resident(l)
 	c.resident, c.worker_resident = C.int32_t(resident), C.int32_t(resident/workers)
@@ -211,11 +212,12 @@ func (m *Machine) Run(k *Kernel, l Launch) error {
 				continue
 			}
 			m.markChecked(k)
-			m.recordHazard(kinds[i], cmp.Or(k.place(locationOf(h)), Demangled(k.src.Name)), k.describe(h).Text)
+			m.recordHazard(device.Hazard{Kind: kinds[i], Place: cmp.Or(k.place(locationOf(h)), Demangled(k.src.Name)),
+				Text: k.describe(h).Text, Clue: i == hazardWidth})
 		}
 	}
 	if s.fault.set {
-		return k.describe(&s.fault.fault)
+		return k.describe(&s.fault.fault, s.waits[:s.nwaits]...)
 	}
 	if s.stop != 0 {
 		return &Fault{Text: "kernel " + Demangled(k.src.Name) + " was stopped", Stopped: true}
@@ -227,7 +229,8 @@ func (m *Machine) Run(k *Kernel, l Launch) error {
 var kinds = [hazardCount]string{hazardShared: "unwritten-memory", hazardRace: "race", hazardLocal: "unwritten-memory",
 	hazardDivision: "division-by-zero", hazardRefusal: "refused-launch", hazardEnded: "ended-threads",
 	hazardGlobal: "unwritten-memory", hazardRegister: "unwritten-register", hazardOutsideMask: "member-mask",
-	hazardAsync: "async-copy", hazardProxy: "proxy-fence", hazardMbarrier: "mbarrier", hazardCluster: "cluster"}
+	hazardAsync: "async-copy", hazardProxy: "proxy-fence", hazardMbarrier: "mbarrier", hazardCluster: "cluster",
+	hazardWidth: "element-width"}
 
 // note reports a note unless it was reported before.
 func (m *Machine) note(text string) {
@@ -244,10 +247,10 @@ func (m *Machine) note(text string) {
 }
 
 // recordHazard records a hazard unless one of the same kind and place is known.
-func (m *Machine) recordHazard(kind, place, text string) {
+func (m *Machine) recordHazard(h device.Hazard) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if h := (device.Hazard{Kind: kind, Place: place, Text: text}); !slices.ContainsFunc(m.hazards, h.Same) {
+	if !slices.ContainsFunc(m.hazards, h.Same) {
 		m.hazards = append(m.hazards, h)
 		if m.OnHazard != nil {
 			m.OnHazard(h)

@@ -14,11 +14,13 @@ package vgpu
 import "C"
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"maps"
 	"regexp"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"unsafe"
@@ -33,6 +35,8 @@ import (
 type Machine struct {
 	mu      sync.Mutex
 	ranges  []allocation // sorted by base
+	freed   []allocation // the latest, oldest first
+	numbers int          // of allocations by host code
 	Workers int          // threads that run blocks; 0: one per processor
 
 	Strict   Hazards             // hazards to report as faults
@@ -48,6 +52,7 @@ type Machine struct {
 	// Workload is the number of the current workload, or 0. From the second workload on, checks run only in small
 	// launches of a new kernel or size, and in launches of kernels that had a hazard.
 	Workload int
+	fully    bool        // see Begin
 	checked  map[any]int // number of the first workload with a form, or with a *Kernel that had a hazard
 
 	heap    *C.vg_heap // for device malloc; nil until a kernel needs it
@@ -88,6 +93,36 @@ type Module struct {
 
 // paramsSize is the maximum size in bytes of a kernel's parameters.
 const paramsSize = 32768
+
+// Begin begins a call, which is checked for the given hazards. If fully is set, all its launches are, without a limit,
+// and clues are recorded as well: narrow accesses to wider elements, and variables that earlier calls have changed.
+func (m *Machine) Begin(check Hazards, fully bool) {
+	m.Check, m.fully = check, fully
+	if !fully {
+		return
+	}
+	if names := changedVariables(); len(names) > 0 {
+		m.recordHazard(device.Hazard{Kind: "changed-variable", Place: strings.Join(names, ", "), Clue: true,
+			Text: "variables that earlier calls have changed, and nothing has reset before this call: " +
+				strings.Join(names, ", ")})
+	}
+}
+
+// changed returns the names of the module's variables whose contents are not the initial ones. Constants belong to the
+// host code.
+func (mod *Module) changed() (names []string) {
+	for _, v := range mod.ptx.Vars {
+		p, ok := mod.vars[v.Name]
+		if !ok || v.Space == "const" || len(v.Refs) > 0 {
+			continue
+		}
+		data := unsafe.Slice((*byte)(at(uintptr(p))), v.Size)
+		if n := len(v.Init); !bytes.Equal(data[:n], v.Init) || len(bytes.TrimLeft(data[n:], "\x00")) > 0 {
+			names = append(names, Demangled(v.Name))
+		}
+	}
+	return names
+}
 
 // Load parses PTX and allocates its variables.
 func (m *Machine) Load(text string) (*Module, error) {
@@ -261,11 +296,15 @@ func (k *Kernel) Params() (all [][2]int) {
 // unnamed matches unnamed namespaces: the source's own, and those that nvcc adds for static functions.
 var unnamed = regexp.MustCompile(`\(anonymous namespace\)::|\b_INTERNAL_\w+::`)
 
-// Demangled returns the source name of a function without parameters, template arguments and unnamed namespaces.
+// lambda matches the name of a lambda's function with that of the function around it, which has all its parameters.
+var lambda = regexp.MustCompile(`^.*\{lambda\(.*\)(#\d+)?\}::operator\(\)(\(.*\))?( const)?$`)
+
+// Demangled returns the source name of a function without parameters, template arguments and unnamed namespaces, or
+// "a lambda".
 func Demangled(name string) string {
 	text, err := demangle.ToString(name, demangle.NoParams, demangle.NoTemplateParams, demangle.NoClones)
 	if err != nil {
 		return name
 	}
-	return unnamed.ReplaceAllString(text, "")
+	return unnamed.ReplaceAllString(lambda.ReplaceAllString(text, "a lambda"), "")
 }

@@ -12,6 +12,7 @@ import "C"
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"unsafe"
 )
@@ -24,6 +25,27 @@ type allocation struct {
 	free       func() // nil: the caller owns the memory
 	kind       C.int  // FISUB_VGPU_DEVICE if 0
 	shadow     int64  // see exec.h
+	element    int    // bytes of an element; 0: unknown
+
+	// Of memory that the submission's or program's host code allocated: which one it is, from 1, and the calls that
+	// allocated and freed it.
+	number         int
+	taken, dropped callers
+}
+
+// String returns the name of an allocation in messages.
+func (a allocation) String() string {
+	if a.number == 0 {
+		return a.name
+	}
+	text := fmt.Sprintf("allocation %d (%d bytes", a.number, a.size)
+	if attached.notify == nil {
+		text = "the submission's " + text
+	}
+	if place := a.taken.place(); place != "" {
+		text += ", allocated at " + place
+	}
+	return text + ")"
 }
 
 // Map lets kernels use size bytes at base, under the given name in messages. The caller keeps ownership of the memory.
@@ -32,15 +54,24 @@ func (m *Machine) Map(base uintptr, size int, name string, readonly bool) {
 }
 
 // Unmap removes the allocation that begins at base, and reports whether there is one.
-func (m *Machine) Unmap(base uintptr) bool {
+func (m *Machine) Unmap(base uintptr) bool { return m.unmap(base, callers{}) }
+
+// maxFreed is the number of freed allocations that are remembered for messages.
+const maxFreed = 256
+
+func (m *Machine) unmap(base uintptr, by callers) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	i := slices.IndexFunc(m.ranges, func(a allocation) bool { return a.base == uint64(base) })
 	if i < 0 {
 		return false
 	}
-	if free := m.ranges[i].free; free != nil {
-		free()
+	a := m.ranges[i]
+	if a.free != nil {
+		a.free()
+	}
+	if a.dropped = by; a.number > 0 {
+		m.freed = append(m.freed[max(0, len(m.freed)-maxFreed+1):], a)
 	}
 	m.ranges = slices.Delete(m.ranges, i, i+1)
 	return true
@@ -67,6 +98,9 @@ func (m *Machine) own(a allocation) {
 	defer m.mu.Unlock()
 	i, _ := slices.BinarySearchFunc(m.ranges, a.base, func(r allocation, b uint64) int { return cmp.Compare(r.base, b) })
 	m.ranges = slices.Insert(m.ranges, i, a)
+	m.freed = slices.DeleteFunc(m.freed, func(f allocation) bool {
+		return f.base < a.base+a.size && a.base < f.base+f.size
+	})
 }
 
 // written marks size bytes at p as written by the host. It has no effect unless Check includes UnwrittenGlobal.
@@ -106,7 +140,7 @@ func (m *Machine) find(addr uintptr) (a allocation, ok bool) {
 // Find returns the allocation that contains addr.
 func (m *Machine) Find(addr uintptr) (base uintptr, size int, name string, ok bool) {
 	a, ok := m.find(addr)
-	return uintptr(a.base), int(a.size), a.name, ok
+	return uintptr(a.base), int(a.size), a.String(), ok
 }
 
 // at returns a pointer to non-Go memory. If inlined, it makes Go 1.26's compiler fail on copies of a fixed size.

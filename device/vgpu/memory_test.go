@@ -151,7 +151,7 @@ func TestAddresses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	all = append(all, uint64(variable), mod.params(k.src), uint64(vgAlloc(100, 0)), uint64(vgAlloc(100, 1)), uint64(vgAlloc(4096, 0)))
+	all = append(all, uint64(variable), mod.params(k.src), uint64(vgAlloc(100, 0, nil)), uint64(vgAlloc(100, 1, nil)), uint64(vgAlloc(4096, 0, nil)))
 	freed := all[1]
 	args[1].Tensor.Buffer.Close()
 	again, _ := tensors(t, g, 4, 1)
@@ -243,7 +243,7 @@ func TestSparse(t *testing.T) {
 	before := resident(t)
 	args, free := tensors(t, g, 1, size)
 	defer free()
-	own := uint64(vgAlloc(size, 0))
+	own := uint64(vgAlloc(size, 0, nil))
 	defer release(own)
 	for _, base := range []uint64{given(t, &kernel{gpu: g}, args)[0], own} {
 		if base == 0 {
@@ -292,7 +292,7 @@ func resident(t *testing.T) (pages int) {
 func TestUnwrittenGlobal(t *testing.T) {
 	opened(t, "initcheck")
 	host.machine.Check = UnwrittenGlobal
-	const said = ": read of %d unwritten bytes of global memory at %#x, byte %d of memory allocated by the submission"
+	const said = ": read of %d unwritten bytes of global memory at %#x, byte %d of the submission's allocation %d (4096 bytes)"
 	load := "ld.global.u32 %r2, [%rd1+16];"
 	copied := `
 	mbarrier.init.shared.b64 [%r10+256], 1;
@@ -327,10 +327,10 @@ func TestUnwrittenGlobal(t *testing.T) {
 		{"a variable", "mov.u64 %rd1, variable;" + load, 0, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			base := uint64(vgAlloc(4096, 0))
+			base := uint64(vgAlloc(4096, 0, nil))
 			if c.name == "memory of the host" {
 				release(base)
-				base = uint64(vgAlloc(4096, 1))
+				base = uint64(vgAlloc(4096, 1, nil))
 			}
 			defer release(base)
 			if c.name == "written by the host" {
@@ -353,7 +353,7 @@ func TestUnwrittenGlobal(t *testing.T) {
 				t.Fatal(err)
 			}
 			err = at64(t, mod, "k", base)
-			want := fmt.Sprintf(said, c.bytes, base+uint64(c.offset), c.offset)
+			want := fmt.Sprintf(said, c.bytes, base+uint64(c.offset), c.offset, host.machine.numbers)
 			if c.bytes == 0 && err != nil || c.bytes != 0 && (err == nil || !strings.HasSuffix(err.Error(), want)) {
 				t.Errorf("got %v, want %s", err, want)
 			}

@@ -154,7 +154,7 @@ $again:
 	}{
 		{"blocks that end", "ld.global.u32 %r2, [%rd2]; add.u32 %r2, %r2, %r1; st.global.u32 [%rd2], %r2;", 3000, 1000, ""},
 		{"a word that nothing writes", "ld.volatile.global.u32 %r2, [%rd2]; setp.eq.u32 %p, %r2, 1; @%p bra $again;", 1, 0,
-			"deadlock: 1 threads wait forever"},
+			"deadlock: 1 thread of the block waits forever, for a change"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			m := &Machine{Workers: 4, Check: Races, RacesUntil: c.until}

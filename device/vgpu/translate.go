@@ -4,6 +4,8 @@ package vgpu
 
 import (
 	"cmp"
+	"math"
+	"slices"
 	"strings"
 
 	"fisub/device/vgpu/ptx"
@@ -122,7 +124,23 @@ func (d *decoder) translate() {
 	if !ok {
 		d.lack(d.in.Op)
 	}
+	if carriesNaN[d.parts[0]] && slices.ContainsFunc(d.in.Args, isNaN) {
+		d.emit(inst{op: opFolded})
+	}
 	in.decode(d)
+}
+
+// carriesNaN has the instructions whose result is NaN if an operand is.
+var carriesNaN = map[string]bool{"add": true, "sub": true, "mul": true, "fma": true, "mad": true, "div": true}
+
+func isNaN(o ptx.Operand) bool {
+	if o.Kind != ptx.Float {
+		return false
+	}
+	if o.Single {
+		return math.IsNaN(float64(math.Float32frombits(uint32(o.Int))))
+	}
+	return math.IsNaN(math.Float64frombits(uint64(o.Int)))
 }
 
 func (d *decoder) form(f laneForm) {

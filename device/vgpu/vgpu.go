@@ -62,6 +62,7 @@ type gpu struct {
 	check Hazards // checked in every call
 	first Hazards // also checked in the first call of a workload
 	next  Hazards // also checked in the next call
+	fully bool    // the next call is checked for everything
 	log   io.Writer
 }
 
@@ -119,8 +120,8 @@ func (g *gpu) Info() device.Info {
 	return info
 }
 
-func (g *gpu) Look() {
-	g.next = g.first
+func (g *gpu) Look(fully bool) {
+	g.next, g.fully = g.first, fully
 	if g.first != 0 {
 		host.machine.Workload++
 	}
@@ -461,7 +462,8 @@ func (k *kernel) Call(ctx context.Context, args []device.Arg) error {
 		return err
 	}
 	return k.gpu.do(ctx, func() error {
-		host.machine.Check, k.gpu.next = k.gpu.check|k.gpu.next, 0
+		host.machine.Begin(k.gpu.check|k.gpu.next, k.gpu.fully)
+		k.gpu.next, k.gpu.fully, host.machine.numbers = 0, false, 0
 		converted, mapped, err := k.convert(args)
 		defer func() {
 			for _, p := range mapped {
@@ -504,6 +506,7 @@ func (k *kernel) convert(args []device.Arg) (all []tvmffi.Arg, mapped []uintptr,
 		from, to uintptr
 		name     string
 		shadow   int64
+		element  int // bytes
 	}
 	var parts []part
 	for i, a := range args {
@@ -531,7 +534,8 @@ func (k *kernel) convert(args []device.Arg) (all []tvmffi.Arg, mapped []uintptr,
 		if host.machine.Check&UnwrittenGlobal == 0 {
 			b.shadow = 0
 		}
-		parts = append(parts, part{data, data + uintptr(n), name, b.shadow})
+		element, _ := a.Tensor.DType.Bytes(1)
+		parts = append(parts, part{data, data + uintptr(n), name, b.shadow, element})
 		all = append(all, tvmffi.Arg{Tensor: &tvmffi.Tensor{Data: data, Device: tvmffi.CUDA(0), DType: a.Tensor.DType,
 			Shape: a.Tensor.Shape}})
 	}
@@ -541,9 +545,10 @@ func (k *kernel) convert(args []device.Arg) (all []tvmffi.Arg, mapped []uintptr,
 		p := parts[i]
 		for i+1 < len(parts) && (parts[i+1].from < p.to || parts[i+1].from == p.from) {
 			i++
-			p.to, p.shadow = max(p.to, parts[i].to), 0
+			p.to, p.shadow, p.element = max(p.to, parts[i].to), 0, 0
 		}
-		host.machine.own(allocation{base: uint64(p.from), size: uint64(p.to - p.from), name: p.name, shadow: p.shadow})
+		host.machine.own(allocation{base: uint64(p.from), size: uint64(p.to - p.from), name: p.name, shadow: p.shadow,
+			element: p.element})
 		mapped = append(mapped, p.from)
 	}
 	return all, mapped, nil

@@ -40,7 +40,7 @@ class Solution:
         self.any_count = request.get("any_count", False)
         self.place()
         if self.device.vgpu:
-            self.device.machine.first = True
+            self.device.machine.first = 2 if request.get("fully") else 1
 
     @quiet
     def place(self):

@@ -13,15 +13,16 @@ enum { FLAG_LEADER = 1, FLAG_NEGATED = 2, FLAG_TRACKED = 4 };
 // recorded. Ended threads are checked only if they are faults. The executor does not produce refusals.
 enum {
   HAZARD_SHARED, HAZARD_RACE, HAZARD_LOCAL, HAZARD_DIVISION, HAZARD_REFUSAL, HAZARD_ENDED, HAZARD_GLOBAL, HAZARD_REGISTER,
-  HAZARD_OUTSIDE_MASK, HAZARD_ASYNC, HAZARD_PROXY, HAZARD_NOTE, HAZARD_MBARRIER, HAZARD_CLUSTER, HAZARD_COUNT
+  HAZARD_OUTSIDE_MASK, HAZARD_ASYNC, HAZARD_PROXY, HAZARD_NOTE, HAZARD_MBARRIER, HAZARD_CLUSTER, HAZARD_WIDTH,
+  HAZARD_COUNT
 };
 #define HAZARD_NONE (-1)
 
 // Unsupported features that only the executor detects.
 enum { FEATURE_INSTRUCTION, FEATURE_INTERLEAVED, FEATURE_PACKED, FEATURE_LOCAL };
 
-// The faults: X(name, hazard, arguments). FAULT raises them; fault.go has the text of each. size is in bytes, waiting is
-// the number of waiting threads, other is the location of another access or group of lanes (pc 0: no other).
+// The faults: X(name, hazard, arguments). FAULT raises them; fault.go has the text of each. size is in bytes, other is
+// the location of another access. missing_lanes, deadlock and spin_* are waits that never end.
 #define FAULTS(X)                                                                                                      \
   X(out_of_bounds, NONE, uint64_t address; int32_t size; bool write;)                                                  \
   X(read_only, NONE, uint64_t address; int32_t size;)                                                                  \
@@ -34,8 +35,9 @@ enum { FEATURE_INSTRUCTION, FEATURE_INTERLEAVED, FEATURE_PACKED, FEATURE_LOCAL }
   X(unwritten_local, LOCAL, int32_t size;)                                                                             \
   X(unwritten_global, GLOBAL, uint64_t address; int32_t size;)                                                         \
   X(unwritten_register, REGISTER, )                                                                                    \
+  X(folded_register, REGISTER, ) /* an operand is a constant NaN */                                                    \
   X(stored_register, REGISTER, vg_location store;)                                                                     \
-  X(in_flight, NONE, )                                                                                                 \
+  X(in_flight, NONE, vg_location other; int32_t other_thread, other_rank, missing;) /* missing: a MISSING_* */         \
   X(race, RACE, uint64_t address; bool global, write;                                                                  \
     vg_location other; int32_t other_thread; bool other_write, other_block; int32_t other_cluster, other_rank;)        \
   X(async_source, ASYNC, vg_location other;) /* a write to shared memory that the operation at other still reads */   \
@@ -49,18 +51,19 @@ enum { FEATURE_INSTRUCTION, FEATURE_INTERLEAVED, FEATURE_PACKED, FEATURE_LOCAL }
   X(cluster_ended, NONE, int32_t rank;)                                                                                \
   X(cluster_start, CLUSTER, int32_t rank;) /* nothing orders the access after the start of the block of this rank */   \
   X(cluster_end, CLUSTER, int32_t rank;) /* or before its end */                                                       \
+  X(element_width, WIDTH, uint64_t address; int32_t size, element; bool write;) /* within an element of more bytes */   \
   X(division, DIVISION, )                                                                                              \
   X(outside_mask, OUTSIDE_MASK, uint32_t mask;)                                                                        \
   X(absent_lane, OUTSIDE_MASK, int32_t lane, why; vg_location shuffle;) /* why: an ABSENT_* */                         \
   X(ended_threads, ENDED, int32_t threads;)                                                                            \
   X(ended_lanes, ENDED, uint32_t ended, never_started;)                                                                \
-  X(missing_lanes, NONE, uint32_t arrived, missing; vg_location other;)                                                \
-  X(deadlock, NONE, int32_t waiting, barrier, arrived, expected; vg_location other;)                                   \
+  X(missing_lanes, NONE, uint32_t arrived, missing;)                                                                   \
+  X(deadlock, NONE, int32_t barrier, arrived, expected;)                                                               \
   X(barrier_count, NONE, int32_t barrier, threads, earlier_threads; vg_location earlier;)                              \
-  X(spin_cluster, NONE, int32_t waiting;) /* at barrier.cluster */                                                     \
-  X(spin_warpgroup, NONE, int32_t waiting;) /* at wgmma.wait_group */                                                  \
-  X(spin_read, NONE, int32_t waiting, space; uint64_t address, value;)                                                 \
-  X(spin_mbarrier, NONE, int32_t waiting, space; uint64_t address, state; int32_t phase;)                              \
+  X(spin_cluster, NONE, ) /* at barrier.cluster */                                                                     \
+  X(spin_warpgroup, NONE, ) /* at wgmma.wait_group */                                                                  \
+  X(spin_read, NONE, int32_t space; uint64_t address, value;)                                                          \
+  X(spin_mbarrier, NONE, int32_t space; uint64_t address, state; int32_t phase;)                                       \
   X(mbarrier_arrivals, NONE, int32_t arrivals, expected;)                                                              \
   X(tensor_map_memory, NONE, bool shared;) /* else local */                                                            \
   X(tensor_map, NONE, uint64_t address; int32_t dimensions;)                                                           \
@@ -144,6 +147,8 @@ enum { MB_INIT, MB_INVAL, MB_ARRIVE, MB_ARRIVE_TX, MB_DROP, MB_EXPECT_TX, MB_COM
 enum { S_IDX, S_UP, S_DOWN, S_BFLY }; // Go: shfl
 // Why a lane does not take part in an exchange.
 enum { ABSENT_NEVER_STARTED, ABSENT_ENDED, ABSENT_OUTSIDE }; // Go: absent
+// What is missing between an asynchronous copy and a read of its destination. Either: races are not checked.
+enum { MISSING_WAIT, MISSING_BARRIER, MISSING_EITHER }; // Go: missing
 enum { VOTE_ALL, VOTE_ANY, VOTE_UNI };
 enum { BAR_SYNC, BAR_POPC, BAR_AND, BAR_OR, BAR_ARRIVE };
 enum { CLUSTER_ARRIVE, CLUSTER_WAIT };

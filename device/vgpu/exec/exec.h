@@ -37,6 +37,7 @@ typedef struct {
   uint64_t base, size;
   bool readonly;
   int64_t shadow; // distance from a byte to its shadow, 1 if the byte was written; 0: all bytes count as written
+  int32_t element; // bytes of an element; 0: unknown
 } vg_range;
 
 enum { STOP_ASKED = 2, MAX_WORKERS = 256 };
@@ -55,6 +56,15 @@ typedef struct {
   union { FAULTS(FAULT_ARGUMENTS) } args;
 } vg_fault;
 #undef FAULT_ARGUMENTS
+
+// Threads of a block that wait forever at the same place for the same thing.
+enum { MAX_WAITS = 8 };
+typedef struct {
+  vg_fault fault; // of the first thread
+  int32_t threads;
+  int32_t warp;   // the last one that was counted, and its lanes
+  uint32_t lanes;
+} vg_wait;
 
 // Progress of a worker: its effects that other workers may notice, and proof that it waits. Each has its own cache
 // line.
@@ -90,6 +100,7 @@ typedef struct {
   int32_t worker_resident;  // the same, on one worker
   int32_t strict;           // hazards that are faults
   bool async;               // the kernel may use asynchronous operations that read shared memory
+  bool check_width;         // check for narrow accesses within elements
   bool check_local;         // check for reads of unwritten local memory
   uint64_t races_until;     // maximum number of instructions checked for races
 } vg_launch;
@@ -119,6 +130,8 @@ typedef struct {
   vg_heap *heap;           // of device malloc, NULL if no kernel uses it
   volatile int32_t lock;   // of fault and hazards
   vg_report fault, hazards[HAZARD_COUNT];
+  vg_wait waits[MAX_WAITS]; // of a deadlock; the first one is fault
+  int32_t nwaits;
   volatile uint32_t first[MAX_WORKERS]; // by worker: the first cluster in which it may still fault
 } vg_state;
 

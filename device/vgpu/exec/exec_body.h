@@ -168,40 +168,6 @@ static task *start(worker *k, u64 n, task *reuse) {
   return t;
 }
 
-// report_deadlock reports a fault for a task in which no thread can run.
-static void report_deadlock(worker *k, task *t) {
-  warp *where = NULL;
-  group *which = NULL;
-  int waiting = 0, divergent = 0;
-  for (int i = 0; i < t->nb; i++)
-    for (int j = 0; j < t->b[i].nw; j++) {
-      warp *w = &t->b[i].w[j];
-      for (int q = 0; q < w->ng; q++) {
-        waiting += __builtin_popcount(w->g[q].mask);
-        int lanes = w->g[q].state == WAIT_LANES;
-        if (which == NULL || (lanes && !divergent)) where = w, which = &w->g[q];
-        divergent |= lanes;
-      }
-    }
-  if (which == NULL) return;
-  vg_location other = {0};
-  for (int i = 0, found = 0; i < t->nb; i++)
-    for (int j = 0; j < t->b[i].nw; j++)
-      for (int q = 0; q < t->b[i].w[j].ng && !found; q++) {
-        group *o = &t->b[i].w[j].g[q];
-        found = o->pc != which->pc || o->fr->f != which->fr->f;
-        if (found) other = location(o);
-      }
-  const barrier *bar = &where->b->bars[which->bar];
-  int lane = __builtin_ctz(which->mask);
-  if (divergent)
-    FAULT(k, where, which, lane, missing_lanes, .arrived = which->mask,
-          .missing = which->need & where->live & ~which->mask, .other = other);
-  else
-    FAULT(k, where, which, lane, deadlock, .waiting = waiting, .barrier = which->bar, .arrived = (s32)bar->arrived,
-          .expected = (s32)bar->expected, .other = other);
-}
-
 // A snapshot is the state of a warp's threads, except memory.
 typedef struct {
   group g[32];
@@ -263,11 +229,54 @@ static u64 effects_of_all(const worker *k) {
   return n;
 }
 
+// urgency orders waits: the lower, the more likely it is the cause of the others. Of an mbarrier, those who arrive have
+// begun to.
+static int urgency(const vg_fault *f) {
+  switch (f->kind) {
+  case FAULT_spin_mbarrier: {
+    u64 missing = f->args.spin_mbarrier.state & 0xfffff, expected = f->args.spin_mbarrier.state >> 20 & 0xfffff;
+    return missing == expected;
+  }
+  case FAULT_missing_lanes: return 2;
+  case FAULT_deadlock: return 3;
+  }
+  return 1;
+}
+
+// report_waits raises a fault for n tasks whose threads all wait forever.
+static void report_waits(worker *k, task **tasks, int n) {
+  k->nwaits = 0;
+  for (int i = 0; i < n; i++)
+    for (int j = 0; j < tasks[i]->nb; j++)
+      for (int q = 0; q < tasks[i]->b[j].nw; q++) {
+        warp *w = &tasks[i]->b[j].w[q];
+        if (!w->live) continue;
+        k->watch = COLLECT;
+        waits_for_ever(k, w);
+        k->watch = 0;
+        for (int e = 0; e < w->ng; e++) {
+          group *g = &w->g[e];
+          const barrier *bar = &w->b->bars[g->bar];
+          if (g->state == WAIT_LANES)
+            add_wait(k, w, g->mask, FAULT_AT(g, missing_lanes, .arrived = g->mask, .missing = g->need & w->live & ~g->mask));
+          else if (g->state == WAIT_BARRIER)
+            add_wait(k, w, g->mask, FAULT_AT(g, deadlock, .barrier = g->bar, .arrived = (s32)bar->arrived, .expected = (s32)bar->expected));
+        }
+      }
+  if (k->nwaits == 0) return;
+  int cause = 0;
+  for (int i = 1; i < k->nwaits; i++)
+    if (urgency(&k->waits[i].fault) < urgency(&k->waits[cause].fault)) cause = i;
+  vg_wait first = k->waits[cause];
+  warp *w = k->waiters[cause];
+  k->waits[cause] = k->waits[0], k->waits[0] = first;
+  fault(k, w, first.fault.thread % 32, &first.fault);
+}
+
 // report_spin raises a fault and returns 1 if all threads of the launch wait forever. Call it when a worker's tasks ran
 // for a while without any effect and no further block can start. It increases *patience if some warp does not wait.
 static int report_spin(worker *k, task **active, int n, u64 *patience) {
   u64 all = effects_of_all(k);
-  int waiting = 0;
   if (k->mine->waiting != all + 1) {
     k->mine->waiting = 0;
     k->watch = 1;
@@ -290,21 +299,8 @@ static int report_spin(worker *k, task **active, int n, u64 *patience) {
     if (waiting_at != UINT64_MAX && waiting_at != all + 1) return 0;
   }
   if (effects_of_all(k) != all) return 0;
-  warp *where = NULL;
-  for (int i = 0; i < n; i++)
-    for (int j = 0; j < active[i]->nb; j++)
-      for (int q = 0; q < active[i]->b[j].nw; q++) {
-        warp *w = &active[i]->b[j].w[q];
-        waiting += __builtin_popcount(w->live);
-        if (where || !w->live) continue;
-        k->watch = 1, k->poll_lane = -1;
-        if (waits_for_ever(k, w) && k->poll_lane >= 0) where = w;
-        k->watch = 0;
-      }
-  if (where == NULL) return 0; // all wait at barriers for other warps: report_deadlock reports that
-  k->poll.args.spin_read.waiting = waiting; // the first argument of each spin_* fault
-  fault(k, where, k->poll_lane, &k->poll);
-  return 1;
+  report_waits(k, active, n);
+  return k->state->stop != 0;
 }
 
 // advance runs a task for a while. It returns 1 if the task has ended, -1 if it faulted or was stopped, else 0.
@@ -336,7 +332,7 @@ static int advance(worker *k, task *t) {
         for (int j = 0; j < t->b[i].nw; j++)
           for (int q = 0; q < t->b[i].w[j].ng; q++) runnable |= t->b[i].w[j].g[q].state == RUN;
       if (!runnable) {
-        report_deadlock(k, t);
+        report_waits(k, &t, 1);
         return -1;
       }
     }

@@ -18,14 +18,10 @@ static u64 mb_tx(u64 v, s64 bytes) {
   return (v & ~(0x7fffffull << 40)) | (tx & 0x7fffff) << 40;
 }
 
-typedef struct copy { // by a lane (cp.async) or on an mbarrier (bulk copy)
-  block *to;
-  u32 at, size;
-  u32 lane, group; // lane and its commit group
-  u32 bar, phase;  // shared address and phase of the mbarrier
-  warp *by;        // whose operations up to commit `group` end too, or NULL; see async.h
-  int how;         // how they end
-} copy;
+// ISSUED is the origin of a copy.
+#define ISSUED(w, g, l)                                                                                    \
+  .place = location(g), .thread = (s32)((w)->id * 32 + (l)), .issuer = warp_of(w),                            \
+  .tick = (w)->b->t->views ? (w)->b->t->ticks[warp_of(w)] : 0
 
 // raced checks an access of an asynchronous copy or matrix product, for which the lane is unknown. It returns 0 after a
 // fault.
@@ -99,12 +95,12 @@ static void finish_phase(worker *k, block *b, u32 bar, u32 phase) {
   b->copies.n = left;
 }
 
-// in_flight marks size bytes at a shared address as in flight until the mbarrier at bar completes.
-static void in_flight(warp *w, u64 a, u32 size, u64 bar, u64 state) {
+// in_flight marks size bytes at a shared address, to which a lane copies, as in flight until the mbarrier at bar completes.
+static void in_flight(warp *w, group *g, u32 lane, u64 a, u32 size, u64 bar, u64 state) {
   block *to = shared_of(w, &a), *of = shared_of(w, &bar);
   for (u32 i = 0; i < size && a + i < to->shared_size; i++)
     if (to->shadow[a + i] == WRITTEN) to->shadow[a + i] = IN_FLIGHT;
-  add_copy(&of->copies, (copy){.to = to, .at = (u32)a, .size = size, .bar = (u32)bar, .phase = (u32)(state >> 63)});
+  add_copy(&of->copies, (copy){.to = to, .at = (u32)a, .size = size, .bar = (u32)bar, .phase = (u32)(state >> 63), ISSUED(w, g, lane)});
 }
 
 // ends_with makes the operations of the warp since its last commit end with the phase of the mbarrier at bar.
@@ -171,7 +167,7 @@ static int mbarrier(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *
       // fall through
     case MB_TEST_PARITY: case MB_TRY_PARITY:
       if ((count & 1) == v >> 63) {
-        WATCH(k, g, l, spin_mbarrier, .space = space, .address = a, .state = v, .phase = count & 1);
+        WATCH(k, w, g, 1u << l, spin_mbarrier, .space = space, .address = a, .state = v, .phase = count & 1);
         break;
       }
       result |= 1u << l;

@@ -88,6 +88,29 @@ static inline int all_written(const u8 *s, int n) {
 
 enum { READ, WRITE, LOCATE }; // LOCATE neither needs nor leaves written bytes
 
+// read_in_flight raises a fault for a read of shared memory that an asynchronous copy still writes. The copy's
+// instruction is known, if the list of copies is.
+static __attribute__((cold, noinline)) void read_in_flight(worker *k, warp *w, group *g, int lane, const block *b, u32 where) {
+  task *t = w->b->t;
+  const copy *last = NULL;
+  for (int i = 0; i < t->nb; i++)
+    for (int j = -1; j < t->b[i].nw; j++) {
+      const copies *c = j < 0 ? &t->b[i].copies : &t->b[i].w[j].copies;
+      for (int q = 0; q < c->n; q++)
+        if (c->all[q].by == NULL && c->all[q].to == b && where - c->all[q].at < c->all[q].size) last = &c->all[q];
+    }
+  if (last == NULL) {
+    FAULT(k, w, g, lane, in_flight, .missing = MISSING_EITHER, .other_rank = -1);
+    return;
+  }
+  u32 nw = (u32)w->b->nw, rank = last->issuer / nw;
+  access issue = {.task = t->number, .tick = last->tick, .warp = (u16)last->issuer, .lane = (u8)(last->thread % 32), .how = A_WRITE};
+  int own = last->thread == (s32)w->id * 32 + lane && rank == w->b->rank, missing = MISSING_EITHER;
+  if (own) missing = MISSING_WAIT;
+  else if (t->views) missing = ordered(k, w, &issue, (u32)lane, 0) ? MISSING_WAIT : MISSING_BARRIER;
+  FAULT(k, w, g, lane, in_flight, .other = last->place, .other_thread = last->thread, .other_rank = (s32)rank, .missing = missing);
+}
+
 // read_unwritten is called for a read of shared memory of which some bytes are not written. It returns 0 if they are in
 // flight.
 static __attribute__((cold, noinline)) int read_unwritten(worker *k, warp *w, group *g, int lane, block *b, const u8 *s, int size) {
@@ -98,7 +121,7 @@ static __attribute__((cold, noinline)) int read_unwritten(worker *k, warp *w, gr
       continue;
     }
     if (s[i] == IN_FLIGHT) {
-      FAULT(k, w, g, lane, in_flight);
+      read_in_flight(k, w, g, lane, b, (u32)(s - b->shadow) + (u32)i);
       return 0;
     }
     FAULT(k, w, g, lane, unwritten_shared);
@@ -277,6 +300,16 @@ static int unwritten(warp *w, const u8 *p, size_t n) {
   return any == 0;
 }
 
+// check_width raises a hazard if a lane accesses a part of an element that is not the element's first one.
+static __attribute__((cold, noinline)) void check_width(worker *k, warp *w, group *g, u32 m, u8 *const *p, int size, int write) {
+  EACH(m) {
+    const vg_range *r = find(k, (u64)(uintptr_t)p[l], (u64)size);
+    if (r == NULL || size >= r->element || ((u64)(uintptr_t)p[l] - r->base) % (u64)r->element == 0) continue;
+    FAULT(k, w, g, (int)l, element_width, .address = (u64)(uintptr_t)p[l], .size = size, .element = r->element, .write = write);
+    return;
+  }
+}
+
 static int load(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base, int space, u32 m, const int32_t *extra) {
   u8 *p[32];
   int size = in->c & 31, n = in->n;
@@ -285,9 +318,10 @@ static int load(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base
   if (k->watch) {
     int lane = __builtin_ctz(m);
     u64 a = in->c & M_ADDR32 ? U32(in->a)[lane] + (u32)in->imm : U64(in->a)[lane] + (u64)in->imm;
-    WATCH(k, g, lane, spin_read, .space = space, .address = a, .value = load_element(p[lane], size, 0));
+    WATCH(k, w, g, m, spin_read, .space = space, .address = a, .value = load_element(p[lane], size, 0));
   }
   if (k->writing && space != LOCAL) EACH(m) early_read(k, w, g, (int)l, (u64)(uintptr_t)p[l], (u32)(size * n));
+  if (k->l->check_width && space != SHARED && space != LOCAL) check_width(k, w, g, m, p, size * n, 0);
   if (k->state->races && space != LOCAL) {
     EACH(lie == ONE && !(in->c & M_STRONG) ? 3 : m) { // if lanes read the same word, two are enough
       if (in->c & M_STRONG) before_strong(k, w, l, p[l]);
@@ -336,6 +370,7 @@ static int store(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *bas
   int size = in->c & 31, n = in->n;
   if (!places(k, w, g, in, base, space, m, size * n, 1, p)) return 0;
   effect(k);
+  if (k->l->check_width && space != SHARED && space != LOCAL) check_width(k, w, g, m, p, size * n, 1);
   if (k->reading && space != LOCAL && space != GLOBAL) EACH(m) overwrite(k, w, g, (int)l, p[l], (u32)(size * n));
   if (w->local_shadow && (space == LOCAL || space == GENERIC)) EACH(m) written(w, p[l], (size_t)(size * n));
   if (w->tracks && !stored(k, w, g, in, p, m)) return 0;
@@ -435,7 +470,7 @@ static int atomic(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *ba
         break;
     }
     if (old != value) effect(k);
-    WATCH(k, g, l, spin_read, .space = space, .address = a, .value = old);
+    WATCH(k, w, g, 1u << l, spin_read, .space = space, .address = a, .value = old);
     if (in->d >= 0) {
       if (wide) U64(in->d)[l] = old;
       else U32(in->d)[l] = (u32)old;

@@ -240,7 +240,7 @@
 
 // Instructions that need more than one lane, memory or control flow.
 #define OPSX(X) \
-  X(mov_32) X(nop) X(bra) X(brx) X(call) X(calli) X(ret) X(exit) X(trap) X(brkpt) X(missing) X(selp_32) X(selp_64) X(pand) X(por) X(pxor) \
+  X(mov_32) X(nop) X(bra) X(brx) X(call) X(calli) X(ret) X(exit) X(trap) X(brkpt) X(folded) X(missing) X(selp_32) X(selp_64) X(pand) X(por) X(pxor) \
   X(pnot) X(pmov) X(pconst) X(setp_h) X(setp_h2) X(testp_f32) X(testp_f64) X(set_of_pred) X(ldparam) X(ld_global) X(ld_shared) \
   X(ld_local) X(ld_generic) X(st_global) X(st_shared) X(st_local) X(st_generic) X(local_address) X(atom) X(shfl) X(vote) X(ballot) \
   X(match_any) X(match_all) X(redux) X(activemask) X(elect) X(warp_sync) X(bar) X(barrier_cluster) X(fence) X(mma) X(mma_f64) X(ldmatrix) \

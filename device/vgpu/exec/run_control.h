@@ -168,6 +168,11 @@
       g->pc = pc;
       FAULT(k, w, g, __builtin_ctz(m), trap);
       FAULTED
+    case E_folded:
+      g->pc = pc;
+      FAULT(k, w, g, __builtin_ctz(m), folded_register);
+      if (state->stop) FAULTED
+      break;
     case E_missing:
       g->pc = pc;
       FAULT(k, w, g, __builtin_ctz(m), unsupported);

@@ -44,7 +44,7 @@
         if (have) memcpy(d, s, have);
         memset(d + have, 0, n - have);
         memset(d - w->b->shared + w->b->shadow, IN_FLIGHT, n);
-        add_copy(&w->copies, (copy){.to = w->b, .at = (u32)(d - w->b->shared), .size = n, .lane = l, .group = w->committed[l]});
+        add_copy(&w->copies, (copy){.to = w->b, .at = (u32)(d - w->b->shared), .size = n, .lane = l, .group = w->committed[l], ISSUED(w, g, l)});
       }
       break;
     }
@@ -68,7 +68,7 @@
       if (behind) {
         g->pc = pc;
         g->turns++;
-        WATCH(k, g, __builtin_ctz(m), spin_warpgroup);
+        WATCH(k, w, g, m, spin_warpgroup);
         if (w->ng > 1) turn(w, gi);
         k->executed += (u64)(start_budget - budget);
         return 1;

@@ -122,7 +122,7 @@
         if (waits) {
           g->pc = pc;
           g->turns++;
-          WATCH(k, g, __builtin_ctz(m), spin_cluster);
+          WATCH(k, w, g, m, spin_cluster);
           if (w->ng > 1) turn(w, gi);
           k->executed += (u64)(start_budget - budget);
           return 1;

@@ -50,8 +50,20 @@ typedef struct {
 } group;
 
 struct block;
-typedef struct { // see mbarrier.h
-  struct copy *all;
+struct warp;
+typedef struct { // an asynchronous copy by a lane (cp.async) or on an mbarrier (bulk copy), see mbarrier.h
+  struct block *to;
+  u32 at, size;
+  u32 lane, group;   // lane and its commit group
+  u32 bar, phase;    // shared address and phase of the mbarrier
+  struct warp *by;   // whose operations up to commit `group` end too, or NULL; see async.h
+  int how;           // how they end
+  vg_location place; // of the instruction
+  s32 thread;        // which executed it
+  u32 issuer, tick;  // its warp in the task, and that warp's clock
+} copy;
+typedef struct {
+  copy *all;
   int n, room;
 } copies;
 typedef struct { // a read or write of an asynchronous operation that has not ended, see async.h
@@ -65,7 +77,7 @@ typedef struct {
   pending *all;
   int n, room;
 } pendings;
-typedef struct {
+typedef struct warp {
   group g[32];
   int ng, last, slow; // slow: instructions need more than their execution, counts or taints
   u32 live, exists, id;
@@ -145,9 +157,10 @@ typedef struct {
   pages pages;
   vg_progress *mine;
   u32 met;       // lanes whose load read undefined bytes
-  int watch;     // WATCH records in poll
-  vg_fault poll;
-  int poll_lane; // -1: poll is empty
+  int watch;     // waits are looked for; COLLECT: and recorded
+  vg_wait waits[MAX_WAITS];
+  warp *waiters[MAX_WAITS];
+  int nwaits;
   volatile u32 *first; // entry in vg_state, or NULL
 } worker;
 
@@ -171,8 +184,16 @@ static void await_earlier(worker *k, u32 number) {
 // record stores a fault in a report unless the report has one of an earlier cluster.
 static void record(worker *k, u32 cluster, const vg_fault *f, vg_report *to) {
   while (__atomic_exchange_n(&k->state->lock, 1, __ATOMIC_ACQUIRE)) {}
-  if (!to->set || cluster < to->cluster) *to = (vg_report){true, cluster, *f};
+  if (!to->set || cluster < to->cluster) {
+    *to = (vg_report){true, cluster, *f};
+    if (to == &k->state->fault) memcpy(k->state->waits, k->waits, sizeof k->waits), k->state->nwaits = k->nwaits;
+  }
   __atomic_store_n(&k->state->lock, 0, __ATOMIC_RELEASE);
+}
+
+static void set_origin(vg_fault *f, const warp *w, int lane) {
+  for (int i = 0; i < 3; i++) f->block[i] = (s32)w->b->id[i];
+  f->thread = lane < 0 ? -1 - (s32)w->id : (s32)w->id * 32 + lane;
 }
 
 // fault records a fault of a lane, or of a whole warp if lane is -1. It stops the launch unless the fault is a hazard
@@ -180,8 +201,7 @@ static void record(worker *k, u32 cluster, const vg_fault *f, vg_report *to) {
 static __attribute__((cold, noinline)) void fault(worker *k, warp *w, int lane, vg_fault *f) {
 #define FAULT_HAZARD(name, hazard, ...) HAZARD_##hazard,
   static const s8 hazards[] = {FAULTS(FAULT_HAZARD)};
-  for (int i = 0; i < 3; i++) f->block[i] = (s32)w->b->id[i];
-  f->thread = lane < 0 ? -1 - (s32)w->id : (s32)w->id * 32 + lane;
+  set_origin(f, w, lane);
   int hazard = hazards[f->kind];
   if (hazard != HAZARD_NONE && !(k->l->strict >> hazard & 1)) {
     record(k, w->b->t->number, f, &k->state->hazards[hazard]);
@@ -224,10 +244,33 @@ static vg_range *find(worker *k, u64 a, u64 size) {
   return k->last = r;
 }
 
-// WATCH records a wait of a lane, as one of the faults spin_*, if k->watch is set.
-#define WATCH(k, g, lane, ...)                                                                \
-  do {                                                                                        \
-    if ((k)->watch) (k)->poll = FAULT_AT(g, __VA_ARGS__), (k)->poll_lane = (int)(lane);       \
+// add_wait adds lanes of a warp that wait forever to the worker's list. Of each wait, it counts the threads of the first
+// block only.
+static void add_wait(worker *k, warp *w, u32 lanes, vg_fault f) {
+  set_origin(&f, w, __builtin_ctz(lanes));
+  for (int i = 0; i < k->nwaits; i++) {
+    vg_wait *o = &k->waits[i];
+    const vg_fault *e = &o->fault;
+    if (e->kind != f.kind || e->at.func != f.at.func || e->at.pc != f.at.pc) continue;
+    if (f.kind == FAULT_deadlock && e->args.deadlock.barrier != f.args.deadlock.barrier) continue;
+    if (f.kind == FAULT_spin_mbarrier && (e->args.spin_mbarrier.address != f.args.spin_mbarrier.address ||
+                                          e->args.spin_mbarrier.phase != f.args.spin_mbarrier.phase)) continue;
+    if (memcmp(e->block, f.block, sizeof f.block)) return;
+    if (o->warp != (s32)w->id) o->warp = (s32)w->id, o->lanes = 0;
+    o->threads += __builtin_popcount(lanes & ~o->lanes);
+    o->lanes |= lanes;
+    return;
+  }
+  if (k->nwaits == MAX_WAITS) return;
+  k->waiters[k->nwaits] = w;
+  k->waits[k->nwaits++] = (vg_wait){f, __builtin_popcount(lanes), (s32)w->id, lanes};
+}
+
+// WATCH records a wait of lanes, as one of the faults spin_*, if k->watch asks for it.
+enum { COLLECT = 2 };
+#define WATCH(k, w, g, lanes, ...)                                                   \
+  do {                                                                               \
+    if ((k)->watch == COLLECT) add_wait(k, w, lanes, FAULT_AT(g, __VA_ARGS__));      \
   } while (0)
 
 // Address of an operand, and its values.

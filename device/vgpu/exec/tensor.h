@@ -177,7 +177,7 @@ static int tensor_copy(worker *k, warp *w, group *g, const vg_inst *in, u8 *cons
         u64 b = c < 0 ? bar : with_rank(bar, c);
         if (in->n & 32) b = with_rank(bar, (c < 0 ? (int)w->b->rank : c) & ~1);
         if (!complete(k, w, g, l, b, (u64)row_bytes * total, &before)) return 0;
-        in_flight(w, c < 0 ? smem : with_rank(smem, c), pitch * total, b, before);
+        in_flight(w, g, l, c < 0 ? smem : with_rank(smem, c), pitch * total, b, before);
       }
     }
   }
@@ -235,7 +235,7 @@ static int bulk_copy(worker *k, warp *w, group *g, const vg_inst *in, u8 *const 
     for (int c = -1; c < 16; c++) {
       if (c < 0 ? mask != 0 : !(mask >> c & 1)) continue;
       if (!complete(k, w, g, l, c < 0 ? bar : with_rank(bar, c), n, &before)) return 0;
-      in_flight(w, c < 0 ? to : with_rank(to, c), n, c < 0 ? bar : with_rank(bar, c), before);
+      in_flight(w, g, l, c < 0 ? to : with_rank(to, c), n, c < 0 ? bar : with_rank(bar, c), before);
     }
     if (by == BY_MBARRIER) {
       ends_with(w, BY_MBARRIER, bar, before);
@@ -265,7 +265,7 @@ static int store_async(worker *k, warp *w, group *g, const vg_inst *in, u8 *cons
         memcpy(p, &v, (size_t)size);
       }
       if (!complete(k, w, g, l, bar, (u64)(size * in->n), &before)) return 0;
-      if (stores) in_flight(w, to, (u32)(size * in->n), bar, before);
+      if (stores) in_flight(w, g, l, to, (u32)(size * in->n), bar, before);
     }
   }
   return 1;

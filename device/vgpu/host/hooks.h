@@ -19,6 +19,11 @@ typedef struct {
   int heap_used, printf_used;
 } fisub_vgpu_limits;
 
+// The return addresses of the latest calls in the program, innermost first; NULL after the last one.
+typedef struct {
+  void *at[8];
+} fisub_vgpu_callers;
+
 typedef struct {
   void *(*module)(const void *fatbin, int relocatable); // relocatable: linked by nvlink from units
   // prepare copies everything that a launch needs. If the launch is refused, it returns NULL and sets *error. launch
@@ -31,8 +36,8 @@ typedef struct {
   int (*blocks)(void *module, const char *kernel, int threads, size_t shared); // blocks per multiprocessor at once
   int (*capability)(void); // compute capability of the device, such as 100
   void *(*symbol)(void *module, const char *name, size_t *size);
-  void *(*alloc)(size_t size, int host); // host: host code may use it, too
-  int (*release)(void *p); // 0: not allocated
+  void *(*alloc)(size_t size, int host, const fisub_vgpu_callers *by); // host: host code may use it, too
+  int (*release)(void *p, const fisub_vgpu_callers *by); // 0: not allocated
   int (*known)(const void *p); // what p points to
   void (*limits)(fisub_vgpu_limits *limits);
   // copy and set (elements of 1 or 4 bytes) access memory of the device or host. function is named in faults.

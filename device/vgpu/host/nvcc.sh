@@ -16,7 +16,7 @@ for arg; do
   esac
 done
 said=${FISUB_COMPILER_LOG:-/tmp/fisub-compiler}.$$
-'NVCC' "$@" -cudart shared "-L${0%/*}/../lib64" "-gencode=arch=compute_$arch,code=[compute_$arch,sm_$arch]" --no-compress -lineinfo 2>"$said"
+'NVCC' -Xcompiler -g1 "$@" -cudart shared "-L${0%/*}/../lib64" "-gencode=arch=compute_$arch,code=[compute_$arch,sm_$arch]" --no-compress -lineinfo 2>"$said"
 code=$?
 cat "$said" >&2
 [ $code = 0 ] || cat "$said" >>"${FISUB_COMPILER_LOG:-/dev/null}"

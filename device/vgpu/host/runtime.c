@@ -4,6 +4,7 @@
 #define _GNU_SOURCE
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
+#include <execinfo.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -749,8 +750,16 @@ cudaError_t cudaGetFuncBySymbol(cudaFunction_t *f, const void *host) { *f = (cud
 
 static int known(const void *p) { return hooks.known ? hooks.known(p) : FISUB_VGPU_PAGEABLE; }
 
+// callers returns the calls that led here.
+static fisub_vgpu_callers callers(void) {
+  fisub_vgpu_callers c = {{NULL}};
+  backtrace(c.at, sizeof c.at / sizeof *c.at);
+  return c;
+}
+
 static cudaError_t obtain(void **p, size_t n, int host) {
-  *p = n && hooks.alloc ? hooks.alloc(n, host) : NULL;
+  fisub_vgpu_callers by = callers();
+  *p = n && hooks.alloc ? hooks.alloc(n, host, &by) : NULL;
   return *p ? status() : n ? fail(cudaErrorMemoryAllocation) : cudaSuccess;
 }
 static cudaError_t allocate(void **p, size_t n, int host) {
@@ -759,7 +768,8 @@ static cudaError_t allocate(void **p, size_t n, int host) {
   return e ? e : obtain(p, n, host);
 }
 static cudaError_t release(void *p) {
-  if (p != NULL && (known(p) == FISUB_VGPU_HEAP || (hooks.release && !hooks.release(p))))
+  fisub_vgpu_callers by = callers();
+  if (p != NULL && (known(p) == FISUB_VGPU_HEAP || (hooks.release && !hooks.release(p, &by))))
     return fail(cudaErrorInvalidValue);
   return status();
 }

@@ -166,15 +166,16 @@ func fisub_launch(kernel C.int, grid *C.int, threads, shared C.int, values *C.ui
 }
 
 // fisub_look begins a call. If closely is set, the call is the first of a workload: CUDA kernels are checked for races,
-// all kernels for reads of unwritten local memory.
+// all kernels for reads of unwritten local memory; 2: as Machine.Begin says.
 //
 //export fisub_look
 func fisub_look(closely C.int) {
-	machine.Check, machine.RacesUntil = 0, vgpu.FirstRacesUntil
-	if closely != 0 {
-		machine.Check = vgpu.Races | vgpu.UnwrittenLocal
+	check := vgpu.Hazards(0)
+	if machine.RacesUntil = vgpu.FirstRacesUntil; closely != 0 {
+		check = vgpu.Races | vgpu.UnwrittenLocal
 		machine.Workload++
 	}
+	machine.Begin(check, closely == 2)
 }
 
 // fisub_ledger records hazards and faults in the memory of a package ledger at p, as lines of device.Hazard in JSON.

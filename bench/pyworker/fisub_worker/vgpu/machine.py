@@ -13,7 +13,10 @@ import torch
 
 from .errors import Fault, Lacking
 
-ALLOCATED = "memory allocated by the submission"
+
+def allocation(nbytes):
+    """Names memory that the submission's C++ code has allocated."""
+    return f"an allocation of the submission ({nbytes} bytes)"
 
 
 class Machine:
@@ -30,7 +33,8 @@ class Machine:
         self.pointers = {}  # weak references, by address, to tensors whose address the solution took
         self.kept = []  # tensors that the solution gave to tvm-ffi
         self.tuning, self.tuned = None, 0.0  # tuned: seconds in this call
-        self.first = self.looks = True  # whether the next call, and the present one, is the first of a workload
+        # Whether the next call, and the present one, is the first of a workload; 2: and is checked fully.
+        self.first = self.looks = 1
         self.refused = None  # the last error of a stage of Triton's compiler
         self.log = ""  # file for the output of nvcc when it fails
         self.acted = False  # this call gave the device work that lib does not see
@@ -104,7 +108,7 @@ class Machine:
         self.check()
         self.made = [t for t in self.made if self.uses(t) > self.idle]
         u64, text, known = ctypes.c_uint64, ctypes.c_void_p(), len(self.made)
-        ranges = self.ranges(tensors + [(t, "a tensor") for t in self.kept] + [(t, ALLOCATED) for t in self.made])
+        ranges = self.ranges(tensors + [(t, "a tensor") for t in self.kept] + [(t, allocation(t.untyped_storage().nbytes())) for t in self.made])
         for base, size, name in ranges:
             self.lib.fisub_map(u64(base), u64(size), name.encode())
         try:
@@ -121,7 +125,7 @@ class Machine:
         self.acted = False
         if "lib" in self.__dict__:
             self.lib.fisub_look(int(self.first))
-        self.looks, self.first = self.first, False
+        self.looks, self.first = self.first, 0
 
     def forget(self):
         """Makes the virtual GPU record known hazards again."""
@@ -137,7 +141,8 @@ class Machine:
         """Lets kernels of the present call use t, which C++ code has allocated."""
         storage = t.untyped_storage()
         self.made.append(t)
-        self.lib.fisub_map(ctypes.c_uint64(storage.data_ptr()), ctypes.c_uint64(storage.nbytes()), ALLOCATED.encode())
+        self.lib.fisub_map(ctypes.c_uint64(storage.data_ptr()), ctypes.c_uint64(storage.nbytes()),
+                            allocation(storage.nbytes()).encode())
 
     @staticmethod
     def uses(t):
