@@ -52,6 +52,9 @@ type attempt struct {
 
 	wrong *inputs  // of the first call with wrong outputs; nil without one or without a dump
 	made  []output // the outputs of that call
+
+	hazards  []device.Hazard // until the end of a repetition with all checks
+	repeated string          // a line about how it ended, or ""
 }
 
 // A limit is the remaining time of a time limit. It stops during builds, which have their own limit.
@@ -117,6 +120,46 @@ func (a *attempt) judge(run context.Context, trials []*inputs) error {
 	return a.dump()
 }
 
+// explainTime limits the repetition of a failed call with all checks.
+const explainTime = time.Minute
+
+// explain repeats the failed call of the run's first failed workload on the virtual GPU with all checks: those of first
+// calls may have ended before it. The log thus names the cause. The error is about the machine.
+func (a *attempt) explain(run context.Context) error {
+	failed := a.verdict.status == trace.IncorrectNumerical ||
+		a.verdict.status == trace.RuntimeError && a.index > 0 // the first call of a run is checked anyway
+	if !failed || !a.process.info.Emulated || a.explained || a.loaded == nil {
+		return nil
+	}
+	a.explained = true
+	a.hazards = a.process.hazards()
+	ctx, cancel := context.WithTimeout(run, explainTime)
+	defer cancel()
+	err := a.ready(run, run)
+	if err == nil {
+		load := *a.loaded.load
+		load.Fully = true
+		err = a.process.load(ctx, &load)
+	}
+	if err == nil {
+		_, err = a.process.client.Run(ctx, a.process.out.f)
+	}
+	a.hazards = append(a.hazards, a.process.hazards()...)
+	if err != nil {
+		a.process.client.Close() // the next workload gets a new one
+	}
+	we, _ := errors.AsType[*worker.Error](err)
+	switch {
+	case run.Err() != nil:
+		return run.Err()
+	case ctx.Err() != nil:
+		a.repeated = fmt.Sprintf("note: a repetition with all checks did not end in %v\n", explainTime)
+	case we != nil && (we.Kind == worker.Fault || we.Kind == worker.Call) && !strings.Contains(a.verdict.detail, we.Text):
+		a.repeated = "note: a repetition with all checks ends with " + plain.Line(we.Text) + "\n"
+	}
+	return nil
+}
+
 // build makes the process ready. Compiling does not count against the workload's time limit; code that a Python
 // submission runs when it is imported does.
 func (a *attempt) build(run context.Context) error {
@@ -173,7 +216,8 @@ func (a *attempt) evaluate(ctx context.Context, trials []*inputs) (verdict, erro
 		}
 		if i >= len(trials) && before == trace.Passed && v.status == trace.IncorrectNumerical {
 			again := compareAll(names, tensorsOf(got), in.want, tol)
-			v.found = again.finding(fmt.Sprintf("call %d on the same inputs", i+1))
+			what := fmt.Sprintf("call %d on the same inputs", i+1)
+			v.found, v.detail = again.finding(what), what+": "+v.detail
 		}
 		unmap()
 		if !more {
@@ -330,7 +374,7 @@ func (a *attempt) emit(base *device.Samples) {
 	if v.status == trace.Passed {
 		a.notice()
 	} else {
-		appendLine(warnings(a.process.hazards()))
+		appendLine(warnings(append(a.hazards, a.process.hazards()...)) + a.repeated)
 	}
 
 	e := &trace.Evaluation{Status: v.status, Timestamp: time.Now().Format("2006-01-02T15:04:05.000000"), Log: log,
@@ -381,7 +425,11 @@ func warnings(hazards []device.Hazard) string {
 	var text strings.Builder
 	for i, h := range hazards {
 		if !slices.ContainsFunc(hazards[:i], h.Same) {
-			fmt.Fprintf(&text, "warning: %s\n", plain.Line(h.Text))
+			word := "warning"
+			if h.Clue {
+				word = "note"
+			}
+			fmt.Fprintf(&text, "%s: %s\n", word, plain.Line(h.Text))
 		}
 	}
 	return text.String()

@@ -204,6 +204,9 @@ func (g *group) workload(ctx context.Context, index int, w *trace.Workload) erro
 		}
 		if a.process.info.Emulated {
 			a.process.log()
+			if err := a.explain(ctx); err != nil {
+				return err
+			}
 			emit()
 		}
 		a.tellFindings()

@@ -107,6 +107,9 @@ func (a *attempt) checkHonesty(ctx context.Context) error {
 // notice turns the hazards reported by the device into findings.
 func (a *attempt) notice() {
 	for _, h := range a.process.hazards() {
+		if h.Clue {
+			continue
+		}
 		f := event.Finding{Check: h.Kind, Place: plain.Line(h.Place), Text: plain.Line(h.Text)}
 		same := func(old event.Finding) bool { return old.Check == f.Check && old.Place == f.Place }
 		if !slices.ContainsFunc(a.found, same) {
@@ -421,6 +424,9 @@ func (h *honesty) reject(what string, o outcome) error {
 	defer unmap()
 	h.verdict.evaluate(h.evaluator, h.shared.Definition.Outputs.Keys(), got, h.in.want, h.in.Values,
 		h.shared.Profile.Tolerance)
+	if h.verdict.detail != "" {
+		h.verdict.detail = what + ": " + h.verdict.detail
+	}
 	return nil
 }
 

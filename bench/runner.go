@@ -25,6 +25,7 @@ type runner struct {
 	begun     time.Time
 	announced bool
 	told      bool     // the build was reported
+	explained bool     // a failed workload was repeated with all checks
 	noted     []string // texts of notes about the solution
 	timeouts  int      // consecutive, up to the last workload
 	failed    bool     // a workload did not pass
