@@ -161,7 +161,7 @@ func (o *Outcome) Check(root string, reports []*preflight.Report, strict bool) {
 					o.Fault = &Fault{Code: f.Code, Text: f.Msg, Hint: f.Hint, File: inProject(root, f.Path),
 						Line: f.Line, Column: f.Col, Lines: first(f.Excerpt)}
 				}
-			case f.Severity == preflight.Warning:
+			case f.Severity == preflight.Warning || f.Code == "compiler-warning":
 				o.Warnings = append(o.Warnings, warning(root, f))
 			}
 		}

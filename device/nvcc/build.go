@@ -358,8 +358,8 @@ func (t *Toolchain) compile(ctx context.Context, dir string, s *sources) error {
 	for i, step := range steps {
 		g.Go(func() error {
 			results[i] = run(ctx, box, src, step)
-			if i < len(s.cuda) && results[i].failed && strings.Contains(results[i].log, "ptxas ") {
-				if !virtual(s.arch) { // ptxas needs line information in the PTX to report places
+			if i < len(s.cuda) && strings.Contains(results[i].log, "ptxas ") {
+				if results[i].failed && !virtual(s.arch) { // ptxas needs line information in the PTX to report places
 					results[i].log = run(ctx, box, src, append(slices.Clone(step), "-lineinfo")).log
 				}
 				results[i].log = readable(results[i].log, kept(i), src)

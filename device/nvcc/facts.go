@@ -45,9 +45,9 @@ func parameters(f *elf.File, symbols []elf.Symbol, symbol string) *string {
 }
 
 var (
-	ptxPlace   = regexp.MustCompile(`^ptxas (\S+), line (\d+); (?:error|fatal)\s*: (.*)$`)
-	ptxMessage = regexp.MustCompile(`^ptxas (?:error|fatal)\s*: (.*)$`)
-	ptxSymbol  = regexp.MustCompile(`'(_Z\w+)'`)
+	ptxPlace   = regexp.MustCompile(`^ptxas (\S+), line (\d+); (error|fatal|warning)\s*: (.*)$`)
+	ptxMessage = regexp.MustCompile(`^ptxas (error|fatal|warning)\s*: (.*)$`)
+	ptxSymbol  = regexp.MustCompile(`'?(_Z\w+)'?`)
 	ptxHex     = regexp.MustCompile(`\b0x([0-9a-f]+)\b`)
 	ptxFile    = regexp.MustCompile(`(?m)^\s*\.file\s+(\d+) "([^"]*)"`)
 	ptxLoc     = regexp.MustCompile(`^\s*\.loc\s+(\d+) (\d+) (\d+)(?:, function_name \S+, inlined_at (\d+) (\d+) (\d+))?`)
@@ -93,13 +93,11 @@ func readable(log, kept, src string) string {
 	}
 	var lines []string
 	for line := range strings.SplitSeq(log, "\n") {
-		m := ptxPlace.FindStringSubmatch(line)
-		where := ""
-		if m != nil {
-			where = ptxSource(m[1], atoi(m[2]), src)
-			line = m[3]
-		} else if m := ptxMessage.FindStringSubmatch(line); m != nil && !strings.Contains(m[1], "due to errors") {
-			line = m[1]
+		where, severity := "", ""
+		if m := ptxPlace.FindStringSubmatch(line); m != nil {
+			where, severity, line = ptxSource(m[1], atoi(m[2]), src), m[3], m[4]
+		} else if m := ptxMessage.FindStringSubmatch(line); m != nil && !strings.Contains(m[2], "due to errors") {
+			severity, line = m[1], m[2]
 			if symbol := ptxSymbol.FindStringSubmatch(line); symbol != nil {
 				where = entrySource(kept, symbol[1], src)
 			}
@@ -114,7 +112,10 @@ func readable(log, kept, src string) string {
 			n, _ := strconv.ParseUint(s[2:], 16, 63)
 			return fmt.Sprint(n)
 		})
-		lines = append(lines, cmp.Or(where, "ptxas")+": error: "+line)
+		if severity == "fatal" {
+			severity = "error"
+		}
+		lines = append(lines, cmp.Or(where, "ptxas")+": "+severity+": "+line)
 	}
 	return strings.Join(lines, "\n")
 }

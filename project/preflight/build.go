@@ -77,14 +77,17 @@ func (c *checker) has(code string) bool {
 
 var (
 	// A message of nvcc or the host compiler. The source line with a marker follows it, then the lines that led there.
-	compileError = regexp.MustCompile(`^([^\s(:][^(:\n]*)(?:\((\d+)\)|:(\d+):(\d+))?: ` +
-		`(?:catastrophic |fatal )?error(?: #[0-9-]+D?)?: (.*)$`)
+	compileError   = regexp.MustCompile(messagePlace + `(?:catastrophic |fatal )?error(?: #[0-9-]+D?)?: (.*)$`)
+	compileWarning = regexp.MustCompile(messagePlace + `(warning\b.*)$`)
+
 	ledFrom   = regexp.MustCompile(`at line (\d+) of ([^\s"]+)|([^\s:"]+):(\d+):\d+:\s+required from here`)
 	undefined = regexp.MustCompile("(?m)undefined reference to [`']([^'\n]+)'")
 	multiple  = regexp.MustCompile("(?m)multiple definition of [`']([^'\n]+)'")
 	noTarget  = regexp.MustCompile(`not supported on \.target|cannot be compiled for architecture`)
 	noHeader  = regexp.MustCompile(`^(\S+): No such file or directory$|cannot open source file "([^"]+)"`)
 )
+
+const messagePlace = `^([^\s(:][^(:\n]*)(?:\((\d+)\)|:(\d+):(\d+))?: `
 
 const maxErrors = 10 // of one build
 
@@ -145,9 +148,8 @@ func (c *checker) entryFile() string {
 
 // compileFault returns the finding for a match of compileError and the lines after it.
 func (c *checker) compileFault(m, block []string) Finding {
-	path, msg := filepath.Clean(m[1]), m[5]
-	line, _ := strconv.Atoi(m[2] + m[3])
-	col, _ := strconv.Atoi(m[4])
+	path, line, col := place(m)
+	msg := m[5]
 	text, own := c.source(path)
 	if !own && path != "ptxas" { // in a toolchain header: find the line that led there
 		for _, l := range block {
@@ -181,6 +183,34 @@ func (c *checker) compileFault(m, block []string) Finding {
 		c.header(&f, header[1]+header[2])
 	}
 	return f
+}
+
+// place returns the file, line and column of a match of messagePlace; 0 if unknown.
+func place(m []string) (path string, line, col int) {
+	line, _ = strconv.Atoi(m[2] + m[3])
+	col, _ = strconv.Atoi(m[4])
+	return filepath.Clean(m[1]), line, col
+}
+
+// warned adds the compiler's warnings about the solution's own files.
+func (c *checker) warned(log string) {
+	for text := range strings.SplitSeq(log, "\n") {
+		m := compileWarning.FindStringSubmatch(text)
+		if m == nil {
+			continue
+		}
+		path, line, col := place(m)
+		f := Finding{Code: "compiler-warning", Severity: Note, Msg: m[5]}
+		if text, own := c.source(path); own {
+			f.Path = c.sourcePath(path)
+			mark(&f, text, line, col)
+		} else if path != "ptxas" {
+			continue
+		}
+		if !slices.Contains(c.Findings, f) { // host and device passes, and each arch
+			c.Findings = append(c.Findings, f)
+		}
+	}
 }
 
 // mark sets the place of f to a line and a column of text, from 1, if the line exists. Column 0 means the start of the
@@ -232,6 +262,7 @@ func (c *checker) built(arch string, obj *nvcc.Object, b *Build) {
 			c.Findings = append(c.Findings, f)
 		}
 	}
+	c.warned(obj.Log)
 	if obj.Parameters != nil && c.Report.Definition != nil {
 		if f := source.Call(c.Report.Solution, c.Report.Definition, *obj.Parameters); f != nil {
 			f.Path = c.sourcePath(c.entryFile())

@@ -223,7 +223,8 @@ func TestReject(t *testing.T) {
 					t.Errorf("%+v: want a message", f)
 				}
 				if f.Hint == "" && !slices.Contains([]string{"config-syntax", "missing-key", "does-not-compile",
-					"does-not-assemble", "python-syntax", "parameter-count", "unknown-value", "invalid-utf8", "unknown-key"}, f.Code) {
+					"does-not-assemble", "python-syntax", "parameter-count", "unknown-value", "invalid-utf8", "unknown-key",
+					"compiler-warning"}, f.Code) {
 					t.Errorf("%s: %s: want a remedy", p.text(f), f.Msg)
 				}
 			}
@@ -377,6 +378,29 @@ func TestCodes(t *testing.T) {
 func TestRepositoryErrors(t *testing.T) {
 	if _, _, err := Repository(t.Context(), filepath.Join(t.TempDir(), "none")); err == nil || !os.IsNotExist(err) {
 		t.Errorf("got %v, want %v", err, fs.ErrNotExist)
+	}
+}
+
+// TestCompilerWarnings: warnings about the solution's own files are notes, from the cache too.
+func TestCompilerWarnings(t *testing.T) {
+	p := load(t, filepath.Join("testdata", "reject", "compiler_warning.txtar"))
+	want := []string{
+		"host.cpp:1:23: warning: left shift count >= width of type [-Wshift-count-overflow]",
+		"kernel.cu:10:1: warning: Value of threads per SM for entry 'scale_kernel' is out of range. .minnctapersm will be " +
+			"ignored",
+		`kernel.cu:12:20: warning #177-D: variable "before" was declared but never referenced`,
+		`kernel.cu:14:3: warning #549-D: variable "sum" is used before its value is set`,
+		`scale.cuh:2:7: warning #177-D: variable "unused_in_header" was declared but never referenced`,
+	}
+	for range 2 {
+		var got []string
+		for _, f := range p.run(t) {
+			f.Path = filepath.Base(f.Path)
+			got = append(got, f.String())
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("got\n  %s\nwant\n  %s", strings.Join(got, "\n  "), strings.Join(want, "\n  "))
+		}
 	}
 }
 
