@@ -16,6 +16,7 @@ import (
 	"fisub/bench/pyworker"
 	"fisub/device"
 	"fisub/device/nvcc"
+	"fisub/internal/hint"
 	"fisub/internal/plain"
 	"fisub/internal/trace"
 	"fisub/project/preflight/source"
@@ -31,6 +32,19 @@ func (c *checker) build(ctx context.Context) error {
 	sol := c.Report.Solution
 	torch := sol.Spec.Binding == "torch" && (sol.Spec.Language == trace.CUDA || sol.Spec.Language == trace.CPP)
 	if !sol.Spec.Compiled() && !torch {
+		compiler := ""
+		if pyworker.UsesTriton(sol) {
+			compiler = "Triton"
+		} else if sol.Spec.Language == trace.TileLang {
+			compiler = "TileLang"
+		}
+		if compiler != "" && len(c.Archs) > 0 {
+			advice := "fisub local --device emu --limit 1 compiles and runs them"
+			if _, err := pyworker.Find(ctx); hint.Of(err) != "" {
+				advice = hint.Of(err) + "; then " + advice
+			}
+			c.add(Note, "compiled-when-called", "", advice, "not compiled: %s compiles kernels at the first call", compiler)
+		}
 		return nil
 	}
 	python := ""
@@ -52,11 +66,11 @@ func (c *checker) build(ctx context.Context) error {
 		missing, lacking := errors.AsType[*nvcc.MissingError](err)
 		switch {
 		case lacking && !c.MustCompile:
-			hint := missing.Advice()
+			advice := missing.Advice()
 			if torch {
-				hint = "install torch, or set FISUB_PYTHON to a Python with torch; " + hint
+				advice = "install torch, or set FISUB_PYTHON to a Python with torch; " + advice
 			}
-			c.add(Note, "not-compiled", "", hint, "not compiled for %s, so exports, parameters and compile errors were not "+
+			c.add(Note, "not-compiled", "", advice, "not compiled for %s, so exports, parameters and compile errors were not "+
 				"checked: %v", arch, err)
 		case failed:
 			c.broken(arch, broken)

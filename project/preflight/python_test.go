@@ -106,3 +106,31 @@ func TestDefinitionFile(t *testing.T) {
 		t.Errorf("got %q, %v; want %q", what, err, want)
 	}
 }
+
+// TestCompiledWhenCalled: a note says that check does not compile Triton's kernels, how to compile them, and what that
+// needs.
+func TestCompiledWhenCalled(t *testing.T) {
+	p := load(t, filepath.Join("testdata", "sound", "triton.txtar"))
+	for _, test := range []struct{ archs, python, hint string }{
+		{"sm_100", os.Getenv("FISUB_PYTHON"), "fisub local --device emu --limit 1 compiles and runs them"},
+		{"sm_100", "/nowhere/python", "install Python 3.9 or later with torch, or set FISUB_PYTHON to one; then fisub local"},
+		{"", "", ""},
+	} {
+		t.Setenv("FISUB_PYTHON", test.python)
+		r, err := Submission(t.Context(), Options{Config: filepath.Join(p.dir, config.Name), Dataset: p.dataset(t),
+			Archs: strings.Fields(test.archs)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		hint := ""
+		for _, f := range r.Findings {
+			if f.Severity == Note && f.Code == "compiled-when-called" && f.Path == "" &&
+				f.Msg == "not compiled: Triton compiles kernels at the first call" {
+				hint = f.Hint
+			}
+		}
+		if !strings.Contains(hint, test.hint) || hint != "" && test.archs == "" {
+			t.Errorf("%+v: got %v", test, r.Findings)
+		}
+	}
+}
