@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"fisub/device"
 	"fisub/internal/tensor"
 	"fisub/internal/trace"
 	"fisub/workloads"
@@ -314,5 +315,27 @@ func TestScoresOrder(t *testing.T) {
 	}
 	if got := ix.scores(0, []int{-1, 7}, map[int]float32{}); got[0] == got[0] || !math.IsInf(float64(got[1]), -1) {
 		t.Errorf("got %v, want NaN -Inf", got)
+	}
+}
+
+// TestCheckedShort: the terminal's line names the limits of the check for races, what is not looked for, and fits.
+func TestCheckedShort(t *testing.T) {
+	for _, test := range []struct {
+		p    process
+		want string
+	}{
+		{process{kind: "emu", opts: device.Options{}},
+			"checked: invalid accesses, races (first instructions), 10 more; not: host synchronisation; -v: all"},
+		{process{kind: "emu", python: true, opts: device.Options{}},
+			"checked: invalid accesses, unwritten local memory, 10 more; not: races in Triton, 4 more; -v: all"},
+		{process{kind: "emu", opts: device.Options{Sanitize: "racecheck,memcheck"}},
+			"checked: invalid accesses, dependence on earlier calls, 5 more; not: host synchronisation; -v: all"},
+		{process{kind: "cuda", opts: device.Options{}},
+			"checked: dependence on earlier calls, 3 more; not: other invalid accesses, 2 more; -v: all"},
+	} {
+		test.p.info.Emulated = test.p.kind == "emu"
+		if got := checked(&test.p).Short(); got != test.want || len(got) > 100 {
+			t.Errorf("got %d columns %q, want %q", len(got), got, test.want)
+		}
 	}
 }

@@ -139,7 +139,7 @@ func (r *runner) fail(w *trace.Workload, err error) {
 
 // checked returns the mistakes that a run on p's device looks for.
 func checked(p *process) *event.Checked {
-	honesty := "outputs that depend on earlier calls, modified inputs, "
+	honesty := "dependence on earlier calls, modified inputs, "
 	switch {
 	case !p.info.Emulated:
 		return &event.Checked{
@@ -149,19 +149,19 @@ func checked(p *process) *event.Checked {
 	case p.kind != "emu":
 		return nil
 	}
-	l := &event.Checked{Not: []string{"missing synchronisation with the host"}}
-	first := "races (in its first instructions), unwritten local and global memory"
+	l := &event.Checked{Not: []string{"host synchronisation"}}
+	first := "races (first instructions), unwritten local and global memory"
 	if p.python {
-		first = "races in CUDA (in its first instructions), unwritten local memory"
-		l.Not = append(l.Not, "races and registers without a value in Triton kernels", "unwritten tensors",
-			"the host's use of device memory")
+		first = "unwritten local memory, races in CUDA (first instructions)"
+		l.Not = []string{"races in Triton", "registers without a value in Triton", "unwritten tensors",
+			"host synchronisation", "the host's use of device memory"}
 	}
+	all := "in all calls: invalid accesses, misaligned accesses, barriers that never open, "
 	if p.opts.Sanitize != "" && !p.python {
-		l.For = []string{"in all calls: invalid and misaligned accesses, barriers that never open; findings of " +
-			strings.ReplaceAll(p.opts.Sanitize, ",", ", ")}
+		l.For = []string{all + "findings of " + strings.ReplaceAll(p.opts.Sanitize, ",", ", findings of ")}
 	} else {
-		l.For = []string{"in all calls: invalid and misaligned accesses, barriers that never open, " +
-			"unwritten shared memory, registers without a value, member masks, divisions by zero, refused launches",
+		l.For = []string{all + "unwritten shared memory, registers without a value, member masks, divisions by zero, " +
+			"refused launches",
 			"in the first call of the first workload, and in later ones in launches with a new kernel or block size, " +
 				"or of up to 128 blocks with a new grid: " + first}
 	}

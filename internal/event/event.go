@@ -206,6 +206,30 @@ func (l *Checked) String() string {
 	return text
 }
 
+// Short returns at most 100 columns: a mistake of each of the first two lists, one that is not looked for, and counts.
+func (l *Checked) Short() string {
+	var some []string
+	n := -len(l.For[:min(len(l.For), 2)])
+	for i, text := range l.For {
+		_, list, _ := strings.Cut(text, ": ")
+		mistakes := strings.Split(list, ", ")
+		if n += len(mistakes); i < 2 {
+			some = append(some, mistakes[0])
+		}
+	}
+	more := func(n int) string {
+		if n <= 0 {
+			return ""
+		}
+		return fmt.Sprintf(", %d more", n)
+	}
+	text := "checked: " + strings.Join(some, ", ") + more(n)
+	if len(l.Not) > 0 {
+		text += "; not: " + l.Not[0] + more(len(l.Not)-1)
+	}
+	return text + "; -v: all"
+}
+
 // A Tolerance is the contest's rule for comparing outputs (spec section 5).
 type Tolerance struct {
 	Atol         float64 `json:"atol"`

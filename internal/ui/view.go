@@ -432,7 +432,11 @@ func (v *runView) done(d *event.Done) {
 	}
 	fmt.Fprintln(t.Out, t.Fit(strings.Join(lines, "\n"), 2))
 	if l := v.run.Checked; l != nil && judged {
-		t.Note("%s", t.Fit(plain.Line(l.String()), 2))
+		text := l.Short()
+		if t.Verbose {
+			text = l.String()
+		}
+		t.Note("%s", t.Fit(plain.Line(text), 2))
 	}
 }
 
