@@ -469,6 +469,24 @@ func TestTraceback(t *testing.T) {
 	}
 }
 
+// TestWithoutNumPy: torch's warning about a missing numpy is not in the log, next to a solution's own messages.
+func TestWithoutNumPy(t *testing.T) {
+	c, dir := command(t), t.TempDir()
+	hidden := []byte("raise ModuleNotFoundError(\"No module named 'numpy'\", name='numpy')\n")
+	if err := os.WriteFile(filepath.Join(dir, "numpy.py"), hidden, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c.Env = append(c.Env, "PYTHONPATH="+dir)
+	client := open(t, c)
+	source := "import torch, warnings\ndef run(x, c, y, total):\n    pass\nwarnings.warn('own')\ntorch.tensor([1])\n"
+	if err := build(t, client, source, true); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := client.TakeLog(), "main.py:4: UserWarning: own\n  warnings.warn('own')\n"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
 // The worker runs its own modules, whatever the environment contains. Solutions cannot import them by their short names,
 // and no byte code is left next to them.
 func TestOwnModules(t *testing.T) {

@@ -111,6 +111,7 @@ def main():
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=die_with_parent, args=(os.getppid(),), daemon=True).start()
     warnings.formatwarning = warning
+    warnings.filterwarnings("ignore", "Failed to initialize NumPy")  # tensors do not need it
     server = Server(pipes.write)
     try:
         while (message := pipes.read()) is not None:
