@@ -164,6 +164,9 @@ func (a *app) sanitize(ctx context.Context, o toolOptions) error {
 		names = device.Sanitizers
 	}
 	s, err := a.load(o.solution)
+	if err == nil {
+		err = tools.Check(s.Solution, true)
+	}
 	if err != nil {
 		return err
 	}
@@ -228,6 +231,9 @@ func (a *app) profile(ctx context.Context, o toolOptions) error {
 		return usage.Unknown("set of sections", o.sections, tools.Sections)
 	}
 	s, err := a.load(o.solution)
+	if err == nil {
+		err = tools.Check(s.Solution, false)
+	}
 	if err != nil {
 		return err
 	}
@@ -265,9 +271,6 @@ func (a *app) profile(ctx context.Context, o toolOptions) error {
 func (a *app) remoteTool(
 	ctx context.Context, s *project.Submission, o toolOptions, command string, n int, args ...string,
 ) error {
-	if err := tools.Check(s.Solution); err != nil {
-		return err
-	}
 	timeout := cmp.Or(o.Timeout, tools.Timeout)
 	o.s, o.Limit, o.Timeout, o.Baseline = s, 1, 0, "none"
 	o.jobs.Shards, o.jobs.Limit = 1, time.Duration(n+1)*timeout+5*time.Minute

@@ -325,7 +325,7 @@ func TestCheckedShort(t *testing.T) {
 		want string
 	}{
 		{process{kind: "emu", opts: device.Options{}},
-			"checked: invalid accesses, races (first instructions), 10 more; not: host synchronisation; -v: all"},
+			"checked: invalid accesses, races (first instructions), 14 more; not: host synchronisation; -v: all"},
 		{process{kind: "emu", python: true, opts: device.Options{}},
 			"checked: invalid accesses, unwritten local memory, 10 more; not: races in Triton, 4 more; -v: all"},
 		{process{kind: "emu", opts: device.Options{Sanitize: "racecheck,memcheck"}},

@@ -150,17 +150,19 @@ func checked(p *process) *event.Checked {
 		return nil
 	}
 	l := &event.Checked{Not: []string{"host synchronisation"}}
-	first := "races (first instructions), unwritten local and global memory"
+	all := "in all calls: invalid accesses, misaligned accesses, barriers that never open, "
+	always := "shared memory in use by asynchronous operations, misused mbarriers, "
+	first := "races (first instructions), missing proxy fences, unordered accesses in clusters, unwritten local and global " +
+		"memory"
 	if p.python {
-		first = "unwritten local memory, races in CUDA (first instructions)"
+		always, first = "", "unwritten local memory, races in CUDA (first instructions)"
 		l.Not = []string{"races in Triton", "registers without a value in Triton", "unwritten tensors",
 			"host synchronisation", "the host's use of device memory"}
 	}
-	all := "in all calls: invalid accesses, misaligned accesses, barriers that never open, "
 	if p.opts.Sanitize != "" && !p.python {
 		l.For = []string{all + "findings of " + strings.ReplaceAll(p.opts.Sanitize, ",", ", findings of ")}
 	} else {
-		l.For = []string{all + "unwritten shared memory, registers without a value, member masks, divisions by zero, " +
+		l.For = []string{all + always + "unwritten shared memory, registers without a value, member masks, divisions by zero, " +
 			"refused launches",
 			"in the first call of the first workload, and in later ones in launches with a new kernel or block size, " +
 				"or of up to 128 blocks with a new grid: " + first}

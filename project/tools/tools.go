@@ -61,9 +61,6 @@ func New(ctx context.Context, s *project.Submission, o setup.Options, term *ui.T
 	if err != nil {
 		return nil, err
 	}
-	if err := Check(s.Solution); err != nil {
-		return nil, err
-	}
 	root, err := cache.Root()
 	if err != nil {
 		return nil, err
@@ -159,10 +156,17 @@ func Shapes(ws []*trace.Workload) []*trace.Workload {
 	return taken
 }
 
-// Check rejects submissions that cannot run under a tool.
-func Check(s *trace.Solution) error {
+// Check rejects submissions that cannot run under a tool. If sanitize is set, a hint names the command that checks them.
+func Check(s *trace.Solution, sanitize bool) error {
 	if pyworker.Runs(&s.Spec) {
-		return usage.Errorf("", "%s: tools run only destination-passing cuda and cpp submissions with the tvm-ffi binding",
+		hint := ""
+		if sanitize {
+			hint = "fisub local --device emu finds invalid accesses, races, and reads of unwritten shared memory"
+			if pyworker.UsesTriton(s) {
+				hint += ", but no races in Triton kernels"
+			}
+		}
+		return usage.Errorf(hint, "%s: tools run only destination-passing cuda and cpp submissions with the tvm-ffi binding",
 			s.Spec.Language)
 	}
 	return nil
