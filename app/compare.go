@@ -265,7 +265,7 @@ func (a *app) sides(ctx context.Context, o compareOptions, threshold float64) ([
 		}
 		a.term.Note("running    %s: %s, %s %s", letter, plain.Line(s.Arg), plain.Line(s.Solution.Name),
 			plain.Short(run.ContentHash))
-		return a.also(a.term.Progress(letter, s == last))
+		return a.also(a.term.Progress(slices.Index(sources, s), len(sources)))
 	})
 }
 
@@ -415,9 +415,8 @@ func (c *comparison) open(plan *dispatch.Plan, _ string) error {
 				return err
 			}
 		}
-		letter := string(rune('A' + i))
-		a.term.Note("%s          %s %s, run %s", letter, plain.Line(run.Name()), plain.Short(run.ContentHash), run.ID)
-		view := a.also(a.term.Progress(letter, i == len(plan.Sides)-1))
+		a.term.Note("%c          %s %s, run %s", 'A'+i, plain.Line(run.Name()), plain.Short(run.ContentHash), run.ID)
+		view := a.also(a.term.Progress(i, len(plan.Sides)))
 		c.folders = append(c.folders, folder)
 		c.sides = append(c.sides, dispatch.NewSide(plan, i, old, event.NewStream(folder.Record, view)))
 	}

@@ -152,8 +152,8 @@ func checked(p *process) *event.Checked {
 	l := &event.Checked{Not: []string{"host synchronisation"}}
 	all := "in all calls: invalid accesses, misaligned accesses, barriers that never open, "
 	always := "shared memory in use by asynchronous operations, misused mbarriers, "
-	first := "races (first instructions), missing proxy fences, unordered accesses in clusters, unwritten local and global " +
-		"memory"
+	first := "races (first instructions), missing proxy fences, unordered accesses in clusters, " +
+		"unwritten local and global memory"
 	if p.python {
 		always, first = "", "unwritten local memory, races in CUDA (first instructions)"
 		l.Not = []string{"races in Triton", "registers without a value in Triton", "unwritten tensors",
@@ -162,8 +162,8 @@ func checked(p *process) *event.Checked {
 	if p.opts.Sanitize != "" && !p.python {
 		l.For = []string{all + "findings of " + strings.ReplaceAll(p.opts.Sanitize, ",", ", findings of ")}
 	} else {
-		l.For = []string{all + always + "unwritten shared memory, registers without a value, member masks, divisions by zero, " +
-			"refused launches",
+		l.For = []string{all + always + "unwritten shared memory, registers without a value, member masks, " +
+			"divisions by zero, refused launches",
 			"in the first call of the first workload, and in later ones in launches with a new kernel or block size, " +
 				"or of up to 128 blocks with a new grid: " + first}
 	}

@@ -373,9 +373,10 @@ func TestBeforeRun(t *testing.T) {
 
 func TestProgress(t *testing.T) {
 	var out, err bytes.Buffer
-	sink := (&Terminal{Out: &out, Err: &err}).Progress("A", true)
+	sink := (&Terminal{Out: &out, Err: &err}).Progress(0, 1)
 	for _, e := range []event.Event{
 		gpuRun("u1"),
+		{Type: event.TypeBuilding},
 		{Type: event.TypeStarted, Workload: "u1", Started: &event.Started{Index: 1, Total: 3}},
 		{Type: event.TypeEvaluated, Workload: "u1", Evaluated: eventtest.Verdict{Status: "PASSED", Detail: "fine"}.Evaluated()},
 		{Type: event.TypeEvaluated, Workload: "u2", Evaluated: eventtest.Verdict{Status: "TIMEOUT", Detail: "5 \x1bs"}.Evaluated()},
@@ -388,7 +389,7 @@ func TestProgress(t *testing.T) {
 			t.Fatal(e)
 		}
 	}
-	want := "fisub: A: workload u2: TIMEOUT: 5 \uFFFDs\nfisub: A: workload u3: no verdict: no blob\nfinding: A: workload u1: " +
+	want := "building s (1 of 1)\nfisub: A: workload u2: TIMEOUT: 5 \uFFFDs\nfisub: A: workload u3: no verdict: no blob\nfinding: A: workload u1: " +
 		"late-write: y[0]\n" +
 		"warning: A: no CUPTI\nhint: install it\n"
 	if err.String() != want || out.Len() != 0 {

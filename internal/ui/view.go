@@ -1,6 +1,7 @@
 package ui
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"math"
@@ -69,11 +70,12 @@ func (v *runView) endTurn(d *event.Done) {
 	fmt.Fprintln(v.t.Out, v.t.Fit(text, 2))
 }
 
-// Progress returns a sink that shows failures, findings, warnings and optionally a bar on Err. Each line starts with
-// label. Something else must show the result.
-func (t *Terminal) Progress(label string, bar bool) event.Sink {
+// Progress returns a sink that shows the build, failures, findings and warnings of run i, from 0, of n that are
+// compared, and a bar for the last one. Something else must show the result.
+func (t *Terminal) Progress(i, n int) event.Sink {
 	var b *Bar
-	shown := event.Shown{}
+	var run *event.Run
+	shown, label := event.Shown{}, string(rune('A'+i))
 	return func(e event.Event) error {
 		line := func(code, what, text string) {
 			b.Clear()
@@ -81,7 +83,12 @@ func (t *Terminal) Progress(label string, bar bool) event.Sink {
 		}
 		workload := "workload " + plain.Short(e.Workload)
 		switch {
-		case e.Started != nil && bar:
+		case e.Run != nil:
+			run = e.Run
+		case e.Type == event.TypeBuilding && run != nil:
+			b.Clear()
+			t.Note("building %s (%d of %d)", cmp.Or(run.Variant, run.Name()), i+1, n)
+		case e.Started != nil && i == n-1:
 			if b == nil {
 				b = t.Bar(int64(e.Started.Total), "", false)
 			}

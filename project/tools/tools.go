@@ -156,7 +156,7 @@ func Shapes(ws []*trace.Workload) []*trace.Workload {
 	return taken
 }
 
-// Check rejects submissions that cannot run under a tool. If sanitize is set, a hint names the command that checks them.
+// Check rejects submissions that cannot run under a tool. If sanitize is set, the hint is the command that checks them.
 func Check(s *trace.Solution, sanitize bool) error {
 	if pyworker.Runs(&s.Spec) {
 		hint := ""
