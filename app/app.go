@@ -74,8 +74,9 @@ type app struct {
 	listener        event.Sink       // also receives the events of a run if a program made the call; else nil
 	stdout, stderr  io.Writer
 	term            *ui.Terminal
-	signals         bool    // the command handles signals itself
-	typed           *typing // line to complete, or nil
+	pause           ui.Pause // of the output of a remote run, by a question
+	signals         bool     // the command handles signals itself
+	typed           *typing  // line to complete, or nil
 }
 
 // Main runs the program and returns its exit status.

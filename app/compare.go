@@ -416,7 +416,7 @@ func (c *comparison) open(plan *dispatch.Plan, _ string) error {
 			}
 		}
 		a.term.Note("%c          %s %s, run %s", 'A'+i, plain.Line(run.Name()), plain.Short(run.ContentHash), run.ID)
-		view := a.also(a.term.Progress(i, len(plan.Sides)))
+		view := a.paused(a.also(a.term.Progress(i, len(plan.Sides))))
 		c.folders = append(c.folders, folder)
 		c.sides = append(c.sides, dispatch.NewSide(plan, i, old, event.NewStream(folder.Record, view)))
 	}

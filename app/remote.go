@@ -249,14 +249,17 @@ func (a *app) dispatch(ctx context.Context, d *dispatch.Dispatcher, detach bool,
 	stopping, abort := context.WithCancel(context.Background())
 	defer abort()
 	bar := a.term.Sums("sending")
-	follow := dispatch.Follow{Detach: detach, Progress: bar.Set, Decide: func(over <-chan struct{}) bool {
+	follow := dispatch.Follow{Detach: detach, Decide: func(over <-chan struct{}) bool {
 		defer func() { go a.abortOnSignal(stopping, signals, abort, d.Plan.Run.ID) }()
-		return a.term.Decide(signals, over)
+		return a.term.Decide(signals, over, &a.pause)
 	}}
+	follow.Progress = func(place string, sent, total int64) {
+		_ = a.pause.Do(func() error { bar.Set(place, sent, total); return nil })
+	}
 	if output != nil {
-		follow.Line, follow.Events = output.line, a.notes
+		follow.Line, follow.Events = output.line, a.paused(a.notes)
 	} else {
-		follow.Events = a.events()
+		follow.Events = a.paused(a.events())
 		if d.Old != nil && d.Old.Run != nil {
 			before := *d.Old
 			before.Done = nil
@@ -285,6 +288,11 @@ func (a *app) dispatch(ctx context.Context, d *dispatch.Dispatcher, detach bool,
 		return err
 	}
 	return a.finished(d, result, output)
+}
+
+// paused returns show, which waits while a.pause is on.
+func (a *app) paused(show event.Sink) event.Sink {
+	return func(e event.Event) error { return a.pause.Do(func() error { return show(e) }) }
 }
 
 // abortOnSignal calls abort at the second signal, unless ctx has ended. The third signal ends the program at once.

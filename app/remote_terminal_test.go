@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"fisub/internal/ui"
 	"fisub/remote/agent"
 	"fisub/remote/dispatch"
 	"fisub/remote/servertest"
@@ -140,6 +141,51 @@ const (
 	question = "stop the jobs, detach from them, or continue?"
 )
 
+// Output during a question comes after its answer, in order. The end of the jobs ends the question too.
+func TestPause(t *testing.T) {
+	keyboard, tty := newTerminal(t)
+	defer keyboard.Close()
+	defer tty.Close()
+	term, pause, seen := &ui.Terminal{In: tty, Err: tty}, ui.Pause{}, ""
+	until := func(words string) (text string) {
+		t.Helper()
+		for buf := make([]byte, 1<<12); !strings.Contains(seen, words); {
+			n, err := keyboard.Read(buf)
+			if seen += strings.ReplaceAll(string(buf[:n]), "\r", ""); err != nil {
+				t.Fatal(err)
+			}
+		}
+		text, seen, _ = strings.Cut(seen, words)
+		return text
+	}
+	note := func(text string) {
+		_ = pause.Do(func() error { term.Note("%s", text); return nil })
+	}
+	signals, over, stop := make(chan os.Signal), make(chan struct{}), make(chan bool)
+	go func() { stop <- term.Decide(signals, over, &pause) }()
+	note("first")
+	signals <- os.Interrupt
+	until("first\n\n" + question)
+	note("second")
+	note("third")
+	fmt.Fprint(tty, "mark")
+	if text := until("mark"); !strings.HasSuffix(text, "[s/d/C] ") {
+		t.Errorf("got %q below the question", text)
+	}
+	if _, err := keyboard.WriteString("g\n"); err != nil {
+		t.Fatal(err)
+	}
+	until("continuing\nsecond\nthird\n")
+	signals <- os.Interrupt
+	until(question)
+	note("fourth")
+	close(over)
+	if <-stop {
+		t.Error("the end of the jobs stops them")
+	}
+	until("[s/d/C] \nfourth\n")
+}
+
 // Ctrl-C on a terminal asks a question. d detaches, s or a second Ctrl-C stops, any other answer continues. Neither
 // ssh nor Slurm's commands get the signal.
 func TestRemoteTerminal(t *testing.T) {
@@ -245,15 +291,25 @@ func TestRemoteTerminal(t *testing.T) {
 				ended()
 			}
 
-			// The same while a job is being sent and started.
+			// The same while a job is being sent and started. Nothing is printed below a question until the answer.
 			s = b.terminal(t, "remote", "--yes", "--limit", "2")
 			for n := range 5 {
 				s.sees(": sending", 1)
 				s.types(ctrlC)
 				s.sees(question, n+1)
+				if n == 0 {
+					servertest.Until(t, "a running job", func() bool {
+						text, _ := os.ReadFile(filepath.Join(b.lastFolder(), "events.jsonl"))
+						return bytes.Contains(text, []byte(`"phase":"running"`))
+					})
+				}
+				if text := s.text(); !strings.HasSuffix(text, "[s/d/C] ") {
+					t.Errorf("below an open question: %q", text)
+				}
 				s.types("g\n")
 				s.sees("continuing", n+1)
 			}
+			s.sees(": running", 1)
 			letGo(t, work)
 			s.ends(0)
 			b.whole(b.last(), 2)

@@ -320,7 +320,7 @@ func (t *toolOutput) line(j *dispatch.JobRecord, text []byte) error {
 		}
 	}
 	t.last = j
-	return t.verdicts.add(l)
+	return t.a.pause.Do(func() error { return t.verdicts.add(l) })
 }
 
 func (t *toolOutput) end(failed bool, err error) error {

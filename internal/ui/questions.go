@@ -10,6 +10,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 
 	"fisub/internal/usage"
@@ -138,16 +139,55 @@ func (t *Terminal) Agreed(ctx context.Context, yes bool, question string) bool {
 	}
 }
 
+// A Pause delays output while a question is open, so that the question stays readable.
+type Pause struct {
+	mu   sync.Mutex
+	on   bool
+	kept []func() error
+}
+
+// Do calls show now, or at the end of the pause. Errors of delayed calls are lost.
+func (p *Pause) Do(show func() error) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.on {
+		p.kept = append(p.kept, show)
+		return nil
+	}
+	return show()
+}
+
+func (p *Pause) begin() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.on = true
+}
+
+func (p *Pause) end() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.on = false
+	for _, show := range p.kept {
+		_ = show()
+	}
+	p.kept = nil
+}
+
 // Decide waits for a signal and reports whether to stop the jobs; otherwise they keep running. On a terminal the first
 // interrupt asks and the second one stops. Without a terminal the first one stops, because jobs of an interrupted
-// script must not cost money. SIGHUP, from a closed terminal, leaves the jobs running.
-func (t *Terminal) Decide(signals <-chan os.Signal, over <-chan struct{}) (stop bool) {
+// script must not cost money. SIGHUP, from a closed terminal, leaves the jobs running. The question begins a pause,
+// which ends with the answer.
+func (t *Terminal) Decide(signals <-chan os.Signal, over <-chan struct{}, pause *Pause) (stop bool) {
+	defer pause.end()
 	in := t.Keyboard()
 	answers := make(chan string, 1)
 	asked := false
 	for {
 		select {
 		case <-over:
+			if asked {
+				fmt.Fprintln(t.Err)
+			}
 			return false
 		case s := <-signals:
 			switch {
@@ -157,6 +197,7 @@ func (t *Terminal) Decide(signals <-chan os.Signal, over <-chan struct{}) (stop 
 				return true
 			}
 			asked = true
+			pause.begin()
 			fmt.Fprint(t.Err, "\nstop the jobs, detach from them, or continue? Ctrl-C again stops them [s/d/C] ")
 			go func() {
 				word, _ := answer(in)
@@ -171,6 +212,7 @@ func (t *Terminal) Decide(signals <-chan os.Signal, over <-chan struct{}) (stop 
 			}
 			asked = false
 			t.Note("continuing")
+			pause.end()
 		}
 	}
 }
