@@ -138,7 +138,7 @@ func (e *ExitError) Error() string {
 const maxStderr = 64 << 10
 
 // A LostError is a failure of the connection, not of the command.
-type LostError struct{ Text string }
+type LostError struct{ Text, Hint string }
 
 func (e *LostError) Error() string { return "connection lost: " + e.Text }
 

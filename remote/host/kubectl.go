@@ -71,9 +71,9 @@ func (p *Pod) Run(ctx context.Context, argv []string, stdin io.Reader, stdout io
 	case ended:
 		return &ExitError{argv[0], status, stderr}
 	case out.found:
-		return &LostError{cmp.Or(said, "kubectl exec ended before the command")}
+		return &LostError{Text: cmp.Or(said, "kubectl exec ended before the command")}
 	case err == nil:
-		return &LostError{"no output from the container's shell"}
+		return &LostError{Text: "no output from the container's shell"}
 	case !ok: // reading stdin failed
 		return err
 	}

@@ -62,14 +62,18 @@ func splitName(name string) (destination, port string, ok bool) {
 
 // words returns the arguments of an ssh that a person runs: "-p 2222 me@gpu01".
 func (s *SSH) words() string {
+	options := ""
+	if s.Config != "" {
+		options = "-F " + plain.Word(s.Config) + " "
+	}
 	destination, port, ok := splitName(s.Name)
 	switch {
 	case !ok:
-		return plain.Word(s.Name)
+		return options + plain.Word(s.Name)
 	case port != "":
-		return "-p " + port + " " + destination
+		options += "-p " + port + " "
 	}
-	return destination
+	return options + destination
 }
 
 // known returns the host's name in known_hosts.

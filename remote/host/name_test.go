@@ -39,13 +39,15 @@ func TestSSHName(t *testing.T) {
 
 // The commands in hints can be run.
 func TestHintCommand(t *testing.T) {
-	for _, tc := range []struct{ name, said, want string }{
-		{"root@[::1]:24771", "Permission denied (publickey)", "ssh -p 24771 root@::1 must work"},
-		{"me@gpu01", "Permission denied (publickey)", "ssh me@gpu01 must work"},
-		{"gpu01:2222", "HOST IDENTIFICATION HAS CHANGED", "ssh-keygen -R '[gpu01]:2222', then ssh -p 2222 gpu01"},
-		{"me@::1", "HOST IDENTIFICATION HAS CHANGED", "ssh-keygen -R ::1, then ssh me@::1"},
+	for _, tc := range []struct{ name, config, said, want string }{
+		{"root@[::1]:24771", "", "Permission denied (publickey)", "ssh -p 24771 root@::1 must work"},
+		{"root@127.0.0.1:22722", "", "Host key verification failed.", "run ssh -p 22722 root@127.0.0.1 once"},
+		{"me@gpu01", "", "Permission denied (publickey)", "ssh me@gpu01 must work"},
+		{"me@gpu01:22", "/my conf", "Permission denied (publickey)", "ssh -F '/my conf' -p 22 me@gpu01 must work"},
+		{"gpu01:2222", "", "HOST IDENTIFICATION HAS CHANGED", "ssh-keygen -R '[gpu01]:2222', then ssh -p 2222 gpu01"},
+		{"me@::1", "", "HOST IDENTIFICATION HAS CHANGED", "ssh-keygen -R ::1, then ssh me@::1"},
 	} {
-		err := (&SSH{Name: tc.name}).explain(tc.said)
+		err := (&SSH{Name: tc.name, Config: tc.config}).explain(tc.said)
 		if denied, ok := err.(interface{ Advice() string }); !ok || !strings.Contains(denied.Advice(), tc.want) {
 			t.Errorf("%s: got %v, want hint %q", tc.name, err, tc.want)
 		}

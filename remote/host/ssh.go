@@ -290,7 +290,7 @@ func (s *SSH) Run(ctx context.Context, argv []string, stdin io.Reader, stdout io
 		if text+string(out.head) != "" {
 			return s.forced(text, string(out.head))
 		}
-		return &LostError{"no output from the host's shell"}
+		return &LostError{"no output from the host's shell", "ssh " + s.words()}
 	case err == nil:
 		return nil
 	case running.Err() != nil && !out.found:
@@ -302,7 +302,7 @@ func (s *SSH) Run(ctx context.Context, argv []string, stdin io.Reader, stdout io
 	case ok && !out.found:
 		return s.explain(cmp.Or(text, "ssh: "+err.Error()))
 	case ok:
-		return &LostError{cmp.Or(text, "ssh: "+err.Error())}
+		return &LostError{cmp.Or(text, "ssh: "+err.Error()), "ssh " + s.words()}
 	}
 	return err
 }

@@ -134,6 +134,7 @@ func (s *Hosts) each(do func(i int, f *Folder)) {
 func Fault(ctx context.Context, table, name string, err error) error {
 	var denied *remote.Denied
 	var failed *host.ExitError
+	var lost *host.LostError
 	refuse := func(code, hint string) error {
 		return &remote.Denied{Code: code, Provider: table, Host: name, Text: err.Error(), Hint: hint}
 	}
@@ -147,8 +148,8 @@ func Fault(ctx context.Context, table, name string, err error) error {
 	case ctx.Err() != nil:
 		err = ctx.Err()
 	case errors.As(err, new(*remote.LocalError)):
-	case errors.As(err, new(*host.LostError)):
-		return refuse("unreachable", "ssh "+name)
+	case errors.As(err, &lost):
+		return refuse("unreachable", lost.Hint)
 	case errors.As(err, &failed) && failed.Status == host.NotRunnable:
 		return refuse("disk", "programs cannot run in the work folder: set workdir to another folder")
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT), errors.Is(err, syscall.EROFS),

@@ -296,7 +296,7 @@ func TestFault(t *testing.T) {
 		code string
 		text string
 	}{
-		{"lost", &host.LostError{Text: "cut"}, "unreachable", "lab: h1: connection lost: cut"},
+		{"lost", &host.LostError{Text: "cut", Hint: "ssh -p 2222 h1"}, "unreachable", "lab: h1: connection lost: cut"},
 		{"denied", &remote.Denied{Code: "disk", Text: "full"}, "disk", "lab: h1: full"},
 		{"denied, and more", fmt.Errorf("%w; it may run", &remote.Denied{Code: "disk", Text: "full"}), "disk",
 			"lab: h1: full; it may run"},
@@ -313,6 +313,9 @@ func TestFault(t *testing.T) {
 		errors.As(err, &denied)
 		if err.Error() != c.text || denied.Code != c.code {
 			t.Errorf("%s: got %v, %q, want %s, %q", c.name, err, denied.Code, c.text, c.code)
+		}
+		if lost, ok := c.err.(*host.LostError); ok && denied.Hint != lost.Hint {
+			t.Errorf("got hint %q, want %q", denied.Hint, lost.Hint)
 		}
 	}
 	ctx, cancel := context.WithCancel(t.Context())
