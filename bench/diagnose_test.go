@@ -39,6 +39,8 @@ func TestDiagnose(t *testing.T) {
 			}
 			return 1
 		}, "y: 30 elements wrong: only with batch index 1 to 2\n"},
+		{"a head, but one index", func(_, h, d int) float32 { return float32(1 + h*min(1, max(d-3, 3-d))) },
+			"y: 28 elements wrong: only with head index 1\n"},
 	} {
 		got, want := tensor.New(tensor.Float32, shape...), tensor.New(tensor.Float32, shape...)
 		for i := range got.Len() {
@@ -50,6 +52,39 @@ func TestDiagnose(t *testing.T) {
 		text := diagnose(def, outs, []expected{{Tensor: want}}, tensor.Tolerance{Atol: 0.01, Rtol: 0.01}, true)
 		if text != tc.want {
 			t.Errorf("%s: got %q, want %q", tc.name, text, tc.want)
+		}
+	}
+}
+
+// Indices along an axis are described by a range or a period, or not at all if they are spread over it.
+func TestIndexText(t *testing.T) {
+	such := func(n int, wrong func(i int) bool) (indices []int) {
+		for i := range n {
+			if wrong(i) {
+				indices = append(indices, i)
+			}
+		}
+		return indices
+	}
+	for _, tc := range []struct {
+		n     int
+		wrong func(i int) bool
+		want  string
+	}{
+		{128, func(i int) bool { return i != 40 }, ""},
+		{128, func(i int) bool { return i%4 != 3 }, "index mod 4 is 0, 1, 2"},
+		{128, func(i int) bool { return i%32 >= 8 }, "index mod 32 is 8 to 31"},
+		{100, func(i int) bool { return i%8 == 1 || i%8 == 6 }, "index mod 8 is 1, 6"},
+		{16, func(i int) bool { return i%2 == 1 }, "every index 1 plus a multiple of 2"},
+		{16, func(i int) bool { return i == 1 || i == 3 || i == 5 }, "index among 3 of 16 from 1 to 5"},
+		{128, func(i int) bool { return i%64 == 5 }, "every index 5 plus a multiple of 64"},
+		{128, func(i int) bool { return i > 40 && i < 60 && i%7 != 3 }, "index among 16 of 128 from 41 to 58"},
+		{9, func(i int) bool { return i == 0 || i == 2 || i == 3 || i == 6 }, "index among 4 of 9 from 0 to 6"},
+		{16, func(i int) bool { return i%8 > 4 || i%8 == 0 }, "index mod 8 is 0, 5, 6, 7"},
+		{8, func(i int) bool { return i > 2 }, "index 3 or more"},
+	} {
+		if got := indexText(such(tc.n, tc.wrong), tc.n); got != tc.want {
+			t.Errorf("got %q, want %q", got, tc.want)
 		}
 	}
 }

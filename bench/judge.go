@@ -188,7 +188,7 @@ func (w *spread) text(axes []string) string {
 	} else if w.unwritten > 0 {
 		text += fmt.Sprintf(", %d of them never written", w.unwritten)
 	}
-	room, where := 1, []string{}
+	room, even, where := 1, false, []string{}
 	for d, counts := range w.of {
 		indices := []int{}
 		for at, n := range counts {
@@ -202,10 +202,14 @@ func (w *spread) text(axes []string) string {
 			if slices.Index(axes, name) != d || slices.Contains(axes[d+1:], name) { // a square matrix
 				name += fmt.Sprintf(" (axis %d)", d)
 			}
-			where = append(where, name+" "+indexText(indices, len(counts)))
+			if text := indexText(indices, len(counts)); text != "" {
+				where = append(where, name+" "+text)
+			} else {
+				even = true
+			}
 		}
 	}
-	all := room == w.count
+	all := room == w.count && !even
 	if len(where) == 0 {
 		if all {
 			return text + ": all elements"
@@ -218,10 +222,9 @@ func (w *spread) text(axes []string) string {
 	return text + ": only with " + strings.Join(where, " and ")
 }
 
-// indexText describes indices below n, which are sorted.
+// indexText describes indices below n, which are sorted and not all. It returns "" if they are spread over the axis.
 func indexText(indices []int, n int) string {
 	first, last := indices[0], indices[len(indices)-1]
-	step := indices[min(1, len(indices)-1)] - first
 	switch {
 	case len(indices) == 1:
 		return fmt.Sprintf("index %d", first)
@@ -229,12 +232,47 @@ func indexText(indices []int, n int) string {
 		return fmt.Sprintf("index %d or more", first)
 	case last-first+1 == len(indices):
 		return fmt.Sprintf("index %d to %d", first, last)
-	default:
-		for i, at := range indices {
-			if at != first+i*step {
-				return fmt.Sprintf("index among %d of %d from %d to %d", len(indices), n, first, last)
-			}
-		}
+	}
+	if text := periodText(indices, n); text != "" {
+		return text
+	}
+	if 2*len(indices) > n {
+		return ""
+	}
+	return fmt.Sprintf("index among %d of %d from %d to %d", len(indices), n, first, last)
+}
+
+// periodText describes indices below n that repeat at least twice with a period, or returns "". Of several residues the
+// period is at most a warp.
+func periodText(indices []int, n int) string {
+	first, step := indices[0], indices[1]-indices[0]
+	regular := first < step && indices[len(indices)-1]+step >= n
+	for i, at := range indices {
+		regular = regular && at == first+i*step
+	}
+	if regular {
 		return fmt.Sprintf("every index %d plus a multiple of %d", first, step)
 	}
+	for period := 2; period <= 32 && 2*period <= n; period++ {
+		wrong, expected := make([]bool, period), 0
+		for _, at := range indices {
+			wrong[at%period] = true
+		}
+		var list []string
+		for r, w := range wrong {
+			if w {
+				list = append(list, fmt.Sprint(r))
+				expected += (n-1-r)/period + 1
+			}
+		}
+		if expected == len(indices) {
+			text := strings.Join(list, ", ")
+			first := slices.Index(wrong, true)
+			if len(list) > 3 && !slices.Contains(wrong[first:first+len(list)], false) {
+				text = fmt.Sprintf("%d to %d", first, first+len(list)-1)
+			}
+			return fmt.Sprintf("index mod %d is %s", period, text)
+		}
+	}
+	return ""
 }
