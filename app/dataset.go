@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/urfave/cli/v2"
@@ -23,6 +24,7 @@ import (
 
 type datasetOptions struct {
 	definition, set, out string
+	first                string // the definition to begin with
 	seed                 uint64
 }
 
@@ -71,6 +73,9 @@ func (a *app) datasetLs(o datasetOptions) error {
 	data, err := a.OpenDataset()
 	if err != nil {
 		return err
+	}
+	if s, err := a.Load(""); err == nil {
+		o.first = s.Definition.Name
 	}
 	lines := []setLine{}
 	err = o.eachSet(data, func(def *trace.Definition, set string, ws []*trace.Workload) error {
@@ -457,6 +462,8 @@ func (o *datasetOptions) eachSet(data *workloads.Dataset,
 	names := data.Definitions()
 	if o.definition != "" {
 		names = []string{o.definition}
+	} else if i := slices.Index(names, o.first); i > 0 {
+		names = slices.Insert(slices.Delete(names, i, i+1), 0, o.first)
 	}
 	found := false
 	for _, name := range names {
