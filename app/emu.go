@@ -21,6 +21,7 @@ import (
 	"fisub/device/vgpu"
 	"fisub/internal/cache"
 	"fisub/internal/plain"
+	"fisub/internal/ui"
 	"fisub/internal/usage"
 )
 
@@ -72,7 +73,41 @@ func (a *app) nvcc(ctx context.Context, args []string) error {
 	cmd := device.Command(ctx, command[0], command[1:]...)
 	cmd.Dir = a.Dir
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = a.term.In, a.stdout, a.stderr
-	return a.ended("nvcc", cmd.Run())
+	begun := time.Now()
+	err = cmd.Run()
+	if name := programOf(args); err == nil && ui.IsTerminal(a.stderr) && isNewProgram(a.Path(name), begun) {
+		a.term.Note("run it with: fisub emu %s", plain.Word(filepath.Dir(name)+"/"+filepath.Base(name)))
+	}
+	return a.ended("nvcc", err)
+}
+
+// programOf returns the output file of an nvcc with these arguments, if that is a program.
+func programOf(args []string) string {
+	name := "a.out"
+	for i, arg := range args {
+		if value, found := strings.CutPrefix(arg, "--output-file="); found {
+			name = value
+		} else if (arg == "-o" || arg == "--output-file") && i+1 < len(args) {
+			name = args[i+1]
+		} else if value, found := strings.CutPrefix(arg, "-o="); found {
+			name = value
+		}
+	}
+	return name
+}
+
+// isNewProgram reports whether path is a program, not a library or an object file, that was written after begun.
+func isNewProgram(path string, begun time.Time) bool {
+	st, err := os.Stat(path)
+	if err != nil || st.ModTime().Before(begun.Add(-time.Second)) { // some file systems keep whole seconds
+		return false
+	}
+	f, err := elf.Open(path)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	return slices.ContainsFunc(f.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP })
 }
 
 func (a *app) emu(ctx context.Context, o emuOptions, program []string) error {
