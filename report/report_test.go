@@ -293,6 +293,16 @@ func TestComparison(t *testing.T) {
 		"the runs cannot be compared: the device is NVIDIA B200"}, nil)
 }
 
+// A comparison of emulated runs has no columns of timings.
+func TestComparisonUntimed(t *testing.T) {
+	table := newReport(t, emulated(t), emulated(t)).Comparisons[0].table("x", true)
+	for _, c := range table.Head {
+		if slices.Contains([]string{"B/A", "95 % interval", "p"}, c.Text) {
+			t.Errorf("got a column %s in %v", c.Text, table.Rows)
+		}
+	}
+}
+
 // TestTimingsOnly: folders with timings but no verdicts get their axes from run.json, and the page does not claim that
 // nothing passed.
 func TestTimingsOnly(t *testing.T) {

@@ -610,11 +610,11 @@ func (c *Comparison) table(id string, page bool) table {
 		[]field[compare.Row]{
 			{column{Text: "A", Right: true}, func(row compare.Row) cell { return sideCell(row.A) }},
 			{column{Text: "B", Right: true}, func(row compare.Row) cell { return sideCell(row.B) }},
-			{column{Text: "B/A", Right: true, front: 2},
+			{column{Text: "B/A", Right: true, optional: true, front: 2},
 				func(row compare.Row) cell { c, _ := ratioCells(row.Ratio); return c }},
-			{column{Text: "95 % interval", Right: true},
+			{column{Text: "95 % interval", Right: true, optional: true},
 				func(row compare.Row) cell { _, c := ratioCells(row.Ratio); return c }},
-			{column{Text: "p", Title: "of the Mann-Whitney test", Right: true}, func(row compare.Row) cell {
+			{column{Text: "p", Title: "of the Mann-Whitney test", Right: true, optional: true}, func(row compare.Row) cell {
 				switch {
 				case row.P == nil:
 					return cell{}
@@ -637,8 +637,8 @@ func (c *Comparison) table(id string, page bool) table {
 }
 
 func ratioCells(r *compare.Ratio) (ratio, interval cell) {
-	ratio.Text, interval.Text = RatioText(r)
 	if r != nil {
+		ratio.Text, interval.Text = RatioText(r)
 		ratio.Title, interval.Title = ui.Exact(r.Value), ui.Exact(r.Lo)+" to "+ui.Exact(r.Hi)
 	}
 	return ratio, interval
