@@ -389,7 +389,7 @@ func TestProgress(t *testing.T) {
 			t.Fatal(e)
 		}
 	}
-	want := "building s (1 of 1)\nfisub: A: workload u2: TIMEOUT: 5 \uFFFDs\nfisub: A: workload u3: no verdict: no blob\nfinding: A: workload u1: " +
+	want := "building A: s (1 of 1)\nfisub: A: workload u2: TIMEOUT: 5 \uFFFDs\nfisub: A: workload u3: no verdict: no blob\nfinding: A: workload u1: " +
 		"late-write: y[0]\n" +
 		"warning: A: no CUPTI\nhint: install it\n"
 	if err.String() != want || out.Len() != 0 {

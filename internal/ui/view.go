@@ -87,7 +87,7 @@ func (t *Terminal) Progress(i, n int) event.Sink {
 			run = e.Run
 		case e.Type == event.TypeBuilding && run != nil:
 			b.Clear()
-			t.Note("building %s (%d of %d)", cmp.Or(run.Variant, run.Name()), i+1, n)
+			t.Note("building %s (%d of %d)", cmp.Or(run.Variant, label+": "+run.Name()), i+1, n)
 		case e.Started != nil && i == n-1:
 			if b == nil {
 				b = t.Bar(int64(e.Started.Total), "", false)
