@@ -174,23 +174,21 @@ func (a *app) emu(ctx context.Context, o emuOptions, program []string) error {
 	}
 	count := func(e vgpu.Event) int { return bytes.Count(found, []byte{byte(e)}) }
 	if count(vgpu.Attached) > 0 {
-		text := "invalid accesses, and the first launch of each kernel, block, grid and size of shared memory also for " +
-			"races and reads of unwritten memory"
+		text := "first launches checked for races, unwritten memory" // fisub emu --help has the details
 		if n := count(vgpu.Unchecked) - count(vgpu.LaterChecked); n > 0 {
-			text += fmt.Sprintf(" (except %s of these, to save time; --sanitize checks every launch)",
-				plain.Count(n, "combination"))
+			text += fmt.Sprintf(", except %d to save time (--sanitize: every launch)", n)
 		}
 		if tools != nil {
-			every := "every launch: findings of " + strings.Join(tools, ", ")
+			every := "every launch checked for findings of " + strings.Join(tools, ", ")
 			if len(tools) < len(device.Sanitizers) {
-				every += "; others: " + text
+				every += "; " + text
 			}
 			text = every
 		}
 		if count(vgpu.Unlimited) > 0 {
 			text += "; register limits were not checked: the program has no machine code for the PTX's arch"
 		}
-		a.term.Note("fisub: %s launched, %s, %s; checked for %s", plain.Count(count(vgpu.Launched), "kernel"),
+		a.term.Note("fisub: %s launched, %s, %s; %s", plain.Count(count(vgpu.Launched), "kernel"),
 			plain.Count(count(vgpu.Faulted), "fault"), plain.Count(count(vgpu.Hazard), "warning"), text)
 	} else {
 		a.term.Note("fisub: %s did not use CUDA", program[0])
