@@ -133,6 +133,7 @@ func (a *attempt) explain(run context.Context) error {
 	}
 	a.explained = true
 	a.hazards = a.process.hazards()
+	goesOn := a.process.running()
 	ctx, cancel := context.WithTimeout(run, explainTime)
 	defer cancel()
 	err := a.ready(run, run)
@@ -145,8 +146,8 @@ func (a *attempt) explain(run context.Context) error {
 		_, err = a.process.client.Run(ctx, a.process.out.f)
 	}
 	a.hazards = append(a.hazards, a.process.hazards()...)
-	if err != nil {
-		a.process.client.Close() // the next workload gets a new one
+	if err != nil || !goesOn {
+		a.process.client.Close() // the next workload gets a new one, as without the repetition
 	}
 	we, _ := errors.AsType[*worker.Error](err)
 	switch {
