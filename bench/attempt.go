@@ -210,7 +210,7 @@ func (a *attempt) evaluate(ctx context.Context, trials []*inputs) (verdict, erro
 		names, tol := a.shared.Definition.Outputs.Keys(), a.shared.Profile.Tolerance
 		more := v.evaluate(a.evaluator, names, got, in.want, in.Values, tol)
 		if before == trace.Passed && v.status == trace.IncorrectNumerical && a.evaluator != topK {
-			v.log = diagnose(a.shared.Definition, got, in.want, tol, a.entry.Solution.Spec.DestinationPassingStyle)
+			v.log, v.maps = diagnose(a.shared.Definition, got, in.want, tol, a.entry.Solution.Spec.DestinationPassingStyle)
 		}
 		if before == trace.Passed && v.status != trace.Passed && a.entry.Dump != "" {
 			a.wrong, a.made = in, kept(got)
@@ -389,7 +389,7 @@ func (a *attempt) emit(base *device.Samples) {
 	}
 	e.Environment.Libs.Set("fisub", a.entry.Run.Fisub)
 
-	ev := &event.Evaluated{Index: a.index + 1, Detail: v.detail, Seconds: time.Since(a.started).Seconds(),
+	ev := &event.Evaluated{Index: a.index + 1, Detail: v.detail, Seconds: time.Since(a.started).Seconds(), Maps: v.maps,
 		Trace: &trace.Trace{Definition: a.shared.Definition.Name, Workload: *w, Solution: &a.entry.Solution.Name,
 			Evaluation: e}}
 	if v.correctness != nil && (v.status == trace.Passed || v.status == trace.IncorrectNumerical) {
@@ -413,6 +413,9 @@ func (a *attempt) emit(base *device.Samples) {
 			}
 		}
 	} else {
+		if ev.Source = excerptsOf(a.entry.Solution, v.detail); ev.Source == nil {
+			ev.Source = excerptsOf(a.entry.Solution, log)
+		}
 		a.failed, a.result.Unbuilt = true, a.process.buildErr != nil
 	}
 	if a.timeouts++; v.status != trace.Timeout {

@@ -49,7 +49,7 @@ func TestDiagnose(t *testing.T) {
 			want.WriteFloat32s([]float32{1}, i)
 		}
 		outs := []output{{dtype: "float32", shape: shape, tensor: got}}
-		text := diagnose(def, outs, []expected{{Tensor: want}}, tensor.Tolerance{Atol: 0.01, Rtol: 0.01}, true)
+		text, _ := diagnose(def, outs, []expected{{Tensor: want}}, tensor.Tolerance{Atol: 0.01, Rtol: 0.01}, true)
 		if text != tc.want {
 			t.Errorf("%s: got %q, want %q", tc.name, text, tc.want)
 		}

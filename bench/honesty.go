@@ -136,6 +136,7 @@ func (a *attempt) tellFindings() {
 		a.notice()
 	}
 	for _, f := range a.found {
+		f.Source = excerptsOf(a.entry.Solution, f.Place+"\n"+f.Text)
 		a.say(event.Event{Type: event.TypeWarning, Workload: a.workload.UUID, Finding: &f})
 	}
 	a.process.log() // discards the output of calls that do not affect the verdict

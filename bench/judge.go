@@ -19,6 +19,7 @@ type verdict struct {
 	detail      string             // one line about the first failure, or ""
 	matched     float64            // smallest matched ratio
 	log         string             // output of the callee or the compiler
+	maps        []event.Map        // of the first wrong outputs
 	found       *event.Finding     // about a trial after a right one, or a slot that the call must not change; may be nil
 	rows        string             // about rows that are wrong within the matched ratio, or ""
 }
@@ -98,7 +99,7 @@ func wrongIn(name string, c tensor.Comparison, want expected, got *tensor.Tensor
 		return ""
 	}
 	failed := map[int]int{} // by row of the compared part
-	tensor.Wrong(want.part(got), want.part(want.Tensor), tol, func(index int) { failed[index/width]++ })
+	tensor.Wrong(want.part(got), want.part(want.Tensor), tol, func(index int, _ float32) { failed[index/width]++ })
 	var rows []int
 	for row, n := range failed {
 		if n > width/2 {
@@ -133,48 +134,60 @@ func pythonMax(old, next float64) float64 {
 }
 
 // diagnose describes the wrong elements of each output: how many, which ones, and how many were left unwritten, if
-// that is known. It stops at an output that cannot be compared.
-func diagnose(def *trace.Definition, got []output, want []expected, tol tensor.Tolerance, passed bool) string {
-	var text strings.Builder
+// that is known. maps show the same. It stops at an output that cannot be compared.
+func diagnose(def *trace.Definition, got []output, want []expected, tol tensor.Tolerance, passed bool) (text string,
+	maps []event.Map) {
 	i := 0
 	for name, spec := range def.Outputs.All() {
 		if i == len(got) || got[i].tensor == nil || !slices.Equal(got[i].shape, want[i].Shape) {
 			break
 		}
-		w := spreadOf(got[i].tensor, want[i], tol)
 		// In an output with its own memory, poison proves an unwritten element only if the output was passed and
 		// poison is NaN.
-		if want[i].before == nil && (!passed || !spec.DType.IsFloat() || spec.DType.Bits() < 8) {
-			w.unwritten = 0
-		}
-		if w.count > 0 {
-			fmt.Fprintf(&text, "%s: %s\n", name, w.text(spec.Shape))
+		poisoned := want[i].before != nil || passed && spec.DType.IsFloat() && spec.DType.Bits() >= 8
+		if w := spreadOf(got[i].tensor, want[i], tol, poisoned); w.count > 0 {
+			m := w.chart(spec.Shape)
+			m.Output, m.Text = name, w.text(spec.Shape)
+			text += fmt.Sprintf("%s: %s\n", name, m.Text)
+			maps = append(maps, m)
 		}
 		i++
 	}
-	return text.String()
+	return text, maps
 }
 
-// A spread counts the wrong elements of an output by index along each axis.
+// A spread counts the wrong elements of an output by index along each axis, and by cell over each pair of axes.
 type spread struct {
 	shape            []int
 	count, unwritten int
 	of               [][]int
+	classes          [len(event.MapClasses)]int
+	grids            []grid
 }
 
-func spreadOf(got *tensor.Tensor, want expected, tol tensor.Tolerance) *spread {
-	w := &spread{shape: want.Shape}
+// spreadOf compares got with want. poisoned means that an element with its old bits was not written.
+func spreadOf(got *tensor.Tensor, want expected, tol tensor.Tolerance, poisoned bool) *spread {
+	w := &spread{shape: want.Shape, grids: gridsOf(want)}
 	for _, n := range w.shape {
 		w.of = append(w.of, make([]int, n))
 	}
-	tensor.Wrong(want.part(got), want.part(want.Tensor), tol, func(index int) {
+	at := make([]int, len(w.shape))
+	tensor.Wrong(want.part(got), want.part(want.Tensor), tol, func(index int, times float32) {
 		index = want.whole(index)
 		w.count++
-		if want.unwritten(got, index) {
+		unwritten := poisoned && want.unwritten(got, index)
+		if unwritten {
 			w.unwritten++
 		}
-		for d, at := range coordinates(index, w.shape) {
-			w.of[d][at]++
+		class := classOf(times, unwritten)
+		w.classes[class]++
+		for d := len(at) - 1; d >= 0; d-- {
+			at[d] = index % w.shape[d]
+			index /= w.shape[d]
+			w.of[d][at[d]]++
+		}
+		for i := range w.grids {
+			w.grids[i].add(at, class)
 		}
 	})
 	return w
@@ -198,12 +211,8 @@ func (w *spread) text(axes []string) string {
 		}
 		room *= len(indices)
 		if len(indices) < len(counts) {
-			name := axes[d]
-			if slices.Index(axes, name) != d || slices.Contains(axes[d+1:], name) { // a square matrix
-				name += fmt.Sprintf(" (axis %d)", d)
-			}
 			if text := indexText(indices, len(counts)); text != "" {
-				where = append(where, name+" "+text)
+				where = append(where, axisName(axes, d)+" "+text)
 			} else {
 				even = true
 			}
@@ -220,6 +229,15 @@ func (w *spread) text(axes []string) string {
 		return text + ": all with " + strings.Join(where, " and ")
 	}
 	return text + ": only with " + strings.Join(where, " and ")
+}
+
+// axisName returns the name of axis d, with its number if another axis has that name too.
+func axisName(axes []string, d int) string {
+	name := axes[d]
+	if slices.Index(axes, name) != d || slices.Contains(axes[d+1:], name) { // a square matrix
+		name += fmt.Sprintf(" (axis %d)", d)
+	}
+	return name
 }
 
 // indexText describes indices below n, which are sorted and not all. It returns "" if they are spread over the axis.

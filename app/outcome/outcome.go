@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 
 	"fisub/internal/event"
@@ -359,14 +358,9 @@ func (f *Fault) tell(text, log string) {
 	f.place(text + "\n" + log)
 }
 
-// place matches source positions of compilers, Python and the virtual GPU.
-var place = regexp.MustCompile(`([\w./+-]+\.(?:cu|cuh|cpp|cc|cxx|c|h|hpp|py))(?:"?, line |:|\()(\d+)(?::(\d+))?`)
-
 // place records the first source position in text.
 func (f *Fault) place(text string) {
-	if m := place.FindStringSubmatch(text); m != nil {
-		f.File = filepath.ToSlash(m[1])
-		f.Line, _ = strconv.Atoi(m[2])
-		f.Column, _ = strconv.Atoi(m[3]) // 0 without one
+	if found := plain.FindPlaces(text); len(found) > 0 {
+		f.File, f.Line, f.Column = found[0].File, found[0].Line, found[0].Column
 	}
 }

@@ -337,9 +337,11 @@ type Evaluated struct {
 	Detail  string       `json:"detail,omitempty"`  // one line: the worst element, or the error
 	Ratio   *float64     `json:"speedup,omitempty"` // speed-up over a baseline other than the reference
 	Seconds float64      `json:"seconds"`           // wall clock of the whole workload
+	Maps    []Map        `json:"maps,omitempty"`    // of the wrong outputs
+	Source  []Excerpt    `json:"source,omitempty"`  // of the place of the fault or a warning; of both places of a race
 }
 
-// UnmarshalJSON rejects a trace without an evaluation.
+// UnmarshalJSON rejects a trace without an evaluation. It drops maps and excerpts that this version cannot show.
 func (e *Evaluated) UnmarshalJSON(data []byte) error {
 	type fields Evaluated
 	if err := json.Unmarshal(data, (*fields)(e)); err != nil {
@@ -348,7 +350,38 @@ func (e *Evaluated) UnmarshalJSON(data []byte) error {
 	if e.Trace == nil || e.Trace.Evaluation == nil {
 		return errors.New("event: verdict without an evaluation")
 	}
+	e.Maps = validOnly(e.Maps, mostMaps, (*Map).valid)
+	e.Source = validOnly(e.Source, mostExcerpts, (*Excerpt).valid)
 	return nil
+}
+
+// A Map shows which elements of an output of the first wrong call are wrong, over the two axes of the output along
+// which they are spread least evenly. The classes of wrong elements, the worst last: a, an error of at most 10 times
+// the tolerance; b, at most 100 times; c, more; n, a result that is not finite; u, an element that the call did not
+// write.
+type Map struct {
+	Output   string   `json:"output"`
+	Text     string   `json:"text"`     // "12 elements wrong: all with head index 1"
+	Elements int      `json:"elements"` // number of compared elements
+	Counts   [5]int   `json:"counts"`   // of wrong elements, by class
+	Down     MapAxis  `json:"down"`     // of the rows of cells; its size is 1 if only one axis has several indices
+	Across   MapAxis  `json:"across"`   // of the cells of a row
+	Cells    []string `json:"cells"`    // rows: the worst class in each cell, a capital if most of it is wrong, or "."
+}
+
+// A MapAxis is an axis of the output. Each cell has Size / 64 of its indices, rounded up; the last one may have fewer.
+type MapAxis struct {
+	Name string `json:"name"` // may be empty
+	Size int    `json:"size"` // number of indices
+}
+
+// An Excerpt is a part of a source file around a place that a fault or a finding names.
+type Excerpt struct {
+	File   string   `json:"file"`             // as the solution names it
+	Line   int      `json:"line"`             // of the place, from 1
+	Column int      `json:"column,omitempty"` // of the place in characters, from 1; 0: unknown
+	First  int      `json:"first"`            // number of the first of Lines
+	Lines  []string `json:"lines"`            // at most 7, cut to 200 characters
 }
 
 // Status returns the verdict, as the contest spells it.
@@ -407,6 +440,16 @@ type Finding struct {
 	Check string `json:"check"`           // name of the check: "cached-by-pointer", "race", ...
 	Place string `json:"place,omitempty"` // file:line:column in the source, or a kernel
 	Text  string `json:"text"`
+
+	Source []Excerpt `json:"source,omitempty"` // of the places in Place and Text
+}
+
+// UnmarshalJSON drops excerpts that this version cannot show.
+func (f *Finding) UnmarshalJSON(data []byte) error {
+	type fields Finding
+	err := json.Unmarshal(data, (*fields)(f))
+	f.Source = validOnly(f.Source, mostExcerpts, (*Excerpt).valid)
+	return err
 }
 
 // Shown records the findings already shown, each with the workload it was shown for. A nil Shown records nothing.

@@ -77,6 +77,25 @@ func Places(text, folder string, files []string) string {
 	return text
 }
 
+// A Place is a position in a source file.
+type Place struct {
+	File         string
+	Line, Column int // from 1; Column is 0 if unknown
+}
+
+var places = NewForm(`([\w./+-]+\.(?:cu|cuh|cpp|cc|cxx|c|h|hpp|py))(?:"?, line |:|\()(\d+)(?::(\d+))?`)
+
+// FindPlaces returns the positions in text, in order, as compilers, Python and the virtual GPU write them.
+func FindPlaces(text string) (list []Place) {
+	for _, m := range places().FindAllStringSubmatch(text, -1) {
+		p := Place{File: filepath.ToSlash(m[1])}
+		p.Line, _ = strconv.Atoi(m[2])
+		p.Column, _ = strconv.Atoi(m[3])
+		list = append(list, p)
+	}
+	return list
+}
+
 // First returns the first line of s.
 func First(s string) string {
 	line, _, _ := strings.Cut(s, "\n")
@@ -244,11 +263,15 @@ func Mark(src string, start, end int) (line, col int, excerpt string) {
 	start = min(start, begin+len(whole))
 	end = max(start, min(end, begin+len(whole)))
 	line, col = 1+strings.Count(src[:begin], "\n"), 1+utf8.RuneCountInString(src[begin:start])
+	return line, col, MarkLine(line, whole, start-begin, end-begin)
+}
 
+// MarkLine returns a line of a source with its number, and a marker below its bytes from start to end.
+func MarkLine(number int, line string, start, end int) string {
 	const width = 120 // maximum number of characters shown
-	shown := func(from, to int) []rune { return []rune(Lines(src[from:to])) }
-	before, marked := shown(max(begin, start-4*width), start), shown(start, min(end, start+4*width))
-	after := shown(end, min(begin+len(whole), end+4*width))
+	shown := func(from, to int) []rune { return []rune(Lines(line[from:to])) }
+	before, marked := shown(max(0, start-4*width), start), shown(start, min(end, start+4*width))
+	after := shown(end, min(len(line), end+4*width))
 	if len(before) > width/2 {
 		before = append([]rune("..."), before[len(before)-width/2:]...)
 	}
@@ -259,15 +282,15 @@ func Mark(src string, start, end int) (line, col int, excerpt string) {
 	if room := width - len(before) - len(marked); len(after) > max(room, 0) {
 		after = append(after[:max(room, 0):max(room, 0)], []rune("...")...)
 	}
-	number := strconv.Itoa(line)
+	digits := strconv.Itoa(number)
 	pad := strings.Map(func(r rune) rune {
 		if r == '\t' {
 			return r
 		}
 		return ' '
 	}, string(before))
-	return line, col, fmt.Sprintf("%s | %s\n%s | %s%s", number, string(before)+string(marked)+string(after),
-		strings.Repeat(" ", len(number)), pad, strings.Repeat("^", max(1, len(marked))))
+	return fmt.Sprintf("%s | %s\n%s | %s%s", digits, string(before)+string(marked)+string(after),
+		strings.Repeat(" ", len(digits)), pad, strings.Repeat("^", max(1, len(marked))))
 }
 
 // Nearest returns up to three candidates that word may be a misspelling of, nearest first. It ignores case; ties keep

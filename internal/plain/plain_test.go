@@ -135,6 +135,19 @@ func TestField(t *testing.T) {
 	}
 }
 
+func TestFindPlaces(t *testing.T) {
+	for text, want := range map[string]string{
+		"DeviceFault: sub/kernel.cu:72:5: bad, written at a.cuh:7": "[{sub/kernel.cu 72 5} {a.cuh 7 0}]",
+		"kernel.cu(12): error: what":                               "[{kernel.cu 12 0}]",
+		"  File \"main.py\", line 3, in run":                       "[{main.py 3 0}]",
+		"kernel.cu: 3, kernel.cu:x, 10:20 and a.txt:5":             "[]",
+	} {
+		if got := fmt.Sprint(FindPlaces(text)); got != want {
+			t.Errorf("%q: got %s, want %s", text, got, want)
+		}
+	}
+}
+
 func TestPlaces(t *testing.T) {
 	files := []string{"kernel.cu", "lib/decode.cuh", "main.py"}
 	for in, want := range map[string]string{

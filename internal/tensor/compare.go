@@ -122,8 +122,9 @@ func compareRange(got, want *Tensor, tol Tolerance, from, to int) Comparison {
 	return c
 }
 
-// Wrong calls tell with the index of each element of got that Compare counts as failed, in order.
-func Wrong(got, want *Tensor, tol Tolerance, tell func(index int)) {
+// Wrong calls tell for each element of got that Compare counts as failed, in order. times is the error in multiples of
+// the tolerance: the element would be correct if Atol and Rtol were times as large. It is NaN if got is not finite.
+func Wrong(got, want *Tensor, tol Tolerance, tell func(index int, times float32)) {
 	atol, rtol := float32(tol.Atol), float32(tol.Rtol)
 	var xs, ys [1024]float32
 	for from := 0; from < got.Len(); from += len(xs) {
@@ -131,17 +132,16 @@ func Wrong(got, want *Tensor, tol Tolerance, tell func(index int)) {
 		got.ReadFloat32s(xs[:n], from)
 		want.ReadFloat32s(ys[:n], from)
 		for i, x := range xs[:n] {
-			if fails(x, ys[i], atol, rtol) {
-				tell(from + i)
+			abs := abs32(x - ys[i])
+			rel := abs / (abs32(ys[i]) + 1e-8)
+			switch {
+			case !(abs32(x) <= math.MaxFloat32):
+				tell(from+i, float32(math.NaN()))
+			case abs > atol && rel > rtol:
+				tell(from+i, min(abs/atol, rel/rtol))
 			}
 		}
 	}
-}
-
-// fails reports whether x is not finite, or differs from the expected y by more than both tolerances.
-func fails(x, y, atol, rtol float32) bool {
-	abs := abs32(x - y)
-	return !(abs32(x) <= math.MaxFloat32) || abs > atol && abs/(abs32(y)+1e-8) > rtol
 }
 
 func abs32(x float32) float32 { return math.Float32frombits(math.Float32bits(x) &^ (1 << 31)) }

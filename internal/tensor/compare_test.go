@@ -143,6 +143,33 @@ func TestCompareNaNWithInfinity(t *testing.T) {
 	}
 }
 
+// Wrong tells the smaller one of both errors, in multiples of its tolerance.
+func TestWrong(t *testing.T) {
+	huge := math.MaxFloat32
+	got := floats(Float32, 1.5, 3, 1.25, 8, nan, inf, -huge, 4)
+	want := floats(Float32, 1, 1, 1, 2, 1, -inf, huge, inf)
+	for _, tc := range []struct {
+		tol  Tolerance
+		want map[int]float64
+	}{
+		{Tolerance{Atol: 0.25, Rtol: 0.25}, map[int]float64{0: 2, 1: 8, 3: 12, 4: nan, 5: nan, 6: inf}},
+		{Tolerance{Atol: 0, Rtol: 0.25}, map[int]float64{0: 2, 1: 8, 3: 12, 4: nan, 5: nan, 6: inf}},
+		{Tolerance{Atol: 1, Rtol: 0}, map[int]float64{1: 2, 3: 6, 4: nan, 5: nan, 6: inf}},
+		{Tolerance{}, map[int]float64{0: inf, 1: inf, 2: inf, 3: inf, 4: nan, 5: nan, 6: inf}},
+	} {
+		n := 0
+		Wrong(got, want, tc.tol, func(index int, times float32) {
+			if !same(float64(times), tc.want[index]) {
+				t.Errorf("%+v: element %d: got %v, want %v", tc.tol, index, times, tc.want[index])
+			}
+			n++
+		})
+		if c := Compare(got, want, tc.tol); n != len(tc.want) || c.Failed != n {
+			t.Errorf("%+v: got %d elements, want %d, and Compare has %d", tc.tol, n, len(tc.want), c.Failed)
+		}
+	}
+}
+
 func TestCompareLengthPanics(t *testing.T) {
 	defer func() {
 		if recover() == nil {
