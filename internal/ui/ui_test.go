@@ -177,6 +177,47 @@ func TestSources(t *testing.T) {
 	}
 }
 
+// The source line of a fault or a finding is below the text that names it, once, and not if the log has it.
+func TestSourceLines(t *testing.T) {
+	source := func(line, column int, text string) []event.Excerpt {
+		return []event.Excerpt{{File: "kernel.cu", Line: line, Column: column, First: line - 1, Lines: []string{"{", text, "}"}},
+			{File: "kernel.cu", Line: 90, First: 90, Lines: []string{"second place"}}}
+	}
+	failed := func(uuid string, v eventtest.Verdict, source []event.Excerpt) event.Event {
+		e := v.Evaluated()
+		e.Source = source
+		return event.Event{Type: event.TypeEvaluated, Workload: uuid, Evaluated: e}
+	}
+	race := event.Finding{Check: "race", Place: "kernel.cu:3:5", Text: "kernel.cu:3:5: a race with kernel.cu:90", Source: source(3, 5, "  \ty = x;")}
+	for _, tc := range []struct {
+		name   string
+		events []event.Event
+		want   string // the lines below the row
+	}{
+		{"a fault", []event.Event{failed("u1", eventtest.Verdict{Status: "RUNTIME_ERROR", Detail: "DeviceFault: kernel.cu:12:3: bad"},
+			source(12, 3, "  \x1b[2Jé = 1;"))},
+			"          DeviceFault: kernel.cu:12:3: bad\n          12 |   \uFFFD[2Jé = 1;\n             |   ^\n"},
+		{"a warning in the log", []event.Event{failed("u1", eventtest.Verdict{Status: "INCORRECT_NUMERICAL", Detail: "y[0] is 1",
+			Log: "y: 1 element wrong\nwarning: kernel.cu:12:3: a race"}, source(12, 0, "y = 1;"))},
+			"          y[0] is 1\n          y: 1 element wrong\n          warning: kernel.cu:12:3: a race\n          12 | y = 1;\n"},
+		{"a column beyond the line", []event.Event{failed("u1", eventtest.Verdict{Status: "RUNTIME_ERROR", Detail: "kernel.cu:12:300: bad"},
+			source(12, 300, "y = 1;"))}, "          kernel.cu:12:300: bad\n          12 | y = 1;\n"},
+		{"a compiler's log", []event.Event{failed("u1", eventtest.Verdict{Status: "COMPILE_ERROR", Detail: "kernel.cu does not compile",
+			Log: "kernel.cu(12): error: bad\n      y = 1\n      ^"}, source(12, 0, "  y = 1"))},
+			"          kernel.cu does not compile\n          kernel.cu(12): error: bad\n                y = 1\n                ^\n"},
+		{"a finding on two workloads", []event.Event{
+			{Type: event.TypeEvaluated, Workload: "u1", Evaluated: eventtest.Verdict{Status: "PASSED"}.Evaluated()},
+			{Type: event.TypeWarning, Workload: "u1", Finding: &race}, {Type: event.TypeWarning, Workload: "u2", Finding: &race}},
+			"          finding: race: kernel.cu:3:5: a race with kernel.cu:90\n          3 |   \ty = x;\n            |   \t ^\n" +
+				"          finding: race: kernel.cu:3:5: as on u1\n"},
+	} {
+		out, _ := show(t, &Terminal{Quiet: true}, append([]event.Event{gpuRun("u1", "u2")}, tc.events...)...)
+		if _, below, _ := strings.Cut(out, "\nu1"); below[strings.Index(below, "\n")+1:] != tc.want {
+			t.Errorf("%s: got\n%s\nwant\n%s", tc.name, out, tc.want)
+		}
+	}
+}
+
 func TestFailures(t *testing.T) {
 	log := "Build error: kernel.cu does not compile: kernel.cu:3: bad\n\nline 1\nkernel.cu:3: bad\n\x1b[2Jgone\n" + strings.Repeat("more\n", 20)
 	out, errs := show(t, &Terminal{Quiet: true}, gpuRun("u1", "u2"),

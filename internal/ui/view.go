@@ -171,8 +171,14 @@ func (v *runView) event(e event.Event) error {
 		}
 	case e.Finding != nil:
 		if !v.repeats(e.Workload, e.Finding.Check) {
+			text := v.shown.Text(e.Finding, e.Workload)
 			fmt.Fprintf(t.Out, "          %s %s: %s\n", t.paint(yellow, "finding:"), plain.Line(e.Finding.Check),
-				plain.Line(v.locate(v.shown.Text(e.Finding, e.Workload))))
+				plain.Line(v.locate(text)))
+			if text == e.Finding.Text {
+				for _, line := range v.source(e.Finding.Source) {
+					fmt.Fprintln(t.Out, line)
+				}
+			}
 		}
 	case e.Type == event.TypeWarning && e.Place != "" && v.warned[e.Message.Text]:
 	case e.Type == event.TypeWarning:
@@ -334,15 +340,15 @@ func (v *runView) row(uuid, place string, e *event.Evaluated, missing *event.Mes
 	}
 	switch {
 	case e == nil:
-		lines = append(lines, v.below(uuid, missing.Text, missing.Log)...)
+		lines = append(lines, v.below(uuid, missing.Text, missing.Log, nil)...)
 	case !e.Passed():
-		lines = append(lines, v.below(uuid, e.Detail, e.Log())...)
+		lines = append(lines, v.below(uuid, e.Detail, e.Log(), e.Source)...)
 	}
 	fmt.Fprintln(t.Out, strings.Join(lines, "\n"))
 }
 
 // below returns the lines below a row that did not pass. A traceback precedes other output.
-func (v *runView) below(uuid, detail, log string) (lines []string) {
+func (v *runView) below(uuid, detail, log string, source []event.Excerpt) (lines []string) {
 	if v.above == detail+"\x00"+log {
 		return []string{v.dim("(as above)")}
 	}
@@ -365,6 +371,40 @@ func (v *runView) below(uuid, detail, log string) (lines []string) {
 		if line != "" && (i == 0 || !strings.HasSuffix(line, detail) && !strings.HasSuffix(detail, strings.TrimSpace(line))) {
 			lines = append(lines, v.dim(line))
 		}
+		if len(source) > 0 && names(line, source[0]) {
+			if x := source[0]; !strings.Contains(log, strings.TrimSpace(x.Lines[x.Line-x.First])) {
+				lines = append(lines, v.source(source)...)
+			}
+			source = nil
+		}
+	}
+	return lines
+}
+
+// names reports whether line names the place of x.
+func names(line string, x event.Excerpt) bool {
+	return slices.ContainsFunc(plain.FindPlaces(line),
+		func(p plain.Place) bool { return p.File == x.File && p.Line == x.Line })
+}
+
+// source returns the line of the first place in list, with a marker below its column.
+func (v *runView) source(list []event.Excerpt) (lines []string) {
+	if len(list) == 0 {
+		return nil
+	}
+	x := list[0]
+	text, at := x.Lines[x.Line-x.First], 0
+	runes := []rune(text)
+	marked := x.Column > 0 && x.Column <= len(runes)
+	if marked {
+		at = len(string(runes[:x.Column-1]))
+	}
+	lines = strings.Split(plain.MarkLine(x.Line, text, at, at), "\n")
+	if !marked {
+		lines = lines[:1]
+	}
+	for i, line := range lines {
+		lines[i] = "          " + v.t.paint(dim, line)
 	}
 	return lines
 }
