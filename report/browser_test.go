@@ -519,6 +519,9 @@ func TestBrowserShadow(t *testing.T) {
 			}
 			grey := func(x, y int) float64 { return float64(color.GrayModel.Convert(img.At(x, y)).(color.Gray).Y) }
 			page, darkest := grey(2, 2), 255.0
+			if edge := grey(box.X+39, box.Y+box.Height/2); math.Abs(edge-page) > 0.04*page+1 {
+				t.Errorf("%s, %d px: the shadow ends with %.0f at the edge, want the page's %.0f", scheme, width, edge, page)
+			}
 			for i := range 40 * box.Height {
 				darkest = min(darkest, grey(box.X+i%40, box.Y+i/40))
 			}

@@ -247,6 +247,18 @@ func emulated(t testing.TB) *runs.Run {
 	return folder(t, run, list...)
 }
 
+// emulatedPass returns a run on the virtual GPU whose workloads pass.
+func emulatedPass(t testing.TB, id string) *runs.Run {
+	run := gpuRun(id, 3)
+	run.Device, run.Baseline, run.Floors = event.Device{Kind: "emu", Name: "CPU", Emulated: true, Toolchain: "g++ 12"},
+		nil, false
+	var list []event.Event
+	for _, w := range run.Workloads {
+		list = append(list, passed(w, nil)...)
+	}
+	return folder(t, run, append(list, event.Event{Type: event.TypeDone, Done: &event.Done{Seconds: 1}})...)
+}
+
 // hostile returns a run in which every text attempts an injection.
 func hostile(t testing.TB) *runs.Run {
 	const script = `</title></style><script>document.title="owned"</script><img src="http://example.invalid/x.png" onerror="document.title='owned'">`

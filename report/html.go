@@ -151,6 +151,9 @@ func (r *Report) HTML(w io.Writer) error {
 	}
 	if len(view.Differences) == 1 {
 		view.Differences[0].Link = "Comparison"
+		if r.Runs[0].Name() == r.Runs[1].Name() {
+			view.Differences[0].Heading = "Second run against first"
+		}
 		view.Sections[0].Link, view.Sections[1].Link = "A: "+links[0], "B: "+links[1]
 	}
 	return page.Execute(w, view)
@@ -312,7 +315,7 @@ func (c *Comparison) section(n int, heading string, brief bool) difference {
 		return d
 	}
 	d.Lines = append(d.Lines, Conclusion(c.Result)...)
-	d.Verdict, d.Class = clean(VerdictText(c.Result.Verdict, c.Result.Why), 200), ratings[Headline(c.Result)]
+	d.Verdict, d.Class = c.Verdict(), ratings[Headline(c.Result)]
 	d.Warnings = c.Warnings()
 	d.Charts = visibleCharts(c.chart(id + "ratio"))
 	t := c.table(id+"workloads", true)
@@ -320,7 +323,7 @@ func (c *Comparison) section(n int, heading string, brief bool) difference {
 		t.brief()
 	}
 	t.HeadingID = d.ID + "h"
-	d.Tables = []table{t}
+	d.Tables = visibleTables(t)
 	return d
 }
 

@@ -23,13 +23,16 @@ func (r *Report) Markdown(w io.Writer) error {
 			fmt.Fprintf(b, "%s\n\n", md(clean(c.Err.Error(), 400)))
 			continue
 		}
-		fmt.Fprintf(b, "B as a whole: **%s**\n\n", md(clean(VerdictText(c.Result.Verdict, c.Result.Why), 200)))
+		if verdict := c.Verdict(); verdict != "" {
+			fmt.Fprintf(b, "B as a whole: **%s**\n\n", md(verdict))
+		}
 		for _, line := range Conclusion(c.Result) {
 			fmt.Fprintf(b, "- %s\n", md(line))
 		}
 		fmt.Fprintln(b)
-		t := c.table("", false)
-		markdownTable(b, &t, false)
+		if t := c.table("", false); len(t.Rows) > 0 {
+			markdownTable(b, &t, false)
+		}
 		for _, warning := range c.Warnings() {
 			fmt.Fprintf(b, "Warning: %s\n\n", md(warning))
 		}

@@ -448,6 +448,14 @@ func VerdictText(v compare.Verdict, why string) string {
 	return string(v) + ": " + why
 }
 
+// Verdict returns the verdict on B, or "" if the conclusion already says everything.
+func (c *Comparison) Verdict() string {
+	if untimed(c.Result) {
+		return ""
+	}
+	return clean(VerdictText(c.Result.Verdict, c.Result.Why), 200)
+}
+
 // RatioText formats a ratio and its interval. r may be nil.
 func RatioText(r *compare.Ratio) (value, interval string) {
 	if r == nil {

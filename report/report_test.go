@@ -664,3 +664,20 @@ func TestSources(t *testing.T) {
 	check(t, "Markdown", strings.ReplaceAll(rendered(t, r.Markdown), `\`, ""),
 		[]string{": solution/cuda/kernel.cu:3:4: a race", ": DeviceFault: solution/cuda/kernel.cu:5:6: a fault"}, nil)
 }
+
+// A comparison of runs that pass without timings says so once, without a table.
+func TestUntimedComparison(t *testing.T) {
+	var all []string
+	r := newReport(t, emulatedPass(t, "20260102-a"), emulatedPass(t, "20260102-b"))
+	page, md := rendered(t, r.HTML), rendered(t, r.Markdown)
+	check(t, "page", page, []string{"<h2 id=\"d1-h\" class=\"run\">Second run against first</h2>"},
+		[]string{"not comparable", "95 % interval", "B against A", "Mann-Whitney test\""})
+	check(t, "Markdown", md, []string{"- 3 workloads: all pass in both runs, but none was timed in both\n"},
+		[]string{"not comparable", "95 % interval"})
+	for _, c := range newReport(t, emulated(t), emulatedPass(t, "20260102-b")).Comparisons[0].table("", true).Head {
+		all = append(all, c.Text)
+	}
+	if want := "[Workload Verdict on B num_seqs total_seq_len A B]"; fmt.Sprint(all) != want {
+		t.Errorf("columns without timings: got %v, want %s", all, want)
+	}
+}

@@ -602,8 +602,13 @@ func (r *Report) configurations() table {
 
 // table compares the runs workload by workload, for a page or for Markdown.
 func (c *Comparison) table(id string, page bool) table {
-	t := table{ID: id, Caption: "B against A, workload by workload",
-		Note: "B/A is a ratio of medians with its 95 % interval; above 1, B is slower. The verdict is on B."}
+	t := table{ID: id, Caption: "B against A, workload by workload"}
+	if untimed(c.Result) {
+		return t // the conclusion already says everything
+	}
+	if c.Result.Ratio != nil {
+		t.Note = "B/A is a ratio of medians with its 95 % interval; above 1, B is slower. The verdict is on B."
+	}
 	axes := ui.AxisNames(c.Result.Rows, func(row compare.Row) map[string]int { return row.Axes })
 	fields := append(byWorkload(axes,
 		func(row compare.Row) (string, map[string]int) { return row.UUID, row.Axes }),
@@ -647,10 +652,10 @@ func ratioCells(r *compare.Ratio) (ratio, interval cell) {
 // Table returns the comparison as ui.Terminal.Table takes it: the alignment of the columns, then the heading and one
 // row for each workload. It returns nothing if Conclusion already says everything.
 func Table(res *compare.Result) (layout string, rows [][]string) {
-	if untimed(res) {
+	t := (&Comparison{Result: res}).table("", false)
+	if len(t.Rows) == 0 {
 		return "", nil
 	}
-	t := (&Comparison{Result: res}).table("", false)
 	rows = make([][]string, 1+len(t.Rows))
 	for i, c := range t.Head {
 		align := "l"
