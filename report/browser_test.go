@@ -212,9 +212,9 @@ const audit = `((width) => {
       const color = rgb(inSVG ? style.fill : style.color), ratio = contrast(color, behind(e))
       if (ratio < 4.5) faults.add('contrast of text ' + ratio.toFixed(2) + ': ' + where(e))
     }
-    if (inSVG && e.matches('.mark > path, .bins, .official, .line')) {
+    if (inSVG && e.matches('.mark > path, .bins, .official, .line, .cell:not(.u), .pattern.u')) {
       marks++
-      const color = rgb(style.stroke) || rgb(style.fill), band = e.matches('.official, .bins') ? document.querySelector('.band') : null
+      const color = e.matches('.cell') ? rgb(style.fill) : rgb(style.stroke) || rgb(style.fill), band = e.matches('.official, .bins') ? document.querySelector('.band') : null
       for (const back of [behind(e), band && rgb(getComputedStyle(band).fill)]) {
         if (back && color && contrast(color, back) < 3) faults.add('contrast of a mark ' + contrast(color, back).toFixed(2) + ': ' + where(e))
       }
@@ -384,6 +384,22 @@ func TestBrowserProperties(t *testing.T) {
   return [at(5, 15), at(5, 300).slice(0, 6), r.height <= 800]`
 		kernelNames = `const first = all('tr', table).map(r => r.cells[0]), kinds = new Set(first.map(c => getComputedStyle(c).position == 'sticky'))
   return [box(first[0]).width <= %d, kinds.size]`
+		pictures = `const faults = []
+  for (const map of all('svg.map')) {
+    const across = all('text.mid', map), down = all('text.end', map), plot = box(map.querySelector('svg')), names = all('text.name', map)
+    for (const list of [across, down, names]) list.forEach((e, i) => {
+      for (const f of list.slice(0, i)) if (box(f).right + 2 > box(e).left && box(e).right > box(f).left && box(f).bottom - 3 > box(e).top && box(e).bottom - 3 > box(f).top) faults.push(f.textContent + ' touches ' + e.textContent)
+    })
+    for (const e of all('text', map)) if (box(e).left < 0 || box(e).right > innerWidth) faults.push('outside of the page: ' + e.textContent)
+    if (plot.width < 30 || plot.right > innerWidth) faults.push('a plot of ' + plot.width + ' px')
+    for (const e of all('path', map)) if (box(e).left < plot.left - 2 || box(e).right > plot.right + 2 || box(e).bottom > plot.bottom + 2) faults.push('cells outside of the plot')
+  }
+  return [all('svg.map').length, faults.join()]`
+		brightness = `const light = s => s.match(/[\d.]+/g).slice(0, 3).map(v => (v /= 255) <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4).reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0.05)
+  const fill = c => light(getComputedStyle(document.querySelector('svg.map .cell.' + c)).fill), list = [light(getComputedStyle(document.body).backgroundColor), ...['a', 'b', 'c'].map(fill)]
+  return list.slice(1).map((v, i) => Math.max(v / list[i], list[i] / v)).filter(r => r < 1.8)`
+		columns = `const at = id => box(document.getElementById('r1-' + id))
+  return [at('failures').left > box(document.getElementById('r1-workloads').parentElement).right, Math.abs(at('failures').top - at('verdicts').top) < 1]`
 		kernelEdges = `return [table.parentElement.scrollWidth - table.parentElement.clientWidth, new Set(all('tr > :last-child', table).map(c => getComputedStyle(c).paddingLeft)).size]`
 		histograms  = `all('details').forEach(d => d.open = true)
   const texts = all('.hist text.mid'), columns = getComputedStyle(document.querySelector('.grid')).gridTemplateColumns.split(' ').length
@@ -422,6 +438,11 @@ func TestBrowserProperties(t *testing.T) {
 			`return document.body.innerText.match(/trials|µs/g)`, "<nil>"},
 		{"a phone shows the main figures", "decode", 400, "r1-workloads", firstColumns,
 			"[Workload Verdict Median ± batch_size]"},
+		{"pictures fit, with labels that do not touch", "failed", 400, "", pictures, "[4 ]"},
+		{"pictures fit, with labels that do not touch", "failed", 1280, "", pictures, "[4 ]"},
+		{"neighbouring classes of a picture differ in brightness, and each is distinct from the page", "failed", 400, "", brightness, "[]"},
+		{"failures are next to the workloads where there is room", "failed emulated", 1280, "", columns, "[true true]"},
+		{"failures are below the workloads on a phone", "failed emulated", 400, "", columns, "[false false]"},
 		{"a phone shows the main figures", "hundred", 400, "r1-workloads", firstColumns, "[Workload Verdict Median ±]"},
 		{"a phone shows the main figures", "two", 400, "d1-workloads", firstColumns,
 			"[Workload Verdict on B B/A batch_size]"},
@@ -604,7 +625,7 @@ func TestBrowserAxe(t *testing.T) {
 	if err != nil {
 		longtest.Missing(t, "axe", "no axe-core in $FISUB_AXE, which scripts/env sets")
 	}
-	for _, name := range []string{"decode", "two", "emulated", "five"} {
+	for _, name := range []string{"decode", "two", "emulated", "failed", "five"} {
 		for width, scheme := range map[int]string{400: "dark", 1280: "light"} {
 			if name == "five" && width == 400 {
 				continue // it takes a minute and is a larger version of two

@@ -276,14 +276,19 @@ func hostile(t testing.TB) *runs.Run {
 	s.Interval, s.MinNS, s.Q3NS, s.CopyNS, s.Baseline.MedianNS = event.Interval{LoNS: -1, HiNS: 1e300, Width: 1e300},
 		-1<<62, -1, 5e-324, 1e308
 	huge := 1e308
+	wrong := wrongMap(script, 8, 128)
+	wrong.Text, wrong.Down.Name, wrong.Across.Name = script, script[:100], script[20:120]
+	source := []event.Excerpt{{File: "../" + script, Line: 1, Column: 9, First: 1, Lines: []string{script + "\x1b[2J\u202e"}}}
 	list := passed(run.Workloads[0], s)
 	list[1].Evaluated.Ratio = &huge
 	list = append(list, event.Event{Type: event.TypeWarning, Workload: run.Workloads[0].UUID,
-		Finding: &event.Finding{Check: script, Text: script}},
-		event.Event{Type: event.TypeEvaluated, Workload: "-2+3", Evaluated: eventtest.Verdict{Status: "RUNTIME_ERROR",
-			Detail: script, Axes: map[string]int{`"><b>n`: 1 << 40},
-			Log: "\x1b]8;;http://example.invalid/\x07link\x1b]8;;\x07 \x1b[2J\x1b[1;31m" + script + "\x1b[0m\rover\n</pre>" +
-				script, UUID: "-2+3"}.Evaluated()},
+		Finding: &event.Finding{Check: script, Text: script, Source: source}})
+	broken := eventtest.Verdict{Status: "RUNTIME_ERROR",
+		Detail: script, Axes: map[string]int{`"><b>n`: 1 << 40},
+		Log: "\x1b]8;;http://example.invalid/\x07link\x1b]8;;\x07 \x1b[2J\x1b[1;31m" + script + "\x1b[0m\rover\n</pre>" +
+			script, UUID: "-2+3"}.Evaluated()
+	broken.Maps, broken.Source = []event.Map{wrong}, source
+	list = append(list, event.Event{Type: event.TypeEvaluated, Workload: "-2+3", Evaluated: broken},
 		event.Event{Type: event.TypeWarning, Message: &event.Message{Text: script, Hint: script}})
 	return folder(t, run, list...)
 }
@@ -312,6 +317,7 @@ var pages = map[string]func(t testing.TB) *Report{
 	"three": func(t testing.TB) *Report {
 		return newReport(t, places(t), measured(t, "triton"), emulated(t))
 	},
+	"failed":   func(t testing.TB) *Report { return newReport(t, failed(t)) },
 	"places":   func(t testing.TB) *Report { return newReport(t, places(t)) },
 	"emulated": func(t testing.TB) *Report { return newReport(t, emulated(t)) },
 	"hostile":  func(t testing.TB) *Report { return newReport(t, hostile(t)) },

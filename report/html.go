@@ -62,6 +62,7 @@ type section struct {
 	Hist     []*histogram
 	Findings []finding
 	Failed   []failure
+	Undrawn  bool // some failures lack their pictures
 	Warnings []string
 	Steady   string  // the state of the GPU for most workloads
 	Trust    []table // workloads for which it differed
@@ -74,9 +75,18 @@ type figure struct {
 	ui.Value
 }
 
-type finding struct{ Workload, Check, Text string }
+type finding struct {
+	Workload, Check, Text string
 
-type failure struct{ Workload, Verdict, Text, Log, More string }
+	Source []*listing
+}
+
+type failure struct {
+	Workload, Verdict, Text, Log, More string
+
+	Pictures []*picture
+	Source   []*listing
+}
 
 type difference struct {
 	ID, Heading string
@@ -195,6 +205,9 @@ func (r *Report) links() []string {
 // would take megabytes.
 const mostDetailed = 200
 
+// mostPictures is the maximum number of pictures in a section.
+const mostPictures = 20
+
 // visibleCharts returns those of list that show something. A chart may be nil.
 func visibleCharts(list ...*chart) []*chart {
 	return slices.DeleteFunc(list, func(c *chart) bool { return c == nil || len(c.Marks) == 0 })
@@ -244,18 +257,38 @@ func (r *Subject) section(n int, brief bool) section {
 	}
 	s.Tables = []table{workloads}
 	from, to := scale(r.Workloads)
-	shown := event.Shown{}
+	shown, drawn := event.Shown{}, 0
 	for i := range r.Workloads {
 		w := &r.Workloads[i]
 		if h := histogramOf(w, fmt.Sprintf("%sh%d", id, i), from, to); h != nil && !brief {
 			s.Hist = append(s.Hist, h)
 		}
 		for _, f := range w.Findings {
-			s.Findings = append(s.Findings, finding{clean(w.UUID, 80), clean(f.Check, 60), clean(shown.Text(&f, w.UUID), 1000)})
+			item := finding{Workload: clean(w.UUID, 80), Check: clean(f.Check, 60)}
+			text := shown.Text(&f, w.UUID)
+			if item.Text = clean(text, 1000); text == f.Text {
+				item.Source = listings(f.Source)
+			}
+			s.Findings = append(s.Findings, item)
 		}
-		if !w.Passed() && (w.Evaluated != nil || w.Unjudged != nil) {
-			s.Failed = append(s.Failed, r.failure(w))
+		if w.Passed() || w.Evaluated == nil && w.Unjudged == nil {
+			continue
 		}
+		f := r.failure(w)
+		if w.Evaluated != nil {
+			for j, m := range w.Evaluated.Maps {
+				if drawn++; drawn > mostPictures || brief {
+					s.Undrawn = true
+					break
+				}
+				f.Pictures = append(f.Pictures, pictureOf(&m, fmt.Sprintf("%sm%d-%d", id, i, j)))
+			}
+		}
+		same := func(old failure) bool { return old.Text == f.Text && old.Log == f.Log }
+		if first := slices.IndexFunc(s.Failed, same); first >= 0 && len(f.Pictures) == 0 {
+			f.Text, f.Log, f.More, f.Source = "as on "+plain.Short(s.Failed[first].Workload), "", "", nil
+		}
+		s.Failed = append(s.Failed, f)
 	}
 	for _, w := range r.Warnings {
 		text := clean(w.Text, 1000)
@@ -292,16 +325,23 @@ func (s section) Empty() string { return ui.Nanos(s.empty()).Text }
 // Count returns the number of workloads with a histogram, as text.
 func (s section) Count() string { return plain.Count(len(s.Hist), "workload") }
 
-// failure describes a workload that did not pass.
+// Body reports whether there is more to show than a sentence.
+func (f failure) Body() bool { return len(f.Pictures)+len(f.Source)+len(f.Log)+len(f.More) > 0 }
+
+// failure describes a workload that did not pass, without pictures. The log lacks lines that are shown elsewhere.
 func (r *Subject) failure(w *runs.Row) failure {
 	f := failure{Workload: clean(w.UUID, 80), Verdict: clean(r.verdict(w), 60)}
 	if w.Unjudged != nil {
 		f.Text = clean(w.Unjudged.Text, 1000)
-		f.Log, f.More = logText(w.Unjudged.Log)
+		f.Log, f.More = logText(w.Unjudged.Log, w.Unjudged.Text)
 	}
 	if e := w.Evaluated; e != nil {
-		f.Text = clean(e.Detail, 1000)
-		f.Log, f.More = logText(e.Log())
+		known := []string{e.Detail}
+		for _, m := range e.Maps {
+			known = append(known, m.Output+": "+m.Text)
+		}
+		f.Text, f.Source = clean(e.Detail, 1000), listings(e.Source)
+		f.Log, f.More = logText(e.Log(), known...)
 	}
 	return f
 }
@@ -344,14 +384,19 @@ const (
 	logBytes = 6000
 )
 
-// logText returns the beginning of a log without terminal escapes. more is a note if the log was cut, else "".
-func logText(log string) (text, more string) {
+// logText returns the beginning of a log without terminal escapes and without lines at the end of a known text. more is
+// a note if the log was cut, else "".
+func logText(log string, known ...string) (text, more string) {
 	cut := len(log) > logBytes
 	if cut {
 		log = log[:logBytes]
 	}
 	log = escapes.ReplaceAllString(strings.ToValidUTF8(log, "\uFFFD"), "")
 	lines := strings.Split(strings.TrimRight(strings.NewReplacer("\r\n", "\n", "\r", "\n").Replace(log), "\n"), "\n")
+	lines = slices.DeleteFunc(lines, func(line string) bool {
+		line = strings.TrimSpace(line)
+		return line != "" && slices.ContainsFunc(known, func(text string) bool { return strings.HasSuffix(text, line) })
+	})
 	if len(lines) > logLines {
 		lines, cut = lines[:logLines], true
 	}

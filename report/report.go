@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"path"
 	"slices"
 	"strings"
 	"time"
@@ -91,15 +92,22 @@ func locate(w *runs.Row, r *event.Run) {
 		return
 	}
 	known := func(text string) string { return plain.Places(text, r.Folder, r.Sources) }
+	source := func(list []event.Excerpt) []event.Excerpt {
+		list = slices.Clone(list)
+		for i := range list {
+			list[i].File = path.Join(r.Folder, list[i].File)
+		}
+		return list
+	}
 	w.Findings = slices.Clone(w.Findings)
 	for i, f := range w.Findings {
-		w.Findings[i].Place, w.Findings[i].Text = known(f.Place), known(f.Text)
+		w.Findings[i].Place, w.Findings[i].Text, w.Findings[i].Source = known(f.Place), known(f.Text), source(f.Source)
 	}
 	if w.Evaluated != nil {
 		e := *w.Evaluated
 		t, evaluation := *e.Trace, *e.Trace.Evaluation
 		evaluation.Log, t.Evaluation = known(e.Log()), &evaluation
-		e.Detail, e.Trace = known(e.Detail), &t
+		e.Detail, e.Trace, e.Source = known(e.Detail), &t, source(e.Source)
 		w.Evaluated = &e
 	}
 	if w.Unjudged != nil {
