@@ -121,7 +121,13 @@ func (f *faultCopySize) text(s *site) string {
 }
 
 func (f *faultSharedAddress) text(s *site) string {
-	return fmt.Sprintf("invalid shared-memory address %#x", f.address)
+	text := fmt.Sprintf("invalid shared-memory address %#x", f.address)
+	if rank := f.address>>24 - 1; f.address>>24 > 0 && f.address>>32 == 0 { // as mapa and cp.async.bulk encode it
+		cluster := s.Kernel.launched.Cluster
+		text += fmt.Sprintf(": byte %d of block %d of a cluster of %d", f.address&0xffffff, rank,
+			max(1, cluster[0])*max(1, cluster[1])*max(1, cluster[2]))
+	}
+	return text
 }
 
 func (f *faultSharedRange) text(s *site) string {

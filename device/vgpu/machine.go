@@ -97,7 +97,7 @@ const paramsSize = 32768
 // Begin begins a call, which is checked for the given hazards. If fully is set, all its launches are, without a limit,
 // and clues are recorded as well: narrow accesses to wider elements, and variables that earlier calls have changed.
 func (m *Machine) Begin(check Hazards, fully bool) {
-	m.Check, m.fully = check, fully
+	m.Check, m.fully, m.numbers = check, fully, 0
 	if !fully {
 		return
 	}

@@ -463,7 +463,7 @@ func (k *kernel) Call(ctx context.Context, args []device.Arg) error {
 	}
 	return k.gpu.do(ctx, func() error {
 		host.machine.Begin(k.gpu.check|k.gpu.next, k.gpu.fully)
-		k.gpu.next, k.gpu.fully, host.machine.numbers = 0, false, 0
+		k.gpu.next, k.gpu.fully = 0, false
 		converted, mapped, err := k.convert(args)
 		defer func() {
 			for _, p := range mapped {
