@@ -25,9 +25,9 @@ var asyncKinds = map[string]*regexp.Regexp{
 	"race-of-blocks": regexp.MustCompile(`block \(.*race on shared memory.*of block \(`),
 }
 
-// The kernels of testdata/kernels/async_*.cu give the right results and no findings; each one with a mistake has a
-// finding of its kind at a marked line.
-func TestAsync(t *testing.T) {
+// emuPrograms returns a function that runs fisub in testdata/kernels, and a folder for the compiled programs.
+func emuPrograms(t *testing.T) (fisub func(t *testing.T, args ...string) (stdout, stderr string, err error), bin string) {
+	t.Helper()
 	longtest.CI(t, "compiles the library")
 	t.Parallel()
 	if err := vgputest.Library(); err != nil {
@@ -37,15 +37,22 @@ func TestAsync(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cache, bin, kernels := newCache(t), t.TempDir(), filepath.Join("testdata", "kernels")
-	fisub := func(t *testing.T, args ...string) (stdout, stderr string, err error) {
+	cache := newCache(t)
+	return func(t *testing.T, args ...string) (string, string, error) {
 		var errOut strings.Builder
 		cmd := exec.CommandContext(t.Context(), self, args...)
-		cmd.Dir, cmd.Stderr = kernels, &errOut
+		cmd.Dir, cmd.Stderr = filepath.Join("testdata", "kernels"), &errOut
 		cmd.Env = append(os.Environ(), "FISUB_CACHE="+cache)
 		out, err := cmd.Output()
 		return string(out), errOut.String(), err
-	}
+	}, t.TempDir()
+}
+
+// The kernels of testdata/kernels/async_*.cu give the right results and no findings; each one with a mistake has a
+// finding of its kind at a marked line.
+func TestAsync(t *testing.T) {
+	fisub, bin := emuPrograms(t)
+	kernels := filepath.Join("testdata", "kernels")
 	list, err := os.ReadFile(filepath.Join(kernels, "async.txt"))
 	if err != nil {
 		t.Fatal(err)

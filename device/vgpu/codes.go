@@ -772,6 +772,13 @@ const (
 )
 
 const (
+	useRead        = 1
+	useWrite       = 2
+	useStrongRead  = 4
+	useStrongWrite = 8
+)
+
+const (
 	featureInstruction = 0
 	featureInterleaved = 1
 	featurePacked      = 2

@@ -628,17 +628,11 @@ func (m *Machine) near(a uint64) string {
 	if a < 4096 {
 		return "a null pointer"
 	}
+	if r, ok := m.freedAt(a); ok {
+		return fmt.Sprintf("byte %d of %s", a-r.base, r.end())
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for _, r := range m.freed {
-		if a >= r.base && a < r.base+r.size {
-			text := fmt.Sprintf("byte %d of %v, which was freed", a-r.base, r)
-			if place := r.dropped.place(); place != "" {
-				text += " at " + place
-			}
-			return text
-		}
-	}
 	best, nearest, how := uint64(math.MaxUint64), allocation{}, ""
 	for _, r := range m.ranges {
 		distance, side := uint64(0), "past the end of"

@@ -21,13 +21,19 @@ static int blocks(void *m, const char *kernel, int threads, size_t shared) {
 }
 static int capability(void) { return vgCapability(); }
 static void *symbol(void *m, const char *name, size_t *size) { return (void *)vgSymbol((uintptr_t)m, (char *)name, size); }
-static void *alloc(size_t size, int host, const fisub_vgpu_callers *by) { return (void *)vgAlloc(size, host, (fisub_vgpu_callers *)by); }
-static int release(void *p, const fisub_vgpu_callers *by) { return vgRelease((uintptr_t)p, (fisub_vgpu_callers *)by); }
+static void *alloc(size_t size, int host, const fisub_vgpu_callers *by) {
+  return (void *)vgAlloc(size, host, (fisub_vgpu_callers *)by);
+}
+static int release(const char *function, void *p, int host, const fisub_vgpu_callers *by) {
+  return vgRelease((char *)function, (uintptr_t)p, host, (fisub_vgpu_callers *)by);
+}
 static int known(const void *p) { return vgKnown((uintptr_t)p); }
 static void limits(fisub_vgpu_limits *l) { vgLimits(l); }
 static int copy(const char *function, void *to, const void *from, size_t n) {
   int e = vgInside((char *)function, (uintptr_t)to, n) | vgInside((char *)function, (uintptr_t)from, n);
   if (e) return e;
+  vgUse((char *)function, "copy", (uintptr_t)from, n, 0);
+  vgUse((char *)function, "copy", (uintptr_t)to, n, 1);
   vg_device_begins();
   void *wrong = vg_copy(to, from, n);
   vgWritten((uintptr_t)to, n);
@@ -39,6 +45,7 @@ static int copy(const char *function, void *to, const void *from, size_t n) {
 static int set(const char *function, void *to, unsigned value, int width, size_t n) {
   int e = vgInside((char *)function, (uintptr_t)to, width * n);
   if (e) return e;
+  vgUse((char *)function, "memset", (uintptr_t)to, width * n, 1);
   vg_device_begins();
   if (width == 1)
     memset(to, (int)value, n);
@@ -51,6 +58,14 @@ static int set(const char *function, void *to, unsigned value, int width, size_t
 static int status(void) { return vgStatus(); }
 static void refused(const char *kernel, const char *why) { vgRefused((char *)kernel, (char *)why); }
 static void lacks(const char *name) { vgLacks((char *)name); }
+static void note(const char *text) { vgNote((char *)text); }
+static void ending(void) { vgEnding(); }
+static void begin(const char *where, unsigned chain, const unsigned *before, unsigned n) {
+  vgBegin((char *)where, chain, (unsigned *)before, n);
+}
+static void end(void) { vgEnd(); }
+static void use(const char *what, void *p) { vgUse((char *)what, "call", (uintptr_t)p, 0, 1); }
+static void waited(const unsigned *done, unsigned n) { vgWaited((unsigned *)done, n); }
 
 // runtime_function returns a function of the runtime library in use, or NULL.
 static void *runtime_function(const char *name) { return dlsym(RTLD_DEFAULT, name); }
@@ -69,9 +84,10 @@ void *vg_stream(void) {
   return f ? f() : NULL;
 }
 
-char *vg_install(const char *path, const char *driver) {
-  static const fisub_vgpu_hooks hooks = {module, prepare, launch, forget, attributes, blocks, capability, symbol, alloc, release,
-                                         known, limits, copy, set, status, lacks, refused};
+char *vg_install(const char *path, const char *driver, int order) {
+  fisub_vgpu_hooks hooks = {module, prepare, launch, forget, attributes, blocks, capability, symbol, alloc, release,
+                            known, limits, copy, set, status, lacks, refused, note, ending};
+  if (order) hooks.begin = begin, hooks.end = end, hooks.use = use, hooks.waited = waited;
   void *lib = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
   if (lib == NULL) return strdup(dlerror());
   void *install = dlsym(lib, "fisub_vgpu_install");
@@ -85,4 +101,4 @@ int vg_alloc(uint64_t *address, size_t size) {
   *address = vgAlloc(size, 0, NULL);
   return *address ? 0 : 2;
 }
-int vg_release(uint64_t address) { return vgRelease((uintptr_t)address, NULL) ? 0 : 1; }
+int vg_release(uint64_t address) { return vgRelease("", (uintptr_t)address, 0, NULL) ? 0 : 1; }

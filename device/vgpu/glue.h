@@ -1,5 +1,6 @@
 // Interface between the runtime library in host/ and Go.
 #pragma once
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -7,7 +8,7 @@
 
 // vg_install loads the runtime and driver libraries and installs Go's functions. It returns NULL or an error text that
 // the caller frees.
-char *vg_install(const char *path, const char *driver);
+char *vg_install(const char *path, const char *driver, int order); // order: check the order of operations
 
 // Functions of the runtime library, fisub_vgpu_unawaited and so on.
 int vg_unawaited(const char **kernel);
@@ -39,6 +40,14 @@ void *vg_copy(void *to, const void *from, size_t n);
 // vg_unwritten marks memory as unwritten. It returns the distance from a byte to its shadow, which becomes 1 when the
 // byte is written, or 0 if the memory has no shadow.
 int64_t vg_unwritten(void *p, size_t size);
+
+// vg_guard replaces the guarded memory: whole pages of VG_OPEN that are inaccessible while host code runs or, unless
+// closed, read-only. An access to it is recorded, like one to device memory.
+typedef struct {
+  uint64_t from, to;
+  bool closed;
+} vg_guarded;
+void vg_guard(const vg_guarded *all, int n);
 
 void vg_host_begins(void);
 void vg_host_ends(void);

@@ -18,6 +18,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"unsafe"
@@ -378,6 +379,13 @@ func hostUse(object string) {
 			break
 		}
 	}
+	if place := placeOf(use.frames[:use.n]); place != "" {
+		where = " at " + place
+	}
+	if a, ok := host.machine.find(uintptr(use.address)); ok && a.kind == C.FISUB_VGPU_PINNED && host.machine.order != nil {
+		host.machine.order.hostUse(where, uint64(uintptr(use.address)), use.write == 1)
+		return
+	}
 	verb := map[C.int]string{0: "reads", 1: "writes"}[use.write]
 	wrongUse(fmt.Sprintf("host code%s %s device memory, %s: on a GPU this is a segmentation fault", where,
 		cmp.Or(verb, "uses"), host.machine.where(uint64(uintptr(use.address)))))
@@ -398,12 +406,74 @@ func lateWork() {
 	}
 }
 
+// vgRelease frees memory, which must be host memory if pinned is set. It reports whether there is such memory.
+//
 //export vgRelease
-func vgRelease(p C.uintptr_t, by *C.fisub_vgpu_callers) C.int {
-	if host.machine.unmap(uintptr(p), callersOf(by)) {
-		return 1
+func vgRelease(function *C.char, p C.uintptr_t, pinned C.int, by *C.fisub_vgpu_callers) C.int {
+	m := host.machine
+	a, ok := m.find(uintptr(p))
+	wrong := !ok || a.base != uint64(p) || a.number == 0 || pinned != 0 && a.kind != C.FISUB_VGPU_PINNED
+	if wrong {
+		misfreed(C.GoString(function), uintptr(p), a, ok)
+		return 0
 	}
-	return 0
+	if m.order != nil {
+		m.order.forget(a.base, a.size)
+	}
+	m.unmap(uintptr(p), callersOf(by))
+	return 1
+}
+
+// misfreed keeps a hazard for a release of address p, at which no allocation begins. If inside is set, p is in a.
+func misfreed(function string, p uintptr, a allocation, inside bool) {
+	if attached.every&Refusals == 0 {
+		return
+	}
+	what := fmt.Sprintf("%#x, which is not allocated", p)
+	freed, ok := host.machine.freedAt(uint64(p))
+	switch {
+	case inside && a.number == 0:
+		what = fmt.Sprintf("%#x, which is byte %d of %s", p, uint64(p)-a.base, a.name)
+	case inside && a.base != uint64(p):
+		what = fmt.Sprintf("%#x, which is byte %d of %s", p, uint64(p)-a.base, a)
+	case inside:
+		what = fmt.Sprintf("%s, which is not host memory", a)
+	case ok && freed.base == uint64(p):
+		what = freed.end()
+	}
+	text := function + " of " + what + ": it returns cudaErrorInvalidValue, as on a GPU"
+	host.machine.recordHazard(device.Hazard{Kind: "invalid-free", Place: fmt.Sprintf("%#x", p), Text: text})
+}
+
+// vgEnding lists the program's allocations that were never freed.
+//
+//export vgEnding
+func vgEnding() {
+	const most = 10
+	host.Lock()
+	defer host.Unlock()
+	if attached.every&Refusals == 0 || host.fault != nil {
+		return
+	}
+	host.machine.mu.Lock()
+	left := slices.Clone(host.machine.ranges)
+	host.machine.mu.Unlock()
+	left = slices.DeleteFunc(left, func(a allocation) bool { return a.number == 0 })
+	slices.SortFunc(left, func(a, b allocation) int { return cmp.Compare(a.number, b.number) })
+	for i, a := range left {
+		if i == most && len(left) > most+1 {
+			tell(Note, fmt.Sprintf("%d more allocations were never freed", len(left)-most))
+			return
+		}
+		tell(Note, a.String()+" was never freed")
+	}
+}
+
+//export vgNote
+func vgNote(text *C.char) {
+	if attached.notify != nil {
+		host.machine.note(C.GoString(text))
+	}
 }
 
 //export vgKnown

@@ -3,7 +3,9 @@
 package vgpu
 
 /*
+#include <stdlib.h>
 #include "exec/exec.h"
+#include "glue.h"
 */
 import "C"
 
@@ -120,7 +122,7 @@ func (m *Machine) Run(k *Kernel, l Launch) error {
 	copy(unsafe.Slice((*byte)(at(uintptr(params))), paramsSize), l.Params)
 	c.params, c.params_size = (*C.uint8_t)(at(uintptr(params))), C.uint32_t(k.size)
 	if l.Cooperative {
-		workspace := m.Alloc(8, "the grid's barrier")
+		workspace := m.alloc(8, allocation{name: "the grid's barrier", kind: C.FISUB_VGPU_HEAP}, C.VG_OPEN)
 		defer m.Unmap(workspace)
 		*(*[2]uint32)(at(workspace)) = [2]uint32{8, 0}
 		c.workspace = C.uint64_t(workspace)
@@ -173,6 +175,7 @@ func (m *Machine) Run(k *Kernel, l Launch) error {
 	}
 	c.async = C.bool(k.prog.async)
 	c.check_width = C.bool(m.fully)
+	c.record = C.bool(m.order != nil && check&Races != 0)
 	c.check_local = C.bool(check&UnwrittenLocal != 0)
 	resident := k.resident(l)
 	c.resident, c.worker_resident = C.int32_t(resident), C.int32_t(resident/workers)
@@ -200,6 +203,10 @@ func (m *Machine) Run(k *Kernel, l Launch) error {
 	m.running = nil
 	m.mu.Unlock()
 	m.Executed += uint64(s.executed)
+	if c.record {
+		m.order.launched(k, unsafe.Slice(s.accesses, int(s.naccesses)), bool(s.fenced))
+		C.free(unsafe.Pointer(s.accesses))
+	}
 	for i, n := range counts {
 		if n > 0 {
 			m.Counts[opNames[i]] += uint64(n)

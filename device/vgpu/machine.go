@@ -60,6 +60,8 @@ type Machine struct {
 	// Limits in bytes; 0: the default.
 	heapBytes, stackBytes int
 
+	order *order // nil: the order of operations is not checked
+
 	launch   sync.Mutex
 	running  *C.vg_state
 	stopped  bool

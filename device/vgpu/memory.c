@@ -38,6 +38,8 @@ typedef struct region {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static region *regions, *spare;
 static int host_runs, device_works, closed;
+static vg_guarded *guards;
+static int nguards;
 static vg_use first;
 static int used;
 static struct sigaction before;
@@ -56,12 +58,30 @@ static void reserve(void) {
 
 static int inside(const char *p) { return arena && p >= arena && p < arena + ARENA_SIZE; }
 
+static void guard(int on) {
+  for (int i = 0; i < nguards; i++)
+    mprotect((void *)guards[i].from, guards[i].to - guards[i].from, !on ? OPEN : guards[i].closed ? NONE : PROT_READ);
+}
+
 static void protect(void) {
   int close = host_runs > 0 && device_works == 0;
   if (close == closed) return;
   closed = close;
   for (region *r = regions; r; r = r->next)
     if (r->base && r->kind != VG_OPEN) mprotect(r->base, r->size, close ? NONE : OPEN);
+  guard(close);
+}
+
+void vg_guard(const vg_guarded *all, int n) {
+  pthread_mutex_lock(&lock);
+  if (closed) guard(0);
+  free(guards);
+  guards = malloc((size_t)(n + 1) * sizeof *guards);
+  if (guards == NULL) abort();
+  if (n) memcpy(guards, all, (size_t)n * sizeof *guards);
+  nguards = n;
+  if (closed) guard(1);
+  pthread_mutex_unlock(&lock);
 }
 
 // Set while vg_copy runs: where to continue after an access to inaccessible memory.

@@ -23,7 +23,7 @@ type allocation struct {
 	readonly   bool
 	name       string
 	free       func() // nil: the caller owns the memory
-	kind       C.int  // FISUB_VGPU_DEVICE if 0
+	kind       C.int  // FISUB_VGPU_DEVICE if 0; FISUB_VGPU_HEAP for memory of the virtual GPU
 	shadow     int64  // see exec.h
 	element    int    // bytes of an element; 0: unknown
 
@@ -46,6 +46,26 @@ func (a allocation) String() string {
 		text += ", allocated at " + place
 	}
 	return text + ")"
+}
+
+// end returns the name of an allocation that was freed, and the place of that.
+func (a allocation) end() string {
+	text := fmt.Sprintf("%v, which was freed", a)
+	if place := a.dropped.place(); place != "" {
+		text += " at " + place
+	}
+	return text
+}
+
+// freedAt returns the freed allocation that contained addr. The caller holds no lock.
+func (m *Machine) freedAt(addr uint64) (a allocation, ok bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	i := slices.IndexFunc(m.freed, func(a allocation) bool { return addr >= a.base && addr < a.base+max(a.size, 1) })
+	if i < 0 {
+		return allocation{}, false
+	}
+	return m.freed[i], true
 }
 
 // Map lets kernels use size bytes at base, under the given name in messages. The caller keeps ownership of the memory.
@@ -80,15 +100,20 @@ func (m *Machine) unmap(base uintptr, by callers) bool {
 // Alloc returns the address of size bytes that kernels and host code may use, or 0 if memory is exhausted. The same
 // sequence of calls returns the same addresses in every process.
 func (m *Machine) Alloc(size int, name string) uintptr {
-	return m.alloc(size, name, C.FISUB_VGPU_DEVICE)
+	return m.alloc(size, allocation{name: name}, C.VG_OPEN)
 }
 
-func (m *Machine) alloc(size int, name string, kind C.int) uintptr {
-	p := C.vg_map(C.size_t(max(size, 0)), C.VG_OPEN)
+// alloc maps memory of a VG_ kind for an allocation, whose base, size and free it sets.
+func (m *Machine) alloc(size int, a allocation, kind C.int) uintptr {
+	p := C.vg_map(C.size_t(max(size, 0)), kind)
 	if p == nil {
 		return 0
 	}
-	m.own(allocation{base: uint64(uintptr(p)), size: uint64(size), name: name, free: func() { C.vg_unmap(p) }, kind: kind})
+	a.base, a.size, a.free = uint64(uintptr(p)), uint64(size), func() { C.vg_unmap(p) }
+	if kind == C.VG_OWN {
+		a.shadow = int64(C.vg_unwritten(p, C.size_t(size)))
+	}
+	m.own(a)
 	return uintptr(p)
 }
 
@@ -165,7 +190,8 @@ func (m *Machine) deviceHeap() *C.vg_heap {
 	if m.heap == nil {
 		size := cmp.Or(m.heapBytes, defaultHeap)
 		m.heap = (*C.vg_heap)(C.calloc(1, C.sizeof_vg_heap))
-		m.heap.base = (*C.uint8_t)(at(m.alloc(size, "memory of device malloc", C.FISUB_VGPU_HEAP)))
+		a := allocation{name: "memory of device malloc", kind: C.FISUB_VGPU_HEAP}
+		m.heap.base = (*C.uint8_t)(at(m.alloc(size, a, C.VG_OPEN)))
 		m.heap.size = C.uint64_t(size)
 	}
 	return m.heap

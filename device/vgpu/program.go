@@ -37,6 +37,9 @@ func Attach(path, folder string, tools []string, notify func(Event, string)) err
 	m := host.machine
 	attached.every = hazards(tools)
 	m.Strict = attached.every & Ended
+	if attached.every&Races != 0 {
+		m.order = &order{m: m, count: map[string]int{}, reported: map[string]bool{}}
+	}
 	m.OnHazard = func(h device.Hazard) { notify(Hazard, h.Text) }
 	m.OnNote = func(text string) { notify(Note, text) }
 	attached.folder, attached.notify = folder, notify

@@ -199,7 +199,11 @@ func install(library string) error {
 	defer C.free(unsafe.Pointer(path))
 	driver := C.CString(filepath.Join(filepath.Dir(library), driverName))
 	defer C.free(unsafe.Pointer(driver))
-	if message := C.vg_install(path, driver); message != nil {
+	order := C.int(0)
+	if host.machine.order != nil {
+		order = 1
+	}
+	if message := C.vg_install(path, driver, order); message != nil {
 		defer C.free(unsafe.Pointer(message))
 		return fmt.Errorf("emu: loading the CUDA runtime: %s", C.GoString(message))
 	}

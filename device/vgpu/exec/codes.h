@@ -18,6 +18,9 @@ enum {
 };
 #define HAZARD_NONE (-1)
 
+// Kinds of accesses to global memory. Strong ones are volatile, relaxed or stronger, or atomic.
+enum { USE_READ = 1, USE_WRITE = 2, USE_STRONG_READ = 4, USE_STRONG_WRITE = 8 };
+
 // Unsupported features that only the executor detects.
 enum { FEATURE_INSTRUCTION, FEATURE_INTERLEAVED, FEATURE_PACKED, FEATURE_LOCAL };
 

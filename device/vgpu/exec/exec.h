@@ -102,6 +102,7 @@ typedef struct {
   bool async;               // the kernel may use asynchronous operations that read shared memory
   bool check_width;         // check for narrow accesses within elements
   bool check_local;         // check for reads of unwritten local memory
+  bool record;              // record accesses to global memory in vg_state, while races are checked
   uint64_t races_until;     // maximum number of instructions checked for races
 } vg_launch;
 
@@ -114,6 +115,13 @@ typedef struct {
 
 // A span is a set of a warp's accesses: those of all lanes up to tick all, and those of some lanes up to tick upto.
 typedef struct { uint32_t all, upto, lanes; } vg_span;
+
+// Bytes of global memory that a launch has accessed in the same ways, and the place of one access (0: unknown).
+typedef struct {
+  uint64_t from, to;
+  int32_t kinds; // USE_*
+  vg_location at;
+} vg_access;
 
 // The state of a launch, common to its workers.
 typedef struct {
@@ -128,6 +136,9 @@ typedef struct {
   vg_span *spans;          // by cluster and warp: the released accesses; or NULL
   vg_progress *progress;   // by worker
   vg_heap *heap;           // of device malloc, NULL if no kernel uses it
+  vg_access *accesses;     // sorted by address; Go frees them
+  uint64_t naccesses;
+  bool fenced;             // some thread has executed a fence or a release
   volatile int32_t lock;   // of fault and hazards
   vg_report fault, hazards[HAZARD_COUNT];
   vg_wait waits[MAX_WAITS]; // of a deadlock; the first one is fault

@@ -416,6 +416,7 @@ void VG_WORK(const vg_launch *l, vg_state *s) {
   for (int i = 0; i < n; i++) end_task(active[i]);
   if (spare) end_task(spare);
   free(active);
+  if (l->record && index == 0) take_uses(&k);
   drop_pages(&k.pages);
   __atomic_fetch_add(&s->executed, k.executed, __ATOMIC_SEQ_CST);
 }

@@ -19,7 +19,11 @@ enum { MANY_LANES = 254, ANY_LANE = 255 };                 // several lanes read
 typedef struct word { access w[2], r[2]; } word; // w[0] is the last write, w[1] the last one before it by another warp
 
 enum { PAGE = 4096, BUCKETS = 64 };
-typedef struct page { u64 number; word *words; } page;
+typedef struct page { // of global memory
+  u64 number;  // 0: an unused entry
+  word *words; // NULL beyond MAX_PAGES
+  u8 *used;    // by byte: USE_*, if the launch records its accesses
+} page;
 
 typedef vg_span span;
 enum { STARTED = 1 }; // the tick before a warp's first access
@@ -176,42 +180,99 @@ static void release_to_clusters(worker *k, warp *w, u32 lanes) {
 }
 static void acquire_from_clusters(worker *k, task *t) { t->acquired = ++k->time; }
 
+// page_of returns the records of a page of global memory, or NULL if there are too many.
+static page *page_of(worker *k, u64 number) {
+  pages *all = &k->pages;
+  u64 i = all->last;
+  if (all->room && all->all[i].number == number) return &all->all[i];
+  if (2 * all->n >= all->room) {
+    pages old = *all;
+    all->room = old.room ? 2 * old.room : 1024;
+    all->all = calloc(all->room, sizeof *all->all);
+    if (all->all == NULL) abort();
+    for (u64 j = 0; j < old.room; j++)
+      if (old.all[j].number) {
+        for (i = old.all[j].number * 0x9e3779b97f4a7c15ull & (all->room - 1); all->all[i].number; i = (i + 1) & (all->room - 1)) {}
+        all->all[i] = old.all[j];
+      }
+    free(old.all);
+  }
+  for (i = number * 0x9e3779b97f4a7c15ull & (all->room - 1); all->all[i].number && all->all[i].number != number; i = (i + 1) & (all->room - 1)) {}
+  page *at = &all->all[i];
+  if (at->number == 0) {
+    if (all->n < MAX_PAGES) at->words = calloc(PAGE / 4, sizeof(word));
+    if (at->words == NULL && !k->l->record) return NULL;
+    if (k->l->record && (at->used = calloc(PAGE, 1)) == NULL) abort();
+    at->number = number;
+    all->n++;
+  }
+  all->last = i;
+  return at;
+}
+
 static word *word_of(worker *k, warp *w, const u8 *p, u64 *task_at) {
   block *b = block_at(w, p);
   *task_at = b == NULL;
   if (b) return &b->words[(p - b->shared) >> 2];
   if (in_local(w, p)) return NULL;
-  pages *all = &k->pages;
-  u64 number = (u64)(uintptr_t)p / PAGE, i = all->last;
-  if (all->room == 0 || all->all[i].number != number) {
-    if (2 * all->n >= all->room) {
-      pages old = *all;
-      all->room = old.room ? 2 * old.room : 1024;
-      all->all = calloc(all->room, sizeof *all->all);
-      if (all->all == NULL) abort();
-      for (u64 j = 0; j < old.room; j++)
-        if (old.all[j].words) {
-          for (i = old.all[j].number * 0x9e3779b97f4a7c15ull & (all->room - 1); all->all[i].words; i = (i + 1) & (all->room - 1)) {}
-          all->all[i] = old.all[j];
-        }
-      free(old.all);
-    }
-    for (i = number * 0x9e3779b97f4a7c15ull & (all->room - 1); all->all[i].words && all->all[i].number != number; i = (i + 1) & (all->room - 1)) {}
-    if (all->all[i].words == NULL) {
-      if (all->n >= MAX_PAGES) return NULL;
-      all->all[i].number = number;
-      all->all[i].words = calloc(PAGE / 4, sizeof(word));
-      if (all->all[i].words == NULL) return NULL;
-      all->n++;
-    }
-    all->last = i;
-  }
-  return &all->all[i].words[(u64)(uintptr_t)p % PAGE / 4];
+  page *at = page_of(k, (u64)(uintptr_t)p / PAGE);
+  return at && at->words ? &at->words[(u64)(uintptr_t)p % PAGE / 4] : NULL;
 }
 
 static void drop_pages(pages *all) {
-  for (u64 i = 0; i < all->room; i++) free(all->all[i].words);
+  for (u64 i = 0; i < all->room; i++) free(all->all[i].words), free(all->all[i].used);
   free(all->all);
+}
+
+// record_use records that n bytes of global memory at p are accessed.
+static void record_use(worker *k, warp *w, const u8 *p, u32 n, int how) {
+  int strong = how & MORALLY_STRONG, kinds = how & A_WRITE ? strong ? USE_STRONG_WRITE : USE_WRITE : strong ? USE_STRONG_READ : USE_READ;
+  if (how & A_ATOMIC) kinds |= USE_STRONG_READ;
+  if (block_at(w, p) || in_local(w, p)) return;
+  for (u64 at = (u64)(uintptr_t)p, end = at + n; at < end;) {
+    u8 *used = page_of(k, at / PAGE)->used;
+    for (u64 stop = at - at % PAGE + PAGE; at < end && at < stop; at++) used[at % PAGE] |= (u8)kinds;
+  }
+}
+
+static int by_number(const void *a, const void *b) {
+  u64 x = ((const page *)a)->number, y = ((const page *)b)->number;
+  return x < y ? -1 : x > y;
+}
+// add_access appends an access to n bytes at a, or extends the last one.
+static void add_access(vg_state *s, size_t *room, u64 a, u64 n, u8 kinds, u32 place) {
+  vg_access *last = s->naccesses ? &s->accesses[s->naccesses - 1] : NULL;
+  vg_location at = {(s32)(place >> 20), (s32)(place & 0xfffff)};
+  if (kinds == 0) return;
+  if (last && last->to == a && last->kinds == kinds && last->at.func == at.func && last->at.pc == at.pc) {
+    last->to += n;
+    return;
+  }
+  if (s->naccesses == *room) {
+    *room = *room ? 2 * *room : 256;
+    s->accesses = realloc(s->accesses, *room * sizeof *s->accesses);
+    if (s->accesses == NULL) abort();
+  }
+  s->accesses[s->naccesses++] = (vg_access){a, a + n, kinds, at};
+}
+// take_uses moves the recorded accesses to the state of the launch.
+static void take_uses(worker *k) {
+  pages *all = &k->pages;
+  size_t room = 0;
+  if (all->room) qsort(all->all, all->room, sizeof *all->all, by_number);
+  for (const page *q = all->all; q < all->all + all->room; q++)
+    for (u32 i = 0; q->number && i < PAGE; i += 4) {
+      const u8 *used = q->used + i;
+      const word *s = q->words ? &q->words[i / 4] : NULL;
+      u32 four, n = 4;
+      memcpy(&four, used, 4);
+      if (four == 0) continue;
+      if (four != used[0] * 0x01010101u) n = 1;
+      for (u32 j = 0; j < 4; j += n) {
+        int writes = used[j] & (USE_WRITE | USE_STRONG_WRITE);
+        add_access(k->state, &room, q->number * PAGE + i + j, n, used[j], !s ? 0 : writes ? s->w[0].place : s->r[0].place);
+      }
+    }
 }
 
 // map_fence makes the accesses that a warp knows of visible to its reads of tensor maps.
@@ -312,6 +373,7 @@ static void keep_write(word *s, const access *now) {
 static void touch(worker *k, warp *w, group *g, u32 lane, u8 *p, u32 n, int how, int same) {
   u64 begin = (u64)(uintptr_t)p, global;
   word *s = NULL;
+  if (k->l->record) record_use(k, w, p, n, how);
   u32 who = how & A_ASYNC && !(how & A_WRITE) ? operations_of(w) : warp_of(w);
   access now = {w->b->t->number, w->b->t->ticks[who], k->time, (u32)g->pc | (u32)g->fr->f->id << 20, (u16)who, (u8)lane, 0};
   for (u64 at = begin & ~3ull; at < begin + n && k->state->races; at += 4, s++) {
@@ -413,6 +475,7 @@ static void before_strong(worker *k, warp *w, u32 lane, const u8 *p) {
 }
 static void after_strong(worker *k, warp *w, u32 lane, const u8 *p, int releases) {
   if (releases) {
+    k->state->fenced = true;
     release_to_clusters(k, w, 1u << lane);
     publish_at(w, 1u << lane, p);
   } else if (w->b->t->views) {
@@ -420,8 +483,9 @@ static void after_strong(worker *k, warp *w, u32 lane, const u8 *p, int releases
   }
 }
 // fenced updates the views for a fence of lanes.
-static void fenced(warp *w, u32 lanes) {
+static void fenced(worker *k, warp *w, u32 lanes) {
   task *t = w->b->t;
+  k->state->fenced = true;
   if (t->views) {
     u32 me = warp_of(w);
     view *fence = row(t, row_fence(t, me)), own = fence[me];

@@ -2,7 +2,7 @@
 // fault.
     case E_fence:
       if (state->races) {
-        fenced(w, m);
+        fenced(k, w, m);
         if (in->kind == FENCE_PROXY) proxy_fence(w, m);
         if (in->kind == FENCE_TENSORMAP) map_fence(k, w);
       }

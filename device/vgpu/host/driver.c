@@ -14,6 +14,7 @@
 void **__cudaRegisterFatBinary(void *);
 void __cudaRegisterFunction(void **, const char *, char *, const char *, int, void *, void *, void *, void *, int *);
 const fisub_vgpu_hooks *fisub_vgpu_hooks_now(void);
+cudaError_t fisub_vgpu_set(const char *function, void *d, unsigned v, size_t n);
 
 // Runtime and driver errors have the same numbers.
 #define R(call) ((CUresult)(call))
@@ -54,7 +55,7 @@ CUresult cuMemcpyDtoDAsync(CUdeviceptr d, CUdeviceptr s, size_t n, CUstream st) 
 CUresult cuMemsetD8Async(CUdeviceptr d, unsigned char v, size_t n, CUstream s) { return R(cudaMemsetAsync((void *)d, v, n, s)); }
 CUresult cuMemsetD8(CUdeviceptr d, unsigned char v, size_t n) { return R(cudaMemset((void *)d, v, n)); }
 CUresult cuMemsetD32(CUdeviceptr d, unsigned v, size_t n) {
-  return n ? (CUresult)fisub_vgpu_hooks_now()->set("cuMemsetD32", (void *)d, v, 4, n) : CUDA_SUCCESS;
+  return R(fisub_vgpu_set("cuMemsetD32", (void *)d, v, n));
 }
 
 CUresult cuModuleLoadData(CUmodule *m, const void *image) {

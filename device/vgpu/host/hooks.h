@@ -37,7 +37,8 @@ typedef struct {
   int (*capability)(void); // compute capability of the device, such as 100
   void *(*symbol)(void *module, const char *name, size_t *size);
   void *(*alloc)(size_t size, int host, const fisub_vgpu_callers *by); // host: host code may use it, too
-  int (*release)(void *p, const fisub_vgpu_callers *by); // 0: not allocated
+  // release frees p, which must be for host code too if host is set. It returns 0 if it is not allocated.
+  int (*release)(const char *function, void *p, int host, const fisub_vgpu_callers *by);
   int (*known)(const void *p); // what p points to
   void (*limits)(fisub_vgpu_limits *limits);
   // copy and set (elements of 1 or 4 bytes) access memory of the device or host. function is named in faults.
@@ -46,4 +47,14 @@ typedef struct {
   int (*status)(void); // of all launches so far
   void (*lacks)(const char *function);
   void (*refused)(const char *kernel, const char *why); // reports a refused launch
+  void (*note)(const char *text); // reports a note once
+  void (*ending)(void);           // reports what is left at the end of a program
+  // The order of operations; begin is NULL if it is not checked. begin starts an operation, which is the next one of a
+  // chain and follows those in before[n]: by chain, the number of the last one. Calls of launch, copy and set until end,
+  // and of use, are accesses of the operation. use is one to the whole allocation p. waited sets the operations that are
+  // done when host code continues.
+  void (*begin)(const char *where, unsigned chain, const unsigned *before, unsigned n);
+  void (*end)(void);
+  void (*use)(const char *what, void *p);
+  void (*waited)(const unsigned *done, unsigned n);
 } fisub_vgpu_hooks;

@@ -1,6 +1,7 @@
 // A CUDA runtime library for code whose kernels run on the virtual GPU. It keeps the state of the host (streams,
 // events, launch configurations, the last error). The program that loads it provides modules, memory and launches
-// through fisub_vgpu_install. All work is done when a call returns, so nothing ever waits for streams or events.
+// through fisub_vgpu_install. All work is done when a call returns, so nothing ever waits for streams or events. To find
+// missing waits, it records which operations each stream, event and the host code know to be done.
 #define _GNU_SOURCE
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
@@ -100,6 +101,7 @@ const fisub_vgpu_hooks *fisub_vgpu_hooks_now(void) { return &hooks; }
 
 static void ending(void) {
   if (hooks.status) hooks.status(); // reports the last actions of the host code
+  if (hooks.ending) hooks.ending();
 }
 
 // A program run by fisub emu loads the virtual GPU along with this library, before its own constructors register
@@ -218,6 +220,55 @@ static cudaError_t attributes(function *f, fisub_vgpu_attributes *a) {
   return fail(e);
 }
 
+/* Order. Operations are launches, copies, memsets and stream-ordered allocations, numbered from 1. A chain is a sequence
+   of operations in which each one is ordered after the earlier ones. */
+
+// A history is a set of operations: by chain, the number of the last one. It contains the earlier ones of the chain.
+typedef struct {
+  unsigned n, *last;
+} history;
+
+static pthread_mutex_t order = PTHREAD_MUTEX_INITIALIZER; // held during an operation
+static unsigned operations;
+// All operations so far, those that the host has waited for, and those that the legacy stream's next operation follows.
+static history all_operations, waited, blocking;
+
+static void reach(history *h, unsigned n) {
+  if (h->n >= n) return;
+  h->last = realloc(h->last, n * sizeof *h->last);
+  if (h->last == NULL) abort();
+  while (h->n < n) h->last[h->n++] = 0;
+}
+static void join(history *to, const history *from) {
+  reach(to, from->n);
+  for (unsigned i = 0; i < from->n; i++)
+    if (from->last[i] > to->last[i]) to->last[i] = from->last[i];
+}
+// begin_operation starts an operation after those of *past, to which it adds itself. end_operation ends it.
+static void begin_operation(history *past, const char *where) {
+  if (!hooks.begin) return;
+  pthread_mutex_lock(&order);
+  unsigned chain = 0;
+  reach(past, all_operations.n + 1);
+  while (chain < all_operations.n && all_operations.last[chain] > past->last[chain]) chain++;
+  hooks.begin(where, chain, past->last, past->n);
+  reach(&all_operations, chain + 1);
+  past->last[chain] = all_operations.last[chain] = ++operations;
+}
+static void end_operation(void) {
+  if (!hooks.begin) return;
+  hooks.end();
+  pthread_mutex_unlock(&order);
+}
+// host_knows records that operations are done when host code continues.
+static void host_knows(const history *of) {
+  if (!hooks.begin) return;
+  pthread_mutex_lock(&order);
+  join(&waited, of);
+  hooks.waited(waited.last, waited.n);
+  pthread_mutex_unlock(&order);
+}
+
 /* Graphs. A capture records the work of its streams as a sequence of nodes; nodes added otherwise have dependencies. */
 
 enum { NODE_LAUNCH, NODE_COPY, NODE_SET, NODE_CALL, NODE_EMPTY, NODE_GRAPH };
@@ -237,6 +288,7 @@ typedef struct node {
   int followed; // it is a dependency
   size_t index;
   unsigned long round; // last round in which it ran
+  history past;        // in that round: the operations before it, and its own
 } node;
 typedef struct graph {
   node *first, **end;
@@ -244,6 +296,7 @@ typedef struct graph {
   int users;
   unsigned long round;
   struct graph *source; // of a clone: the owner of the launches
+  history past;         // the operations up to the last launch of the clone
   // For a capture:
   struct graph *next;
   unsigned long id;
@@ -267,6 +320,8 @@ typedef struct stream {
   const char *kernel; // of the last launch, NULL after a copy
   struct stream *next;
   int destroyed;
+  history past; // operations before the stream's next one
+  char name[48];
 } stream;
 typedef struct {
   unsigned long capture;
@@ -275,11 +330,14 @@ typedef struct {
   double ms;
   stream *of; // stream of the last record, and its work then
   unsigned long work;
+  history past; // operations that are done when the event is
 } event;
 
 static graph *captures; // not yet ended
 static unsigned long last_capture;
-static stream per_thread;
+static stream per_thread = {.name = "on the per-thread default stream"};
+static stream legacy_stream = {.name = "on the legacy default stream"}; // its past and name
+static unsigned long streams;
 static stream *own_streams; // non-blocking streams
 
 // stream_of returns NULL for the legacy stream.
@@ -340,6 +398,7 @@ static void all_awaited(void) {
   pthread_mutex_lock(&lock);
   for (stream *st = own_streams; st; st = st->next) st->awaited = st->work;
   pthread_mutex_unlock(&lock);
+  host_knows(&all_operations);
 }
 // fisub_vgpu_unawaited returns 1 if some stream has work that no stream and no host code has waited for, once per
 // stream. *kernel is set to the stream's last kernel.
@@ -358,6 +417,35 @@ int fisub_vgpu_unawaited(const char **kernel) {
   return found;
 }
 
+// enter orders the next operation of s after those that precede all operations of s, and returns s.
+static stream *enter(void *s) {
+  stream *st = stream_of(s) ? stream_of(s) : &legacy_stream;
+  if (!hooks.begin) return st;
+  pthread_mutex_lock(&order);
+  join(&st->past, &waited);
+  if (st == &legacy_stream) join(&st->past, &blocking);
+  else if (!(st->flags & cudaStreamNonBlocking)) join(&st->past, &legacy_stream.past);
+  pthread_mutex_unlock(&order);
+  return st;
+}
+// leave records the new past of a stream.
+static void leave(stream *st) {
+  if (!hooks.begin || st->flags & cudaStreamNonBlocking) return;
+  pthread_mutex_lock(&order);
+  join(&blocking, &st->past);
+  pthread_mutex_unlock(&order);
+}
+static stream *begin_on(void *s) {
+  stream *st = enter(s);
+  begin_operation(&st->past, st->name);
+  return st;
+}
+static void end_on(stream *st, int wait) {
+  end_operation();
+  leave(st);
+  if (wait) host_knows(&st->past);
+}
+
 // wait_for returns the error of waiting for s.
 static cudaError_t wait_for(void *s) {
   cudaError_t unknown = check_stream(s);
@@ -365,6 +453,7 @@ static cudaError_t wait_for(void *s) {
   if (stream_of(s)) awaited(stream_of(s), stream_of(s)->work);
   graph *g = captured(s);
   cudaError_t e = g ? fail(invalidate(g, cudaErrorStreamCaptureUnsupported)) : stream_of(s) ? unsafe() : legacy(s);
+  if (e == cudaSuccess) host_knows(&enter(s)->past);
   return e ? e : status();
 }
 
@@ -391,10 +480,12 @@ static void drop(graph *g) {
     if (n->launch && hooks.forget && !g->source) hooks.forget(n->launch);
     if (n->child) drop(n->child);
     let_go(n);
+    free(n->past.last);
     free(n->after);
     free(n);
   }
   if (g->source) drop(g->source);
+  free(g->past.last);
   free(g);
 }
 static void depend(node *n, const cudaGraphNode_t *after, size_t count) {
@@ -444,7 +535,7 @@ static graph *clone_of(graph *of) {
     node *c = record(g, n->kind), *next = c->next;
     copies[n->index] = c;
     *c = *n;
-    c->next = next, c->after = NULL, c->n_after = 0, c->round = 0;
+    c->next = next, c->after = NULL, c->n_after = 0, c->round = 0, c->past = (history){0};
     if (c->child) c->child->users++;
   }
   for (node *n = of->first, *c = g->first; n; n = n->next, c = c->next)
@@ -454,20 +545,25 @@ static graph *clone_of(graph *of) {
 }
 
 static cudaError_t copy(const char *function, void *d, const void *s, size_t n);
-static cudaError_t play(graph *g, int run);
-static void call_host(cudaHostFn_t f, void *p) {
+static cudaError_t play(graph *g, int run, history *past, const char *where);
+// call_host calls a host function that runs after the operations of past. It may tell other host code that they are done.
+static void call_host(cudaStreamCallback_t f, cudaHostFn_t g, cudaStream_t s, void *p, const history *past) {
+  host_knows(past);
   in_host_function++;
-  f(p);
+  if (f) f(s, cudaSuccess, p);
+  else g(p);
   in_host_function--;
 }
-static cudaError_t play_node(node *n) {
+static cudaError_t play_node(node *n, const char *where) {
   cudaError_t e = cudaSuccess;
   switch (n->kind) {
-  case NODE_LAUNCH: return fail((cudaError_t)hooks.launch(n->launch));
-  case NODE_CALL: call_host(n->call, n->to); return cudaSuccess;
-  case NODE_GRAPH: return play(n->child, 1);
+  case NODE_CALL: call_host(NULL, n->call, NULL, n->to, &n->past); return cudaSuccess;
+  case NODE_GRAPH: return play(n->child, 1, &n->past, where);
+  case NODE_EMPTY: return cudaSuccess;
   }
-  for (size_t z = 0; z < n->slices; z++)
+  begin_operation(&n->past, where);
+  if (n->kind == NODE_LAUNCH) e = fail((cudaError_t)hooks.launch(n->launch));
+  for (size_t z = 0; z < n->slices && n->kind != NODE_LAUNCH; z++)
     for (size_t y = 0; y < n->rows && e == cudaSuccess; y++) {
       char *to = n->to + z * n->to_slice + y * n->to_pitch;
       if (n->kind == NODE_COPY)
@@ -475,10 +571,12 @@ static cudaError_t play_node(node *n) {
       else if (n->kind == NODE_SET && n->size)
         e = fail((cudaError_t)hooks.set("a graph's memset", to, n->value, (int)n->width, n->size));
     }
+  end_operation();
   return e;
 }
-// play runs the nodes of g in the order of their dependencies. It fails if they form a cycle.
-static cudaError_t play(graph *g, int run) {
+// play runs the nodes of g in the order of their dependencies, after the operations of *past, to which it adds theirs.
+// It fails if they form a cycle.
+static cudaError_t play(graph *g, int run, history *past, const char *where) {
   cudaError_t e = cudaSuccess;
   unsigned long round = ++g->round;
   for (size_t left = g->n, before = 0; left && e == cudaSuccess;) {
@@ -488,11 +586,17 @@ static cudaError_t play(graph *g, int run) {
       size_t ready = 0;
       while (ready < n->n_after && n->after[ready]->round == round) ready++;
       if (n->round == round || ready < n->n_after) continue;
-      if (run) e = play_node(n);
+      if (run) {
+        n->past.n = 0;
+        join(&n->past, past);
+        for (size_t i = 0; i < n->n_after; i++) join(&n->past, &n->after[i]->past);
+        e = play_node(n, where);
+      }
       n->round = round;
       left--;
     }
   }
+  for (node *n = run ? g->first : NULL; n; n = n->next) join(past, &n->past);
   return e;
 }
 
@@ -579,7 +683,11 @@ static cudaError_t launch(const void *host, dim3 grid, dim3 block, const unsigne
     return cudaSuccess;
   }
   e = legacy(to);
-  if (e == cudaSuccess) e = fail((cudaError_t)hooks.launch(ready));
+  if (e == cudaSuccess) {
+    stream *st = begin_on(to);
+    e = fail((cudaError_t)hooks.launch(ready));
+    end_on(st, 0);
+  }
   if (e == cudaSuccess) worked(to, find_function(host)->name);
   hooks.forget(ready);
   return e;
@@ -767,33 +875,41 @@ static cudaError_t allocate(void **p, size_t n, int host) {
   if (e == cudaSuccess && n) e = unsafe();
   return e ? e : obtain(p, n, host);
 }
-static cudaError_t release(void *p) {
+static cudaError_t release(const char *function, void *p, int host) {
   fisub_vgpu_callers by = callers();
-  if (p != NULL && (known(p) == FISUB_VGPU_HEAP || (hooks.release && !hooks.release(p, &by))))
-    return fail(cudaErrorInvalidValue);
+  if (p != NULL && hooks.release && !hooks.release(function, p, host, &by)) return fail(cudaErrorInvalidValue);
   return status();
 }
-cudaError_t cudaMalloc(void **p, size_t n) { return allocate(p, n, 0); }
-cudaError_t cudaFree(void *p) {
+static cudaError_t wait_and_release(const char *function, void *p, int host) {
   cudaError_t e = permitted();
   if (e || (e = unsafe())) return e;
   all_awaited();
-  return release(p);
+  return release(function, p, host);
 }
+cudaError_t cudaMalloc(void **p, size_t n) { return allocate(p, n, 0); }
+cudaError_t cudaFree(void *p) { return wait_and_release("cudaFree", p, 0); }
+cudaError_t cudaFreeHost(void *p) { return wait_and_release("cudaFreeHost", p, 1); }
 cudaError_t cudaMallocAsync(void **p, size_t n, cudaStream_t s) {
   if (p == NULL) return fail(cudaErrorInvalidValue);
   cudaError_t e = check_stream(s);
   if (e) return e;
   if (captured(s)) return lacks("cudaMallocAsync into a stream that is captured");
-  e = legacy(s);
-  return e ? e : obtain(p, n, 0);
+  if ((e = legacy(s))) return e;
+  stream *st = begin_on(s);
+  e = obtain(p, n, 0);
+  if (hooks.begin && *p) hooks.use("cudaMallocAsync", *p);
+  end_on(st, 0);
+  return e;
 }
 cudaError_t cudaFreeAsync(void *p, cudaStream_t s) {
   cudaError_t e = check_stream(s);
   if (e) return e;
   if (captured(s)) return fail(cudaErrorInvalidValue); // p is not from the captured graph
-  e = legacy(s);
-  return e ? e : release(p);
+  if ((e = legacy(s))) return e;
+  stream *st = begin_on(s);
+  if (hooks.begin) hooks.use("cudaFreeAsync", p);
+  end_on(st, 0);
+  return release("cudaFreeAsync", p, 0);
 }
 cudaError_t cudaMallocManaged(void **p, size_t n, unsigned f) {
   return f == cudaMemAttachGlobal || f == cudaMemAttachHost ? allocate(p, n, 1) : fail(cudaErrorInvalidValue);
@@ -806,9 +922,6 @@ cudaError_t cudaMallocPitch(void **p, size_t *pitch, size_t w, size_t h) {
 cudaError_t cudaMallocHost(void **p, size_t n) { return allocate(p, n, 1); }
 cudaError_t cudaHostAlloc(void **p, size_t n, unsigned f) {
   return f > 7 ? fail(cudaErrorInvalidValue) : allocate(p, n, 1);
-}
-cudaError_t cudaFreeHost(void *p) {
-  return p && known(p) != FISUB_VGPU_PINNED ? fail(cudaErrorInvalidValue) : cudaFree(p);
 }
 cudaError_t cudaHostGetDevicePointer(void **d, void *h, unsigned f) {
   if (d == NULL || f || known(h) != FISUB_VGPU_PINNED) return fail(cudaErrorInvalidValue);
@@ -834,13 +947,21 @@ static cudaError_t check_copy(const void *d, const void *s, enum cudaMemcpyKind 
   return cudaSuccess;
 }
 
+static int is_async(const char *function) { return strstr(function, "Async") != NULL; }
 static cudaError_t copy(const char *function, void *d, const void *s, size_t n) {
   cudaError_t e = status();
   return e || n == 0 ? e : fail((cudaError_t)hooks.copy(function, d, s, n));
 }
-static cudaError_t set(const char *function, void *d, int v, size_t n) {
+static cudaError_t set(const char *function, void *d, unsigned v, int width, size_t n) {
   cudaError_t e = status();
-  return e || n == 0 ? e : fail((cudaError_t)hooks.set(function, d, (unsigned char)v, 1, n));
+  return e || n == 0 ? e : fail((cudaError_t)hooks.set(function, d, width == 1 ? (unsigned char)v : v, width, n));
+}
+// waits_copy reports whether the host waits for a copy: not in an asynchronous one, except to pageable memory or without
+// memory of the device, and not in one between memory of the device. A copy from pageable memory that need not have
+// arrived when cudaMemcpy returns counts as awaited, too.
+static int waits_copy(const char *function, const void *d, const void *s) {
+  int to = known(d), from = known(s), device = (to == FISUB_VGPU_DEVICE) + (from == FISUB_VGPU_DEVICE);
+  return is_async(function) ? to == FISUB_VGPU_PAGEABLE || !device : device < 2;
 }
 // copy_rows copies h rows of w bytes on the stream st; if st is being captured, it adds the copy to the graph instead.
 // The errors are as on an H100.
@@ -859,10 +980,12 @@ static cudaError_t copy_rows(const char *function, void *d, size_t dp, const voi
   }
   e = legacy(st);
   worked(st, NULL);
+  stream *on = begin_on(st);
   for (size_t i = 0; i < h && e == cudaSuccess; i++) e = copy(function, (char *)d + i * dp, (const char *)s + i * sp, w);
+  end_on(on, waits_copy(function, d, s));
   return e;
 }
-static cudaError_t set_rows(const char *function, void *d, size_t p, int v, size_t w, size_t h, cudaStream_t st) {
+static cudaError_t set_rows(const char *function, void *d, size_t p, unsigned v, int width, size_t w, size_t h, cudaStream_t st) {
   cudaError_t e = permitted();
   if (e || (e = check_stream(st))) return e;
   if (w == 0 || h == 0) return status();
@@ -870,12 +993,14 @@ static cudaError_t set_rows(const char *function, void *d, size_t p, int v, size
   graph *g = captured(st);
   if (g) {
     node *c = record_on(st, g, NODE_SET);
-    c->to = d, c->to_pitch = p, c->value = (unsigned char)v, c->width = 1, c->size = w, c->rows = h, c->slices = 1;
+    c->to = d, c->to_pitch = p, c->value = v, c->width = (unsigned)width, c->size = w, c->rows = h, c->slices = 1;
     return cudaSuccess;
   }
   e = legacy(st);
   worked(st, NULL);
-  for (size_t i = 0; i < h && e == cudaSuccess; i++) e = set(function, (char *)d + i * p, v, w);
+  stream *on = begin_on(st);
+  for (size_t i = 0; i < h && e == cudaSuccess; i++) e = set(function, (char *)d + i * p, v, width, w);
+  end_on(on, known(d) == FISUB_VGPU_PINNED && !is_async(function));
   return e;
 }
 cudaError_t cudaMemcpy(void *d, const void *s, size_t n, enum cudaMemcpyKind k) {
@@ -890,11 +1015,12 @@ cudaError_t cudaMemcpy2D(void *d, size_t dp, const void *s, size_t sp, size_t w,
 cudaError_t cudaMemcpy2DAsync(void *d, size_t dp, const void *s, size_t sp, size_t w, size_t h, enum cudaMemcpyKind k, cudaStream_t st) {
   return copy_rows("cudaMemcpy2DAsync", d, dp, s, sp, w, h, k, st);
 }
-cudaError_t cudaMemset(void *d, int v, size_t n) { return set_rows("cudaMemset", d, n, v, n, 1, NULL); }
-cudaError_t cudaMemsetAsync(void *d, int v, size_t n, cudaStream_t s) { return set_rows("cudaMemsetAsync", d, n, v, n, 1, s); }
-cudaError_t cudaMemset2D(void *d, size_t p, int v, size_t w, size_t h) { return set_rows("cudaMemset2D", d, p, v, w, h, NULL); }
+cudaError_t cudaMemset(void *d, int v, size_t n) { return set_rows("cudaMemset", d, n, (unsigned)v, 1, n, 1, NULL); }
+cudaError_t cudaMemsetAsync(void *d, int v, size_t n, cudaStream_t s) { return set_rows("cudaMemsetAsync", d, n, (unsigned)v, 1, n, 1, s); }
+cudaError_t fisub_vgpu_set(const char *function, void *d, unsigned v, size_t n) { return set_rows(function, d, n, v, 4, n, 1, NULL); }
+cudaError_t cudaMemset2D(void *d, size_t p, int v, size_t w, size_t h) { return set_rows("cudaMemset2D", d, p, (unsigned)v, 1, w, h, NULL); }
 cudaError_t cudaMemset2DAsync(void *d, size_t p, int v, size_t w, size_t h, cudaStream_t s) {
-  return set_rows("cudaMemset2DAsync", d, p, v, w, h, s);
+  return set_rows("cudaMemset2DAsync", d, p, (unsigned)v, 1, w, h, s);
 }
 cudaError_t cudaMemPrefetchAsync(const void *p, size_t n, struct cudaMemLocation l, unsigned f, cudaStream_t s) {
   (void)p, (void)n, (void)l, (void)f, (void)s;
@@ -982,6 +1108,9 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned f) {
   if (e) return e;
   stream *st = (stream *)*s;
   st->flags = f;
+  pthread_mutex_lock(&lock);
+  snprintf(st->name, sizeof st->name, "on %sstream %lu", f & cudaStreamNonBlocking ? "non-blocking " : "", ++streams);
+  pthread_mutex_unlock(&lock);
   if (f & cudaStreamNonBlocking) {
     pthread_mutex_lock(&lock);
     st->next = own_streams;
@@ -1020,6 +1149,11 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t handle, unsigned f) 
   if ((wrong = captured_event(e))) return wrong;
   stream *st = stream_of(s);
   if (e->of != st) awaited(e->of, e->work);
+  if (captured(s) == NULL && capture(e->capture) == NULL) {
+    stream *waiting = enter(s);
+    join(&waiting->past, &e->past);
+    leave(waiting);
+  }
   if (st && capture(e->capture)) {
     if (captured(s) == NULL) st->capture = e->capture, st->last.n = 0;
     if (st->capture == e->capture) join_frontier(&st->last, &e->last);
@@ -1066,7 +1200,7 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t s, cudaHostFn_t f, void *p) {
     return cudaSuccess;
   }
   e = legacy(s);
-  if (e == cudaSuccess) call_host(f, p);
+  if (e == cudaSuccess) call_host(NULL, f, s, p, &enter(s)->past);
   return e;
 }
 cudaError_t cudaStreamAddCallback(cudaStream_t s, cudaStreamCallback_t f, void *p, unsigned flags) {
@@ -1074,10 +1208,7 @@ cudaError_t cudaStreamAddCallback(cudaStream_t s, cudaStreamCallback_t f, void *
   if (e || (e = permitted())) return e;
   graph *g = captured(s);
   if (g) return fail(invalidate(g, cudaErrorStreamCaptureUnsupported));
-  if ((e = legacy(s))) return e;
-  in_host_function++;
-  f(s, cudaSuccess, p);
-  in_host_function--;
+  if ((e = legacy(s)) == cudaSuccess) call_host(f, NULL, s, p, &enter(s)->past);
   return e;
 }
 cudaError_t cudaStreamBeginCapture(cudaStream_t s, enum cudaStreamCaptureMode m) {
@@ -1251,7 +1382,7 @@ cudaError_t cudaGraphAddDependencies(cudaGraph_t g, const cudaGraphNode_t *from,
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t g, unsigned long long flags) {
   (void)flags;
   cudaError_t e = exec ? check_graph(g, GRAPH) : fail(cudaErrorInvalidValue);
-  if (e || (e = play((graph *)g, 0))) return e;
+  if (e || (e = play((graph *)g, 0, NULL, NULL))) return e;
   *exec = (cudaGraphExec_t)clone_of((graph *)g);
   hold(*exec, EXEC);
   return e;
@@ -1271,7 +1402,16 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t s) {
   e = legacy(s);
   if (e == cudaSuccess) e = status();
   worked(s, NULL);
-  return e ? e : play((graph *)exec, 1);
+  if (e) return e;
+  stream *st = enter(s);
+  history *past = &((graph *)exec)->past;
+  join(&st->past, past); // a graph does not run twice at once
+  char name[64];
+  snprintf(name, sizeof name, "in a graph %s", st->name);
+  e = play((graph *)exec, 1, &st->past, name);
+  join(past, &st->past);
+  leave(st);
+  return e;
 }
 static cudaError_t destroy(void *g, int kind) {
   cudaError_t e = check_graph(g, kind);
@@ -1293,6 +1433,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t e) {
   if (check_event(e)) return cudaErrorInvalidResourceHandle;
   let_go(e);
   free(((event *)e)->last.all);
+  free(((event *)e)->past.last);
   free(e);
   return cudaSuccess;
 }
@@ -1307,7 +1448,12 @@ cudaError_t cudaEventRecord(cudaEvent_t handle, cudaStream_t s) {
   e->ms = (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
   e->recorded = 1;
   e->capture = g ? g->id : 0;
-  if (g) copy_frontier(&e->last, &st->last);
+  if (g) {
+    copy_frontier(&e->last, &st->last);
+  } else {
+    e->past.n = 0;
+    join(&e->past, &enter(s)->past);
+  }
   if (st) e->of = st, e->work = st->work;
   return status();
 }
@@ -1318,7 +1464,9 @@ cudaError_t cudaEventSynchronize(cudaEvent_t handle) {
   if (wrong || (wrong = captured_event(e))) return wrong;
   awaited(e->of, e->work);
   graph *g = capture(e->capture);
-  return g ? fail(invalidate(g, cudaErrorCapturedEvent)) : status();
+  if (g) return fail(invalidate(g, cudaErrorCapturedEvent));
+  host_knows(&e->past);
+  return status();
 }
 cudaError_t cudaEventQuery(cudaEvent_t e) { return cudaEventSynchronize(e); }
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t a, cudaEvent_t b) {
@@ -1328,6 +1476,7 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t a, cudaEvent_t b) {
   event *from = (event *)a, *to = (event *)b;
   if (!from->recorded || !to->recorded || from->untimed || to->untimed) return fail(cudaErrorInvalidResourceHandle);
   *ms = (float)(to->ms - from->ms);
+  if (hooks.note) hooks.note("times of events are those of the virtual GPU, not of a GPU");
   return cudaSuccess;
 }
 
@@ -1353,7 +1502,7 @@ cudaError_t cudaGetDevice(int *d) {
 }
 cudaError_t cudaSetDevice(int d) { return d == 0 ? permitted() : fail(cudaErrorInvalidDevice); }
 cudaError_t cudaGetDeviceCount(int *n) { return give(n, 1); }
-cudaError_t cudaDeviceReset(void) { return cudaSuccess; }
+cudaError_t cudaDeviceReset(void) { all_awaited(); return cudaSuccess; }
 cudaError_t cudaSetDeviceFlags(unsigned f) { (void)f; return cudaSuccess; }
 
 // The limits of the device, as an H100 has them. Those of printf and malloc are fixed once a kernel has used them.
