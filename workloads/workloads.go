@@ -395,10 +395,11 @@ func Ranges(ws []*trace.Workload) map[string]Range {
 	return ranges
 }
 
-// Omitted describes what the workloads of a set omit of the contest's. It returns "" for other sets than the default.
-func (d *Dataset) Omitted(def, set string, ws []*trace.Workload) string {
-	contest, err := d.Workloads(def, ContestSet)
-	if err != nil || set != DefaultSet {
+// Omitted describes what a set omits of the contest's. It returns "" for other sets than the default.
+func (d *Dataset) Omitted(def, set string) string {
+	ws, err := d.Workloads(def, set)
+	contest, noContest := d.Workloads(def, ContestSet)
+	if cmp.Or(err, noContest) != nil || set != DefaultSet {
 		return ""
 	}
 	var fixed []string

@@ -210,9 +210,7 @@ func choose(p *project.Project, sub *project.Submission, o Options, old *runs.Ru
 	if len(s.Workloads) == 0 {
 		return nil, usage.Errorf("fisub dataset ls lists the workload sets", "no workloads for %s", sub.Definition.Name)
 	}
-	s.Omitted = sub.Data.Omitted(sub.Definition.Name, s.Set, slices.DeleteFunc(ws, func(w *trace.Workload) bool {
-		return !resumed(w) && !slices.Contains(s.Workloads, w)
-	}))
+	s.Omitted = sub.Data.Omitted(sub.Definition.Name, s.Set)
 	drawn := func(w *trace.Workload) bool {
 		return s.data.Makes(sub.Definition.Name, w) || workloads.Redrawn(sub.Definition, w)
 	}
