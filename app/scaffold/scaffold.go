@@ -91,6 +91,7 @@ func New(opts Options) (*Project, error) {
 		"EntryPoint": "kernel.py::kernel", "DPS": opts.Language != trace.Python,
 		"CUDA": opts.Language == trace.CUDA, "Python": opts.Language != trace.CUDA,
 		"Set": cmp.Or(opts.Set, "contest"), "Version": opts.Version, "Edge": opts.Edge,
+		"Sampled": def.OpType != "moe", // with up to 14,107 tokens, a sample would take hours on the virtual GPU
 		"InPlace": len(def.Arguments()) < def.Inputs.Len()+def.Outputs.Len(),
 		"Axes":    axes(def), "Inputs": tensors(&def.Inputs), "Outputs": tensors(&def.Outputs),
 	}

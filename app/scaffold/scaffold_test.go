@@ -106,6 +106,13 @@ func TestNew(t *testing.T) {
 						t.Errorf("%s: wide: %s", f.Path, wide)
 					}
 				}
+				run := "fisub local --device emu --set contest --sample 6\n"
+				if def.OpType == "moe" {
+					run = "fisub local --device emu\n"
+				}
+				if text := file(t, p, Workflow); !strings.Contains(text, run) {
+					t.Errorf("the workflow has no %q:\n%s", run, text)
+				}
 				text := file(t, p, config.Name)
 				all := regexp.MustCompile(`(?m)^# ((\w+ = |\[).*)`).ReplaceAllString(text, "$1")
 				if strings.Count(all, "\n#") >= strings.Count(text, "\n#") {
