@@ -6,14 +6,14 @@ import (
 	"fmt"
 	"math"
 	"path"
-	"slices"
+	"strings"
 
 	"fisub/internal/trace"
 	"fisub/workloads/random"
 )
 
 // EdgeSet is the set of inputs that a definition allows but typical workloads do not have. Every dataset has it for
-// each definition of the gdn family, unless it has its own set of that name. The inputs are generated.
+// each definition of the families in edges, unless it has its own set of that name. The inputs are generated.
 const EdgeSet = "edge"
 
 // An edge is a case of the edge set. Its workload's uuid is derived from the definition and the name.
@@ -21,7 +21,9 @@ type edge struct {
 	name     string
 	lengths  []int // of a prefill's sequences; nil if the case is not for prefill
 	batch    int   // for a definition with a batch; 0 if the case is only for prefill
-	tokens   int   // of each sequence of such a batch, if the definition does not fix it
+	tokens   int   // in all, or of each sequence of a batch, if the definition does not fix it
+	pages    int   // of the cache, if they have 64 entries
+	columns  int   // of a block table
 	unscaled bool  // the scale is 0
 	values   map[string]value
 }
@@ -29,11 +31,22 @@ type edge struct {
 // A value returns element i of an input. usual is the element in other sets, width the length of a row.
 type value func(s random.Stream, i, width int, usual float64) float64
 
-// edges are the cases of the set. With all of them, each definition's reference gives finite outputs. The state None,
-// which definitions allow, is not included: the contest's workload format cannot express it. Nor are slots with offsets
-// above 31 bits: the pool would take gigabytes of disk for each definition, and as much again for the expected and for
-// the actual output.
-var edges = []edge{
+// edges are the cases of the set for the definitions of an op type whose names have a prefix. With all of them, the
+// definition's reference gives finite outputs that no arbitrary choice affects, and the contest accepts them.
+var edges = []struct {
+	opType, prefix string
+	cases          []edge
+}{
+	{"dsa_paged", "dsa_sparse_attention_", attentionEdges},
+	{"dsa_paged", "dsa_topk_indexer_fp8_h64_d128_topk2048_ps64", indexerEdges},
+	{"moe", "moe_fp8_block_scale_ds_routing_topk8_ng8_kg4_e32_", moeEdges},
+	{"gdn", "", gdnEdges}, // last, since every name has its prefix
+}
+
+// gdnEdges lack the state None, which definitions allow: the contest's workload format cannot express it. They also
+// lack slots with offsets above 31 bits: the pool would take gigabytes of disk for each definition, and as much again
+// for the expected and for the actual output.
+var gdnEdges = []edge{
 	{name: "scale 0", lengths: []int{9, 26}, batch: 2, tokens: 2, unscaled: true},
 	{name: "batch 3", batch: 3, tokens: 3},
 	{name: "empty sequences", lengths: []int{0, 37, 0, 0, 66, 0}},
@@ -90,11 +103,14 @@ func (e *edge) uuid(def string) string {
 
 // edgeOf returns the edge case with that uuid, or nil.
 func edgeOf(def, uuid string) *edge {
-	i := slices.IndexFunc(edges, func(e edge) bool { return e.uuid(def) == uuid })
-	if i < 0 {
-		return nil
+	for _, family := range edges {
+		for i := range family.cases {
+			if e := &family.cases[i]; strings.HasPrefix(def, family.prefix) && e.uuid(def) == uuid {
+				return e
+			}
+		}
 	}
-	return &edges[i]
+	return nil
 }
 
 // Tests returns the property that an edge workload tests, such as "scale 0", or "" for any other workload.
@@ -129,52 +145,71 @@ func (e *edge) fill(name string, shape []int, usual fill) fill {
 	}
 }
 
-// edgeWorkloads returns the edge set of a definition, nil if it is not of the gdn family.
+// edgeWorkloads returns the edge set of a definition, nil if it is of none of the families.
 func edgeWorkloads(def *trace.Definition) (ws []*trace.Workload) {
-	if def == nil || def.OpType != "gdn" {
-		return nil
-	}
-	for i := range edges {
-		if w := edges[i].workload(def); w != nil {
-			ws = append(ws, w)
+	for _, family := range edges {
+		if def == nil || def.OpType != family.opType || !strings.HasPrefix(def.Name, family.prefix) {
+			continue
+		}
+		for i := range family.cases {
+			if w := family.cases[i].workload(def); w != nil {
+				ws = append(ws, w)
+			}
 		}
 	}
 	return ws
 }
 
-// workload returns the case for a definition, or nil if the case does not apply or the definition has an unknown axis.
+// scalars are the values of scalar inputs; of scale and sm_scale, the ones in all workloads of the contest.
+var scalars = map[string]trace.Scalar{
+	"scale":                 {Kind: trace.FloatScalar, Float: 0.08838834764831843},
+	"sm_scale":              {Kind: trace.FloatScalar, Float: 0.1352337788608801},
+	"local_expert_offset":   {Kind: trace.IntScalar, Int: localGroup * groupSize},
+	"routed_scaling_factor": {Kind: trace.FloatScalar, Float: 2.5},
+}
+
+// workload returns the case for a definition, or nil if the case does not apply or the definition has an unknown axis
+// or scalar. Tensors are in a file, except those of other families than gdn with the contest's random values.
 func (e *edge) workload(def *trace.Definition) *trace.Workload {
-	prefill, total := false, 0
+	total, page := 0, pageSize
 	for _, n := range e.lengths {
 		total += n
 	}
+	if a, ok := def.Axes.Get("page_size"); ok && a.Const && a.Value > 0 {
+		page = a.Value
+	}
 	known := map[string]int{"total_seq_len": total, "num_seqs": len(e.lengths), "len_cu_seqlens": len(e.lengths) + 1,
-		"batch_size": e.batch, "seq_len": e.tokens, "pool_size": e.batch*(e.tokens+2) + 1}
+		"batch_size": e.batch, "seq_len": e.tokens, "pool_size": e.batch*(e.tokens+2) + 1, "num_tokens": e.tokens,
+		"num_pages": e.pages * pageSize / page, "max_num_pages": e.columns}
 	w := &trace.Workload{UUID: e.uuid(def.Name)}
 	for name, axis := range def.Axes.All() {
-		n, ok := known[name]
-		if !axis.Const && !ok {
+		if axis.Const {
+			continue
+		}
+		if known[name] <= 0 {
 			return nil
 		}
-		if !axis.Const {
-			w.Axes.Set(name, n)
-		}
-		prefill = prefill || name == "total_seq_len"
-	}
-	if prefill && e.lengths == nil || !prefill && e.batch == 0 {
-		return nil
+		w.Axes.Set(name, known[name])
 	}
 	file := fmt.Sprintf("./blob/workloads/%s/%s/%[2]s_%s.safetensors", def.OpType, def.Name, w.UUID)
 	for name, spec := range def.Inputs.All() {
 		in := trace.InputSpec{Kind: trace.Safetensors, Path: file, TensorKey: name}
+		shape, err := def.Shape(spec, known)
+		if err != nil {
+			return nil
+		}
 		if spec.Scalar {
-			if name != "scale" {
+			scalar, ok := scalars[name]
+			if !ok {
 				return nil
 			}
-			in = trace.InputSpec{Kind: trace.ScalarInput, Value: trace.Scalar{Kind: trace.FloatScalar}}
-			if !e.unscaled {
-				in.Value.Float = 0.08838834764831843
+			if e.unscaled {
+				scalar.Float = 0
 			}
+			in = trace.InputSpec{Kind: trace.ScalarInput, Value: scalar}
+		} else if own, err := synthFill(def, known, name, shape); err == nil && own == nil && e.values[name] == nil &&
+			def.OpType != "gdn" {
+			in = trace.InputSpec{Kind: trace.Random}
 		}
 		w.Inputs.Set(name, in)
 	}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"fisub/internal/tensor"
 	"fisub/internal/trace"
 )
 
@@ -51,8 +52,8 @@ func TestEdgeSets(t *testing.T) {
 	for _, name := range d.Definitions() {
 		def, _ := d.Definition(name)
 		ws, err := d.Workloads(name, EdgeSet)
-		if gdn := strings.HasPrefix(name, "gdn_"); gdn != (err == nil) {
-			t.Errorf("%s: got %v", name, err)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
 		}
 		reports, err := d.Verify(t.Context(), def, ws)
 		if err != nil {
@@ -80,8 +81,16 @@ func TestEdgeSets(t *testing.T) {
 			want = slices.Insert(want, 1, "empty sequences", "a sequence of 2075 tokens")
 		case strings.HasPrefix(name, "gdn_"):
 			want = slices.Insert(want, 1, "batch 3")
+		case name == attention:
+			want = []string{"-1 before and between entries", "an entry several times", "q of 0",
+				"logits of more than 88 and less than -88", "outputs above 65504"}
+		case name == indexer:
+			want = []string{"lengths of 0, 1, 2047, 2048 and 2049", "equal scores", "scores of 0",
+				"scores above, at and below 0", "negative scores", "scores above 65504",
+				"shared pages, and one again behind the end"}
 		default:
-			want = nil
+			want = []string{"ties", "biases of -2 and scores of 0", "one expert takes all tokens", "no local expert",
+				"blocks of zeros"}
 		}
 		if !slices.Equal(tests, want) {
 			t.Errorf("%s: got %q, want %q", name, tests, want)
@@ -156,6 +165,133 @@ func TestEdgeInputs(t *testing.T) {
 			}
 		}
 	}
+}
+
+func TestSparseEdgeInputs(t *testing.T) {
+	d, _ := open(t)
+	_, in := loadEdge(t, d, attention, "-1 before and between entries")
+	counts := []int{}
+	for row := range slices.Chunk(numbers(in["sparse_indices"]), 2048) {
+		present := slices.DeleteFunc(slices.Clone(row), func(x float64) bool { return x == -1 })
+		counts = append(counts, len(present))
+		if slices.Sort(present); len(slices.Compact(present)) != counts[len(counts)-1] || present[0] < 0 ||
+			present[len(present)-1] >= 4096 {
+			t.Errorf("row %d: got duplicates, or entries outside of the cache", len(counts)-1)
+		}
+	}
+	if want := []int{1, 1024, 682, 1024, 2048, 1}; !slices.Equal(counts, want) {
+		t.Errorf("got rows of %v entries, want %v", counts, want)
+	}
+	_, in = loadEdge(t, d, attention, "outputs above 65504")
+	if x := numbers(in["ckv_cache"]); slices.Min(x) < 65504 {
+		t.Errorf("got an entry with %v", slices.Min(x))
+	}
+
+	// Scores of the first sequence, by the definition.
+	scores := func(tests string) (all []float64) {
+		_, in := loadEdge(t, d, indexer, tests)
+		q, w := numbers(in["q_index_fp8"]), numbers(in["weights"])
+		pages, cache := numbers(in["block_table"]), in["k_index_cache_fp8"].Tensor
+		for i := range int(numbers(in["seq_lens"])[0]) {
+			page := cache.Data[int(pages[i/64])*64*132:]
+			key := numbers(Input{Tensor: &tensor.Tensor{DType: tensor.Float8E4M3FN, Shape: []int{128},
+				Data: page[i%64*128:][:128]}})
+			scale := (&tensor.Tensor{DType: tensor.Float32, Shape: []int{64}, Data: page[64*128:][:64*4]}).Float64(i % 64)
+			score := 0.0
+			for h := range 64 {
+				dot := 0.0
+				for c, x := range key {
+					dot += q[h*128+c] * x
+				}
+				score += w[h] * max(dot*scale, 0)
+			}
+			all = append(all, score)
+		}
+		slices.Sort(all)
+		slices.Reverse(all)
+		return all
+	}
+	for tests, right := range map[string]func(s []float64) bool{
+		"equal scores": func(s []float64) bool { return s[0] == s[len(s)-1] && s[0] != 0 },
+		"scores of 0":  func(s []float64) bool { return s[0] == 0 && s[len(s)-1] == 0 },
+		"scores above, at and below 0": func(s []float64) bool {
+			return s[0] > 0 && s[2047] == 0 && s[2048] == 0 && s[len(s)-1] < 0
+		},
+		"negative scores":    func(s []float64) bool { return s[0] < 0 },
+		"scores above 65504": func(s []float64) bool { return s[2048] > 65504 },
+	} {
+		if s := scores(tests); len(s) <= 2049 || !right(s) {
+			t.Errorf("%s: got %d scores: %v ... %v, %v ... %v", tests, len(s), s[0], s[2047], s[2048], s[len(s)-1])
+		}
+	}
+}
+
+// The choice of local experts, by the definition's rule, is the one that the case is about, and no tie affects it.
+func TestMixtureEdgeInputs(t *testing.T) {
+	d, _ := open(t)
+	for tests, want := range map[string][]int{
+		"ties": {2, 2, 2, 2}, "biases of -2 and scores of 0": {1, -1, 1, -1, 1, -1},
+		"one expert takes all tokens": slices.Repeat([]int{1}, 65), "no local expert": {0, 0, 0, 0, 0},
+		"blocks of zeros": {1, 1, 1, 1},
+	} {
+		def, _ := d.Definition(moe)
+		ws, _ := d.Workloads(moe, EdgeSet)
+		i := slices.IndexFunc(ws, func(w *trace.Workload) bool { return Tests(moe, w.UUID) == tests })
+		inputs := map[string][]float64{}
+		blobs, err := d.blobsOf(def, ws[i:i+1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range blobs[0].tensors {
+			x, err := s.make(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			inputs[s.key] = numbers(Input{Tensor: x})
+		}
+		token := 0
+		for logits := range slices.Chunk(inputs["routing_logits"], 256) {
+			if want[token] >= 0 {
+				least, most := chosenLocal(logits, inputs["routing_bias"])
+				if least != want[token] || most != want[token] {
+					t.Errorf("%s: token %d: got %d to %d local experts, want %d", tests, token, least, most, want[token])
+				}
+			}
+			token++
+		}
+	}
+}
+
+// chosenLocal returns how many local experts a token chooses if ties favour other ranks, and if they favour this one.
+func chosenLocal(logits, bias []float64) (least, most int) {
+	count := func(favour float64) (n int) {
+		biased, groups := make([]float64, 256), make([]float64, 8)
+		for e, x := range logits {
+			biased[e] = 1/(1+math.Exp(-x)) + bias[e]
+			if e/32 == 1 {
+				biased[e] += favour
+			}
+		}
+		for g := range groups {
+			members := slices.Sorted(slices.Values(biased[g*32 : g*32+32]))
+			groups[g] = members[30] + members[31]
+		}
+		worst := slices.Sorted(slices.Values(groups))[4]
+		candidates := []float64{}
+		for e, x := range biased {
+			if groups[e/32] >= worst {
+				candidates = append(candidates, x)
+			}
+		}
+		slices.Sort(candidates)
+		for _, x := range biased[32:64] {
+			if groups[1] >= worst && x >= candidates[len(candidates)-8] {
+				n++
+			}
+		}
+		return n
+	}
+	return count(-1e-9), count(1e-9)
 }
 
 // batch3 is the uuid of a case: uuids must not change.

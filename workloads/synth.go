@@ -165,7 +165,7 @@ func (d *Dataset) blobsOf(def *trace.Definition, ws []*trace.Workload) ([]*blob,
 				t.fill = logits(shape, local(def, axes, w))
 			}
 			if hard != nil {
-				t.fill = hard.fill(name, shape, t.fill)
+				t.fill, t.codes = hard.fill(name, shape, t.fill), nil
 			}
 			i := slices.IndexFunc(b.tensors, func(o synthetic) bool { return o.key == t.key })
 			if i < 0 {
