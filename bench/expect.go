@@ -221,7 +221,7 @@ func (e expected) unwritten(got *tensor.Tensor, index int) bool {
 	if e.before != nil {
 		return bytes.Equal(got.Data[from:to], e.before.Data[from:to])
 	}
-	return !slices.ContainsFunc(got.Data[from:to], func(b byte) bool { return b != worker.Poison })
+	return !slices.ContainsFunc(got.Data[from:to], func(b byte) bool { return b != worker.PoisonOf(got.DType) })
 }
 
 // stray describes the first slot that got has changed and the reference has not, or returns "".

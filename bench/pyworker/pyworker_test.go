@@ -117,6 +117,12 @@ func load(t *testing.T, client *worker.Client) (out *os.File) { return loadOutpu
 // loadOutputs is load for definitions with the first n outputs.
 func loadOutputs(t *testing.T, client *worker.Client, n int) (out *os.File) {
 	t.Helper()
+	return loadTyped(t, client, n, "float32")
+}
+
+// loadTyped is loadOutputs with a dtype for the outputs.
+func loadTyped(t *testing.T, client *worker.Client, n int, dtype string) (out *os.File) {
+	t.Helper()
 	in := filepath.Join(t.TempDir(), "in")
 	data := []byte("xxxxxxxxxxxx")
 	for _, v := range []float32{1, -2, 30} {
@@ -129,8 +135,8 @@ func loadOutputs(t *testing.T, client *worker.Client, n int) (out *os.File) {
 	err := client.Load(t.Context(), &worker.Tensors{
 		Inputs: []worker.Value{{Tensor: &worker.FileTensor{DType: "float32", Shape: []int{3}, Path: in, Offset: 12,
 			Bytes: 12}}, {Scalar: &five}},
-		Outputs: []worker.Value{{Tensor: &worker.FileTensor{DType: "float32", Shape: []int{3}, Bytes: 12}},
-			{Tensor: &worker.FileTensor{DType: "float32", Shape: []int{}, Offset: 256, Bytes: 4}}}[:n],
+		Outputs: []worker.Value{{Tensor: &worker.FileTensor{DType: dtype, Shape: []int{3}, Bytes: 12}},
+			{Tensor: &worker.FileTensor{DType: dtype, Shape: []int{}, Offset: 256, Bytes: 4}}}[:n],
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -160,6 +166,21 @@ func floats(t *testing.T, file *os.File, offset, n int) []float32 {
 		values = append(values, math.Float32frombits(binary.LittleEndian.Uint32(data[offset+4*i:])))
 	}
 	return values
+}
+
+// Before a call, outputs of integers do not contain -1, which may be the expected result.
+func TestIntegerPoison(t *testing.T) {
+	client, err := start(t, command(t), "def run(x, c, y, total):\n    pass\n", true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := loadTyped(t, client, 2, "int32")
+	if _, err := client.Run(t.Context(), out); err != nil {
+		t.Fatal(err)
+	}
+	if got := math.Float32bits(floats(t, out, 0, 3)[2]); got != 0x7f7f7f7f {
+		t.Errorf("got %#x, want 0x7f7f7f7f", got)
+	}
 }
 
 func TestDestinationPassing(t *testing.T) {

@@ -271,6 +271,14 @@ func (s *server) arg(v Value, guard int) (device.Arg, error) {
 // element that the kernel leaves out cannot pass.
 const Poison = 0xff
 
+// PoisonOf returns the poison of a dtype. For integers it is another byte: Poison reads as -1, a common result.
+func PoisonOf(dtype tensor.DType) byte {
+	if dtype.IsFloat() {
+		return Poison
+	}
+	return 0x7f
+}
+
 // run calls the kernel once and writes the outputs to their places in out.
 func (s *server) run(out *os.File) error {
 	if err := s.renew(); err != nil {
@@ -280,7 +288,7 @@ func (s *server) run(out *os.File) error {
 		if o.inPlace {
 			continue
 		}
-		if err := s.args[o.arg].Tensor.Buffer.Fill(Poison); err != nil {
+		if err := s.args[o.arg].Tensor.Buffer.Fill(PoisonOf(s.args[o.arg].Tensor.DType)); err != nil {
 			return AsError(err, Fault)
 		}
 	}
@@ -342,7 +350,7 @@ func (s *server) renewing() (before func() error, free func(), err error) {
 		if o.inPlace {
 			err = kept.Copy(b)
 		} else {
-			err = kept.Fill(Poison)
+			err = kept.Fill(PoisonOf(s.args[o.arg].Tensor.DType))
 		}
 		if err != nil {
 			return nil, free, err
@@ -593,15 +601,17 @@ func (s *server) probe(out *os.File) (late []Change, err error) {
 	inOrder := make([][]byte, len(s.outputs))
 	var own [][]byte
 	var kept []device.Kept
+	fill := byte(0) // of all outputs: NaN if one of them can be
 	for i, o := range s.outputs {
 		inOrder[i] = make([]byte, o.Bytes)
 		if o.inPlace {
 			kept = append(kept, device.Kept{Arg: o.arg, Into: inOrder[i]})
 		} else {
 			own = append(own, inOrder[i])
+			fill = max(fill, PoisonOf(s.args[o.arg].Tensor.DType))
 		}
 	}
-	if err := s.kernel.Probe(s.ctx, s.args, Poison, own, kept...); err != nil {
+	if err := s.kernel.Probe(s.ctx, s.args, fill, own, kept...); err != nil {
 		return nil, AsError(err, Call)
 	}
 	if err := s.kernel.Sync(s.ctx); err != nil {

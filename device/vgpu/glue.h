@@ -26,6 +26,7 @@ int vg_release(uint64_t address);
 // memory until it is touched.
 enum { VG_TENSOR, VG_OWN, VG_OPEN, VG_KINDS }; // arguments of a call; the submission's own; also for host code
 enum { VG_POISON = 0xff };                      // fills VG_OWN; other memory is zero
+enum { VG_INTEGER_POISON = 0x7f };              // fills outputs of integers
 void *vg_map(size_t bytes, int kind);           // NULL: out of memory
 void vg_unmap(void *p);
 

@@ -357,7 +357,7 @@ func (b *buffer) Read(p []byte) error {
 	return err
 }
 
-// Fill sets all bytes to c. If c is the poison for outputs, the buffer counts as unwritten afterwards.
+// Fill sets all bytes to c. If c is a poison for outputs, the buffer counts as unwritten afterwards.
 func (b *buffer) Fill(c byte) error {
 	d, err := b.data(b.n)
 	if err = cmp.Or(err, fits(len(d))); err != nil {
@@ -366,7 +366,7 @@ func (b *buffer) Fill(c byte) error {
 	if b.shadow = 0; len(d) > 0 {
 		p := unsafe.Pointer(unsafe.SliceData(d))
 		C.memset(p, C.int(c), C.size_t(len(d)))
-		if c == C.VG_POISON {
+		if c == C.VG_POISON || c == C.VG_INTEGER_POISON {
 			b.shadow = int64(C.vg_unwritten(p, C.size_t(len(d))))
 		}
 	}

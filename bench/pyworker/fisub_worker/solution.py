@@ -11,6 +11,7 @@ from .guard import guard
 from .memory import write
 
 POISON = 0xFF  # NaN as bfloat16, float16 and float32, so an element that is left out cannot pass
+INTEGER_POISON = 0x7F  # POISON reads as -1, a common result
 SCALARS = {"Int": int, "Float": float, "Bool": bool}
 
 
@@ -189,7 +190,7 @@ class Solution:
             if self.destination_passing and spec["scalar"]:
                 raise Failure("call", f"output '{name}' is a scalar, which cannot be allocated")
             if self.destination_passing:
-                data.fill_(POISON)
+                data.fill_(POISON if "float" in spec["dtype"] else INTEGER_POISON)
 
     def run(self, out):
         self.fresh()
