@@ -23,9 +23,7 @@ type callers [8]unsafe.Pointer
 
 func callersOf(c *C.fisub_vgpu_callers) (all callers) {
 	if c != nil {
-		for i, p := range c.at {
-			all[i] = p
-		}
+		copy(all[:], c.at[:])
 	}
 	return all
 }
