@@ -189,6 +189,7 @@ $again:
 
 // TestHazards has kernels with a race or a read of unwritten memory, and for each a similar kernel without.
 func TestHazards(t *testing.T) {
+	const branch = "setp.eq.u32 %p4, %r3, 99;\n@%p4 bra $done;" // of no thread
 	const race = `race on shared memory: nothing orders this `
 	const mbarrier = `
 	@%p1 mbarrier.init.shared.b64 [%r10+256], 32;
@@ -512,14 +513,22 @@ $reader:
 	st.global.b32 [%rd3], %r2;
 	ld.global.b32 %r2, [%rd2];`, `race on global memory: nothing orders this read and the write`},
 		{"unwritten shared memory", "@%p1 ld.shared.b32 %r2, [%r10];", "read of unwritten shared memory"},
-		{"unwritten local memory", "st.local.b32 [a], %r1;\nld.local.b32 %r2, [a+4];",
+		{"unwritten local memory", "st.local.b32 [a], %r1;\nld.local.b32 %r2, [a+4];\nadd.u32 %r3, %r2, 1;\n" + branch,
 			"read of 4 unwritten bytes of local memory"},
+		{"unwritten local memory in a copy of a struct", "st.local.b32 [a], %r1;\nld.local.v2.b32 {%r2, %r4}, [a];\n" +
+			"st.local.v2.b32 [a+8], {%r2, %r4};\nld.local.b32 %r3, [a+12];\n" + branch,
+			"read of 4 unwritten bytes of local memory"},
+		{"unwritten local memory that nothing uses", "st.local.b32 [a], %r1;\nld.local.v2.b32 {%r3, %r4}, [a];\n" +
+			"st.local.v2.b32 [a+8], {%r3, %r4};\nld.local.b32 %r3, [a+8];\n" + branch, ""},
+		{"unwritten local memory that is not selected", "setp.lt.u32 %p3, %r1, 64;\nld.local.b32 %r2, [a+4];\n" +
+			"selp.b32 %r3, %r1, %r2, %p3;\n" + branch, ""},
 		{"local memory", "st.local.b32 [a], %r1;\nld.local.b32 %r2, [a];", ""},
 		{"local memory by a generic address", `
 	st.local.b64 [a], %rd1;
 	cvta.local.u64 %rd2, a;
 	ld.b32 %r2, [%rd2+4];
-	ld.b32 %r2, [%rd2+8];`, "read of 4 unwritten bytes of local memory"},
+	ld.b32 %r3, [%rd2+8];
+` + branch, "read of 4 unwritten bytes of local memory"},
 		{"division by zero", "div.u32 %r2, %r1, %r8;", "integer division by zero"},
 		{"division that no thread does", "setp.ne.u32 %p3, %r8, 0;\n@%p3 div.u32 %r2, %r1, %r8;", ""},
 		{"a barrier that threads have ended before", "@%p2 ret;\nbar.sync 0;", "bar.sync waits for 32 threads of the block, which have ended"},

@@ -335,10 +335,8 @@ static int load(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base
   if (w->local_shadow && (space == LOCAL || space == GENERIC)) {
     EACH(m)
       for (int i = 0; i < n; i++)
-        if (extra[in->x + i] >= 0 && unwritten(w, p[l] + size * i, (size_t)size)) {
-          FAULT(k, w, g, (int)l, unwritten_local, .size = size);
-          if (k->state->stop) return 0;
-        }
+        if (extra[in->x + i] >= 0 && unwritten(w, p[l] + size * i, (size_t)size))
+          keep_undefined(k, w, g, l, p[l] + size * i, size, ~0u, numbered(w->b, (origin){location(g), .why = ORIGIN_LOCAL, .size = (u8)size}));
     EACH(m) k->met |= (u32)has_undefined(w, p[l], size * n) << l;
   }
   if (k->met) loaded(k, w, g, in, p, m);

@@ -88,16 +88,17 @@ typedef struct warp {
   pendings pending;
   u32 bulk_committed[32], products, commits; // groups committed so far, see async.h
   u32 multiplied, ended;                     // wgmma.mma_async so far, and the last operation that has ended
-  u8 tracks, reported; // see taint.h: a register may be undefined; hazards that were reported
+  u8 tracks;                                 // see taint.h: a register may be undefined
+  u32 reported;                              // hazards that were reported, bits 1 << HAZARD_*
 } warp;
 
-// An origin is the cause of an undefined value: a shuffle that read an absent lane, for one of the reasons ABSENT_*, or
-// a store of an unwritten register.
+// An origin is the cause of an undefined value: a shuffle that read an absent lane, for one of the reasons ABSENT_*, a
+// store of an unwritten register, or a load of unwritten local memory.
 typedef struct {
   vg_location at;
-  u8 why, lane;
+  u8 why, lane, size; // the lane that was read; the bytes of the load
 } origin;
-enum { ORIGIN_STORE = 3, MAX_ORIGINS = 63 };
+enum { ORIGIN_STORE = 3, ORIGIN_LOCAL, MAX_ORIGINS = 63 };
 
 typedef struct {
   u32 arrived, expected, popc;

@@ -1,9 +1,9 @@
-// Undefined values: those that a shuffle read from a lane that does not take part, and those that a store of an
-// unwritten register left in shared or local memory. They are errors only if something visible depends on them: a store
-// to global memory, an address, a branch, an atomic, the operand of a vote. Shadows of memory hold UNDEFINED times the
-// number of the value's origin in the block, registers have taints. A warp has taints from its first undefined value
-// on. Then run updates them before each PTX instruction, as the function's table says. The table, vg_func.tracks, has
-// for each instruction the index of its entry, or 0. An entry is made of
+// Undefined values: those that a shuffle read from a lane that does not take part, those that a store of an unwritten
+// register left in shared or local memory, and those of unwritten local memory. They are errors only if something
+// visible depends on them: a store to global memory, an address, a branch, an atomic, the operand of a vote. Shadows of
+// memory hold UNDEFINED times the number of the value's origin in the block, registers have taints. A warp has taints
+// from its first undefined value on. Then run updates them before each PTX instruction, as the function's table says.
+// The table, vg_func.tracks, has for each instruction the index of its entry, or 0. An entry is made of
 //   a TRACK_* code
 //   the guard's register or -1, its place, and 1 if it is negated
 //   a number of registers, then these: those read; of memory accesses only the address; of select a, b and the condition
@@ -49,10 +49,14 @@ static u32 numbered(block *b, origin o) {
   return b->norigins;
 }
 
+static u32 hazard_of(u32 why) {
+  return why == ORIGIN_LOCAL ? HAZARD_LOCAL : why == ORIGIN_STORE ? HAZARD_REGISTER : HAZARD_OUTSIDE_MASK;
+}
+
 // reported reports whether an earlier report makes another one for the same hazard useless.
 static int reported(worker *k, warp *w, u32 why) {
-  const vg_report *r = &k->state->hazards[why == ORIGIN_STORE ? HAZARD_REGISTER : HAZARD_OUTSIDE_MASK];
-  return w->reported >> (why == ORIGIN_STORE) & 1 || (r->set && r->cluster && r->cluster <= w->b->t->number);
+  const vg_report *r = &k->state->hazards[hazard_of(why)];
+  return w->reported >> hazard_of(why) & 1 || (r->set && r->cluster && r->cluster <= w->b->t->number);
 }
 
 static taint *taints(worker *k, warp *w, frame *fr) {
@@ -67,8 +71,12 @@ static __attribute__((cold, noinline)) int use(worker *k, warp *w, group *g, u32
   origin o = w->b->origins[number];
   if (reported(k, w, o.why)) return 1;
   if (o.why == ORIGIN_STORE) FAULT(k, w, g, (int)lane, stored_register, .store = o.at);
-  else FAULT(k, w, g, (int)lane, absent_lane, .lane = o.lane, .why = o.why, .shuffle = o.at);
-  w->reported |= (u8)(1 << (o.why == ORIGIN_STORE));
+  else if (o.why == ORIGIN_LOCAL) {
+    vg_fault f = FAULT_AT(g, unwritten_local, .size = o.size);
+    f.at = o.at;
+    fault(k, w, (int)lane, &f);
+  } else FAULT(k, w, g, (int)lane, absent_lane, .lane = o.lane, .why = o.why, .shuffle = o.at);
+  w->reported |= 1u << hazard_of(o.why);
   w->tracks = 0;
   for (int i = 0; i < w->ng; i++)
     for (frame *fr = w->g[i].fr; fr; fr = fr->up) {
@@ -181,7 +189,7 @@ static __attribute__((noinline)) void shuffled(worker *k, warp *w, group *g, u32
     u8 j = (u8)from[l];
     u8 why = !(w->exists >> j & 1) ? ABSENT_NEVER_STARTED : !(w->live >> j & 1) ? ABSENT_ENDED : ABSENT_OUTSIDE;
     if (reported(k, w, why)) continue;
-    number[l] = (u8)numbered(w->b, (origin){location(g), why, j});
+    number[l] = (u8)numbered(w->b, (origin){location(g), .why = why, .lane = j});
     bytes[l] = 0xff, lanes |= 1u << l;
   }
   if (fr->taints == NULL && lanes == 0) return;
@@ -259,10 +267,10 @@ static __attribute__((noinline)) int mark_unwritten(worker *k, warp *w, group *g
         continue;
       }
       if (space == LOCAL) {
-        keep_undefined(k, w, g, l, w->local + (u64)l * LOCAL_BYTES + a, size, 0xff, numbered(w->b, (origin){location(g), ORIGIN_STORE, 0}));
+        keep_undefined(k, w, g, l, w->local + (u64)l * LOCAL_BYTES + a, size, 0xff, numbered(w->b, (origin){location(g), .why = ORIGIN_STORE}));
       } else {
         block *b = shared_of(w, &a);
-        memset(b->shadow + a, (int)numbered(b, (origin){location(g), ORIGIN_STORE, 0}) * UNDEFINED, (size_t)size);
+        memset(b->shadow + a, (int)numbered(b, (origin){location(g), .why = ORIGIN_STORE}) * UNDEFINED, (size_t)size);
       }
     }
   }
