@@ -297,6 +297,25 @@ $producer:
 		{"all write the same", `
 	st.shared.b32 [%r10], 7;
 	ld.shared.b32 %r2, [%r10];`, ""},
+		{"both warps store the same tile", bulk + `
+	fence.proxy.async.shared::cta;
+	bar.sync 0;
+	and.b32 %r2, %r1, 31;
+	setp.eq.u32 %p3, %r2, 0;
+	mad.lo.u32 %r3, %r1, 0, %r10;
+	@%p3 cp.async.bulk.global.shared::cta.bulk_group [%rd3], [%r3], 128;
+	@%p3 cp.async.bulk.commit_group;
+	@%p3 cp.async.bulk.wait_group 0;`, ""},
+		{"both warps store to the same tile", bulk + `
+	fence.proxy.async.shared::cta;
+	bar.sync 0;
+	and.b32 %r2, %r1, 31;
+	setp.eq.u32 %p3, %r2, 0;
+	mad.lo.u32 %r3, %r1, 4, %r10;
+	@%p3 cp.async.bulk.global.shared::cta.bulk_group [%rd3], [%r3], 128;
+	@%p3 cp.async.bulk.commit_group;
+	@%p3 cp.async.bulk.wait_group 0;`,
+			"race on global memory: nothing orders this write and the write at "},
 		{"named barriers", `
 	@%p2 bra $first;
 	bar.sync 1, 64;

@@ -23,12 +23,12 @@ static u64 mb_tx(u64 v, s64 bytes) {
   .place = location(g), .thread = (s32)((w)->id * 32 + (l)), .issuer = warp_of(w),                            \
   .tick = (w)->b->t->views ? (w)->b->t->ticks[warp_of(w)] : 0
 
-// raced checks an access of an asynchronous copy or matrix product, for which the lane is unknown. It returns 0 after a
-// fault.
-static int raced(worker *k, warp *w, group *g, u8 *p, u32 n, int how) {
+// raced checks an access of an asynchronous copy or matrix product, for which the lane is unknown. same: a write that
+// does not change the value, see touch. It returns 0 after a fault.
+static int raced(worker *k, warp *w, group *g, u8 *p, u32 n, int how, int same) {
   if (k->reading && how & A_WRITE) overwrite(k, w, g, -1, p, n);
   if (k->writing && !(how & A_WRITE)) early_read(k, w, g, -1, (u64)(uintptr_t)p, n);
-  if (k->state->races) touch(k, w, g, ANY_LANE, p, n, how | A_ASYNC, 0);
+  if (k->state->races) touch(k, w, g, ANY_LANE, p, n, how | A_ASYNC, same);
   return !k->state->stop;
 }
 

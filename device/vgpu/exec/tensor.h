@@ -136,9 +136,10 @@ static int tensor_copy(worker *k, warp *w, group *g, const vg_inst *in, u8 *cons
         if (in->kind) {
           if (to <= from) continue; // elements outside of the tensor are not read
           u8 *s = at(k, w, g, SHARED, (int)l, a, 16, to - from == 16 ? READ : LOCATE);
-          if (s == NULL || !raced(k, w, g, s + from, (u32)(to - from), 0)) return 0;
+          if (s == NULL || !raced(k, w, g, s + from, (u32)(to - from), 0, 0)) return 0;
           add_read(k, w, g, l, s, 16, BY_BULK_GROUP, w->bulk_committed[l]);
-          if (!raced(k, w, g, global + from, (u32)(to - from), op < 0 ? A_WRITE : A_WRITE | A_ATOMIC)) return 0;
+          int same = op < 0 && memcmp(global + from, s + from, (size_t)(to - from)) == 0;
+          if (!raced(k, w, g, global + from, (u32)(to - from), op < 0 ? A_WRITE : A_WRITE | A_ATOMIC, same)) return 0;
           if (op < 0) {
             for (s64 i = from; i < to; i++) global[i] = s[i];
           } else {
@@ -152,19 +153,19 @@ static int tensor_copy(worker *k, warp *w, group *g, const vg_inst *in, u8 *cons
           }
           continue;
         }
-        if (to > from && !raced(k, w, g, global + from, (u32)(to - from), 0)) return 0;
+        if (to > from && !raced(k, w, g, global + from, (u32)(to - from), 0, 0)) return 0;
         for (int i = 0; i < 16; i++) {
           data[i] = i >= from && i < to ? global[i] : t.fill ? i & 1 ? 0x7f : 0xf7 : 0;
         }
         if (mask == 0) {
           u8 *s = at(k, w, g, SHARED, (int)l, a, 16, 1);
-          if (s == NULL || !raced(k, w, g, s, 16, A_WRITE)) return 0;
+          if (s == NULL || !raced(k, w, g, s, 16, A_WRITE, 0)) return 0;
           memcpy(s, data, 16);
         } else {
           for (int c = 0; c < 16; c++) {
             if (!(mask >> c & 1)) continue;
             u8 *s = at(k, w, g, SHARED, (int)l, with_rank(a, c), 16, 1);
-            if (s == NULL || !raced(k, w, g, s, 16, A_WRITE)) return 0;
+            if (s == NULL || !raced(k, w, g, s, 16, A_WRITE, 0)) return 0;
             memcpy(s, data, 16);
           }
         }
@@ -206,13 +207,14 @@ static int bulk_copy(worker *k, warp *w, group *g, const vg_inst *in, u8 *const 
     int by = in->kind == COPY_TO_CLUSTER ? BY_MBARRIER : BY_BULK_GROUP;
     for (u32 i = 0; i < n; i += 16) {
       u8 *s = at(k, w, g, from_space, (int)l, from + i, 16, 0);
-      if (s == NULL || !raced(k, w, g, s, 16, 0)) return 0;
+      if (s == NULL || !raced(k, w, g, s, 16, 0, 0)) return 0;
       if (in->kind != COPY_TO_SHARED) add_read(k, w, g, l, s, 16, by, by == BY_MBARRIER ? w->commits : w->bulk_committed[l]);
       for (int c = -1; c < 16; c++) {
         if (c < 0 ? mask != 0 : !(mask >> c & 1)) continue;
         u64 a = c < 0 ? to + i : with_rank(to + i, c);
         u8 *d = x[5] >= 0 && !at(k, w, g, to_space, (int)l, a, 16, 0) ? NULL : at(k, w, g, to_space, (int)l, a, 16, 1);
-        if (d == NULL || !raced(k, w, g, d, 16, x[5] < 0 ? A_WRITE : A_WRITE | A_ATOMIC)) return 0;
+        int same = in->kind == COPY_TO_GLOBAL && x[5] < 0 && d && memcmp(d, s, 16) == 0;
+        if (d == NULL || !raced(k, w, g, d, 16, x[5] < 0 ? A_WRITE : A_WRITE | A_ATOMIC, same)) return 0;
         if (x[5] < 0) {
           memcpy(d, s, 16);
           continue;
@@ -258,7 +260,7 @@ static int store_async(worker *k, warp *w, group *g, const vg_inst *in, u8 *cons
       u64 to = all ? with_rank(first, c) : first, bar = all ? with_rank(counter, c) : counter;
       for (int i = 0; i < in->n; i++) {
         u8 *p = at(k, w, g, SHARED, (int)l, to + (u64)(size * i), size, 1);
-        if (p == NULL || !raced(k, w, g, p, (u32)size, stores ? A_WRITE : A_WRITE | A_ATOMIC)) return 0;
+        if (p == NULL || !raced(k, w, g, p, (u32)size, stores ? A_WRITE : A_WRITE | A_ATOMIC, 0)) return 0;
         u64 v = size == 8 ? U64(x[i])[l] : U32(x[i])[l], old = 0;
         memcpy(&old, p, (size_t)size);
         if (!stores) v = atomic_value(in->kind, x[in->n + 2], old, v, 0);
@@ -327,7 +329,7 @@ static int fetch(worker *k, warp *w, group *g, u32 lane, int by, const matrix *d
       u64 a = offset(d, first + r, q, size, across);
       if (rank >= 0) a = with_rank(a, rank);
       u8 *p = at(k, w, g, SHARED, (int)lane, a, (int)(n * size), 0);
-      if (p == NULL || !raced(k, w, g, p, n * size, 0)) return 0;
+      if (p == NULL || !raced(k, w, g, p, n * size, 0, 0)) return 0;
       add_read(k, w, g, lane, p, n * size, by, by == BY_WGMMA_GROUP ? w->products : w->commits);
       for (u32 i = 0; i < n; i++) {
         u32 v = 0, row = across ? r + i : r, col = across ? q : q + i;
@@ -606,7 +608,7 @@ static int tcgen05(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *b
             u64 a = offset(&d, r, q, 1, 0);
             if (in->n == 2) a = with_rank(a, (int)dest->rank);
             u8 *s = at(k, w, g, SHARED, (int)l, a, 4, 0);
-            if (s == NULL || !raced(k, w, g, s, 4, 0)) return 0;
+            if (s == NULL || !raced(k, w, g, s, 4, 0, 0)) return 0;
             if (q % 16 == 0) add_read(k, w, g, l, s, 16, BY_COMMIT, w->commits);
             for (u32 copy_ = 0; copy_ < 128 / rows; copy_++) {
               u32 row = how == 3 ? (r / 32) * 64 + r % 32 + 32 * copy_ : r + rows * copy_;
