@@ -4,6 +4,7 @@ package vgpu
 
 import (
 	"encoding/binary"
+	"fmt"
 	"regexp"
 	"slices"
 	"strings"
@@ -564,5 +565,19 @@ $reader:
 				t.Errorf("got  %q\nwant %q", got, c.want)
 			}
 		})
+	}
+}
+
+// Two warps wait for eight phases of two mbarriers on which only the first warp arrives, without another barrier and
+// without a loop. Neither may run two phases ahead of the other, which would then wait for ever.
+func TestPhasesInTurn(t *testing.T) {
+	var body strings.Builder
+	body.WriteString("@%p1 mbarrier.init.shared.b64 [%r10+256], 1;\n@%p1 mbarrier.init.shared.b64 [%r10+264], 1;\nbar.sync 0;\n")
+	for i := range 16 {
+		fmt.Fprintf(&body, "@%%p1 mbarrier.arrive.shared.b64 _, [%%r10+%[1]d];\n$wait%[2]d:\n"+
+			"mbarrier.try_wait.parity.shared.b64 %%p3, [%%r10+%[1]d], %[3]d;\n@!%%p3 bra $wait%[2]d;\n", 256+i%2*8, i, i/2%2)
+	}
+	if got := hazard(t, body.String()); got != "" {
+		t.Errorf("got %s, want no hazard", got)
 	}
 }

@@ -180,7 +180,7 @@ static int mbarrier(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *
   }
   if (in->kind >= MB_TEST && in->kind <= MB_TRY_PARITY) {
     PRED(in->d) = (PRED(in->d) & ~m) | result;
-    k->yield = 1; // after a phase, too: a warp that runs two phases ahead would hide the first from the others
+    k->yield = result && k->yield ? YIELD_NOW : YIELD_AT_JUMP; // now: the second phase since the last jump back
   }
   return 1;
 }

@@ -4,11 +4,11 @@
       u32 longest = 0;
       EACH(m) longest = U32(in->a)[l] > longest ? U32(in->a)[l] : longest;
       k->slept += longest < MAX_SLEEP ? longest : MAX_SLEEP;
-      k->yield = 1;
+      k->yield = YIELD_AT_JUMP;
       break;
     }
     case E_yield:
-      k->yield = 1;
+      k->yield = YIELD_AT_JUMP;
       break;
     case E_bra: {
       int to = (int)in->imm;

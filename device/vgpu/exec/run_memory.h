@@ -17,7 +17,16 @@
     case E_st_generic: g->pc = pc; if (!store(k, w, g, in, base, GENERIC, m, extra)) FAULTED break;
     case E_mark: g->pc = pc; if (!mark_unwritten(k, w, g, in, base, m, extra)) FAULTED break;
     case E_atom: g->pc = pc; if (!atomic(k, w, g, in, base, m, extra)) FAULTED break;
-    case E_mbar: g->pc = pc; if (!mbarrier(k, w, g, in, base, m)) FAULTED break;
+    case E_mbar:
+      g->pc = pc;
+      if (!mbarrier(k, w, g, in, base, m)) FAULTED
+      if (k->yield == YIELD_NOW) { // a warp that runs two phases ahead would hide the first from the others
+        k->yield = 0;
+        g->pc = pc + 1;
+        k->executed += (u64)(start_budget - budget);
+        return 1;
+      }
+      break;
     case E_cp_async: { // a: to, b: from; n: bytes; x: bytes of the source, or -1, or (kind 1) a predicate to ignore it
       g->pc = pc;
       effect(k);

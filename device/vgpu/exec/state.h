@@ -26,6 +26,7 @@ enum { OPS1(OP_ENUM) OPS2(OP_ENUM) OPS3(OP_ENUM) OPSCMP(OP_ENUM) OPSX(OP_ENUM) }
 
 enum { RUN, WAIT_LANES, WAIT_BARRIER };
 enum { BACK_LIMIT = 64, SLICE = 4000, BLOCK_SLICE = 400000, MAX_STILL = 200, MAX_SLEEP = 1000000, LOCAL_BYTES = 1 << 18, MAX_BLOCKS = 2048, MAX_PAGES = 8192 };
+enum { YIELD_AT_JUMP = 1, YIELD_NOW }; // end the slice: at the next jump back, after the instruction
 
 typedef struct frame {
   struct frame *up;
@@ -151,7 +152,7 @@ typedef struct {
   u64 executed;
   u64 slept; // nanoseconds; the device's clocks count these and one per warp instruction
   task *free_task;
-  int yield;
+  int yield; // 0 or a YIELD_*
   u64 time; // logical time of communication between clusters
   s64 reading, writing; // reads and writes of asynchronous operations that have not ended, see async.h
   pending written;      // contains the addresses of all such writes
