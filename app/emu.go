@@ -37,7 +37,7 @@ func (a *app) emuCommand() *cli.Command {
 		Usage:     "run a CUDA program on the virtual GPU",
 		ArgsUsage: "PROGRAM [ARGS...]",
 		Flags: []cli.Flag{
-			stringFlag(&o.tools, "sanitize", "look in every launch for what `TOOL[,TOOL...]` find: all, or some of "+
+			stringFlag(&o.tools, "sanitize", "check each launch as `TOOL[,TOOL...]` do: all, or of "+
 				strings.Join(device.Sanitizers, ", "), ""),
 			timeFlag(&o.timeout, "timeout", "end the program after `TIME`", "none"),
 		},
