@@ -8,6 +8,37 @@ import (
 	"fisub/internal/trace"
 )
 
+// A wrong output that resembles the expected one is described so, and right outputs are named.
+func TestLikeness(t *testing.T) {
+	def := &trace.Definition{}
+	def.Outputs.Set("y", trace.TensorSpec{Shape: []string{"head", "dim", "dim"}, DType: tensor.Float32})
+	def.Outputs.Set("z", trace.TensorSpec{Shape: []string{"head"}, DType: tensor.Float32})
+	shape := []int{2, 8, 8}
+	value := func(h, i, j int) float32 { return float32(math.Sin(float64(1 + 64*h + 8*i + j))) }
+	for _, tc := range []struct {
+		value func(h, i, j int) float32
+		want  string
+	}{
+		{func(h, i, j int) float32 { return value(h, j, i) },
+			"y: 112 elements wrong, spread over the whole tensor; right with dim (axis 1) and dim (axis 2) exchanged\nz: right\n"},
+		{func(h, i, j int) float32 { return -11.3 * value(h, i, j) },
+			"y: 128 elements wrong: all elements; all are about -11.3 times the expected\nz: right\n"},
+		{func(h, i, j int) float32 { return value(h, i, j) + 1 }, "y: 128 elements wrong: all elements\nz: right\n"},
+	} {
+		got, want, z := tensor.New(tensor.Float32, shape...), tensor.New(tensor.Float32, shape...), tensor.New(tensor.Float32, 2)
+		for i := range got.Len() {
+			at := coordinates(i, shape)
+			got.WriteFloat32s([]float32{tc.value(at[0], at[1], at[2])}, i)
+			want.WriteFloat32s([]float32{value(at[0], at[1], at[2])}, i)
+		}
+		outs := []output{{dtype: "float32", shape: shape, tensor: got}, {dtype: "float32", shape: []int{2}, tensor: z}}
+		text, _ := diagnose(def, outs, []expected{{Tensor: want}, {Tensor: z}}, tensor.Tolerance{Atol: 0.01, Rtol: 0.01}, true)
+		if text != tc.want {
+			t.Errorf("got %q, want %q", text, tc.want)
+		}
+	}
+}
+
 // The wrong elements are described by the definition's axes, and unwritten ones are distinguished from computed NaNs.
 func TestDiagnose(t *testing.T) {
 	def := &trace.Definition{}

@@ -994,7 +994,8 @@ const (
 const (
 	missingWait    = 0
 	missingBarrier = 1
-	missingEither  = 2
+	missingOwn     = 2
+	missingEither  = 3
 )
 
 const (

@@ -173,6 +173,8 @@ func (f *faultInFlight) text(s *site) string {
 	switch f.missing {
 	case missingWait:
 		missing = wait
+	case missingOwn:
+		missing = wait + ", or the copy should come after the read"
 	case missingBarrier:
 		missing = "barrier between the two"
 	default:

@@ -150,8 +150,9 @@ enum { MB_INIT, MB_INVAL, MB_ARRIVE, MB_ARRIVE_TX, MB_DROP, MB_EXPECT_TX, MB_COM
 enum { S_IDX, S_UP, S_DOWN, S_BFLY }; // Go: shfl
 // Why a lane does not take part in an exchange.
 enum { ABSENT_NEVER_STARTED, ABSENT_ENDED, ABSENT_OUTSIDE }; // Go: absent
-// What is missing between an asynchronous copy and a read of its destination. Either: races are not checked.
-enum { MISSING_WAIT, MISSING_BARRIER, MISSING_EITHER }; // Go: missing
+// What is missing between an asynchronous copy and a read of its destination. Own: a wait, for a copy of the same thread;
+// either: races are not checked.
+enum { MISSING_WAIT, MISSING_BARRIER, MISSING_OWN, MISSING_EITHER }; // Go: missing
 enum { VOTE_ALL, VOTE_ANY, VOTE_UNI };
 enum { BAR_SYNC, BAR_POPC, BAR_AND, BAR_OR, BAR_ARRIVE };
 enum { CLUSTER_ARRIVE, CLUSTER_WAIT };

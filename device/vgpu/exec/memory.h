@@ -106,7 +106,7 @@ static __attribute__((cold, noinline)) void read_in_flight(worker *k, warp *w, g
   u32 nw = (u32)w->b->nw, rank = last->issuer / nw;
   access issue = {.task = t->number, .tick = last->tick, .warp = (u16)last->issuer, .lane = (u8)(last->thread % 32), .how = A_WRITE};
   int own = last->thread == (s32)w->id * 32 + lane && rank == w->b->rank, missing = MISSING_EITHER;
-  if (own) missing = MISSING_WAIT;
+  if (own) missing = MISSING_OWN;
   else if (t->views) missing = ordered(k, w, &issue, (u32)lane, 0) ? MISSING_WAIT : MISSING_BARRIER;
   FAULT(k, w, g, lane, in_flight, .other = last->place, .other_thread = last->thread, .other_rank = (s32)rank, .missing = missing);
 }
