@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -53,6 +54,7 @@ type attempt struct {
 	wrong *inputs  // of the first call with wrong outputs; nil without one or without a dump
 	made  []output // the outputs of that call
 
+	later    bool            // it failed in a later call than the first
 	hazards  []device.Hazard // until the end of a repetition with all checks
 	repeated string          // a line about how it ended, or ""
 }
@@ -146,6 +148,9 @@ func (a *attempt) explain(run context.Context) error {
 		_, err = a.process.client.Run(ctx, a.process.out.f)
 	}
 	a.hazards = append(a.hazards, a.process.hazards()...)
+	if a.index == 0 && !a.later { // no earlier call could change anything
+		a.hazards = slices.DeleteFunc(a.hazards, func(h device.Hazard) bool { return h.Kind == device.ChangedVariable })
+	}
 	if err != nil || !goesOn {
 		a.process.client.Close() // the next workload gets a new one, as without the repetition
 	}
@@ -155,7 +160,7 @@ func (a *attempt) explain(run context.Context) error {
 		return run.Err()
 	case ctx.Err() != nil:
 		a.repeated = fmt.Sprintf("note: a repetition with all checks did not end in %v\n", explainTime)
-	case we != nil && (we.Kind == worker.Fault || we.Kind == worker.Call) && !strings.Contains(a.verdict.detail, we.Text):
+	case we != nil && (we.Kind == worker.Fault || we.Kind == worker.Call) && !sameBut(address, a.verdict.detail, we.Text):
 		a.repeated = "note: a repetition with all checks ends with " + plain.Line(we.Text) + "\n"
 	}
 	return nil
@@ -182,6 +187,14 @@ func (a *attempt) expect(ctx context.Context, trials []*inputs) (err error) {
 		}
 	}
 	return nil
+}
+
+// address matches what differs in the messages about two calls.
+var address = regexp.MustCompile(`0x[0-9a-f]+`)
+
+// sameBut reports whether detail contains text, apart from what form matches.
+func sameBut(form *regexp.Regexp, detail, text string) bool {
+	return strings.Contains(form.ReplaceAllString(detail, ""), form.ReplaceAllString(text, ""))
 }
 
 // evaluate runs and judges one workload until ctx ends.
@@ -218,6 +231,7 @@ func (a *attempt) evaluate(ctx context.Context, trials []*inputs) (verdict, erro
 		if i >= len(trials) && before == trace.Passed && v.status == trace.IncorrectNumerical {
 			again := compareAll(names, tensorsOf(got), in.want, tol)
 			what := fmt.Sprintf("call %d on the same inputs", i+1)
+			a.later = true
 			v.found, v.detail = again.finding(what), what+": "+v.detail
 		}
 		unmap()

@@ -175,6 +175,7 @@ func Once(ctx context.Context, shared Shared, sol *trace.Solution, w *trace.Work
 		return "", "", err
 	}
 	var want []expected
+	clues := ""
 	if judge = judge && reference.Knows(shared.Definition); judge {
 		made, err := reference.Run(ctx, shared.Definition, in.Values)
 		if err != nil {
@@ -184,7 +185,7 @@ func Once(ctx context.Context, shared Shared, sol *trace.Solution, w *trace.Work
 	}
 	for call := 1; call <= onceCalls && err == nil && wrong == ""; call++ {
 		load := *in.load
-		load.Fully = call > 1
+		load.Fully = true
 		if err = p.load(limit, &load); err != nil {
 			break
 		}
@@ -201,14 +202,16 @@ func Once(ctx context.Context, shared Shared, sol *trace.Solution, w *trace.Work
 		}
 		v := newVerdict()
 		v.evaluate(evaluator, shared.Definition.Outputs.Keys(), got, want, in.Values, shared.Profile.Tolerance)
+		if v.detail != "" && evaluator != topK {
+			clues, _ = diagnose(shared.Definition, got, want, shared.Profile.Tolerance, sol.Spec.DestinationPassingStyle)
+		}
 		unmap()
 		if wrong = v.detail; wrong != "" && call > 1 {
 			wrong = fmt.Sprintf("those of call %d on the same inputs: %s", call, wrong)
 		}
 	}
-	clues := ""
 	if wrong != "" {
-		clues = warnings(p.hazards())
+		clues += warnings(p.hazards())
 	}
 	if end := p.client.Finish(limit); err == nil {
 		err = end

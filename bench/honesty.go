@@ -380,6 +380,7 @@ func crashed(err error) bool {
 // fail sets the verdict of an emulated workload whose worker ended, or whose call on the first call's inputs failed,
 // with err: on a GPU the contest makes many such calls. what describes the call.
 func (h *honesty) fail(what string, err error) error {
+	h.later = true
 	v, err := h.attempt.attribute(err)
 	if err == nil {
 		v.detail = what + ": " + v.detail
@@ -425,6 +426,7 @@ func (h *honesty) reject(what string, o outcome) error {
 	defer unmap()
 	h.verdict.evaluate(h.evaluator, h.shared.Definition.Outputs.Keys(), got, h.in.want, h.in.Values,
 		h.shared.Profile.Tolerance)
+	h.later = true
 	if h.verdict.detail != "" {
 		h.verdict.detail = what + ": " + h.verdict.detail
 	}

@@ -258,6 +258,9 @@ type Observer interface {
 // Faulted is the kind of a Hazard that ends the call with an error.
 const Faulted = "fault"
 
+// ChangedVariable is the kind of a Hazard about variables that earlier calls have changed.
+const ChangedVariable = "changed-variable"
+
 // A Hazard is a mistake in a call that may leave its result correct.
 type Hazard struct {
 	Kind  string `json:"kind"`           // "race", "unwritten-memory", "division-by-zero", "refused-launch"

@@ -235,6 +235,7 @@ type decoder struct {
 	types   []string      // by register
 	shadow  map[int]int32 // shadow of each register that may be undefined
 	reads   []bool        // by register: an instruction reads it; only if mayNotRead
+	swapped []ptx.Operand // addresses of atom.cas
 	pairs   map[int]int   // first of the two 64-bit registers that represent a 128-bit register
 	regs    []int32
 	frame   int
@@ -293,6 +294,7 @@ func (d *decoder) decode() (*function, error) {
 		d.shadows()
 	}
 	d.receive()
+	d.swapped = swappedIn(d.f)
 	if slices.ContainsFunc(d.f.Body, mayNotRead) {
 		d.reads = readRegisters(d.f)
 	}

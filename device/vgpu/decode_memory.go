@@ -166,6 +166,21 @@ var (
 		spaceLocal: opStLocal}
 )
 
+func sameAddress(a, b ptx.Operand) bool {
+	return a.Kind == b.Kind && a.Int == b.Int && len(a.Elems) == 1 && len(b.Elems) == 1 &&
+		a.Elems[0].Kind == b.Elems[0].Kind && a.Elems[0].Reg == b.Elems[0].Reg && a.Elems[0].Name == b.Elems[0].Name
+}
+
+// swappedIn returns the addresses of compare-and-swaps in a function.
+func swappedIn(f *ptx.Func) (all []ptx.Operand) {
+	for _, in := range f.Body {
+		if strings.HasPrefix(in.Op, "atom.") && strings.Contains(in.Op, ".cas.") && len(in.Args) > 1 {
+			all = append(all, in.Args[1])
+		}
+	}
+	return all
+}
+
 func (d *decoder) memory() {
 	if d.has("async") {
 		d.storeAsync()
@@ -192,6 +207,10 @@ func (d *decoder) memory() {
 		in.c |= mSigned
 	}
 	if slices.ContainsFunc([]string{"volatile", "relaxed", "acquire", "release", "mmio", "cv", "wt"}, d.has) {
+		in.c |= mStrong
+	}
+	// The first read of a loop around compare-and-swap, as in CUDA's programming guide: a stale value only costs a turn.
+	if name != "st" && slices.ContainsFunc(d.swapped, func(o ptx.Operand) bool { return sameAddress(o, address) }) {
 		in.c |= mStrong
 	}
 	if d.has("release") || d.has("volatile") {

@@ -104,7 +104,7 @@ func (m *Machine) Begin(check Hazards, fully bool) {
 		return
 	}
 	if names := changedVariables(); len(names) > 0 {
-		m.recordHazard(device.Hazard{Kind: "changed-variable", Place: strings.Join(names, ", "), Clue: true,
+		m.recordHazard(device.Hazard{Kind: device.ChangedVariable, Place: strings.Join(names, ", "), Clue: true,
 			Text: "variables that earlier calls have changed, and nothing has reset before this call: " +
 				strings.Join(names, ", ")})
 	}

@@ -357,6 +357,18 @@ $wait:
 	add.u32 %r2, %r2, 1;
 	setp.lt.u32 %p4, %r2, 4;
 	@%p4 bra $phase;`, ""},
+		{"a loop around compare-and-swap", `
+	ld.global.b32 %r2, [%rd1+4];
+$again:
+	mov.b32 %r3, %r2;
+	add.u32 %r4, %r3, 1;
+	atom.global.cas.b32 %r2, [%rd1+4], %r3, %r4;
+	setp.ne.u32 %p3, %r2, %r3;
+	@%p3 bra $again;`, ""},
+		{"a compare-and-swap elsewhere", `
+	ld.global.b32 %r2, [%rd1+8];
+	atom.global.cas.b32 %r3, [%rd1+4], %r2, %r1;
+	st.global.b32 [%rd1+8], %r1;`, "race on global memory"},
 		{"an mbarrier in global memory", "@%p1 mbarrier.init.b64 [%rd1+64], 1;", "invalid shared-memory address 0x"},
 		{"an mbarrier whose initialisation is not awaited", `
 	@%p1 mbarrier.init.shared.b64 [%r10+256], 64;
