@@ -259,7 +259,8 @@ func (l *line) values(name string) (found []candidate, kind string) {
 		return devices(), ""
 	}
 	words := map[string][]string{
-		"WHEN": colors, "VERDICT": {"slower"}, "TOOL": device.Sanitizers, "SECTIONS": tools.Sections,
+		"WHEN": colors, "VERDICT": {"slower"}, "SECTIONS": tools.Sections,
+		"TOOL":     append([]string{"all"}, device.Sanitizers...),
 		"LANGUAGE": scaffold.LanguageNames(), "FORMAT": reportFormats, "FORM": {"ptx", "sass"},
 		"PROFILE": config.Profiles, "TIMER": device.Timers, "GPU": append(bundle.GPUs(), "none"),
 	}

@@ -37,7 +37,7 @@ func (a *app) emuCommand() *cli.Command {
 		Usage:     "run a CUDA program on the virtual GPU",
 		ArgsUsage: "PROGRAM [ARGS...]",
 		Flags: []cli.Flag{
-			stringFlag(&o.tools, "sanitize", "check each launch as `TOOLS` do: all, "+strings.Join(device.Sanitizers, ", "), ""),
+			stringFlag(&o.tools, "sanitize", "check launches as `TOOL[,...]`: all, "+strings.Join(device.Sanitizers, ", "), ""),
 			timeFlag(&o.timeout, "timeout", "end the program after `TIME`", "none"),
 		},
 		Action: func(c *cli.Context) error { return a.emu(c.Context, o, c.Args().Slice()) },
