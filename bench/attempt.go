@@ -15,6 +15,7 @@ import (
 	"fisub/internal/plain"
 	"fisub/internal/trace"
 	"fisub/runs/stats"
+	"fisub/workloads"
 )
 
 // An attempt is one solution on one workload, from its start to its verdict, timings and honesty checks.
@@ -144,8 +145,17 @@ func (a *attempt) explain(run context.Context) error {
 		load.Fully = true
 		err = a.process.load(ctx, &load)
 	}
+	written := a.loaded.outputs
 	if err == nil {
-		_, err = a.process.client.Run(ctx, a.process.out.f)
+		var returned []worker.FileTensor
+		if returned, err = a.process.client.Run(ctx, a.process.out.f); returned != nil {
+			written = returned
+		}
+	}
+	if err == nil && a.verdict.status == trace.IncorrectNumerical {
+		if likely := a.mixedUp(ctx, written); likely != "" {
+			a.repeated = "note: the outputs are right for " + likely + "\n"
+		}
 	}
 	a.hazards = append(a.hazards, a.process.hazards()...)
 	if a.index == 0 && !a.later { // no earlier call could change anything
@@ -164,6 +174,43 @@ func (a *attempt) explain(run context.Context) error {
 		a.repeated = "note: a repetition with all checks ends with " + plain.Line(we.Text) + "\n"
 	}
 	return nil
+}
+
+// mostMixed is the number of mistakes that mixedUp tries.
+const mostMixed = 8
+
+// mixedUp looks for the mistake that explains the outputs of the last call: two inputs exchanged, or a scalar taken as
+// 1. It returns "" if there is none, or no quick reference.
+func (a *attempt) mixedUp(ctx context.Context, written []worker.FileTensor) string {
+	values, tried := a.loaded.Values, 0
+	explains := func(change func(values []workloads.Input)) bool {
+		changed := slices.Clone(values)
+		change(changed)
+		want, err := a.expected(ctx, changed)
+		if tried++; err != nil {
+			return false
+		}
+		c, err := a.compare(written, want, changed)
+		return err == nil && c.ok
+	}
+	if a.reference != nil || a.evaluator == topK {
+		return ""
+	}
+	for i, x := range values {
+		if x.Scalar != nil && x.Scalar.Kind == trace.FloatScalar && x.Scalar.Float != 1 && tried < mostMixed &&
+			explains(func(v []workloads.Input) { v[i].Scalar = &trace.Scalar{Kind: trace.FloatScalar, Float: 1} }) {
+			return x.Name + " = 1"
+		}
+		for j, y := range values[:i] {
+			alike := x.Tensor != nil && y.Tensor != nil && x.Tensor.DType == y.Tensor.DType &&
+				slices.Equal(x.Tensor.Shape, y.Tensor.Shape)
+			if alike && tried < mostMixed &&
+				explains(func(v []workloads.Input) { v[i].Tensor, v[j].Tensor = y.Tensor, x.Tensor }) {
+				return y.Name + " and " + x.Name + " exchanged"
+			}
+		}
+	}
+	return ""
 }
 
 // build makes the process ready. Compiling does not count against the workload's time limit; code that a Python
