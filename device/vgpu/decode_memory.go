@@ -166,6 +166,7 @@ var (
 		spaceLocal: opStLocal}
 )
 
+// sameAddress reports whether two operands are the same register or symbol with the same offset.
 func sameAddress(a, b ptx.Operand) bool {
 	return a.Kind == b.Kind && a.Int == b.Int && len(a.Elems) == 1 && len(b.Elems) == 1 &&
 		a.Elems[0].Kind == b.Elems[0].Kind && a.Elems[0].Reg == b.Elems[0].Reg && a.Elems[0].Name == b.Elems[0].Name

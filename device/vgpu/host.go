@@ -291,25 +291,15 @@ func vgAlloc(size C.size_t, shared C.int, by *C.fisub_vgpu_callers) C.uintptr_t 
 	if size > 1<<40 {
 		return 0
 	}
-	part := C.int(C.VG_OWN)
-	if shared != 0 {
-		part = C.VG_OPEN
-	}
-	p := C.vg_map(size, part)
-	if p == nil {
-		return 0
-	}
-	a := allocation{base: uint64(uintptr(p)), size: uint64(size), name: "memory of the host code", taken: callersOf(by),
-		free: func() { C.vg_unmap(p) }}
-	if a.kind = C.FISUB_VGPU_PINNED; shared == 0 {
-		a.kind, a.shadow = C.FISUB_VGPU_DEVICE, int64(C.vg_unwritten(p, size))
-	}
 	host.Lock()
 	host.machine.numbers++
-	a.number = host.machine.numbers
+	a := allocation{name: "memory of the host code", number: host.machine.numbers, taken: callersOf(by)}
 	host.Unlock()
-	host.machine.own(a)
-	return C.uintptr_t(uintptr(p))
+	part := C.int(C.VG_OWN)
+	if shared != 0 {
+		a.kind, part = C.FISUB_VGPU_PINNED, C.VG_OPEN
+	}
+	return C.uintptr_t(host.machine.alloc(int(size), a, part))
 }
 
 //export vgWritten

@@ -88,8 +88,8 @@ static inline int all_written(const u8 *s, int n) {
 
 enum { READ, WRITE, LOCATE }; // LOCATE neither needs nor leaves written bytes
 
-// read_in_flight raises a fault for a read of shared memory that an asynchronous copy still writes. The copy's
-// instruction is known, if the list of copies is.
+// read_in_flight raises a fault for a read of a byte of b's shared memory that an asynchronous copy still writes. It
+// names the latest such copy in the lists of the cluster.
 static __attribute__((cold, noinline)) void read_in_flight(worker *k, warp *w, group *g, int lane, const block *b, u32 where) {
   task *t = w->b->t;
   const copy *last = NULL;
