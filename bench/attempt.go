@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -168,9 +167,10 @@ func (a *attempt) explain(run context.Context) error {
 	switch {
 	case run.Err() != nil:
 		return run.Err()
-	case ctx.Err() != nil:
+	case err != nil && ctx.Err() != nil:
 		a.repeated = fmt.Sprintf("note: a repetition with all checks did not end in %v\n", explainTime)
-	case we != nil && (we.Kind == worker.Fault || we.Kind == worker.Call) && !sameBut(address, a.verdict.detail, we.Text):
+	case we != nil && (we.Kind == worker.Fault || we.Kind == worker.Call) &&
+		!strings.Contains(plain.NoAddresses(a.verdict.detail), plain.NoAddresses(we.Text)):
 		a.repeated = "note: a repetition with all checks ends with " + plain.Line(we.Text) + "\n"
 	}
 	return nil
@@ -234,14 +234,6 @@ func (a *attempt) expect(ctx context.Context, trials []*inputs) (err error) {
 		}
 	}
 	return nil
-}
-
-// address matches what differs in the messages about two calls.
-var address = regexp.MustCompile(`0x[0-9a-f]+`)
-
-// sameBut reports whether detail contains text, apart from what form matches.
-func sameBut(form *regexp.Regexp, detail, text string) bool {
-	return strings.Contains(form.ReplaceAllString(detail, ""), form.ReplaceAllString(text, ""))
 }
 
 // evaluate runs and judges one workload until ctx ends.

@@ -166,6 +166,7 @@ func Once(ctx context.Context, shared Shared, sol *trace.Solution, w *trace.Work
 	defer in.Close()
 	// Guards would hide writes next to a tensor from the tool.
 	in.load.Guard = 0
+	in.load.Fully = true
 	if err := p.ready(ctx, ctx); err != nil { // a build has its own limit
 		return "", p.log(), p.machineError(err)
 	}
@@ -184,9 +185,7 @@ func Once(ctx context.Context, shared Shared, sol *trace.Solution, w *trace.Work
 		want = expectedOf(shared.Definition, made, in.Values)
 	}
 	for call := 1; call <= onceCalls && err == nil && wrong == ""; call++ {
-		load := *in.load
-		load.Fully = true
-		if err = p.load(limit, &load); err != nil {
+		if err = p.load(limit, in.load); err != nil {
 			break
 		}
 		var written []worker.FileTensor

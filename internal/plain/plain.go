@@ -77,6 +77,11 @@ func Places(text, folder string, files []string) string {
 	return text
 }
 
+var address = NewForm(`0x[0-9a-f]+`)
+
+// NoAddresses returns text without hexadecimal numbers, which differ between messages of two processes.
+func NoAddresses(text string) string { return address().ReplaceAllString(text, "") }
+
 // A Place is a position in a source file.
 type Place struct {
 	File         string

@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -283,9 +282,6 @@ const (
 	Build = "build"                            // tool of the record if the submission does not build
 )
 
-// address matches text that may differ between two processes.
-var address = regexp.MustCompile(`0x[0-9a-f]+`)
-
 // sanitize returns the results of the tools on w, combining equal ones. It stops after a tool that exceeds the time
 // limit.
 func (r *Target) sanitize(ctx context.Context, w *trace.Workload, tools []string,
@@ -299,7 +295,7 @@ func (r *Target) sanitize(ctx context.Context, w *trace.Workload, tools []string
 		}
 		for i := range all {
 			if l.Verdict != "findings" &&
-				address.ReplaceAllString(all[i].Verdict, "") == address.ReplaceAllString(l.Verdict, "") {
+				plain.NoAddresses(all[i].Verdict) == plain.NoAddresses(l.Verdict) {
 				all[i].Tool += "," + l.Tool
 				return
 			}
