@@ -1213,6 +1213,7 @@ type (
 	}
 	faultInFlight struct {
 		other       location
+		waited      location
 		otherThread int32
 		otherRank   int32
 		missing     int32

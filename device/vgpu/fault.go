@@ -166,26 +166,26 @@ func (f *faultInFlight) text(s *site) string {
 		return "read of shared memory while an asynchronous copy still writes it: missing wait"
 	}
 	op, _ := s.operation(f.other)
-	missing, wait := "", "wait for its mbarrier"
-	if strings.HasPrefix(op, "cp.async.c") { // not bulk
-		wait = "cp.async.wait_group"
+	cause := "missing wait for its mbarrier"
+	if s.inst(f.waited) != nil {
+		cause = "left pending by " + s.other(f.waited, "")
+	} else if strings.HasPrefix(op, "cp.async.c") { // not bulk
+		cause = "missing cp.async.wait_group"
 	}
 	switch f.missing {
-	case missingWait:
-		missing = wait
 	case missingOwn:
-		missing = wait + ", or the copy should come after the read"
+		cause += ", or the copy should come after the read"
 	case missingBarrier:
-		missing = "barrier between the two"
-	default:
-		missing = wait + ", or barrier"
+		cause = "missing barrier between the two"
+	case missingEither:
+		cause += ", or a barrier is missing"
 	}
 	whose := s.thread(int(f.otherThread))
 	if cluster := s.Kernel.launched.Cluster; cluster[0]*cluster[1]*cluster[2] > 1 {
 		whose += fmt.Sprintf(" of the cluster's block %d", f.otherRank)
 	}
-	return fmt.Sprintf("read of shared memory that %s at %s, %s, still writes: missing %s", op,
-		cmp.Or(s.place(f.other), "an unknown line"), whose, missing)
+	return fmt.Sprintf("read of shared memory that %s at %s, %s, still writes: %s", op,
+		cmp.Or(s.place(f.other), "an unknown line"), whose, cause)
 }
 
 func (f *faultRace) text(s *site) string {

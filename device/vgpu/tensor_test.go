@@ -72,18 +72,19 @@ func TestCopiesUnderWay(t *testing.T) {
 		"bar.sync 0;\nshl.b32 %r5, %r1, 4; add.u32 %r6, %r2, %r5; cvt.u64.u32 %rd3, %r5;\n"
 	store := "ld.shared.b32 %r7, [%r6]; add.s64 %rd5, %rd2, %rd3; st.global.b32 [%rd5], %r7;\n"
 	const missing = "still writes: missing cp.async.wait_group"
+	const pending = "still writes: left pending by cp.async.wait_group"
 	for _, c := range []struct{ name, body, fault string }{
 		{"waited", one + "cp.async.commit_group;\ncp.async.wait_group 0;\n" + store, ""},
 		{"waited for all", one + "cp.async.wait_all;\n" + store, ""},
 		{"an older group", one + "cp.async.commit_group;\ncp.async.commit_group;\ncp.async.wait_group 1;\n" + store, ""},
 		{"not waited", one + "cp.async.commit_group;\n" + store, missing},
-		{"a newer group", one + "cp.async.commit_group;\ncp.async.wait_group 1;\n" + store, missing},
-		{"not committed", one + "cp.async.wait_group 0;\n" + store, missing},
+		{"a newer group", one + "cp.async.commit_group;\ncp.async.wait_group 1;\n" + store, pending},
+		{"not committed", one + "cp.async.wait_group 0;\n" + store, pending},
 		{"by an mbarrier", "@%p1 mbarrier.init.shared.b64 [%r3], 128;\nbar.sync 0;\n" + one +
 			"cp.async.mbarrier.arrive.noinc.shared.b64 [%r3];\n" +
 			"$w: mbarrier.try_wait.parity.shared.b64 %p3, [%r3], 0;\n@!%p3 bra $w;\n" + store, ""},
 		{"bulk", bulk + "$w: mbarrier.try_wait.parity.shared.b64 %p3, [%r3], 0;\n@!%p3 bra $w;\n" + store, ""},
-		{"bulk, not waited", bulk + store, "still writes: missing wait for its mbarrier, or barrier"},
+		{"bulk, not waited", bulk + store, "still writes: missing wait for its mbarrier, or a barrier is missing"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			out, err := tensorKernel(t, c.body, in, 512)

@@ -40,7 +40,7 @@ enum { FEATURE_INSTRUCTION, FEATURE_INTERLEAVED, FEATURE_PACKED, FEATURE_LOCAL }
   X(unwritten_register, REGISTER, )                                                                                    \
   X(folded_register, REGISTER, ) /* an operand is a constant NaN */                                                    \
   X(stored_register, REGISTER, vg_location store;)                                                                     \
-  X(in_flight, NONE, vg_location other; int32_t other_thread, other_rank, missing;) /* missing: a MISSING_* */         \
+  X(in_flight, NONE, vg_location other, waited; int32_t other_thread, other_rank, missing;) /* missing: a MISSING_* */ \
   X(race, RACE, uint64_t address; bool global, write;                                                                  \
     vg_location other; int32_t other_thread; bool other_write, other_block; int32_t other_cluster, other_rank;)        \
   X(async_source, ASYNC, vg_location other;) /* a write to shared memory that the operation at other still reads */   \

@@ -63,6 +63,7 @@ static void add_copy(copies *c, copy one) {
     c->all = realloc(c->all, (size_t)c->room * sizeof *c->all);
     if (c->all == NULL) abort();
   }
+  one.waited.func = -1;
   c->all[c->n++] = one;
 }
 
@@ -73,12 +74,16 @@ static void finish_copy(const copy *c) {
 }
 
 // wait_copies executes cp.async.wait_group n for lanes m. A lane's commit groups are numbered from 0.
-static void wait_copies(worker *k, warp *w, u32 m, u32 n) {
+static void wait_copies(worker *k, warp *w, group *g, u32 m, u32 n) {
   int left = 0;
   for (int i = 0; i < w->copies.n; i++) {
     copy *c = &w->copies.all[i];
-    if (m >> c->lane & 1 && c->group + n < w->committed[c->lane]) finish_copy(c), written_now(k, w, c->to->shared + c->at, c->size);
-    else w->copies.all[left++] = *c;
+    if (m >> c->lane & 1 && c->group + n < w->committed[c->lane]) {
+      finish_copy(c), written_now(k, w, c->to->shared + c->at, c->size);
+      continue;
+    }
+    if (m >> c->lane & 1) c->waited = location(g);
+    w->copies.all[left++] = *c;
   }
   w->copies.n = left;
 }

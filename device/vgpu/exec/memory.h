@@ -100,7 +100,7 @@ static __attribute__((cold, noinline)) void read_in_flight(worker *k, warp *w, g
         if (c->all[q].by == NULL && c->all[q].to == b && where - c->all[q].at < c->all[q].size) last = &c->all[q];
     }
   if (last == NULL) {
-    FAULT(k, w, g, lane, in_flight, .missing = MISSING_EITHER, .other_rank = -1);
+    FAULT(k, w, g, lane, in_flight, .waited = {-1, 0}, .missing = MISSING_EITHER, .other_rank = -1);
     return;
   }
   u32 nw = (u32)w->b->nw, rank = last->issuer / nw;
@@ -108,7 +108,7 @@ static __attribute__((cold, noinline)) void read_in_flight(worker *k, warp *w, g
   int own = last->thread == (s32)w->id * 32 + lane && rank == w->b->rank, missing = MISSING_EITHER;
   if (own) missing = MISSING_OWN;
   else if (t->views) missing = ordered(k, w, &issue, (u32)lane, 0) ? MISSING_WAIT : MISSING_BARRIER;
-  FAULT(k, w, g, lane, in_flight, .other = last->place, .other_thread = last->thread, .other_rank = (s32)rank, .missing = missing);
+  FAULT(k, w, g, lane, in_flight, .other = last->place, .waited = last->waited, .other_thread = last->thread, .other_rank = (s32)rank, .missing = missing);
 }
 
 // read_unwritten is called for a read of shared memory of which some bytes are not written. It returns 0 if they are in

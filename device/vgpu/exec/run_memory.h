@@ -92,13 +92,14 @@
     }
     case E_cp_async_wait: // imm: groups that may be pending, -1: none
       if (in->imm < 0) EACH(m) w->committed[l]++;
-      if (w->copies.n) wait_copies(k, w, m, in->imm < 0 ? 0 : (u32)in->imm);
+      g->pc = pc;
+      if (w->copies.n) wait_copies(k, w, g, m, in->imm < 0 ? 0 : (u32)in->imm);
       break;
     case E_cp_async_arrive: { // arrive on an mbarrier when the lane's copies are done, which is at once
       g->pc = pc;
       effect(k);
       EACH(m) w->committed[l]++;
-      if (w->copies.n) wait_copies(k, w, m, 0);
+      if (w->copies.n) wait_copies(k, w, g, m, 0);
       EACH(m) {
         u64 a = in->c & M_ADDR32 ? U32(in->a)[l] + (u32)in->imm : U64(in->a)[l] + (u64)in->imm;
         int live;

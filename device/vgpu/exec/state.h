@@ -60,6 +60,7 @@ typedef struct { // an asynchronous copy by a lane (cp.async) or on an mbarrier 
   struct warp *by;   // whose operations up to commit `group` end too, or NULL; see async.h
   int how;           // how they end
   vg_location place; // of the instruction
+  vg_location waited; // of the latest cp.async.wait_group that left it pending; func -1: none
   s32 thread;        // which executed it
   u32 issuer, tick;  // its warp in the task, and that warp's clock
 } copy;
