@@ -349,10 +349,11 @@ func (v *runView) row(uuid, place string, e *event.Evaluated, missing *event.Mes
 
 // below returns the lines below a row that did not pass. A traceback precedes other output.
 func (v *runView) below(uuid, detail, log string, source []event.Excerpt) (lines []string) {
-	if v.above == detail+"\x00"+log {
+	text := plain.NoAddresses(detail + "\x00" + log)
+	if v.above == text {
 		return []string{v.dim("(as above)")}
 	}
-	v.above = detail + "\x00" + log
+	v.above = text
 	rest := strings.Split(strings.TrimRight(log, "\n"), "\n")
 	if i := slices.Index(rest, "Traceback (most recent call last):"); i > 0 {
 		rest = slices.Concat(rest[i:], rest[:i])
