@@ -328,8 +328,8 @@ func TestCheckedShort(t *testing.T) {
 			"checked: invalid accesses, races (first instructions), 14 more; not: host synchronisation; -v: all"},
 		{process{kind: "emu", python: true, opts: device.Options{}},
 			"checked: invalid accesses, unwritten local memory, 10 more; not: races in Triton, 4 more; -v: all"},
-		{process{kind: "emu", opts: device.Options{Sanitize: "racecheck,memcheck"}},
-			"checked: invalid accesses, dependence on earlier calls, 5 more; not: host synchronisation; -v: all"},
+		{process{kind: "emu", opts: device.Options{Sanitize: "memcheck,racecheck,initcheck,synccheck"}},
+			"checked: invalid accesses, races, 14 more; not: host synchronisation; -v: all"},
 		{process{kind: "cuda", opts: device.Options{}},
 			"checked: dependence on earlier calls, 3 more; not: other invalid accesses, 2 more; -v: all"},
 	} {

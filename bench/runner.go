@@ -159,14 +159,13 @@ func checked(p *process) *event.Checked {
 		l.Not = []string{"races in Triton", "registers without a value in Triton", "unwritten tensors",
 			"host synchronisation", "the host's use of device memory"}
 	}
-	if p.opts.Sanitize != "" && !p.python {
-		l.For = []string{all + "findings of " + strings.ReplaceAll(p.opts.Sanitize, ",", ", findings of ")}
-	} else {
-		l.For = []string{all + always + "unwritten shared memory, registers without a value, member masks, " +
-			"divisions by zero, refused launches",
-			"in the first call of the first workload, and in later ones in launches with a new kernel or block size, " +
-				"or of up to 128 blocks with a new grid: " + first}
+	launches := "in the first call of the first workload, and in later ones in launches with a new kernel or block " +
+		"size, or of up to 128 blocks with a new grid: "
+	if p.opts.Sanitize != "" && !p.python { // a run has either all sanitizers or none
+		launches, first = "in all launches: ", strings.Replace(first, " (first instructions)", "", 1)
 	}
-	l.For = append(l.For, "in a second call of workloads up to 32 MB and 3 s: "+strings.TrimSuffix(honesty, ", "))
+	l.For = []string{all + always + "unwritten shared memory, registers without a value, member masks, divisions by " +
+		"zero, refused launches", launches + first,
+		"in a second call of workloads up to 32 MB and 3 s: " + strings.TrimSuffix(honesty, ", ")}
 	return l
 }
