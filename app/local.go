@@ -134,7 +134,7 @@ func (a *app) runLocal(ctx context.Context, s *project.Submission, o localOption
 	}
 	a.term.Note("run folder %s", plain.Relative(folder.Path()))
 	a.noteTensors(result.Dumped, failed)
-	if settings.Omitted != "" {
+	if settings.Omitted != "" && result.Failed == 0 {
 		a.term.Note("%s", settings.Omitted)
 	}
 	return total, nil

@@ -202,6 +202,9 @@ func (a *app) sanitize(ctx context.Context, o toolOptions) error {
 	if err == nil && len(verdicts.found) > 0 {
 		err = shown(exitNotPassed)
 	}
+	if omitted := s.Data.Omitted(s.Definition.Name, run.Set); err == nil && omitted != "" {
+		a.term.Note("%s", omitted)
+	}
 	return err
 }
 

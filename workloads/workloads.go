@@ -395,8 +395,12 @@ func Ranges(ws []*trace.Workload) map[string]Range {
 	return ranges
 }
 
-// Omitted describes what a set omits of the contest's. It returns "" for other sets than the default.
+// Omitted describes what the default set omits of the contest's, or the contest's set of hard inputs. It returns "" for
+// other sets.
 func (d *Dataset) Omitted(def, set string) string {
+	if _, err := d.Workloads(def, EdgeSet); err == nil && set == ContestSet {
+		return fmt.Sprintf("set %s has typical inputs; fisub local --set %s runs hard ones", set, EdgeSet)
+	}
 	ws, err := d.Workloads(def, set)
 	contest, noContest := d.Workloads(def, ContestSet)
 	if cmp.Or(err, noContest) != nil || set != DefaultSet {
