@@ -262,7 +262,8 @@ func (a *attempt) evaluate(ctx context.Context, trials []*inputs) (verdict, erro
 		names, tol := a.shared.Definition.Outputs.Keys(), a.shared.Profile.Tolerance
 		more := v.evaluate(a.evaluator, names, got, in.want, in.Values, tol)
 		if before == trace.Passed && v.status == trace.IncorrectNumerical && a.evaluator != topK {
-			v.log, v.maps = diagnose(a.shared.Definition, got, in.want, tol, a.entry.Solution.Spec.DestinationPassingStyle)
+			v.log, v.maps = diagnose(a.shared.Definition, in.Values, got, in.want, tol,
+				a.entry.Solution.Spec.DestinationPassingStyle)
 		}
 		if before == trace.Passed && v.status != trace.Passed && a.entry.Dump != "" {
 			a.wrong, a.made = in, kept(got)

@@ -202,7 +202,8 @@ func Once(ctx context.Context, shared Shared, sol *trace.Solution, w *trace.Work
 		v := newVerdict()
 		v.evaluate(evaluator, shared.Definition.Outputs.Keys(), got, want, in.Values, shared.Profile.Tolerance)
 		if v.detail != "" && evaluator != topK {
-			clues, _ = diagnose(shared.Definition, got, want, shared.Profile.Tolerance, sol.Spec.DestinationPassingStyle)
+			clues, _ = diagnose(shared.Definition, in.Values, got, want, shared.Profile.Tolerance,
+				sol.Spec.DestinationPassingStyle)
 		}
 		unmap()
 		if wrong = v.detail; wrong != "" && call > 1 {

@@ -2,10 +2,13 @@ package bench
 
 import (
 	"math"
+	"math/rand/v2"
+	"strings"
 	"testing"
 
 	"fisub/internal/tensor"
 	"fisub/internal/trace"
+	"fisub/workloads"
 )
 
 // A wrong output that resembles the expected one is described so, and right outputs are named.
@@ -32,9 +35,61 @@ func TestLikeness(t *testing.T) {
 			want.WriteFloat32s([]float32{value(at[0], at[1], at[2])}, i)
 		}
 		outs := []output{{dtype: "float32", shape: shape, tensor: got}, {dtype: "float32", shape: []int{2}, tensor: z}}
-		text, _ := diagnose(def, outs, []expected{{Tensor: want}, {Tensor: z}}, tensor.Tolerance{Atol: 0.01, Rtol: 0.01}, true)
+		text, _ := diagnose(def, nil, outs, []expected{{Tensor: want}, {Tensor: z}}, tensor.Tolerance{Atol: 0.01, Rtol: 0.01}, true)
 		if text != tc.want {
 			t.Errorf("got %q, want %q", text, tc.want)
+		}
+	}
+}
+
+// An error that consists of rows of an input is described so. Which rows of x go with those of y is not known by name.
+func TestErrorOfInput(t *testing.T) {
+	def := &trace.Definition{}
+	def.Inputs.Set("x", trace.TensorSpec{Shape: []string{"batch", "group", "dim"}, DType: tensor.Float32})
+	def.Inputs.Set("many", trace.TensorSpec{Shape: []string{"other", "dim"}, DType: tensor.Float32})
+	def.Outputs.Set("y", trace.TensorSpec{Shape: []string{"batch", "head", "dim"}, DType: tensor.Float32})
+	r := rand.New(rand.NewPCG(1, 1))
+	random := func(shape ...int) *tensor.Tensor {
+		x := tensor.New(tensor.Float32, shape...)
+		for i := range x.Len() {
+			x.WriteFloat32s([]float32{float32(r.NormFloat64())}, i)
+		}
+		return x
+	}
+	const batch, group, head, dim = 2, 2, 4, 32
+	x, many, want := random(batch, group, dim), random(dim, dim), random(batch, head, dim)
+	row := func(b, g, i int) float64 { return x.Float64((b*group+g)*dim + i) }
+	for _, tc := range []struct {
+		name string
+		off  func(b, h, i int) float64
+		want string
+	}{
+		{"a factor of each head", func(b, h, i int) float64 { return float64(h+1) * row(b, h/2, i) },
+			"multiple of a row of x: is a factor of x wrong?"},
+		{"a factor of some heads", func(b, h, i int) float64 { return float64(h) * row(b, h/2, i) },
+			"multiple of a row of x: is a factor of x wrong?"},
+		{"another row", func(b, h, i int) float64 { return row(b, h%2, i) - row(b, h/2, i) },
+			"combination of rows of x: is a term with x wrong?"},
+		{"a row of another batch", func(b, h, i int) float64 { return row(1-b, h/2, i) }, ""},
+		{"a row and noise", func(b, h, i int) float64 { return row(b, h/2, i) + 0.2*r.NormFloat64() }, ""},
+		{"noise", func(b, h, i int) float64 { return r.NormFloat64() }, ""},
+		{"one element", func(b, h, i int) float64 { return float64(bit(b+h+i == 0)) }, ""},
+		{"not finite", func(b, h, i int) float64 { return row(b, h/2, i) / float64(1-bit(i == 3)) }, ""},
+	} {
+		got := tensor.New(tensor.Float32, want.Shape...)
+		for i := range got.Len() {
+			at := coordinates(i, got.Shape)
+			got.WriteFloat32s([]float32{float32(want.Float64(i) + tc.off(at[0], at[1], at[2]))}, i)
+		}
+		text, _ := diagnose(def, []workloads.Input{{Name: "x", Tensor: x}, {Name: "many", Tensor: many}},
+			[]output{{dtype: "float32", shape: got.Shape, tensor: got}}, []expected{{Tensor: want}},
+			tensor.Tolerance{Atol: 0.01, Rtol: 0.01}, true)
+		_, text, _ = strings.Cut(text, ";")
+		if tc.want != "" {
+			tc.want = " each row of the error along dim is a " + tc.want + "\n"
+		}
+		if text != tc.want {
+			t.Errorf("%s: got %q, want %q", tc.name, text, tc.want)
 		}
 	}
 }
@@ -80,7 +135,7 @@ func TestDiagnose(t *testing.T) {
 			want.WriteFloat32s([]float32{1}, i)
 		}
 		outs := []output{{dtype: "float32", shape: shape, tensor: got}}
-		text, _ := diagnose(def, outs, []expected{{Tensor: want}}, tensor.Tolerance{Atol: 0.01, Rtol: 0.01}, true)
+		text, _ := diagnose(def, nil, outs, []expected{{Tensor: want}}, tensor.Tolerance{Atol: 0.01, Rtol: 0.01}, true)
 		if text != tc.want {
 			t.Errorf("%s: got %q, want %q", tc.name, text, tc.want)
 		}

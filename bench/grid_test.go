@@ -26,7 +26,7 @@ func mapOf(t *testing.T, axes []string, shape []int, value func(at []int) float3
 	for i := range got.Len() {
 		got.WriteFloat32s([]float32{value(coordinates(i, shape))}, i)
 	}
-	_, maps := diagnose(def, []output{{dtype: "float32", shape: shape, tensor: got}}, []expected{right},
+	_, maps := diagnose(def, nil, []output{{dtype: "float32", shape: shape, tensor: got}}, []expected{right},
 		tensor.Tolerance{Atol: 1}, true)
 	if len(maps) == 0 {
 		return event.Map{}

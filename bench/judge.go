@@ -3,7 +3,6 @@ package bench
 import (
 	"cmp"
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 
@@ -11,6 +10,7 @@ import (
 	"fisub/internal/plain"
 	"fisub/internal/tensor"
 	"fisub/internal/trace"
+	"fisub/workloads"
 )
 
 // A verdict is the combined result of all trials of one workload.
@@ -136,8 +136,8 @@ func pythonMax(old, next float64) float64 {
 
 // diagnose describes the wrong elements of each output: how many, which ones, and how many were left unwritten, if
 // that is known. maps show the same. It stops at an output that cannot be compared.
-func diagnose(def *trace.Definition, got []output, want []expected, tol tensor.Tolerance, passed bool) (text string,
-	maps []event.Map) {
+func diagnose(def *trace.Definition, values []workloads.Input, got []output, want []expected, tol tensor.Tolerance,
+	passed bool) (text string, maps []event.Map) {
 	var right []string
 	i := 0
 	for name, spec := range def.Outputs.All() {
@@ -149,7 +149,8 @@ func diagnose(def *trace.Definition, got []output, want []expected, tol tensor.T
 		poisoned := want[i].before != nil || passed && spec.DType.IsFloat() && spec.DType.Bits() >= 8
 		if w := spreadOf(got[i].tensor, want[i], tol, poisoned); w.count > 0 {
 			m := w.chart(spec.Shape)
-			m.Output, m.Text = name, w.text(spec.Shape)+likeness(got[i].tensor, want[i], tol, spec.Shape)
+			m.Output, m.Text = name, w.text(spec.Shape)
+			m.Text += likeness(def, values, got[i].tensor, want[i], tol, spec.Shape)
 			text += fmt.Sprintf("%s: %s\n", name, m.Text)
 			maps = append(maps, m)
 		} else {
@@ -161,62 +162,6 @@ func diagnose(def *trace.Definition, got []output, want []expected, tol tensor.T
 		text += fmt.Sprintf("%s: right\n", strings.Join(right, ", "))
 	}
 	return text, maps
-}
-
-// mostLikened is the largest number of elements of an output that likeness looks at.
-const mostLikened = 1 << 22
-
-// likeness says how a wrong output resembles the expected one: with two axes exchanged, or by a constant factor.
-func likeness(got *tensor.Tensor, want expected, tol tensor.Tolerance, axes []string) string {
-	n := want.Len()
-	if want.before != nil || got.Len() != n || n > mostLikened || !got.DType.IsFloat() {
-		return ""
-	}
-	made, right := make([]float64, n), make([]float64, n)
-	got.ReadFloat64s(made, 0)
-	want.ReadFloat64s(right, 0)
-	largest := 0.0
-	for _, x := range right {
-		largest = math.Max(largest, math.Abs(x))
-	}
-	least, most := math.Inf(1), math.Inf(-1) // ratios of large elements
-	for i, x := range right {
-		if math.Abs(x) > largest/8 {
-			least, most = math.Min(least, made[i]/x), math.Max(most, made[i]/x)
-		}
-	}
-	if most-least < 0.02*math.Abs(least) && math.Abs(least) > 0.01 && !math.IsInf(most, 0) {
-		return fmt.Sprintf("; all are about %.3g times the expected", (least+most)/2)
-	}
-	for b := range want.Shape {
-		for a := range b {
-			if want.Shape[a] != want.Shape[b] || want.Shape[a] == 1 {
-				continue
-			}
-			wrong := func(i int) bool {
-				at := coordinates(i, want.Shape)
-				at[a], at[b] = at[b], at[a]
-				off := math.Abs(made[flat(at, want.Shape)] - right[i])
-				return !(off <= tol.Atol || off <= tol.Rtol*math.Abs(right[i]))
-			}
-			i := 0
-			for i < n && !wrong(i) {
-				i++
-			}
-			if i == n {
-				return fmt.Sprintf("; right with %s and %s exchanged", axisName(axes, a), axisName(axes, b))
-			}
-		}
-	}
-	return ""
-}
-
-// flat is the inverse of coordinates.
-func flat(at, shape []int) (index int) {
-	for d, n := range shape {
-		index = index*n + at[d]
-	}
-	return index
 }
 
 // A spread counts the wrong elements of an output by index along each axis, and by cell over each pair of axes.
