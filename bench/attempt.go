@@ -12,6 +12,7 @@ import (
 	"fisub/device"
 	"fisub/internal/event"
 	"fisub/internal/plain"
+	"fisub/internal/tensor"
 	"fisub/internal/trace"
 	"fisub/runs/stats"
 	"fisub/workloads"
@@ -154,6 +155,8 @@ func (a *attempt) explain(run context.Context) error {
 	if err == nil && a.verdict.status == trace.IncorrectNumerical {
 		if likely := a.mixedUp(ctx, written); likely != "" {
 			a.repeated = "note: the outputs are right for " + likely + "\n"
+		} else {
+			a.repeated = a.scaled(ctx, written)
 		}
 	}
 	a.hazards = append(a.hazards, a.process.hazards()...)
@@ -211,6 +214,42 @@ func (a *attempt) mixedUp(ctx context.Context, written []worker.FileTensor) stri
 		}
 	}
 	return ""
+}
+
+// scaled looks for inputs whose part of a wrong output is scaled: the difference from the output for an input of zeros.
+// It returns lines for the log, or "" if there is no quick reference.
+func (a *attempt) scaled(ctx context.Context, written []worker.FileTensor) (lines string) {
+	want, names := a.loaded.want, a.shared.Definition.Outputs.Keys()
+	large := func(w expected) bool { return w.Len() > mostExplained }
+	got, unmap, err := a.process.out.read(written)
+	if err != nil {
+		return ""
+	}
+	defer unmap()
+	if a.reference != nil || a.evaluator == topK || len(got) != len(want) || slices.ContainsFunc(want, large) {
+		return ""
+	}
+	for i, x := range a.loaded.Values {
+		if x.Tensor == nil || !x.Tensor.DType.IsFloat() {
+			continue
+		}
+		zeroed := slices.Clone(a.loaded.Values)
+		zeroed[i].Tensor = tensor.New(x.Tensor.DType, x.Tensor.Shape...)
+		without, err := a.expected(ctx, zeroed)
+		if err != nil {
+			return lines
+		}
+		for j, name := range names {
+			if got[j].tensor == nil || want[j].before != nil || want[j].compare(got[j].tensor, a.shared.Profile.Tolerance).OK {
+				continue
+			}
+			spec, _ := a.shared.Definition.Outputs.Get(name)
+			if how := scaling(got[j].tensor, want[j].Tensor, without[j].Tensor, spec.Shape); how != "" {
+				lines += fmt.Sprintf("note: the part of %s that depends on %s is %s\n", name, x.Name, how)
+			}
+		}
+	}
+	return lines
 }
 
 // build makes the process ready. Compiling does not count against the workload's time limit; code that a Python

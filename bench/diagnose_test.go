@@ -94,6 +94,39 @@ func TestErrorOfInput(t *testing.T) {
 	}
 }
 
+// The part of an output that depends on an input may be scaled as a whole or by index, or be missing.
+func TestScaling(t *testing.T) {
+	axes, shape := []string{"batch", "head", "dim", "dim"}, []int{1, 4, 16, 16}
+	r := rand.New(rand.NewPCG(1, 1))
+	for _, tc := range []struct {
+		name   string
+		factor func(at []int) float64
+		noise  float64
+		want   string
+	}{
+		{"one", func([]int) float64 { return -0.5 }, 0, "-0.5 times the expected"},
+		{"none", func([]int) float64 { return 0 }, 0.01, "missing"},
+		{"one of each head", func(at []int) float64 { return float64(1 + at[1]) }, 0.01, "the expected times a factor of each head"},
+		{"one of each row", func(at []int) float64 { return float64(at[1]*16 + at[2]) }, 0, ""}, // rows are short
+		{"noise", func([]int) float64 { return 1 }, 1, ""},
+		{"one and noise", func([]int) float64 { return 2 }, 0.5, ""},
+		{"not finite", func(at []int) float64 { return 2 / float64(at[3]) }, 0, ""},
+	} {
+		got, right := tensor.New(tensor.Float32, shape...), tensor.New(tensor.Float32, shape...)
+		without := tensor.New(tensor.Float32, shape...)
+		for i := range got.Len() {
+			rest, part := r.NormFloat64(), r.NormFloat64()
+			made := rest + part*tc.factor(coordinates(i, shape)) + tc.noise*r.NormFloat64()
+			for x, v := range map[*tensor.Tensor]float64{got: made, right: rest + part, without: rest} {
+				x.WriteFloat32s([]float32{float32(v)}, i)
+			}
+		}
+		if text := scaling(got, right, without, axes); text != tc.want {
+			t.Errorf("%s: got %q, want %q", tc.name, text, tc.want)
+		}
+	}
+}
+
 // The wrong elements are described by the definition's axes, and unwritten ones are distinguished from computed NaNs.
 func TestDiagnose(t *testing.T) {
 	def := &trace.Definition{}

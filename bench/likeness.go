@@ -5,6 +5,7 @@ import (
 	"iter"
 	"math"
 	"slices"
+	"strings"
 
 	"fisub/internal/tensor"
 	"fisub/internal/trace"
@@ -242,4 +243,52 @@ func unit(row []float64, least float64) bool {
 		row[i] /= length
 	}
 	return length > least && !math.IsInf(length, 0)
+}
+
+// leastPart is the least number of elements of which scaling finds a factor: with few, several inputs explain an error.
+const leastPart = 256
+
+// scaling says which multiple of the difference between right and without got contains, or returns "". There is one
+// factor, or one for each index of the first axes: as few as explain the error.
+func scaling(got, right, without *tensor.Tensor, axes []string) string {
+	n := right.Len()
+	made, whole, rest := make([]float64, n), make([]float64, n), make([]float64, n)
+	got.ReadFloat64s(made, 0)
+	right.ReadFloat64s(whole, 0)
+	without.ReadFloat64s(rest, 0)
+	var each []string
+	for d, m := range right.Shape {
+		size, _ := tensor.Elements(right.Shape[d:])
+		if size < leastPart {
+			break
+		}
+		before, left, factor := 0.0, 0.0, 0.0
+		for from := 0; from < n; from += size {
+			part, actual := make([]float64, size), make([]float64, size)
+			for i := range part {
+				at := from + i
+				part[i], actual[i] = whole[at]-rest[at], made[at]-rest[at]
+				before += (made[at] - whole[at]) * (made[at] - whole[at])
+			}
+			if unit := dot(part, part); unit > 0 {
+				factor = dot(actual, part) / unit
+			}
+			for i := range part {
+				left += (actual[i] - factor*part[i]) * (actual[i] - factor*part[i])
+			}
+		}
+		switch {
+		case !(left < 0.01*before):
+		case len(each) > 0:
+			return "the expected times a factor of each " + strings.Join(each, ", ")
+		case math.Abs(factor) < 0.01:
+			return "missing"
+		default:
+			return fmt.Sprintf("%.3g times the expected", factor)
+		}
+		if m > 1 {
+			each = append(each, axisName(axes, d))
+		}
+	}
+	return ""
 }
