@@ -28,6 +28,9 @@ var attached struct {
 	inNew, inOthers uint64
 }
 
+// selected are the hazards that the launches which launchChecks selects are checked for.
+const selected = Races | UnwrittenLocal | UnwrittenGlobal
+
 // Attach lets this process, a program with its own main, run on the virtual GPU through the CUDA runtime at path,
 // which it has loaded. Each launch is checked for the hazards of tools, and the launches that launchChecks selects for
 // all others. notify is called with all hazards; those that only a tool looks for are faults. Messages name sources
@@ -36,7 +39,7 @@ var attached struct {
 func Attach(path, folder string, tools []string, notify func(Event, string)) error {
 	m := host.machine
 	attached.every = hazards(tools)
-	m.Strict = attached.every & Ended
+	m.Check, m.Strict = attached.every|selected, attached.every&Ended
 	if attached.every&Races != 0 {
 		m.order = &order{m: m, count: map[string]int{}, reported: map[string]bool{}}
 	}
@@ -113,7 +116,6 @@ func launching(k *Kernel, l *Launch) (done func()) {
 	if _, ok := k.usage(); !ok {
 		tell(Unlimited, "")
 	}
-	const selected = Races | UnwrittenLocal | UnwrittenGlobal
 	m := host.machine
 	m.Check, m.RacesUntil = attached.every, 0
 	if attached.every&selected == selected {
