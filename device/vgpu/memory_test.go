@@ -321,6 +321,11 @@ func TestUnwrittenGlobal(t *testing.T) {
 		{"written by an exchange", "atom.global.exch.b32 %r2, [%rd1+16], 1; ld.global.u32 %r3, [%rd1+16];", 0, 0},
 		{"written by an exchange without a result", "atom.global.exch.b64 _, [%rd1+16], 1;" + load, 0, 0},
 		{"compare-and-swap", "atom.global.cas.b32 %r3, [%rd1+16], 1, 2;", 4, 16},
+		{"word around a written byte", "st.global.u8 [%rd1+17], %r1;" + load, 4, 16},
+		{"atomic on a written byte", "st.global.u8 [%rd1+17], %r1; ld.relaxed.gpu.global.b32 %r2, [%rd1+16];" +
+			"atom.global.cas.b32 %r3, [%rd1+16], %r2, 1;", 0, 0},
+		{"atomic on a written half of shared memory", "st.shared.u16 [%r10+32], %r1; ld.relaxed.cta.shared.b32 %r2, [%r10+32];" +
+			"atom.shared.cas.b32 %r3, [%r10+32], %r2, 1;", 0, 0},
 		{"written by a bulk copy", "cp.async.bulk.global.shared::cta.bulk_group [%rd1+16], [%r10], 16;" + load, 0, 0},
 		{"written by the host", load, 0, 0},
 		{"memory of the host", load, 0, 0},
