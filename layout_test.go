@@ -21,7 +21,7 @@ var layers = [][]string{
 	{"internal/longtest", "internal/ledger", "internal/sandbox", "internal/cache", "internal/plain", "internal/tensor",
 		"definitions", "solution/baselines", "runs/stats", "docs", "device/vgpu/ptx", "device/vgpu/exec",
 		"device/vgpu/vgputest"},
-	{"workloads/random", "remote/modal/modaltest", "internal/git", "remote/servertest"},
+	{"workloads/random", "device/sass", "remote/modal/modaltest", "internal/git", "remote/servertest"},
 	{"internal/trace"},
 	{"internal/event"},
 	{"internal/event/eventtest", "internal/config", "internal/safetensors", "device", "project/preflight/source",
