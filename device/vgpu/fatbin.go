@@ -23,6 +23,7 @@ type moduleImage struct {
 	arch int // compute capability of the PTX, such as 100
 	// By kernel, from the machine code for the same arch; nil without such code.
 	usage map[string]usage
+	cubin []byte // that machine code; nil without
 }
 
 // A usage is what ptxas assigned to each thread of a kernel.
@@ -114,11 +115,10 @@ func choose(all []entry) (*moduleImage, error) {
 		if e.kind != kindELF || e.arch != best.arch {
 			continue
 		}
-		code, err := e.open()
-		if err != nil {
+		if m.cubin, err = e.open(); err != nil {
 			return nil, err
 		}
-		if m.usage, err = readUsage(code); err != nil {
+		if m.usage, err = readUsage(m.cubin); err != nil {
 			return nil, fmt.Errorf("vgpu: the machine code for sm_%d: %w", e.arch, err)
 		}
 		break

@@ -25,6 +25,7 @@ import (
 
 	"fisub/device"
 	"fisub/device/nvcc"
+	"fisub/device/sass"
 )
 
 // host is the state that the runtime library in this process uses: one GPU, since CUDA has one context per device.
@@ -71,6 +72,9 @@ func newHostModule(data unsafe.Pointer, relocatable bool, columns nvcc.Columns) 
 		}
 		host.loaded = append(host.loaded, mod)
 		mod.Rename, mod.Column, mod.Undefined, mod.usage = sourceName, columns.Of, true, i.usage
+		if i.cubin != nil {
+			mod.code = sync.OnceValues(func() ([]sass.Kernel, error) { return sass.Read(i.cubin) })
+		}
 		if mod.arch = i.arch; mod.arch == 0 {
 			mod.arch = target(i.ptx)
 		}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"fisub/device/nvcc"
+	"fisub/device/sass"
 )
 
 // Limits of a multiprocessor and of a launch.
@@ -35,6 +36,26 @@ func roundUp(n, unit int) int { return (n + unit - 1) / unit * unit }
 func (k *Kernel) usage() (usage, bool) {
 	u, ok := k.mod.usage[k.src.Name]
 	return u, ok
+}
+
+// MachineCode compares the machine code for the arch of k's PTX with that PTX, by source line. The result is nil without
+// such code or without line information in it. The first call for a module reads its machine code, which must still be
+// loaded.
+func (k *Kernel) MachineCode() ([]sass.Line, error) {
+	if k.mod.code == nil {
+		return nil, nil
+	}
+	all, err := k.mod.code()
+	if err != nil {
+		return nil, err
+	}
+	lines := sass.Compare(all, k.mod.ptx, k.src.Name)
+	if k.mod.Rename != nil {
+		for i := range lines {
+			lines[i].File = k.mod.Rename(lines[i].File)
+		}
+	}
+	return lines, nil
 }
 
 // warpRegisters returns the number of registers of a warp of k, or 0 if it is unknown.

@@ -8,8 +8,10 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"unsafe"
 
 	"fisub/device/nvcc"
+	"fisub/device/sass"
 	"fisub/internal/cache"
 	"fisub/internal/longtest"
 )
@@ -148,6 +150,29 @@ __global__ void other(int* x, int n) { int a[300]; for (int i = 0; i < 300; i++)
 			cut := append([]byte(nil), data...)
 			cut[n*64+n%64] ^= 0x55
 			_, _ = readImage(func(n int) []byte { return cut[:min(n, len(cut))] })
+		}
+	}
+	for flag, lines := range map[string]int{"-lineinfo": 2, "-O3": 0} {
+		data, err := compile("-arch=sm_90a", flag)
+		if err != nil {
+			t.Fatal(err)
+		}
+		mod, err := newHostModule(unsafe.Pointer(&data[0]), false, nil).load()
+		if err != nil {
+			t.Fatal(err)
+		}
+		k, err := mod.Kernel("_Z5scalePf")
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := k.MachineCode()
+		if err != nil || len(got) != lines {
+			t.Errorf("%s: got machine code %+v, %v, want %d lines", flag, got, err, lines)
+		}
+		for _, l := range got {
+			if filepath.Base(l.File) != "k.cu" || l.Line != 1 || l.PTX != 1 || l.SASS != 1 || l.Verdict != sass.Equal {
+				t.Errorf("%s: got %+v, want one equal access on line 1", flag, l)
+			}
 		}
 	}
 	data, err := compile("-gencode=arch=compute_90,code=sm_90")

@@ -28,6 +28,7 @@ import (
 	"github.com/ianlancetaylor/demangle"
 
 	"fisub/device"
+	"fisub/device/sass"
 	"fisub/device/vgpu/ptx"
 )
 
@@ -81,6 +82,7 @@ type Module struct {
 	kernels map[string]*Kernel
 	arch    int              // of the PTX, such as 100
 	usage   map[string]usage // by kernel; nil if unknown
+	code    func() ([]sass.Kernel, error)
 
 	// Undefined makes kernels check for reads of unwritten registers. It takes effect when a kernel is decoded.
 	Undefined bool
