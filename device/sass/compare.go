@@ -201,7 +201,13 @@ func (c *comparison) add(f *ptx.Func) {
 // attach adds a machine instruction to the PTX instructions that it was made from, and reports whether there are any.
 // Parts of divisions and similar operations do not matter.
 func (c *comparison) attach(in Inst) bool {
-	if u := c.units[key{in.PTX, in.Class.kind()}]; u != nil {
+	k := key{in.PTX, in.Class.kind()}
+	if c.units[k] == nil && in.Class == MatrixLoad { // of wmma
+		k.kind = load
+	} else if c.units[k] == nil && in.Class == MatrixStore {
+		k.kind = store
+	}
+	if u := c.units[k]; u != nil {
 		u.sass = append(u.sass, in)
 		u.line.SASS++
 		return true
@@ -265,7 +271,7 @@ func address(in *ptx.Inst) (base ptx.Operand, offset int64, ok bool) {
 }
 
 // merge finds the accesses that ptxas merged into wider ones: those that are missing in the same basic block, with the
-// same base register and adjacent offsets, or else at the same line.
+// same base register and adjacent offsets, or else those at the same line, or those to variables.
 func (c *comparison) merge() {
 	blocks := map[*ptx.Func]map[int][]*unit{} // missing units
 	for _, u := range c.order {
@@ -288,8 +294,8 @@ func (c *comparison) merge() {
 			continue
 		}
 		base, offset, ok := address(u.insts[0])
-		var near, here []*unit
-		sum := u.widths[0]
+		var near, here, variables []*unit
+		sum, sumVariables := u.widths[0], u.widths[0]
 		for _, v := range blocks[u.f][u.place.block] {
 			if v.merged != 0 || v.line.Class != u.line.Class {
 				continue
@@ -303,10 +309,16 @@ func (c *comparison) merge() {
 				here = append(here, v)
 				sum += v.widths[0]
 			}
+			if base.Kind == ptx.Symbol && b.Kind == ptx.Symbol {
+				variables = append(variables, v)
+				sumVariables += v.widths[0]
+			}
 		}
 		group := window(u, near, offset, wide)
 		if group == nil && sum == wide {
 			group = here
+		} else if group == nil && sumVariables == wide {
+			group = variables
 		}
 		for _, v := range group {
 			v.merged, u.merged = -1, len(group)+1
