@@ -45,9 +45,10 @@ type Line struct {
 // for the cubin. The answer is nil if the cubin lacks the kernel or its PTX lines, which ptxas -lineinfo writes.
 //
 // The line table names the PTX instruction that a machine instruction was made from. Equal and Copied also require that
-// both are in as many loops as their surroundings, so that a load which ptxas moved out of a loop is Other. Not checked
-// is a load that ptxas executes earlier than the branch around it. A machine instruction with a predicate counts as
-// executed, for instructions but not for memory, even if the predicate is false in all threads.
+// both are in as many loops as their surroundings, so that a load which ptxas moved out of a loop is Other, and that a
+// load which only some iterations or calls execute remains one. Not checked is a load behind two conditions of which
+// ptxas drops one. A machine instruction with a predicate counts as executed, for instructions but not for memory, even if
+// the predicate is false in all threads.
 func Compare(all []Kernel, m *ptx.Module, name string) []Line {
 	at := slices.IndexFunc(all, func(k Kernel) bool { return k.Name == name })
 	if at < 0 || !slices.ContainsFunc(all[at].Insts, func(in Inst) bool { return in.PTX > 0 }) {
@@ -401,6 +402,8 @@ func (c *comparison) judge() {
 			u.verdict, u.detail = Other, "ptxas shares or moves out of a loop what the code around it repeats"
 		case n == 1 && loop < u.place.loop:
 			u.verdict, u.detail = Other, "ptxas moved it out of a loop, or the loop runs once"
+		case u.early():
+			u.verdict, u.detail = Other, "ptxas executes it without the condition around it"
 		case loop > u.place.loop && u.line.Class < BulkCopy:
 			u.verdict, u.detail = Other, "ptxas moved it into a loop"
 		}
@@ -423,6 +426,14 @@ func (c *comparison) judge() {
 			l.Detail = fmt.Sprintf("%d in the PTX, %d in the machine code", l.PTX, l.SASS)
 		}
 	}
+}
+
+// early reports whether loads that only some iterations or calls of the PTX execute are in all of the machine code's.
+func (u *unit) early() bool {
+	if u.place.always || u.line.Class.kind() != load || u.insts[0].Guard >= 0 {
+		return false
+	}
+	return slices.ContainsFunc(u.sass, func(in Inst) bool { return in.always && !in.Guarded && in.Loop >= u.place.loop })
 }
 
 // compare sets the verdict of the unit by the number and the widths of its instructions.

@@ -121,9 +121,10 @@ func (c *code) read(begin, end int) (k Kernel) {
 		k.Insts = k.Insts[:len(k.Insts)-1]
 	}
 	k.Instructions = (last - begin) / instSize
-	depth := c.loops(begin, last)
+	flow := c.flow(begin, last)
 	for i := range k.Insts {
-		k.Insts[i].Loop = depth[(k.Insts[i].Offset-begin)/instSize]
+		f := flow[(k.Insts[i].Offset-begin)/instSize]
+		k.Insts[i].Loop, k.Insts[i].always = f.loop, f.always
 	}
 	return k
 }
@@ -138,11 +139,11 @@ func (c *code) target(at int, low, high uint64) (always bool, to int) {
 	return !guarded(low) && low&0xfff == 0x947 && high>>18&0x3fff == plain, at + instSize + int(distance)*4
 }
 
-// loops returns the number of loops around each instruction of a function.
-func (c *code) loops(begin, end int) []int {
+// flow returns the place of each instruction of a function in its control flow.
+func (c *code) flow(begin, end int) []flow {
 	n := (end - begin) / instSize
-	next := make([][]int32, n)
-	var barriers [16]int // by convergence barrier: where its threads meet, 0: not set
+	next := make([][]int32, n+1) // the last node is the end
+	var barriers [16]int         // by convergence barrier: where its threads meet, 0: not set
 	for i := range n {
 		at := begin + i*instSize
 		low, high := c.words(at)
@@ -165,11 +166,12 @@ func (c *code) loops(begin, end int) []int {
 				through = guarded(low)
 			}
 		case opBRX, opJMP, opJMX, opEXIT, opRET:
+			next[i] = append(next[i], int32(n))
 			through = guarded(low)
 		}
-		if through && i+1 < n {
+		if through {
 			next[i] = append(next[i], int32(i+1))
 		}
 	}
-	return depths(next)
+	return flows(next)
 }

@@ -5,36 +5,108 @@ import "slices"
 // maxDepth is the largest number of nested loops that depths tells apart.
 const maxDepth = 8
 
-// depths returns the number of loops around each node of a control flow graph, in which edges lead from a node to those
-// in next. A loop is a strongly connected component; without its entries only the inner loops remain. The first node is
-// the entry of the graph; nodes that cannot be reached from it have depth 0.
-func depths(next [][]int32) []int {
-	depth := make([]int, len(next))
+// A flow describes the place of an instruction in the control flow of its function.
+type flow struct {
+	loop   int  // number of loops around it
+	always bool // executed in each iteration of the innermost loop, or without a loop in each call
+}
+
+// flows returns the place of each node of a control flow graph, in which edges lead from a node to those in next. A loop
+// is a strongly connected component; without its entries only the inner loops remain. The first node is the entry of the
+// graph, the last its end; nodes that cannot be reached are in no loop.
+func flows(next [][]int32) []flow {
+	all := make([]flow, len(next))
 	part := reachable(next) // loop that a node is in; -1: none
+	if len(next) > 0 {
+		markAlways(all, next, part, 0, int32(len(next)-1))
+	}
 	for range maxDepth {
 		component, cyclic := components(next, part)
 		entry := make([]bool, len(next))
+		entries := make([]int, len(cyclic))
 		for from := range next {
 			for _, to := range next[from] {
-				entry[to] = entry[to] || component[from] != component[to]
+				if c := component[to]; component[from] != c && c >= 0 && !entry[to] {
+					entry[to] = true
+					entries[c]++
+				}
+			}
+		}
+		if len(next) > 0 && component[0] >= 0 && !entry[0] {
+			entry[0] = true
+			entries[component[0]]++
+		}
+		for i, c := range component {
+			if c >= 0 && cyclic[c] {
+				all[i] = flow{loop: all[i].loop + 1}
 			}
 		}
 		inner := false
 		for i, c := range component {
 			part[i] = -1
-			if c < 0 || !cyclic[c] {
-				continue
-			}
-			depth[i]++
-			if i > 0 && !entry[i] {
+			switch {
+			case c < 0 || !cyclic[c]:
+			case !entry[i]:
 				part[i], inner = c, true
+			case entries[c] == 1:
+				markAlways(all, next, component, int32(i), int32(i))
 			}
 		}
 		if !inner {
 			break
 		}
 	}
-	return depth
+	return all
+}
+
+// markAlways marks the nodes that are on all ways from entry to end, of which all but end stay in the part of entry.
+func markAlways(all []flow, next [][]int32, part []int32, entry, end int32) {
+	// One such way, by the shortest.
+	from := map[int32]int32{entry: -1}
+	last := int32(-1)
+	for queue := []int32{entry}; len(queue) > 0 && last < 0; queue = queue[1:] {
+		i := queue[0]
+		if slices.Contains(next[i], end) {
+			last = i
+		}
+		for _, to := range next[i] {
+			if _, seen := from[to]; !seen && part[to] == part[entry] {
+				from[to] = i
+				queue = append(queue, to)
+			}
+		}
+	}
+	var way []int32
+	for i := last; i >= 0; i = from[i] {
+		way = append(way, i)
+	}
+	slices.Reverse(way)
+	at := map[int32]int{}
+	for i, node := range way {
+		at[node] = i
+	}
+	// A node of it is avoided if nodes before it lead around it.
+	far := 0
+	seen := map[int32]bool{}
+	for i, node := range way {
+		if far <= i {
+			all[node].always = true
+		}
+		for stack := []int32{node}; len(stack) > 0; {
+			from := stack[len(stack)-1]
+			stack = stack[:len(stack)-1]
+			for _, to := range next[from] {
+				if j, on := at[to]; to == end {
+					far = len(way)
+				} else if on {
+					far = max(far, j)
+				} else if !seen[to] && part[to] == part[entry] {
+					seen[to] = true
+					stack = append(stack, to)
+				}
+			}
+		}
+	}
 }
 
 // reachable returns 0 for the nodes that can be reached from the first, and -1 for the others.

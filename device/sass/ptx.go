@@ -127,12 +127,15 @@ func accessWidth(parts []string) int {
 	return n * bits
 }
 
-// A place is the basic block of a PTX instruction and the number of loops around it.
-type place struct{ block, loop int }
+// A place is the basic block of a PTX instruction and its place in the control flow.
+type place struct {
+	block int
+	flow
+}
 
 // places returns the place of each instruction of a function.
 func places(f *ptx.Func) []place {
-	next := make([][]int32, len(f.Body))
+	next := make([][]int32, len(f.Body)+1) // the last node is the end
 	leader := make([]bool, len(f.Body)+1)
 	for _, at := range f.Labels {
 		if at < len(leader) {
@@ -144,7 +147,7 @@ func places(f *ptx.Func) []place {
 		op, _, _ := strings.Cut(in.Op, ".")
 		through := true
 		jump := func(label string) {
-			if to, ok := f.Labels[label]; ok && to < len(f.Body) {
+			if to, ok := f.Labels[label]; ok && to <= len(f.Body) {
 				next[i] = append(next[i], int32(to))
 			}
 		}
@@ -162,19 +165,20 @@ func places(f *ptx.Func) []place {
 			}
 			through, leader[i+1] = in.Guard >= 0, true
 		case "ret", "exit", "trap":
+			next[i] = append(next[i], int32(len(f.Body)))
 			through, leader[i+1] = in.Guard >= 0, true
 		}
-		if through && i+1 < len(f.Body) {
+		if through {
 			next[i] = append(next[i], int32(i+1))
 		}
 	}
-	all := make([]place, len(f.Body))
+	all := make([]place, len(next))
 	block := 0
-	for i, loop := range depths(next) {
+	for i, flow := range flows(next) {
 		if leader[i] {
 			block++
 		}
-		all[i] = place{block, loop}
+		all[i] = place{block, flow}
 	}
 	return all
 }

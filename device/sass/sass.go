@@ -66,6 +66,8 @@ type Inst struct {
 	File    string // source file, "" without a line table
 	Line    int    // innermost if inlined; 0 without a line table
 	PTX     int    // line of the PTX, 0 if unknown
+
+	always bool // as in flow
 }
 
 // A Kernel is a kernel, or a function that kernels call.

@@ -118,6 +118,41 @@ func TestCompare(t *testing.T) {
 	}
 }
 
+// A load behind a branch may be executed under a predicate, but not always.
+func TestCompareCondition(t *testing.T) {
+	m, err := ptx.Parse(`.version 8.0
+.target sm_90
+.address_size 64
+.visible .entry k(.param .u64 p) {
+.reg .b32 %r<5>; .reg .pred %p<5>; .shared .b32 s[4];
+@%p1 bra $end;
+ld.shared.u32 %r1, [s];
+$end:
+ld.shared.u32 %r2, [s+4];
+ret;
+}
+`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		guarded, always bool
+		want            Verdict
+	}{
+		{false, false, Equal},
+		{true, true, Equal},
+		{false, true, Other},
+	} {
+		lines := Compare([]Kernel{{Name: "k", Insts: []Inst{
+			{Class: SharedLoad, Width: 32, PTX: 7, Guarded: tc.guarded, always: tc.always},
+			{Class: SharedLoad, Width: 32, PTX: 9, always: true},
+		}}}, m, "k")
+		if len(lines) != 1 || lines[0].Verdict != tc.want {
+			t.Errorf("%+v: got %+v", tc, lines)
+		}
+	}
+}
+
 func TestClassify(t *testing.T) {
 	tests := []struct {
 		text  string
@@ -165,23 +200,34 @@ func TestClassify(t *testing.T) {
 	}
 }
 
-func TestDepths(t *testing.T) {
+func TestFlows(t *testing.T) {
 	tests := []struct {
-		name string
-		next [][]int32
-		want []int
+		name   string
+		next   [][]int32
+		loops  []int
+		always string // x: in each iteration
 	}{
-		{"straight", [][]int32{{1}, {2}, {}}, []int{0, 0, 0}},
-		{"one block", [][]int32{{1}, {1, 2}, {}}, []int{0, 1, 0}},
-		{"entry is a loop", [][]int32{{0, 1}, {}}, []int{1, 0}},
-		{"nested", [][]int32{{1}, {2}, {3}, {2, 4}, {1, 5}, {}}, []int{0, 1, 2, 2, 1, 0}},
-		{"two inner loops", [][]int32{{1}, {1, 2}, {3}, {3, 4}, {0, 5}, {}}, []int{1, 2, 1, 2, 1, 0}},
-		{"a branch back that is no loop", [][]int32{{3}, {2}, {}, {1}}, []int{0, 0, 0, 0}},
-		{"unreachable", [][]int32{{}, {1}}, []int{0, 0}},
+		{"straight", [][]int32{{1}, {2}, {}}, []int{0, 0, 0}, "xx-"},
+		{"condition", [][]int32{{1, 2}, {2}, {3}, {}}, []int{0, 0, 0, 0}, "x-x-"},
+		{"two arms", [][]int32{{1, 2}, {3}, {3}, {4}, {}}, []int{0, 0, 0, 0, 0}, "x--x-"},
+		{"return", [][]int32{{1, 3}, {2}, {3}, {}}, []int{0, 0, 0, 0}, "x---"},
+		{"one block", [][]int32{{1}, {1, 2}, {3}, {}}, []int{0, 1, 0, 0}, "xxx-"},
+		{"test first", [][]int32{{1}, {2, 3}, {1}, {4}, {}}, []int{0, 1, 1, 0, 0}, "xxxx-"},
+		{"continue", [][]int32{{1}, {2, 3}, {3}, {1, 4}, {5}, {}}, []int{0, 1, 1, 1, 0, 0}, "xx-xx-"},
+		{"break", [][]int32{{1}, {2, 4}, {3}, {1, 4}, {5}, {}}, []int{0, 1, 1, 1, 0, 0}, "xxxxx-"},
+		{"entry is a loop", [][]int32{{0, 1}, {2}, {}}, []int{1, 0, 0}, "xx-"},
+		{"nested", [][]int32{{1}, {2}, {3}, {2, 4}, {1, 5}, {6}, {}}, []int{0, 1, 2, 2, 1, 0, 0}, "xxxxxx-"},
+		{"two inner loops", [][]int32{{1}, {1, 2}, {3}, {3, 4}, {0, 5}, {6}, {}}, []int{1, 2, 1, 2, 1, 0, 0}, "xxxxxx-"},
+		{"a branch back that is no loop", [][]int32{{3}, {2}, {4}, {1}, {}}, []int{0, 0, 0, 0, 0}, "xxxx-"},
+		{"two entries", [][]int32{{1, 2}, {2}, {1, 3}, {4}, {}}, []int{0, 1, 1, 0, 0}, "x--x-"},
+		{"unreachable", [][]int32{{2}, {1}, {}}, []int{0, 0, 0}, "x--"},
+		{"endless", [][]int32{{1}, {1}, {}}, []int{0, 1, 0}, "-x-"},
 	}
 	for _, tc := range tests {
-		if got := depths(tc.next); !slices.Equal(got, tc.want) {
-			t.Errorf("%s: got %v, want %v", tc.name, got, tc.want)
+		for i, got := range flows(tc.next) {
+			if want := (flow{tc.loops[i], tc.always[i] == 'x'}); got != want {
+				t.Errorf("%s: node %d: got %+v, want %+v", tc.name, i, got, want)
+			}
 		}
 	}
 }
