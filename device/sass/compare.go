@@ -42,13 +42,13 @@ type Line struct {
 
 // Compare compares the machine code of the kernel name with its PTX, for each source line with instructions of a class
 // other than Branch and Arithmetic. Functions that ptxas inlined count as part of the kernel. all is the result of Read
-// for the cubin. The answer is nil if the cubin lacks the kernel or its PTX lines, which ptxas -lineinfo writes.
+// for the cubin. The result is nil if the cubin lacks the kernel or its PTX lines, which ptxas -lineinfo writes.
 //
 // The line table names the PTX instruction that a machine instruction was made from. Equal and Copied also require that
 // both are in as many loops as their surroundings, so that a load which ptxas moved out of a loop is Other, and that a
 // load which only some iterations or calls execute remains one. Not checked is a load behind two conditions of which
-// ptxas drops one. A machine instruction with a predicate counts as executed, for instructions but not for memory, even if
-// the predicate is false in all threads.
+// ptxas drops one. A machine instruction with a predicate counts as executed, for instructions but not for memory, even
+// if the predicate is false in all threads.
 func Compare(all []Kernel, m *ptx.Module, name string) []Line {
 	at := slices.IndexFunc(all, func(k Kernel) bool { return k.Name == name })
 	if at < 0 || !slices.ContainsFunc(all[at].Insts, func(in Inst) bool { return in.PTX > 0 }) {

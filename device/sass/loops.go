@@ -11,9 +11,9 @@ type flow struct {
 	always bool // executed in each iteration of the innermost loop, or without a loop in each call
 }
 
-// flows returns the place of each node of a control flow graph, in which edges lead from a node to those in next. A loop
-// is a strongly connected component; without its entries only the inner loops remain. The first node is the entry of the
-// graph, the last its end; nodes that cannot be reached are in no loop.
+// flows returns the place of each node of a control flow graph, in which edges lead from a node to those in next. A
+// loop is a strongly connected component; without its entries only the inner loops remain. The first node is the entry
+// of the graph, the last its end; nodes that cannot be reached are in no loop.
 func flows(next [][]int32) []flow {
 	all := make([]flow, len(next))
 	part := reachable(next) // loop that a node is in; -1: none

@@ -38,9 +38,9 @@ func (k *Kernel) usage() (usage, bool) {
 	return u, ok
 }
 
-// MachineCode compares the machine code for the arch of k's PTX with that PTX, by source line. The result is nil without
-// such code or without line information in it. The first call for a module reads its machine code, which must still be
-// loaded.
+// MachineCode compares the machine code for the arch of k's PTX with that PTX, by source line. The result is nil
+// without such code or without line information in it. The first call for a module reads its machine code, which must
+// still be loaded.
 func (k *Kernel) MachineCode() ([]sass.Line, error) {
 	if k.mod.code == nil {
 		return nil, nil
