@@ -204,7 +204,10 @@ for stage; do
         measure source "$program" "$programs/$program"
       done
       ;;
-    *) echo "measure.sh: no stage $stage" >&2 ;;
+    *)
+      echo "measure.sh: no stage $stage" >&2
+      continue
+      ;;
   esac
   wait
   tar -C "$work" -czf "$out/$stage.tar.gz" "$stage"
