@@ -27,7 +27,7 @@ var layers = [][]string{
 	{"internal/event/eventtest", "internal/config", "internal/safetensors", "device", "project/preflight/source",
 		"internal/usage"},
 	{"workloads", "remote"},
-	{"device/activity", "internal/ui", "bench/bound"},
+	{"device/activity", "device/counters", "internal/ui", "bench/bound"},
 	{"pack", "device/nvcc", "device/cuda/tvmffi", "device/cuda/cupti", "device/cuda/stamp", "runs",
 		"device/devicetest", "remote/agent", "remote/ssh/sshdtest", "remote/slurm/slurmtest",
 		"remote/kubernetes/kubernetestest"},

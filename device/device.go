@@ -242,6 +242,10 @@ type Observer interface {
 	// that the device can find, whatever that takes.
 	Look(fully bool)
 
+	// Count makes the device record the counters of each launch as a Hazard of kind Counted, or stops that if sample is
+	// 0. Of a launch with more than sample clusters of blocks, about that many run.
+	Count(sample int)
+
 	// Record sets the function to call at once with each hazard, and with each fault as one of kind Faulted.
 	Record(f func(Hazard))
 
@@ -257,6 +261,9 @@ type Observer interface {
 
 // Faulted is the kind of a Hazard that ends the call with an error.
 const Faulted = "fault"
+
+// Counted is the kind of a Hazard that is none: its Text is a counters.Launch in JSON.
+const Counted = "counted"
 
 // ChangedVariable is the kind of a Hazard about variables that earlier calls have changed.
 const ChangedVariable = "changed-variable"

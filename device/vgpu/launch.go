@@ -144,6 +144,10 @@ func (m *Machine) Run(k *Kernel, l Launch) error {
 		ranges[i] = C.vg_range{base: C.uint64_t(a.base), size: C.uint64_t(a.size), readonly: C.bool(a.readonly),
 			shadow: C.int64_t(a.shadow), element: C.int32_t(a.element)}
 	}
+	var t *tally
+	if m.OnCounters != nil {
+		t = m.count(k, &l, c, s, ranges[:len(m.ranges)], &pinned)
+	}
 	c.ranges, c.nranges = &ranges[0], C.int32_t(len(m.ranges))
 	pinned.Pin(c.ranges)
 	m.running = s
@@ -153,6 +157,9 @@ func (m *Machine) Run(k *Kernel, l Launch) error {
 		workers = runtime.GOMAXPROCS(0)
 	}
 	check := m.checks(k, &l)
+	if m.Sample > 0 {
+		check = 0 // blocks that do not run leave memory unwritten
+	}
 	if k.prog.atomics {
 		workers = 1
 	}
@@ -206,6 +213,9 @@ func (m *Machine) Run(k *Kernel, l Launch) error {
 	if c.record {
 		m.order.launched(k, unsafe.Slice(s.accesses, int(s.naccesses)), bool(s.fenced))
 		C.free(unsafe.Pointer(s.accesses))
+	}
+	if t != nil {
+		m.OnCounters(k.counted(&l, t, s))
 	}
 	for i, n := range counts {
 		if n > 0 {

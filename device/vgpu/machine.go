@@ -28,6 +28,7 @@ import (
 	"github.com/ianlancetaylor/demangle"
 
 	"fisub/device"
+	"fisub/device/counters"
 	"fisub/device/sass"
 	"fisub/device/vgpu/ptx"
 )
@@ -70,6 +71,12 @@ type Machine struct {
 	worked   atomic.Bool       // a kernel was launched, or memory copied or set
 	launched atomic.Bool       // a kernel was launched
 	Counts   map[string]uint64 // by instruction; may be nil
+
+	// OnCounters, if not nil, is called with the counters of each launch that has ended. Of launches with more than
+	// Sample clusters, about that many run, if Sample is not 0: the first, the last and every n-th one. Kernels with
+	// atomics and cooperative ones run as a whole.
+	OnCounters func(counters.Launch)
+	Sample     int
 }
 
 // A Module is PTX loaded by a Machine.

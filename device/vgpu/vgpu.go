@@ -127,6 +127,8 @@ func (g *gpu) Look(fully bool) {
 	}
 }
 
+func (g *gpu) Count(sample int) { host.machine.Count(sample) }
+
 func (g *gpu) Record(f func(device.Hazard)) { host.machine.OnHazard = f }
 
 func (g *gpu) Forget() { host.machine.TakeHazards() }

@@ -3,6 +3,8 @@
 package vgpu
 
 import (
+	"slices"
+
 	"fisub/device/vgpu/ptx"
 )
 
@@ -159,8 +161,8 @@ func (d *decoder) wmmaMove(matrix, shape string, regs, address ptx.Operand, stri
 	space, stores := d.space(), d.parts[1] == "store"
 	op := either(stores, storeOps[space], loadOps[space])
 	row, col, index := d.newReg(false), d.newReg(false), d.newReg(false)
-	// access loads or stores bytes at the position of element e.
-	access := func(e element, place int32, bytes int) {
+	// access loads or stores values of the given bytes, the first one at the position of element e.
+	access := func(e element, bytes int, places ...int32) {
 		r, c := inGroup, group
 		if e.byGroup {
 			r, c = group, inGroup
@@ -172,7 +174,7 @@ func (d *decoder) wmmaMove(matrix, shape string, regs, address ptx.Operand, stri
 			major, minor = row, col
 		}
 		d.emit(inst{op: opMadlo32, a: major, b: stride, c: minor, d: index})
-		in := inst{op: op, imm: base.imm, n: 1, c: int32(bytes) | base.c&mAddr32}
+		in := inst{op: op, imm: base.imm, n: int32(len(places)), c: int32(bytes) | base.c&mAddr32}
 		if base.c&mAddr32 != 0 {
 			in.a = d.newReg(false)
 			d.emit(inst{op: opMadlo32, a: index, b: d.constant(uint64(size), false), c: base.a, d: in.a})
@@ -180,42 +182,64 @@ func (d *decoder) wmmaMove(matrix, shape string, regs, address ptx.Operand, stri
 			in.a = d.newReg(true)
 			d.emit(inst{op: opMadwideU32, a: index, b: d.constant(uint64(size), false), c: base.a, d: in.a})
 		}
-		in.x = d.more(place)
+		in.x = d.more(places...)
 		d.emit(in)
 	}
+	// Registers with the same elements are loaded once, and two adjacent words are accessed at once, as a GPU does.
+	var all [][]element
+	var places []int32
 	for r, o := range regs.Elems {
-		place := d.src(o, "b32")
-		elems := fragment(matrix, shape, typ, r)
+		all, places = append(all, fragment(matrix, shape, typ, r)), append(places, d.src(o, "b32"))
+	}
+	for r, place := range places {
+		elems := all[r]
+		if i := slices.IndexFunc(all[:r], func(o []element) bool { return slices.Equal(o, elems) }); i >= 0 && !stores {
+			d.emit(inst{op: opMov32, a: places[i], d: place})
+			continue
+		}
 		if len(elems) == 1 {
-			access(elems[0], place, 4)
+			pair := func(a, b element) bool { return a.byGroup == b.byGroup && adjacent(a, b, rowMajor) }
+			switch {
+			case r%2 == 0 && r+1 < len(all) && pair(elems[0], all[r+1][0]):
+				access(elems[0], 4, place, places[r+1])
+			case r%2 == 0 || !pair(all[r-1][0], elems[0]):
+				access(elems[0], 4, place)
+			}
 			continue
 		}
 		along := elems[1].col != elems[0].col
 		if along == rowMajor {
-			access(elems[0], place, 4)
+			access(elems[0], 4, place)
 			continue
 		}
 		if len(elems) == 4 { // bytes of a or b, which are never stored
 			d.emit(inst{op: opMov32, a: d.constant(0, false), d: place})
 			byte, at := d.newReg(false), d.newReg(false)
 			for i, e := range elems {
-				access(e, byte, 1)
+				access(e, 1, byte)
 				d.emit(inst{op: opShl32, a: byte, b: d.constant(uint64(8*i), false), d: at})
 				d.emit(inst{op: opOr32, a: place, b: at, d: place})
 			}
 			continue
 		}
-		lo, hi := d.newReg(false), d.newReg(false)
+		turned := element{!elems[0].byGroup, elems[0].row, elems[0].col} // of the transposed 8 x 8 matrix
 		if stores {
-			d.emit(inst{op: opLo16, a: place, d: lo})
-			d.emit(inst{op: opHi16, a: place, d: hi})
-		}
-		access(elems[0], lo, 2)
-		access(elems[1], hi, 2)
-		if !stores {
-			d.emit(inst{op: opPack16, a: lo, b: hi, d: place})
+			word := d.newReg(false)
+			d.emit(inst{op: opMovmatrix, a: place, d: word, want: -1})
+			access(turned, 4, word)
+		} else {
+			access(turned, 4, place)
+			d.emit(inst{op: opMovmatrix, a: place, d: place, want: -1})
 		}
 	}
+}
+
+// adjacent reports whether element b follows a in memory.
+func adjacent(a, b element, rowMajor bool) bool {
+	if rowMajor {
+		return b.row == a.row && b.col == a.col+1
+	}
+	return b.col == a.col && b.row == a.row+1
 }
 
 // wmmaMultiply emits two mma for one wmma.

@@ -17,7 +17,7 @@ import (
 )
 
 // Size is the size of the shared memory in bytes. The first 8 hold the number of bytes of lines after them.
-const Size = 1 << 20
+const Size = 16 << 20
 
 // A Ledger is one end. Its methods may be called concurrently.
 type Ledger struct {

@@ -46,7 +46,7 @@ func TestLedger(t *testing.T) {
 	if _, whole := reader.Take(); whole {
 		t.Error("got a shortened list as whole")
 	}
-	long := bytes.Repeat([]byte("x"), 100<<10)
+	long := bytes.Repeat([]byte("x"), Size/10)
 	for range 20 {
 		writer.Add(long)
 	}

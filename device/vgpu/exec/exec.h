@@ -38,7 +38,34 @@ typedef struct {
   bool readonly;
   int64_t shadow; // distance from a byte to its shadow, 1 if the byte was written; 0: all bytes count as written
   int32_t element; // bytes of an element; 0: unknown
+  uint8_t *sectors; // marks of its sectors, see count.h, or NULL
 } vg_range;
+
+// What was counted at an instruction, see count.h.
+typedef struct {
+  uint64_t warps, threads, active; // executions by a warp, their lanes, and the lanes whose guard is true
+  uint64_t divergent;              // branches whose lanes part
+  // Accesses to global memory: requests, sectors, the least number that has the same bytes, lines, bytes of all lanes.
+  // Bulk and tensor copies have requests and bytes only, cp.async.bulk.tensor those of boxes.
+  uint64_t requests, sectors, least, lines, bytes;
+  uint64_t partial;                   // boxes that are partly outside of their tensor
+  // Accesses to the block's shared memory, their wavefronts, the least number that has the same bytes, and the
+  // wavefronts that bank conflicts add.
+  uint64_t shared, wavefronts, ideal, conflicts;
+  uint64_t remote;                    // accesses to the shared memory of other blocks
+  uint64_t operations;                // floating-point or integer, of tcgen05.mma
+  // Distances in bytes between neighbouring lanes, if they have always been the same: VG_UNKNOWN before the first access
+  // of two lanes, VG_VARIES after different distances.
+  int64_t global_stride, shared_stride;
+} vg_count;
+#define VG_UNKNOWN 0
+#define VG_VARIES INT64_MIN
+
+// What was counted in a launch: sectors of global memory that it read, those of them that it had not written before,
+// those that it wrote, and the largest number of atomic operations on one address.
+typedef struct {
+  uint64_t read, cold, written, chain;
+} vg_totals;
 
 enum { STOP_ASKED = 2, MAX_WORKERS = 256 };
 
@@ -104,6 +131,9 @@ typedef struct {
   bool check_local;         // check for reads of unwritten local memory
   bool record;              // record accesses to global memory in vg_state, while races are checked
   uint64_t races_until;     // maximum number of instructions checked for races
+  int32_t *counter;         // by function: the index of its first instruction in vg_state.counters; NULL: nothing is counted
+  int32_t ncounters;
+  uint64_t every;           // only the first and the last cluster and every n-th one run; 0: all
 } vg_launch;
 
 // If several workers have faults or hazards, the one in the first cluster is reported: all runs report the same.
@@ -132,6 +162,8 @@ typedef struct {
   uint64_t next;           // the next cluster to run
   uint64_t executed;
   uint64_t *counts;        // by op, or NULL
+  vg_count *counters;      // by instruction
+  vg_totals totals;
   uint64_t *released;      // by cluster: time of its last release to other clusters, see races.h; or NULL
   vg_span *spans;          // by cluster and warp: the released accesses; or NULL
   vg_progress *progress;   // by worker

@@ -351,7 +351,8 @@ static int limited(int n) { return n < 1 ? 1 : n > MAX_BLOCKS ? MAX_BLOCKS : n; 
 void VG_WORK(const vg_launch *l, vg_state *s) {
   int index = __atomic_fetch_add(&s->started, 1, __ATOMIC_SEQ_CST);
   // s->first[index] is 0 until the worker asks for its first cluster, which may be any of those left.
-  worker k = {.l = l, .state = s, .mine = &s->progress[index], .first = index < MAX_WORKERS ? &s->first[index] : NULL};
+  worker k = {.l = l, .state = s, .mine = &s->progress[index], .first = index < MAX_WORKERS ? &s->first[index] : NULL,
+              .counting = begin_counting(l)};
   task **active = calloc(MAX_BLOCKS, sizeof *active), *spare = NULL;
   if (active == NULL) abort();
   if (index > 0) {
@@ -359,7 +360,8 @@ void VG_WORK(const vg_launch *l, vg_state *s) {
     while (s->serial && !s->stop) nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
   }
   int n = 0, most = limited(l->worker_resident), turn_ = 0, serial = index == 0 && s->serial;
-  u64 total = (u64)(l->grid[0] / l->cluster[0]) * (l->grid[1] / l->cluster[1]) * (l->grid[2] / l->cluster[2]);
+  u64 last = (u64)(l->grid[0] / l->cluster[0]) * (l->grid[1] / l->cluster[1]) * (l->grid[2] / l->cluster[2]) - 1;
+  u64 every = l->every ? l->every : 1, total = (last + every - 1) / every + 1; // clusters 0, every, 2 * every, ..., last
   // Blocks that a GPU would run at once have to wait for others.
   int too_many = l->worker_resident > MAX_BLOCKS || (serial && l->resident > MAX_BLOCKS);
   u64 seen = 0, since = 0, patience = 2;
@@ -374,14 +376,14 @@ void VG_WORK(const vg_launch *l, vg_state *s) {
     if (n < (serial ? limited(l->resident) : most)) {
       if (k.first) *k.first = 0;
       __atomic_thread_fence(__ATOMIC_SEQ_CST);
-      u64 next = __atomic_fetch_add(&s->next, 1, __ATOMIC_SEQ_CST);
+      u64 next = __atomic_fetch_add(&s->next, 1, __ATOMIC_SEQ_CST), number = next * every < last ? next * every : last;
       u32 first = ~0u;
       for (int i = 0; i < n; i++) first = active[i]->number < first ? active[i]->number : first;
-      if (next < total && next + 1 < first) first = (u32)next + 1;
+      if (next < total && number + 1 < first) first = (u32)number + 1;
       if (k.first) *k.first = first;
       if (next < total) {
         effect(&k);
-        active[n++] = start(&k, next, spare);
+        active[n++] = start(&k, number, spare);
         spare = NULL;
         fresh = 1;
       }
@@ -417,6 +419,7 @@ void VG_WORK(const vg_launch *l, vg_state *s) {
   if (spare) end_task(spare);
   free(active);
   if (l->record && index == 0) take_uses(&k);
+  end_counting(&k);
   drop_pages(&k.pages);
   __atomic_fetch_add(&s->executed, k.executed, __ATOMIC_SEQ_CST);
 }

@@ -1,6 +1,6 @@
 // Memory of all spaces: validity and location of addresses, loads, stores and atomics.
 #pragma once
-#include "async.h"
+#include "count.h"
 #include "taint.h"
 
 // unused_element reports whether an instruction is a load without a register for the element at the given offset.
@@ -330,6 +330,7 @@ static int load(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base
     u64 a = in->c & M_ADDR32 ? U32(in->a)[lane] + (u32)in->imm : U64(in->a)[lane] + (u64)in->imm;
     WATCH(k, w, g, m, spin_read, .space = space, .address = a, .value = load_element(p[lane], size, 0));
   }
+  if (k->counting) count_access(k, w, g, space, p, lie == IN_ORDER, m, (u32)(size * n), COUNT_READ);
   if (k->writing && space != LOCAL) EACH(m) early_read(k, w, g, (int)l, (u64)(uintptr_t)p[l], (u32)(size * n));
   if (k->l->check_width && space != SHARED && space != LOCAL) check_width(k, w, g, m, p, size * n, 0);
   if (k->state->races && space != LOCAL) {
@@ -376,8 +377,10 @@ static int load(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base
 static int store(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base, int space, u32 m, const int32_t *extra) {
   u8 *p[32];
   int size = in->c & 31, n = in->n;
-  if (!places(k, w, g, in, base, space, m, size * n, 1, p)) return 0;
+  int lie = places(k, w, g, in, base, space, m, size * n, 1, p);
+  if (lie == INVALID) return 0;
   effect(k);
+  if (k->counting) count_access(k, w, g, space, p, lie == IN_ORDER, m, (u32)(size * n), COUNT_WRITE);
   if (k->l->check_width && space != SHARED && space != LOCAL) check_width(k, w, g, m, p, size * n, 1);
   if (k->reading && space != LOCAL && space != GLOBAL) EACH(m) overwrite(k, w, g, (int)l, p[l], (u32)(size * n));
   if (w->local_shadow && (space == LOCAL || space == GENERIC)) EACH(m) written(w, p[l], (size_t)(size * n));
@@ -453,11 +456,14 @@ static u64 atomic_value(int op, int t, u64 old, u64 v, u64 v2) {
 static int atomic(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base, u32 m, const int32_t *extra) {
   int size = in->c & 31, t = in->kind >> 4, op = in->kind & 15, space = extra[in->x];
   int wide = size == 8;
+  u8 *places_[32];
   EACH(m) {
     u64 a = in->c & M_ADDR32 ? U32(in->a)[l] + (u32)in->imm : U64(in->a)[l] + (u64)in->imm;
     if (!in->n && at(k, w, g, space, (int)l, a, size, 0) == NULL) return 0;
     u8 *p = at(k, w, g, space, (int)l, a, size, 1);
     if (p == NULL) return 0;
+    places_[l] = p;
+    if (k->counting && p == (u8 *)a) count_atomic(k->counting, a);
     if (k->reading) overwrite(k, w, g, (int)l, p, (u32)size);
     if (k->state->races) {
       before_strong(k, w, l, p);
@@ -484,5 +490,6 @@ static int atomic(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *ba
       else U32(in->d)[l] = (u32)old;
     }
   }
+  if (k->counting) count_access(k, w, g, space, places_, 0, m, (u32)size, COUNT_READ | COUNT_WRITE);
   return 1;
 }

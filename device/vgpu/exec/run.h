@@ -39,6 +39,7 @@ static __attribute__((noinline)) int counted(worker *k, warp *w, group *g, const
   u32 m = g->mask;
   if (in->guard >= 0) m &= in->flags & FLAG_NEGATED ? ~PRED(in->guard) : PRED(in->guard);
   if (k->state->counts && m) __atomic_fetch_add(&k->state->counts[in->op], 1, __ATOMIC_RELAXED);
+  if (k->counting) count_instruction(k, g, in, base, m);
   return !w->tracks || !(in->flags & FLAG_TRACKED) || tracked(k, w, g, base);
 }
 
@@ -64,7 +65,7 @@ again:
   int pc = g->pc;
   u64 scratch_[32] __attribute__((aligned(64)));
   void *scratch = scratch_;
-  w->slow = state->counts != NULL || w->tracks;
+  w->slow = state->counts != NULL || k->counting || w->tracks;
 
 #define FAULTED { g->pc = pc; k->executed += (u64)(start_budget - budget); return 0; }
   for (;;) {
@@ -105,7 +106,9 @@ again:
 #define MISSING_LANES(required)                                 \
   g->pc = pc;                                                   \
   u32 need_ = required;                                         \
+  u32 tried_ = m;                                               \
   if (!gathered(k, w, gi, in, base, &m, &need_)) {              \
+    if (k->counting) uncount(k, g, pc, mask, tried_);           \
     if (state->stop) FAULTED                                   \
     goto again;                                                 \
   }                                                             \

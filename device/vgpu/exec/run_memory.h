@@ -31,6 +31,8 @@
       g->pc = pc;
       effect(k);
       int32_t src = extra[in->x];
+      u8 *sources[32], *targets[32];
+      u32 read = 0;
       EACH(m) {
         u64 to = in->c & M_ADDR32 ? U32(in->a)[l] + (u32)in->imm : U64(in->a)[l] + (u64)in->imm;
         u32 n = (u32)in->n, have = n;
@@ -40,6 +42,8 @@
         u64 from = U64(in->b)[l] + (u64)(s64)extra[in->x + 1];
         u8 *s = have ? at(k, w, g, GENERIC, (int)l, from, have == n ? (int)n : 1, 0) : d;
         if (d == NULL || s == NULL) FAULTED
+        sources[l] = s, targets[l] = d;
+        read |= (u32)(have > 0) << l;
         if (have && have < n && find(k, from, have) == NULL) {
           FAULT(k, w, g, (int)l, out_of_bounds, .address = from, .size = (s32)have);
           FAULTED
@@ -55,6 +59,8 @@
         memset(d - w->b->shared + w->b->shadow, IN_FLIGHT, n);
         add_copy(&w->copies, (copy){.to = w->b, .at = (u32)(d - w->b->shared), .size = n, .lane = l, .group = w->committed[l], ISSUED(w, g, l)});
       }
+      if (k->counting && read) count_access(k, w, g, GENERIC, sources, 0, read, (u32)in->n, COUNT_READ);
+      if (k->counting) count_access(k, w, g, SHARED, targets, 0, m, (u32)in->n, COUNT_WRITE);
       break;
     }
     case E_cp_async_commit:
@@ -78,6 +84,7 @@
         g->pc = pc;
         g->turns++;
         WATCH(k, w, g, m, spin_warpgroup);
+        if (k->counting) uncount(k, g, pc, mask, m);
         if (w->ng > 1) turn(w, gi);
         k->executed += (u64)(start_budget - budget);
         return 1;

@@ -123,6 +123,7 @@
           g->pc = pc;
           g->turns++;
           WATCH(k, w, g, m, spin_cluster);
+          if (k->counting) uncount(k, g, pc, mask, m);
           if (w->ng > 1) turn(w, gi);
           k->executed += (u64)(start_budget - budget);
           return 1;

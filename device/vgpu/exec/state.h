@@ -165,6 +165,7 @@ typedef struct {
   warp *waiters[MAX_WAITS];
   int nwaits;
   volatile u32 *first; // entry in vg_state, or NULL
+  struct counting *counting; // see count.h; NULL: nothing is counted
 } worker;
 
 static inline vg_location location(const group *g) { return (vg_location){g->fr->f->id, g->pc}; }

@@ -93,6 +93,7 @@ static int tensor_copy(worker *k, warp *w, group *g, const vg_inst *in, u8 *cons
     if (gather) count[1] = 4;
     for (int d = 1; d < rank; d++) total *= count[d];
     // The pitch is the swizzle width even if rows are shorter (observed on an H200).
+    int part = 0; // some of the box is outside
     u32 row_bytes = count[0] * es, pitch = t.swizzle == 0 ? row_bytes : t.swizzle >= 3 ? 128 : 16u << t.swizzle, mask = more[2] >= 0 ? U32(more[2])[l] & 0xffff : 0;
     int op = more[5];
     for (u32 r = 0; r < total; r++) {
@@ -114,6 +115,7 @@ static int tensor_copy(worker *k, warp *w, group *g, const vg_inst *in, u8 *cons
       s64 lo = c0 < 0 ? -c0 : 0, hi = (s64)t.dims[0] + 1 - c0;
       if (hi > count[0]) hi = count[0];
       if (!inside || hi < lo) lo = hi = 0;
+      part |= hi - lo < count[0];
       u64 first = address + (u64)(c0 + lo) * es, valid = (u64)(hi - lo) * es;
       vg_range *range = valid ? find(k, first, valid) : NULL;
       if (valid && (range == NULL || (in->kind && range->readonly))) {
@@ -121,6 +123,7 @@ static int tensor_copy(worker *k, warp *w, group *g, const vg_inst *in, u8 *cons
         else FAULT(k, w, g, (int)l, out_of_bounds, .address = first, .size = (s32)valid, .write = in->kind);
         return 0;
       }
+      if (k->counting && valid) mark_bytes(k, first, valid, in->kind == COPY_TO_SHARED ? COUNT_READ : op < 0 ? COUNT_WRITE : COUNT_READ | COUNT_WRITE);
       if (valid && (in->kind == COPY_TO_SHARED || op >= 0)) written_to(k, w, g, range, (int)l, first, valid, 0);
       if (valid && in->kind) {
         written_to(k, w, g, range, (int)l, first, valid, 1);
@@ -171,6 +174,7 @@ static int tensor_copy(worker *k, warp *w, group *g, const vg_inst *in, u8 *cons
         }
       }
     }
+    if (k->counting) count_copy(k, g, (u64)row_bytes * total, part);
     if (in->kind == COPY_TO_SHARED) {
       u64 bar = shared_address(base, more[0], in->c & M_16, more[1], l), before;
       for (int c = -1; c < 16; c++) {
@@ -202,6 +206,11 @@ static int bulk_copy(worker *k, warp *w, group *g, const vg_inst *in, u8 *const 
     if ((to | from) & 15) {
       FAULT(k, w, g, (int)l, misaligned, .address = to & 15 ? to : from, .multiple = 16, .write = (to & 15) != 0);
       return 0;
+    }
+    if (k->counting) {
+      count_copy(k, g, n, 0);
+      if (in->kind == COPY_TO_SHARED) mark_bytes(k, from, n, COUNT_READ);
+      if (in->kind == COPY_TO_GLOBAL) mark_bytes(k, to, n, x[5] < 0 ? COUNT_WRITE : COUNT_READ | COUNT_WRITE);
     }
     begin_operation(w);
     int by = in->kind == COPY_TO_CLUSTER ? BY_MBARRIER : BY_BULK_GROUP;
@@ -478,6 +487,7 @@ static int tc_multiply(worker *k, warp *w, group *g, const vg_inst *in, u8 *cons
     FAULT(k, w, g, (int)lane, tmem_range, .address = d, .columns = (s32)wide, .write = true);
     return 0;
   }
+  if (k->counting) counter(k, g)->operations += 2ull * M * N * depth;
   int first = two ? (int)(w->b->rank & ~1u) : (int)w->b->rank;
   f32 *A = malloc(M * depth * (sizeof *A + sizeof(s16))), *B = malloc(N * depth * (sizeof *B + sizeof(s16)));
   if (A == NULL || B == NULL) abort();

@@ -24,6 +24,7 @@ import (
 	"unsafe"
 
 	"fisub/device"
+	"fisub/device/counters"
 	"fisub/device/vgpu"
 	"fisub/internal/ledger"
 )
@@ -178,6 +179,11 @@ func fisub_look(closely C.int) {
 	machine.Begin(check, closely == 2)
 }
 
+// fisub_count is Machine.Count.
+//
+//export fisub_count
+func fisub_count(sample C.int) { machine.Count(int(sample)) }
+
 // fisub_ledger records hazards and faults in the memory of a package ledger at p, as lines of device.Hazard in JSON.
 //
 //export fisub_ledger
@@ -236,6 +242,17 @@ func fisub_emu() *C.char {
 	folder, _ := os.Getwd()
 	if err := vgpu.Attach(os.Getenv("FISUB_EMU_RUNTIME"), folder, tools, notify); err != nil {
 		return C.CString(err.Error())
+	}
+	if path := os.Getenv("FISUB_EMU_COUNTERS"); path != "" {
+		to, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0)
+		if err != nil {
+			return C.CString(err.Error())
+		}
+		machine.OnCounters = func(l counters.Launch) {
+			if line, err := json.Marshal(l); err == nil {
+				_, _ = to.Write(append(line, '\n'))
+			}
+		}
 	}
 	ends := make(chan os.Signal, 1)
 	signal.Notify(ends, os.Interrupt, syscall.SIGTERM)

@@ -1,0 +1,163 @@
+package counters
+
+import (
+	"math"
+	"strings"
+	"testing"
+)
+
+func TestClassOf(t *testing.T) {
+	for op, want := range map[string]Class{
+		"ld.global.v4.f32": GlobalLoad, "ld.f32": GlobalLoad, "ld.shared::cta.u32": SharedLoad, "ld.param.u64": Constant,
+		"st.local.u8": LocalStore, "atom.global.add.f32": GlobalAtomic, "red.relaxed.gpu.global.add.u32": GlobalReduce,
+		"red.shared.add.u32": SharedAtomic, "ldmatrix.sync.aligned.m8n8.x4.shared.b16": LoadMatrix,
+		"cp.async.cg.shared.global": AsyncCopy, "cp.async.wait_group": Mbarrier,
+		"cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes":                BulkCopy,
+		"cp.async.bulk.wait_group.read":                                                    Mbarrier,
+		"cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes": TensorCopy,
+		"wmma.load.a.sync.aligned.row.m16n16k16.shared.f16":                                SharedLoad,
+		"wmma.store.d.sync.aligned.row.m16n16k16.global.f32":                               GlobalStore,
+		"mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32":                                Tensor,
+		"wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16":                             Tensor,
+		"tcgen05.mma.cta_group::1.kind::f16":                                               Tensor,
+		"tcgen05.ld.sync.aligned.32x32b.x32.b32":                                           Other,
+
+		"div.rn.f32": Special, "div.u32": Integer, "fma.rn.f16x2": Half, "setp.lt.f32": Single, "mad.lo.s32": Integer,
+		"add.f64": Double, "cvt.rn.f16.f32": Conversion, "bar.sync": Barrier, "bra.uni": Branch, "and.b32": Integer,
+	} {
+		if got := ClassOf(op); got != want {
+			t.Errorf("%s: got %q, want %q", op, got, want)
+		}
+	}
+}
+
+func TestOperations(t *testing.T) {
+	for op, want := range map[string]uint64{"fma.rn.f32": 2, "add.f32": 1, "fma.rn.bf16x2": 4, "mul.f64": 1, "add.u32": 0,
+		"ex2.approx.f32": 0, "mad.lo.s32": 0} {
+		if got := Flops(op); got != want {
+			t.Errorf("%s: got %d operations, want %d", op, got, want)
+		}
+	}
+	for _, c := range []struct {
+		op   string
+		want uint64
+		typ  string
+	}{
+		{"mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32", 4096, "f16"},
+		{"mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32", 2048, "tf32"},
+		{"mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32", 8192, "i8"},
+		{"mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64", 512, "f64"},
+		{"wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16", 65536, "f16"},
+		{"wgmma.mma_async.sync.aligned.m64n8k32.f32.e4m3.e4m3", 8192, "f8"},
+		{"wmma.mma.sync.aligned.row.col.m16n16k16.f32.f32", 8192, "f16"},
+		{"wmma.load.a.sync.aligned.row.m16n16k16.shared.f16", 0, "f16"},
+		{"tcgen05.mma.cta_group::1.kind::f8f6f4", 0, "f8"},
+	} {
+		if got := TensorOperations(c.op); got != c.want || TensorType(c.op) != c.typ {
+			t.Errorf("%s: got %d operations of %s, want %d of %s", c.op, got, TensorType(c.op), c.want, c.typ)
+		}
+	}
+}
+
+// TestOccupancy compares limits with those of Nsight Compute on an H100.
+func TestOccupancy(t *testing.T) {
+	h100, err := Named("h100")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name                         string
+		threads, registers, shared   int
+		warps, byRegisters, byShared int // blocks
+		share                        float64
+		limiter                      string
+	}{
+		{"threads", 256, 18, 0, 8, 10, 32, 1, "threads"},
+		{"few registers", 256, 16, 256, 8, 16, 32, 1, "threads"},
+		{"registers", 256, 40, 0, 8, 6, 32, 0.75, "registers"},
+		{"shared memory", 128, 32, 50 << 10, 16, 16, 4, 0.25, "shared memory"},
+		{"blocks", 32, 16, 0, 64, 128, 32, 0.5, "blocks"},
+	} {
+		l := Launch{Grid: [3]int{264, 1, 1}, Block: [3]int{c.threads, 1, 1}, Registers: c.registers, StaticShared: c.shared}
+		o := h100.Occupancy(&l)
+		if o.ByWarps != c.warps || o.ByRegisters != c.byRegisters || o.ByShared != c.byShared || o.Warps != c.share ||
+			o.Limiter() != c.limiter {
+			t.Errorf("%s: got %+v limited by %s, want %+v", c.name, o, o.Limiter(), c)
+		}
+		if want := 264 / float64(o.Blocks*132); math.Abs(o.Waves-want) > 1e-9 {
+			t.Errorf("%s: got %g waves, want %g", c.name, o.Waves, want)
+		}
+	}
+	if _, err := Named("B300"); err == nil {
+		t.Error("an unknown GPU has limits")
+	}
+}
+
+func TestMerge(t *testing.T) {
+	launch := func(kernel string, warps uint64, stride Stride) Launch {
+		return Launch{Kernel: kernel, Launches: 1, Blocks: 1, Cold: 3, AtomicChain: warps,
+			Rows: []Row{{"a.cu", 7, "ld.global.f32", Counts{Warps: warps, GlobalStride: stride}}}}
+	}
+	all := Merge(nil, launch("k", 1, 4))
+	all = Merge(all, launch("other", 1, 4))
+	all = Merge(all, launch("k", 2, 8))
+	if len(all) != 2 || all[0].Launches != 2 || all[0].Cold != 6 || all[0].AtomicChain != 2 {
+		t.Fatalf("got %+v", all)
+	}
+	if r := all[0].Rows; len(r) != 1 || r[0].Warps != 3 || r[0].GlobalStride != Varies {
+		t.Errorf("got rows %+v", r)
+	}
+}
+
+// TestBounds checks the parts of a time, and that only limits are added to the least time.
+func TestBounds(t *testing.T) {
+	g := GPU{Name: "X", Processors: 10, Clock: 1e9, DRAM: 32e9, Tensor: map[string]float64{"f16": 1000}, Empty: 1e-6}
+	l := Launch{Launches: 2, Grid: [3]int{5, 1, 1}, Blocks: 10, Cold: 2000, Written: 2000, Rows: []Row{
+		{Op: "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32", Counts: Counts{Operations: 20_000_000}},
+		{Op: "ld.shared.f32", Counts: Counts{Waves: 100_000}}}}
+	parts, least := g.Bounds(&l)
+	got := map[string]Bound{}
+	for _, b := range parts {
+		got[b.What] = b
+	}
+	for what, want := range map[string]Bound{"DRAM": {"DRAM", 2e-6, false}, "tensor cores": {"tensor cores", 2e-6, false},
+		"shared memory": {"shared memory", 10e-6, true}} {
+		if b := got[what]; math.Abs(b.Seconds-want.Seconds) > 1e-12 || b.Estimate != want.Estimate {
+			t.Errorf("%s: got %+v, want %+v", what, b, want)
+		}
+	}
+	if parts[0].Estimate || parts[2].What != "shared memory" || math.Abs(least-3e-6) > 1e-12 {
+		t.Errorf("got %+v and at least %g s, want 3e-6", parts, least)
+	}
+	l.Proved = true
+	if _, least := g.Bounds(&l); math.Abs(least-11e-6) > 1e-12 {
+		t.Errorf("with compared machine code: got at least %g s, want 11e-6", least)
+	}
+	l.Blocks = 4 // of 10
+	if parts, _ := g.Bounds(&l); !parts[0].Estimate || math.Abs(parts[0].Seconds-25e-6) > 1e-12 {
+		t.Errorf("sampled: got %+v, want 25e-6 as an estimate", parts[0])
+	}
+}
+
+func TestAdvice(t *testing.T) {
+	for _, c := range []struct {
+		row  Row
+		want string
+	}{
+		{Row{Op: "ld.global.f32", Counts: Counts{Warps: 1, Threads: 32, Requests: 1, Sectors: 4, Least: 4}}, ""},
+		{Row{Op: "ld.global.f32", Counts: Counts{Warps: 1, Threads: 32, Requests: 1, Sectors: 32, Least: 4,
+			GlobalStride: -512}},
+			"32.0 sectors per request, 4.0 would do: neighbouring lanes are 512 bytes apart"},
+		{Row{Op: "ld.shared.f32", Counts: Counts{Warps: 1, Threads: 32, Shared: 1, Waves: 32, Ideal: 1, Conflicts: 31,
+			SharedStride: 128}}, "bank conflicts, neighbouring lanes are 128 bytes apart; a row of 132 bytes would have none"},
+		{Row{Op: "ld.shared.f32", Counts: Counts{Warps: 20, Threads: 640, Shared: 20, Waves: 21, Ideal: 20,
+			Conflicts: 1}}, ""},
+		{Row{Op: "bra", Counts: Counts{Warps: 10, Threads: 320, Divergent: 5}}, "the lanes part in 50 % of 10 executions"},
+		{Row{Op: "ld.global.f32", Counts: Counts{Warps: 1, Threads: 8, Requests: 1, Sectors: 1, Least: 1}},
+			"8.0 of 32 lanes take part"},
+	} {
+		if got := Advice(&c.row); c.want == "" && got != "" || !strings.Contains(got, c.want) {
+			t.Errorf("%+v: got %q, want %q", c.row, got, c.want)
+		}
+	}
+}
