@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"debug/elf"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -18,6 +19,7 @@ import (
 
 	"fisub/bench/pyworker"
 	"fisub/device"
+	"fisub/device/counters"
 	"fisub/device/vgpu"
 	"fisub/internal/cache"
 	"fisub/internal/plain"
@@ -28,10 +30,13 @@ import (
 type emuOptions struct {
 	tools   string
 	timeout time.Duration
+	profile bool
+	gpu     string
+	json    string
 }
 
 func (a *app) emuCommand() *cli.Command {
-	var o emuOptions
+	o := emuOptions{gpu: counters.GPUs[0].Name}
 	return &cli.Command{
 		Name:      "emu",
 		Usage:     "run a CUDA program on the virtual GPU",
@@ -39,6 +44,9 @@ func (a *app) emuCommand() *cli.Command {
 		Flags: []cli.Flag{
 			stringFlag(&o.tools, "sanitize", "check launches as `TOOL[,...]`: all, "+strings.Join(device.Sanitizers, ", "), ""),
 			timeFlag(&o.timeout, "timeout", "end the program after `TIME`", "none"),
+			boolFlag(&o.profile, "profile", "count sectors, wavefronts and instructions"),
+			boundsFlag(&o.gpu),
+			stringFlag(&o.json, "counters", "with --profile: also write the counters to `FILE` as JSON lines", ""),
 		},
 		Action: func(c *cli.Context) error { return a.emu(c.Context, o, c.Args().Slice()) },
 	}
@@ -114,6 +122,9 @@ func (a *app) emu(ctx context.Context, o emuOptions, program []string) error {
 	if err != nil {
 		return err
 	}
+	if _, err := counters.Named(o.gpu); err != nil {
+		return err
+	}
 	root, err := cache.Root()
 	if err != nil {
 		return err
@@ -148,6 +159,13 @@ func (a *app) emu(ctx context.Context, o emuOptions, program []string) error {
 	defer os.Remove(report.Name())
 	defer report.Close()
 
+	counted, err := os.CreateTemp("", "fisub-emu-")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(counted.Name())
+	defer counted.Close()
+
 	run := ctx
 	if o.timeout > 0 {
 		var stop func()
@@ -163,6 +181,9 @@ func (a *app) emu(ctx context.Context, o emuOptions, program []string) error {
 	}
 	cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+libraries, "FISUB_EMU="+library, "FISUB_EMU_RUNTIME="+cuda,
 		"FISUB_EMU_REPORT="+report.Name(), "FISUB_EMU_SANITIZE="+strings.Join(tools, ","))
+	if o.profile {
+		cmd.Env = append(cmd.Env, "FISUB_EMU_COUNTERS="+counted.Name())
+	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) } // it reports running kernels, then ends
 	cmd.WaitDelay = 5 * time.Second
@@ -192,6 +213,11 @@ func (a *app) emu(ctx context.Context, o emuOptions, program []string) error {
 	} else {
 		a.term.Note("fisub: %s did not use CUDA", program[0])
 	}
+	if o.profile {
+		if err := a.showCounters(counted.Name(), o); err != nil {
+			return err
+		}
+	}
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
@@ -204,6 +230,42 @@ func (a *app) emu(ctx context.Context, o emuOptions, program []string) error {
 		return shown(exitNotPassed)
 	}
 	return a.ended(program[0], err)
+}
+
+// showCounters shows the counters of a program's launches.
+func (a *app) showCounters(path string, o emuOptions) error {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	var launches []counters.Launch
+	for line := range bytes.Lines(data) {
+		var l counters.Launch
+		if json.Unmarshal(line, &l) == nil { // the last line may be incomplete
+			l.Clean()
+			launches = counters.Merge(launches, l)
+		}
+	}
+	if o.json != "" {
+		var all []byte
+		for _, l := range launches {
+			line, err := json.Marshal(l)
+			if err != nil {
+				return err
+			}
+			all = append(append(all, line...), '\n')
+		}
+		if err := os.WriteFile(a.Path(o.json), all, 0o644); err != nil {
+			return err
+		}
+	}
+	gpu, err := counters.Named(o.gpu)
+	if err != nil {
+		return err
+	}
+	report := counters.Report{GPU: gpu, Lines: 10, Source: sourceLines(a.Dir)}
+	report.Write(a.stderr, launches)
+	return nil
 }
 
 // ended turns the exit status of a program into fisub's. The program has already printed its errors.

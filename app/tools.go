@@ -17,6 +17,7 @@ import (
 
 	"fisub/app/outcome"
 	"fisub/device"
+	"fisub/device/counters"
 	"fisub/internal/event"
 	"fisub/internal/plain"
 	"fisub/internal/sandbox"
@@ -34,6 +35,8 @@ type toolOptions struct {
 	sendRequest
 	solution, tools, sections string
 	send                      bool // write the report to stdout, in parts
+	gpu                       string
+	sample                    int
 }
 
 func (o *toolOptions) flags(set, which, timeout string) []cli.Flag {
@@ -71,12 +74,15 @@ func (a *app) sanitizeCommand() *cli.Command {
 }
 
 func (a *app) profileCommand() *cli.Command {
-	o := toolOptions{sections: "detailed"}
+	o := toolOptions{sections: "detailed", gpu: counters.GPUs[0].Name, sample: 512}
 	return &cli.Command{
 		Name:  "profile",
-		Usage: "profile the kernels of one workload with Nsight Compute",
+		Usage: "profile the kernels of one workload: Nsight Compute, or counters without a GPU",
 		Flags: append(o.flags("default", "the first of the set", "5m"), stringFlag(&o.sections, "ncu-set",
-			"collect ncu's `SECTIONS`: "+strings.Join(tools.Sections, ", "), "")),
+			"collect ncu's `SECTIONS`: "+strings.Join(tools.Sections, ", "), ""),
+			boundsFlag(&o.gpu),
+			&cli.IntFlag{Name: "blocks", Usage: "on the virtual GPU: run about `N` clusters of a large launch",
+				Destination: &o.sample, Value: o.sample}),
 		Action: func(c *cli.Context) error { return a.profile(c.Context, o) },
 	}
 }
@@ -225,33 +231,39 @@ func sanitizers(list string) ([]string, error) {
 	return names, nil
 }
 
-var errEmulatorTime = usage.Errorf(
-	"run it on a machine with an NVIDIA GPU, or use --on TABLE",
+var errEmulatorTime = usage.Errorf("fisub profile --device emu counts on this machine",
 	"profile: the virtual GPU measures no time")
 
 func (a *app) profile(ctx context.Context, o toolOptions) error {
 	if !slices.Contains(tools.Sections, o.sections) {
 		return usage.Unknown("set of sections", o.sections, tools.Sections)
 	}
-	s, err := a.load(o.solution)
-	if err == nil {
-		err = tools.Check(s.Solution, false)
+	gpu, err := counters.Named(o.gpu)
+	if err != nil {
+		return err
 	}
+	s, err := a.load(o.solution)
 	if err != nil {
 		return err
 	}
 	o.Set, o.Limit = cmp.Or(o.Set, workloads.DefaultSet), 1
 	if o.on != "" {
+		if err := tools.Check(s.Solution, false); err != nil {
+			return err
+		}
 		return a.remoteTool(ctx, s, o, "profile", 1, "--ncu-set", o.sections, "--send")
 	}
 	run, err := a.newTool(ctx, s, o)
 	if err != nil {
 		return err
 	}
-	if run.Emulated {
-		return errEmulatorTime
-	}
 	folder := filepath.Join(s.Root, runs.Dir, runs.NewID(time.Now()))
+	if run.Emulated {
+		return a.count(ctx, run, s, gpu, max(1, o.sample), folder)
+	}
+	if err := tools.Check(s.Solution, false); err != nil {
+		return err
+	}
 	kernels, err := run.Profile(ctx, o.sections, folder)
 	if fault, ok := errors.AsType[*tools.FaultError](err); ok {
 		a.term.Error(fault.Error()+"\n"+strings.TrimRight(fault.Log, "\n"), "")
@@ -268,6 +280,65 @@ func (a *app) profile(ctx context.Context, o toolOptions) error {
 		}
 	}
 	return a.show(l)
+}
+
+// count profiles a submission on the virtual GPU.
+func (a *app) count(ctx context.Context, run *tools.Target, s *project.Submission, gpu *counters.GPU, sample int,
+	folder string) error {
+	w := run.Workloads[0]
+	a.term.Note("workload   %s%s", w.UUID, axesText(w))
+	all, err := run.Count(ctx, sample, folder)
+	if fault, ok := errors.AsType[*tools.FaultError](err); ok {
+		a.term.Error(fault.Error()+"\n"+strings.TrimRight(fault.Log, "\n"), "")
+		return shown(exitNotPassed)
+	}
+	if err != nil {
+		return err
+	}
+	file := filepath.Join(folder, tools.CountersName)
+	l := tools.Record{Tool: "counters", Workload: w.UUID, Verdict: "counted", Counters: all, Report: file}
+	switch {
+	case a.final != nil:
+		a.final.Profile(a.Root(), l)
+		return nil
+	case a.json:
+		return l.Write(a.stdout)
+	}
+	report := counters.Report{GPU: gpu, Lines: 10, Source: sourceLines(filepath.Join(s.Root, s.SourceFolder()))}
+	report.Write(a.stdout, all)
+	a.line("counters", "%s", plain.Relative(file))
+	return nil
+}
+
+// boundsFlag is the flag for the GPU whose limits a report uses.
+func boundsFlag(to *string) cli.Flag {
+	var names []string
+	for _, g := range counters.GPUs {
+		names = append(names, g.Name)
+	}
+	return stringFlag(to, "bounds", "counters: the least time on a `GPU`: "+strings.Join(names, ", "), *to)
+}
+
+// sourceLines returns a function that reads lines of source files in dir.
+func sourceLines(dir string) func(file string, line int) string {
+	files := map[string][]string{}
+	return func(file string, line int) string {
+		lines, ok := files[file]
+		if !ok {
+			path := file
+			if !filepath.IsAbs(path) {
+				path = filepath.Join(dir, path)
+			}
+			if data, err := plain.ReadFile(path, 16<<20); err == nil {
+				lines = strings.Split(string(data), "\n")
+			}
+			files[file] = lines
+		}
+		if line < 1 || line > len(lines) {
+			return ""
+		}
+		return plain.Line(lines[line-1])
+	}
 }
 
 // remoteTool runs a command in one job on a place of a table, and shows its output. The job runs each of n tools once.

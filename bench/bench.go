@@ -15,6 +15,7 @@ import (
 	"fisub/bench/reference"
 	"fisub/bench/worker"
 	"fisub/device"
+	"fisub/device/counters"
 	"fisub/internal/config"
 	"fisub/internal/event"
 	"fisub/internal/tensor"
@@ -150,24 +151,14 @@ func Together(ctx context.Context, shared Shared, entries []Entry) ([]Result, er
 // ends with a non-zero status, or one of Run's errors; a fault of the solution is a *worker.Error or *worker.Died.
 func Once(ctx context.Context, shared Shared, sol *trace.Solution, w *trace.Workload, judge bool) (
 	wrong, log string, err error) {
-	p, err := newProcess(ctx, &shared, shared.Definition, sol)
-	if err != nil {
+	o, err := newOnce(ctx, &shared, sol, w)
+	if o == nil {
 		return "", "", err
 	}
-	defer p.stop()
-	evaluator, err := evaluatorOf(shared.Definition)
-	if err != nil {
-		return "", "", err
-	}
-	in, err := openInputs(ctx, &shared, evaluator, w, 0)
-	if err != nil {
-		return "", "", err
-	}
-	defer in.Close()
-	// Guards would hide writes next to a tensor from the tool.
-	in.load.Guard = 0
+	defer o.close()
+	p, in := o.process, o.in
 	in.load.Fully = true
-	if err := p.ready(ctx, ctx); err != nil { // a build has its own limit
+	if err != nil {
 		return "", p.log(), p.machineError(err)
 	}
 	limit, cancel := context.WithTimeout(ctx, shared.Profile.Timeout)
@@ -200,8 +191,8 @@ func Once(ctx context.Context, shared Shared, sol *trace.Solution, w *trace.Work
 			return "", p.log(), err
 		}
 		v := newVerdict()
-		v.evaluate(evaluator, shared.Definition.Outputs.Keys(), got, want, in.Values, shared.Profile.Tolerance)
-		if v.detail != "" && evaluator != topK {
+		v.evaluate(o.evaluator, shared.Definition.Outputs.Keys(), got, want, in.Values, shared.Profile.Tolerance)
+		if v.detail != "" && o.evaluator != topK {
 			clues, _ = diagnose(shared.Definition, in.Values, got, want, shared.Profile.Tolerance,
 				sol.Spec.DestinationPassingStyle)
 		}
@@ -217,6 +208,64 @@ func Once(ctx context.Context, shared Shared, sol *trace.Solution, w *trace.Work
 		err = end
 	}
 	return wrong, clues + p.log(), err
+}
+
+// A once is a worker for calls on one workload.
+type once struct {
+	process   *process
+	evaluator evaluator
+	in        *inputs
+}
+
+// newOnce builds the solution. With an error of the build, the result is not nil.
+func newOnce(ctx context.Context, shared *Shared, sol *trace.Solution, w *trace.Workload) (o *once, err error) {
+	o = &once{}
+	if o.process, err = newProcess(ctx, shared, shared.Definition, sol); err != nil {
+		return nil, o.process.machineError(err)
+	}
+	if o.evaluator, err = evaluatorOf(shared.Definition); err == nil {
+		o.in, err = openInputs(ctx, shared, o.evaluator, w, 0)
+	}
+	if err != nil {
+		o.process.stop()
+		return nil, err
+	}
+	o.in.load.Guard = 0                 // guards would hide writes next to a tensor from a tool
+	return o, o.process.ready(ctx, ctx) // a build has its own limit
+}
+
+func (o *once) close() {
+	o.in.Close()
+	o.process.stop()
+}
+
+// Count builds the solution for the virtual GPU, calls it once on a workload, and returns what its launches did, each
+// counted in about sample clusters of blocks. log and the error are as of Once.
+func Count(ctx context.Context, shared Shared, sol *trace.Solution, w *trace.Workload, sample int) (
+	all []counters.Launch, log string, err error) {
+	o, err := newOnce(ctx, &shared, sol, w)
+	if o == nil {
+		return nil, "", err
+	}
+	defer o.close()
+	p := o.process
+	if err != nil {
+		return nil, p.log(), p.machineError(err)
+	}
+	o.in.load.Count = sample
+	limit, cancel := context.WithTimeout(ctx, shared.Profile.Timeout)
+	defer cancel()
+	if err = p.out.room(o.in.size); err == nil {
+		err = p.load(limit, o.in.load)
+	}
+	if err == nil {
+		_, err = p.client.Run(limit, p.out.f)
+	}
+	all = p.client.TakeCounters()
+	if end := p.client.Finish(limit); err == nil {
+		err = end
+	}
+	return all, p.log(), err
 }
 
 // onceCalls is the number of calls that Once makes.

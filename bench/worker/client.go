@@ -18,6 +18,7 @@ import (
 
 	"fisub/device"
 	"fisub/device/activity"
+	"fisub/device/counters"
 	"fisub/internal/cache"
 	"fisub/internal/ledger"
 	"fisub/internal/plain"
@@ -45,6 +46,7 @@ type Client struct {
 	cached   bool
 	emulated bool // whether the open device is emulated
 	hazards  []device.Hazard
+	counters []counters.Launch
 	ledger   *ledger.Ledger // of the device, with the file for the worker
 	shared   *os.File
 	idle     bool // whether the last call was idle
@@ -207,6 +209,13 @@ func (c *Client) TakeHazards() []device.Hazard {
 	hazards := c.hazards
 	c.hazards = nil
 	return hazards
+}
+
+// TakeCounters returns what the device has counted since the last call. It is unverified.
+func (c *Client) TakeCounters() []counters.Launch {
+	all := c.counters
+	c.counters = nil
+	return all
 }
 
 // Called reports whether the solution was called. From then on it may have changed anything in the process.
@@ -523,6 +532,13 @@ func (c *Client) takeLedger() (fault *Error) {
 		switch {
 		case json.Unmarshal(line, &h) != nil:
 			damaged = true
+		case h.Kind == device.Counted:
+			var l counters.Launch
+			if json.Unmarshal([]byte(h.Text), &l) != nil {
+				damaged = true
+				continue
+			}
+			c.counters = counters.Merge(c.counters, l)
 		case h.Kind != device.Faulted:
 			h.Kind, h.Place, h.Text = clip(h.Kind), clip(h.Place), clip(h.Text)
 			c.hazards = append(c.hazards, h)

@@ -144,6 +144,8 @@ type Tensors struct {
 	Guard int `json:"guard,omitempty"`
 	// Fully makes an emulated device check the next call for everything that it can find.
 	Fully bool `json:"fully,omitempty"`
+	// Count, if not 0, makes an emulated device count what the next calls do; see device.Observer.
+	Count int `json:"count,omitempty"`
 }
 
 // A lookRequest asks for copies of the memory of arguments, which the Client compares with the expected contents.

@@ -197,6 +197,7 @@ func (s *server) load(w *Tensors) error {
 	s.home.args, s.home.bands = s.args, s.bands
 	if observer, ok := s.dev.(device.Observer); ok {
 		observer.Look(w.Fully)
+		observer.Count(w.Count)
 	}
 	return nil
 }

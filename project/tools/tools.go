@@ -19,6 +19,7 @@ import (
 	"fisub/bench/pyworker"
 	"fisub/bench/worker"
 	"fisub/device"
+	"fisub/device/counters"
 	"fisub/internal/cache"
 	"fisub/internal/plain"
 	"fisub/internal/sandbox"
@@ -413,6 +414,41 @@ func (r *Target) Profile(ctx context.Context, sections, folder string) ([]Profil
 	return kernels, WriteFigures(folder, r.Workloads[0].UUID, kernels)
 }
 
+// CountersName is the name of the file with the counters of the virtual GPU in a run's folder, as JSON lines.
+const CountersName = "counters.jsonl"
+
+// Count calls the solution once on the first workload, on the virtual GPU, and returns the counters of its launches. It
+// also writes them to folder. Of large launches, it runs about sample clusters of blocks. A fault of the solution is a
+// *FaultError.
+func (r *Target) Count(ctx context.Context, sample int, folder string) ([]counters.Launch, error) {
+	all, log, err := bench.Count(ctx, r.shared, r.solution, r.Workloads[0], sample)
+	we, failed := errors.AsType[*worker.Error](err)
+	_, died := errors.AsType[*worker.Died](err)
+	switch {
+	case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
+		return nil, &FaultError{timeError(r.shared.Profile.Timeout), log}
+	case died || failed && we.Kind != worker.Machine && we.Kind != worker.Lacking:
+		return nil, &FaultError{err, log}
+	case err != nil:
+		return nil, machine.Invalid(err)
+	case len(all) == 0:
+		return nil, usage.Errorf("", "profile: the call launched no kernel")
+	}
+	var text []byte
+	for i := range all {
+		all[i].Clean()
+		line, err := json.Marshal(all[i])
+		if err != nil {
+			return nil, err
+		}
+		text = append(append(text, line...), '\n')
+	}
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return nil, err
+	}
+	return all, os.WriteFile(filepath.Join(folder, CountersName), text, 0o644)
+}
+
 // sourcePage returns ncu's page of the report in dir that has the samples of each source line.
 func (r *Target) sourcePage(ctx context.Context, box sandbox.Sandbox, ncu, dir string) ([]LineSamples, error) {
 	src := filepath.Join(dir, "src")
@@ -456,7 +492,9 @@ type Record struct {
 	Log      string           `json:"log"`
 	Kernels  []ProfiledKernel `json:"kernels,omitempty"`
 	Report   string           `json:"report,omitempty"` // path
-	Part     []byte           `json:"part,omitempty"`   // the next bytes of the report; Kernels follow the last part
+	// Counters are those of the launches of a call on the virtual GPU.
+	Counters []counters.Launch `json:"counters,omitempty"`
+	Part     []byte            `json:"part,omitempty"` // the next bytes of the report; Kernels follow the last part
 }
 
 // ReadRecord decodes a line. ok reports whether it is a Record.

@@ -42,6 +42,7 @@ class Solution:
         self.place()
         if self.device.vgpu:
             self.device.machine.first = 2 if request.get("fully") else 1
+            self.device.machine.count(request.get("count", 0))
 
     @quiet
     def place(self):

@@ -35,6 +35,7 @@ class Machine:
         self.tuning, self.tuned = None, 0.0  # tuned: seconds in this call
         # Whether the next call, and the present one, is the first of a workload; 2: and is checked fully.
         self.first = self.looks = 1
+        self.sample = 0  # clusters of each launch to count, 0: none
         self.refused = None  # the last error of a stage of Triton's compiler
         self.log = ""  # file for the output of nvcc when it fails
         self.acted = False  # this call gave the device work that lib does not see
@@ -81,6 +82,7 @@ class Machine:
         if self.ledger:
             lib.fisub_ledger(ctypes.c_void_p(ctypes.addressof(self.ledger)))
         lib.fisub_look(int(self.looks))
+        lib.fisub_count(self.sample)
         return lib
 
     @functools.cached_property
@@ -126,6 +128,12 @@ class Machine:
         if "lib" in self.__dict__:
             self.lib.fisub_look(int(self.first))
         self.looks, self.first = self.first, 0
+
+    def count(self, sample):
+        """Counts what launches do, in about sample clusters of each; 0: not."""
+        self.sample = sample
+        if "lib" in self.__dict__:
+            self.lib.fisub_count(sample)
 
     def forget(self):
         """Makes the virtual GPU record known hazards again."""
