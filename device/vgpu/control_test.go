@@ -46,6 +46,51 @@ func runKernel(t *testing.T, text string, l Launch, memory ...uint32) ([]uint32,
 
 func threads(grid, block int) Launch { return Launch{Grid: [3]int{grid}, Block: [3]int{block}} }
 
+// TestCallsWithEqualNames calls functions whose parameters of the same name have different sizes, as nvcc names them.
+func TestCallsWithEqualNames(t *testing.T) {
+	got, err := runKernel(t, `
+.func wide(.param .b64 p0, .param .b64 p1)
+{
+	.reg .b64 %rd<3>;
+	ld.param.b64 %rd1, [p0];
+	ld.param.b64 %rd2, [p1];
+	st.global.b64 [%rd1], %rd2;
+	ret;
+}
+.func (.param .b32 r0) narrow(.param .b32 p0, .param .b32 p1)
+{
+	.reg .b32 %r<4>;
+	ld.param.b32 %r1, [p0];
+	ld.param.b32 %r2, [p1];
+	sub.s32 %r3, %r1, %r2;
+	st.param.b32 [r0], %r3;
+	ret;
+}
+.visible .entry k(.param .u64 x)
+{
+	.reg .b32 %r<9>; .reg .b64 %rd<9>;
+	ld.param.u64 %rd1, [x];
+	{
+	.param .b64 p0; .param .b64 p1;
+	st.param.b64 [p0], %rd1;
+	st.param.b64 [p1], 0x1234567890;
+	call.uni wide, (p0, p1);
+	}
+	{
+	.param .b32 p0; .param .b32 p1; .param .b32 r0;
+	st.param.b32 [p0], 9;
+	st.param.b32 [p1], 2;
+	call.uni (r0), narrow, (p0, p1);
+	ld.param.b32 %r1, [r0];
+	}
+	st.global.b32 [%rd1+8], %r1;
+	ret;
+}`, threads(1, 1), 0, 0, 0)
+	if err != nil || got[0] != 0x34567890 || got[1] != 0x12 || got[2] != 7 {
+		t.Errorf("got %#x, %v, want the 64-bit value and 7", got, err)
+	}
+}
+
 // TestCalls recurses to different depths in the threads.
 func TestCalls(t *testing.T) {
 	got, err := runKernel(t, `

@@ -3,6 +3,7 @@ package ptx
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -10,7 +11,7 @@ import (
 func (p *parser) function(entry bool) {
 	f := &Func{Entry: entry, Labels: map[string]int{}, Tables: map[string][]string{}, Protos: map[string]*Func{},
 		Line: p.line}
-	p.f, p.scopes = f, nil
+	p.f, p.scopes, p.taken = f, nil, map[string]bool{}
 	p.push()
 	if p.is("(") {
 		f.Returns = p.params()
@@ -62,6 +63,9 @@ func (p *parser) function(entry bool) {
 		case "{":
 			p.next()
 			f.HasBody = true
+			for _, v := range append(slices.Clone(f.Params), f.Returns...) {
+				p.taken[v.Name] = true
+			}
 			p.body()
 			p.scopes = nil
 			p.m.Funcs = append(p.m.Funcs, f)
@@ -156,10 +160,11 @@ func (p *parser) body() {
 					p.m.Vars = append(p.m.Vars, v)
 					continue
 				}
-				if len(p.scopes) > 2 || p.scopes[0].names[name] != "" {
+				if p.taken[name] {
 					p.unique++
 					v.Name = fmt.Sprintf("%s$%d", name, p.unique)
 				}
+				p.taken[name] = true
 				p.scope().names[name] = v.Name
 				p.f.Vars = append(p.f.Vars, v)
 			}

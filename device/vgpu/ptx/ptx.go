@@ -152,6 +152,7 @@ type parser struct {
 
 	f      *Func
 	scopes []scope
+	taken  map[string]bool // names of the function's parameters and of its shared, local and param variables
 	unique int
 	loc    Loc
 }
