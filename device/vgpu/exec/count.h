@@ -9,7 +9,8 @@ enum { SET_SLOTS = 128 };
 
 // What a worker has counted.
 typedef struct counting {
-  vg_count *at; // by instruction, see vg_launch.counter
+  vg_count *at;         // by instruction, see vg_launch.counter
+  struct shape *shapes; // by instruction: of its last access to global and to shared memory
   vg_totals totals;
   // The set of numbers that one access has met: those of slots whose turn is the current one.
   u64 met[SET_SLOTS];
@@ -99,6 +100,45 @@ static s64 stride_of(u8 *const *p, u32 m) {
   return equal && d != VG_UNKNOWN ? VG_VARIES : d;
 }
 
+// A shape is what an access takes because of how its lanes' addresses lie to each other: sectors, lines and least sectors
+// of global memory, or wavefronts, conflicts and least wavefronts of shared memory.
+typedef struct shape {
+  u64 pattern; // of the addresses, 0: unknown
+  u32 m, n[3];
+  s64 stride;
+} shape;
+
+// pattern_of returns a number that two accesses of lanes m have in common only if their lanes lie in the same way, from
+// an address whose low bits are the same. It returns 0 if the lanes are too far apart.
+static u64 pattern_of(u8 *const *p, u32 m, u32 low) {
+  static const u32 weights[32] = {0x9e3779b1, 0x85ebca77, 0xc2b2ae3d, 0x27d4eb2f, 0x165667b1, 0xd3a2646d, 0xfd7046c5, 0xb55a4f09,
+                                  0x8f14e45f, 0x5bd1e995, 0xcc9e2d51, 0x1b873593, 0xe6546b65, 0x52dce729, 0x38495ab5, 0x7ed55d17,
+                                  0xc761c23d, 0x165667b5, 0xd3a2646f, 0xfd7046c7, 0xb55a4f0b, 0x4cf5ad43, 0x2745937f, 0x38b34ae5,
+                                  0xa1e38b93, 0x6c8e9cf5, 0x94d049bb, 0xbf58476d, 0x133111eb, 0x2127599b, 0x880355f3, 0x3c6ef372};
+  u64 first = (u64)(uintptr_t)p[__builtin_ctz(m)], sum = 0, far = 0;
+  if (m == ~0u) {
+    LANES {
+      u64 by = (u64)(uintptr_t)p[l] - first + 0x40000000;
+      far |= by >> 31;
+      sum += (by & 0x7fffffff) * weights[l];
+    }
+  } else {
+    EACH(m) {
+      u64 by = (u64)(uintptr_t)p[l] - first + 0x40000000;
+      far |= by >> 31;
+      sum += (by & 0x7fffffff) * weights[l];
+    }
+  }
+  return far ? 0 : (sum << 7 ^ (first & low)) | 1ull << 63;
+}
+
+// known returns whether e is the shape of an access with a pattern, and prepares it for another if not.
+static inline int known(shape *e, u64 pattern, u32 m) {
+  if (pattern && e->pattern == pattern && e->m == m) return 1;
+  *e = (shape){.pattern = pattern, .m = m};
+  return 0;
+}
+
 // count_global counts an access of lanes m to bytes each of global memory.
 static void count_global(worker *k, vg_count *q, u8 *const *p, int in_order, u32 m, u32 bytes, int how) {
   counting *c = k->counting;
@@ -113,21 +153,32 @@ static void count_global(worker *k, vg_count *q, u8 *const *p, int in_order, u32
     mark_bytes(k, a, 32 * bytes, how);
     return;
   }
-  u64 before = ~0ull, sectors = 0;
-  q->global_stride = common(q->global_stride, stride_of(p, m));
-  empty(c);
+  shape *e = &c->shapes[2 * (q - c->at)];
+  if (!known(e, pattern_of(p, m, 127), m)) {
+    u64 before = ~0ull;
+    e->stride = stride_of(p, m);
+    empty(c);
+    EACH(m) {
+      u64 a = (u64)(uintptr_t)p[l];
+      if (a >> 5 == before) continue;
+      before = a >> 5;
+      if (!meet(c, before << 2 | 1)) continue;
+      e->n[0]++;
+      e->n[1] += (u32)meet(c, a >> 7 << 2 | 2);
+    }
+    u32 least = ((u32)__builtin_popcount(m) * bytes + 31) / 32;
+    e->n[2] = least < e->n[0] ? least : e->n[0];
+  }
+  q->sectors += e->n[0];
+  q->lines += e->n[1];
+  q->least += e->n[2];
+  q->global_stride = common(q->global_stride, e->stride);
+  u64 before = ~0ull;
   EACH(m) {
     u64 a = (u64)(uintptr_t)p[l];
-    if (a >> 5 == before) continue;
+    if (a >> 5 != before) mark(k, a, how);
     before = a >> 5;
-    if (!meet(c, before << 2 | 1)) continue;
-    sectors++;
-    q->lines += (u64)meet(c, a >> 7 << 2 | 2);
-    mark(k, a, how);
   }
-  u64 least = ((u64)__builtin_popcount(m) * bytes + 31) / 32;
-  q->sectors += sectors;
-  q->least += least < sectors ? least : sectors;
 }
 
 // count_shared counts an access of lanes m to bytes each of shared memory. An access of more than 128 bytes is done in
@@ -136,33 +187,39 @@ static void count_global(worker *k, vg_count *q, u8 *const *p, int in_order, u32
 // (Found by comparison with an H100, docs/results/counters.)
 static void count_shared(worker *k, vg_count *q, u8 *const *p, u32 m, u32 bytes, int how) {
   counting *c = k->counting;
-  u32 each = bytes <= 4 ? 32 : 128 / bytes, waves = 0; // lanes of a phase
-  if (each < 32 && how == COUNT_READ) {
-    int first = 1, second = 1;
-    EACH(m) {
-      first &= !(m >> (l ^ 1) & 1) || p[l] == p[l ^ 1];
-      second &= !(m >> (l ^ 2) & 1) || p[l] == p[l ^ 2];
+  shape *e = &c->shapes[2 * (q - c->at) + 1];
+  if (!known(e, pattern_of(p, m, 3), m)) {
+    u32 each = bytes <= 4 ? 32 : 128 / bytes; // lanes of a phase
+    if (each < 32 && how == COUNT_READ) {
+      int first = 1, second = 1;
+      EACH(m) {
+        first &= !(m >> (l ^ 1) & 1) || p[l] == p[l ^ 1];
+        second &= !(m >> (l ^ 2) & 1) || p[l] == p[l ^ 2];
+      }
+      each <<= first | second;
     }
-    each <<= first | second;
+    e->stride = stride_of(p, m);
+    for (u32 from = 0; from < 32; from += each) {
+      u32 lanes = each == 32 ? m : m >> from << from & ~(from + each == 32 ? 0 : ~0u << (from + each));
+      if (lanes == 0) continue;
+      u8 words[32] = {0}, most = 0;
+      empty(c);
+      EACH(lanes) for (u64 a = (u64)(uintptr_t)p[l] >> 2, end = ((u64)(uintptr_t)p[l] + bytes - 1) >> 2; a <= end; a++)
+        if (meet(c, a)) {
+          u8 n = ++words[a & 31];
+          most = n > most ? n : most;
+        }
+      e->n[0] += most;
+      e->n[1] += most - 1u;
+    }
+    u32 least = ((u32)__builtin_popcount(m) * bytes + 127) / 128;
+    e->n[2] = least < e->n[0] ? least : e->n[0];
   }
   q->shared++;
-  q->shared_stride = common(q->shared_stride, stride_of(p, m));
-  for (u32 from = 0; from < 32; from += each) {
-    u32 lanes = each == 32 ? m : m >> from << from & ~(from + each == 32 ? 0 : ~0u << (from + each));
-    if (lanes == 0) continue;
-    u8 words[32] = {0}, most = 0;
-    empty(c);
-    EACH(lanes) for (u64 a = (u64)(uintptr_t)p[l] >> 2, end = ((u64)(uintptr_t)p[l] + bytes - 1) >> 2; a <= end; a++)
-      if (meet(c, a)) {
-        u8 n = ++words[a & 31];
-        most = n > most ? n : most;
-      }
-    waves += most;
-    q->conflicts += most - 1;
-  }
-  u32 least = ((u32)__builtin_popcount(m) * bytes + 127) / 128;
-  q->wavefronts += waves;
-  q->ideal += least < waves ? least : waves;
+  q->wavefronts += e->n[0];
+  q->conflicts += e->n[1];
+  q->ideal += e->n[2];
+  q->shared_stride = common(q->shared_stride, e->stride);
 }
 
 // count_access counts an access of lanes m to bytes each at p, whose layout is known to be consecutive if in_order is
@@ -177,7 +234,8 @@ static __attribute__((noinline)) void count_access(worker *k, warp *w, const gro
   }
   const u8 *from = w->b->shared, *end = from + w->b->shared_size;
   u32 own = 0, other = 0;
-  EACH(m) {
+  if (space == SHARED && w->b->t->nb == 1) own = m;
+  else EACH(m) {
     if (p[l] >= from && p[l] < end) own |= 1u << l;
     else if (space == SHARED || block_at(w, p[l])) other |= 1u << l;
     else if (in_local(w, p[l])) m &= ~(1u << l);
@@ -220,7 +278,8 @@ static void count_atomic(counting *c, u64 a) {
 static counting *begin_counting(const vg_launch *l) {
   if (l->counter == NULL) return NULL;
   counting *c = calloc(1, sizeof *c);
-  if (c == NULL || (c->at = calloc((size_t)l->ncounters, sizeof *c->at)) == NULL) abort();
+  if (c == NULL || (c->at = calloc((size_t)l->ncounters + 1, sizeof *c->at)) == NULL) abort();
+  if ((c->shapes = calloc(2 * (size_t)l->ncounters + 2, sizeof *c->shapes)) == NULL) abort();
   return c;
 }
 
@@ -243,6 +302,7 @@ static void end_counting(worker *k) {
   if (c->totals.chain > s->totals.chain) s->totals.chain = c->totals.chain;
   __atomic_store_n(&s->lock, 0, __ATOMIC_RELEASE);
   free(c->atomics);
+  free(c->shapes);
   free(c->at);
   free(c);
 }
