@@ -287,7 +287,7 @@ func (a *app) count(ctx context.Context, run *tools.Target, s *project.Submissio
 	folder string) error {
 	w := run.Workloads[0]
 	a.term.Note("workload   %s%s", w.UUID, axesText(w))
-	all, err := run.Count(ctx, sample, folder)
+	all, err := run.Count(ctx, gpu, sample, folder)
 	if fault, ok := errors.AsType[*tools.FaultError](err); ok {
 		a.term.Error(fault.Error()+"\n"+strings.TrimRight(fault.Log, "\n"), "")
 		return shown(exitNotPassed)
@@ -296,7 +296,8 @@ func (a *app) count(ctx context.Context, run *tools.Target, s *project.Submissio
 		return err
 	}
 	file := filepath.Join(folder, tools.CountersName)
-	l := tools.Record{Tool: "counters", Workload: w.UUID, Verdict: "counted", Counters: all, Report: file}
+	l := tools.Record{Tool: "counters", Workload: w.UUID, Verdict: "counted", Counters: all, Report: file,
+		Kernels: tools.Kernels(all, gpu)}
 	switch {
 	case a.final != nil:
 		a.final.Profile(a.Root(), l)

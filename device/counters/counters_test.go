@@ -161,3 +161,38 @@ func TestAdvice(t *testing.T) {
 		}
 	}
 }
+
+// TestMetrics checks the names, sums and kinds of figures.
+func TestMetrics(t *testing.T) {
+	l := Launch{Launches: 1, Grid: [3]int{4, 1, 1}, Block: [3]int{64, 1, 1}, Blocks: 4, Registers: 32, Cold: 10,
+		Proved: true, Rows: []Row{
+			{Op: "ld.global.f32", Counts: Counts{Warps: 8, Threads: 256, Active: 200, Requests: 8, Sectors: 64, Least: 32}},
+			{Op: "cp.async.ca.shared.global", Counts: Counts{Warps: 1, Requests: 1, Sectors: 16, Least: 16, Shared: 1,
+				Waves: 4}},
+			{Op: "red.global.add.f32", Counts: Counts{Warps: 2, Requests: 2, Sectors: 2, Least: 2}},
+			{Op: "ld.shared.f32", Counts: Counts{Warps: 1, Shared: 1, Waves: 32, Ideal: 1, Conflicts: 31}},
+			{Op: "bra", Counts: Counts{Warps: 8, Divergent: 3}},
+			{Op: "fma.rn.f32", Counts: Counts{Active: 100}}, {Op: "fma.rn.ftz.f32", Counts: Counts{Active: 1}}}}
+	check := func(name string, value float64, kind Kind) {
+		t.Helper()
+		got, ok := l.Metrics(&GPUs[0])[name]
+		if !ok || got.Value != value || got.Kind != kind {
+			t.Errorf("%s: got %+v, want %g (%s)", name, got, value, kind)
+		}
+	}
+	check("l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum", 9, Exact)
+	check("l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum", 80, Exact)
+	check("l1tex__t_sectors_pipe_lsu_mem_global_op_red.sum", 2, Limit)
+	check("l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum", 31, Exact)
+	check("memory_l1_wavefronts_shared", 36, Estimate)
+	check("smsp__inst_executed.sum", 20, PTX)
+	check("smsp__branch_targets_threads_divergent", 3, PTX)
+	check("smsp__sass_thread_inst_executed_op_ffma_pred_on.sum", 101, PTX)
+	check("dram__bytes_read.sum", 320, Limit)
+	check("launch__registers_per_thread", 32, Exact)
+	l.Differences = []Difference{{"a.cu", 1, "ptxas merged 4 of 32 bits into one of 128"}}
+	check("l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum", 80, PTX)
+	l.Blocks = 2
+	check("l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum", 160, Estimate)
+	check("dram__bytes_read.sum", 640, Estimate)
+}

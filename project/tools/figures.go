@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 
+	"fisub/device/counters"
 	"fisub/internal/plain"
 	"fisub/runs"
 )
@@ -24,7 +25,7 @@ const (
 	FiguresName = runs.FiguresName // its figures, a Profiled
 )
 
-// A ProfiledKernel is a launch profiled by ncu.
+// A ProfiledKernel is a launch profiled by ncu, or some launches of a kernel counted by the virtual GPU.
 type ProfiledKernel struct {
 	Name    string   `json:"name"`
 	Figures []Figure `json:"figures"`           // those in the report, in the order of the table
@@ -47,12 +48,15 @@ type Line struct {
 	Share float64 `json:"share"` // of all samples of the kernel's warps
 }
 
-// A Figure is one of ncu's metrics under a name of our own.
+// A Figure is one of ncu's metrics under a name of our own. Metric is "" if ncu has none.
 type Figure struct {
 	Name   string   `json:"name"`   // "dram_read"
 	Metric string   `json:"metric"` // ncu's: "dram__bytes_read.sum"
 	Value  *float64 `json:"value"`  // nil if ncu has no value
 	Unit   string   `json:"unit"`   // ncu's base unit: "byte", "ns", "%"; "" for a plain number
+	// Kind is set for a figure of the virtual GPU: "exact" (equal to ncu's), "PTX" (the machine code may differ), "bound"
+	// (ncu's is at least as large), "estimate".
+	Kind counters.Kind `json:"kind,omitempty"`
 }
 
 // Profiled is the content of FiguresName.
@@ -235,6 +239,19 @@ func (k *ProfiledKernel) metrics() (list []metric) {
 		shared = fmt.Sprintf(", %.0f bytes of shared memory a block", bytes)
 	}
 	add("registers", k.value("registers"), "%.0f a thread", shared)
+	if !math.IsNaN(ns) {
+		return list
+	}
+	add("least time", k.value("least_time")/1e3, "%.2f us", "")
+	add("resident blocks", k.value("resident_blocks"), "%.0f",
+		detail(" a multiprocessor, %.0f %% of its warps", "warps_possible"))
+	add("instructions", k.value("instructions"), "%.0f", " of the PTX")
+	add("divergent branches", k.value("divergent_branches"), "%.0f", "")
+	add("load sectors", k.value("load_sectors"), "%.0f", detail(" in %.0f requests", "load_requests"))
+	add("store sectors", k.value("store_sectors"), "%.0f", detail(" in %.0f requests", "store_requests"))
+	add("cold bytes", k.value("dram_read"), "%.0f", "")
+	add("shared wavefronts", k.value("shared_wavefronts"), "%.0f",
+		detail(", %.0f + %.0f by conflicts", "load_conflicts", "store_conflicts"))
 	return list
 }
 

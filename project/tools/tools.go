@@ -418,9 +418,9 @@ func (r *Target) Profile(ctx context.Context, sections, folder string) ([]Profil
 const CountersName = "counters.jsonl"
 
 // Count calls the solution once on the first workload, on the virtual GPU, and returns the counters of its launches. It
-// also writes them to folder. Of large launches, it runs about sample clusters of blocks. A fault of the solution is a
-// *FaultError.
-func (r *Target) Count(ctx context.Context, sample int, folder string) ([]counters.Launch, error) {
+// also writes them to folder, and as figures with the least times on gpu. Of large launches, it runs about sample
+// clusters of blocks. A fault of the solution is a *FaultError.
+func (r *Target) Count(ctx context.Context, gpu *counters.GPU, sample int, folder string) ([]counters.Launch, error) {
 	all, log, err := bench.Count(ctx, r.shared, r.solution, r.Workloads[0], sample)
 	we, failed := errors.AsType[*worker.Error](err)
 	_, died := errors.AsType[*worker.Died](err)
@@ -446,7 +446,10 @@ func (r *Target) Count(ctx context.Context, sample int, folder string) ([]counte
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return nil, err
 	}
-	return all, os.WriteFile(filepath.Join(folder, CountersName), text, 0o644)
+	if err := WriteFigures(folder, r.Workloads[0].UUID, Kernels(all, gpu)); err != nil {
+		return nil, err
+	}
+	return all, plain.WriteFile(filepath.Join(folder, CountersName), text, 0o644)
 }
 
 // sourcePage returns ncu's page of the report in dir that has the samples of each source line.
