@@ -161,6 +161,10 @@ func (d *emulated) Look(bool) {
 	d.noticed = []device.Hazard{{Kind: "race", Place: "kernel.cu:1:2", Text: "kernel.cu:1:2: a race"}}
 }
 
+func (d *emulated) Count(int) {}
+
+var _ device.Observer = (*emulated)(nil)
+
 func (d *emulated) Record(f func(device.Hazard)) { d.record, recordFault = f, f }
 
 var recordFault func(device.Hazard)
