@@ -190,6 +190,8 @@ func TestMetrics(t *testing.T) {
 	check("smsp__sass_thread_inst_executed_op_ffma_pred_on.sum", 101, PTX)
 	check("dram__bytes_read.sum", 320, Limit)
 	check("launch__registers_per_thread", 32, Exact)
+	l.Registers = 10
+	check("launch__registers_per_thread", 16, Exact)
 	l.Differences = []Difference{{"a.cu", 1, "ptxas merged 4 of 32 bits into one of 128"}}
 	check("l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum", 80, PTX)
 	l.Blocks = 2

@@ -35,6 +35,9 @@ var flopOps = map[string]string{"fma.f32": "ffma", "add.f32": "fadd", "sub.f32":
 	"fma.f64": "dfma", "add.f64": "dadd", "sub.f64": "dadd", "mul.f64": "dmul", "fma.f16x2": "hfma", "fma.f16": "hfma",
 	"add.f16x2": "hadd", "add.f16": "hadd", "mul.f16x2": "hmul", "mul.f16": "hmul"}
 
+// fewestRegisters is the smallest number of registers that a GPU gives a thread (H100).
+const fewestRegisters = 16
+
 // Metrics returns the figures of a launch on g, by name. Those of several launches are sums.
 func (l *Launch) Metrics(g *GPU) map[string]Metric {
 	all := map[string]Metric{}
@@ -127,7 +130,7 @@ func (l *Launch) Metrics(g *GPU) map[string]Metric {
 		all[name] = Metric{value, Exact}
 	}
 	if l.Registers > 0 {
-		all["launch__registers_per_thread"] = Metric{float64(l.Registers), Exact}
+		all["launch__registers_per_thread"] = Metric{float64(max(l.Registers, fewestRegisters)), Exact}
 		all["launch__occupancy_limit_registers"] = Metric{float64(o.ByRegisters), Exact}
 	}
 	return all
