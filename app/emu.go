@@ -241,7 +241,7 @@ func (a *app) showCounters(path string, o emuOptions) error {
 	var launches []counters.Launch
 	for line := range bytes.Lines(data) {
 		var l counters.Launch
-		if json.Unmarshal(line, &l) == nil { // the last line may be incomplete
+		if json.Unmarshal(line, &l) == nil && l.Check() == nil { // the last line may be incomplete
 			l.Clean()
 			launches = counters.Merge(launches, l)
 		}

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -231,9 +232,6 @@ func sanitizers(list string) ([]string, error) {
 	return names, nil
 }
 
-var errEmulatorTime = usage.Errorf("fisub profile --device emu counts on this machine",
-	"profile: the virtual GPU measures no time")
-
 func (a *app) profile(ctx context.Context, o toolOptions) error {
 	if !slices.Contains(tools.Sections, o.sections) {
 		return usage.Unknown("set of sections", o.sections, tools.Sections)
@@ -251,7 +249,7 @@ func (a *app) profile(ctx context.Context, o toolOptions) error {
 		if err := tools.Check(s.Solution, false); err != nil {
 			return err
 		}
-		return a.remoteTool(ctx, s, o, "profile", 1, "--ncu-set", o.sections, "--send")
+		return a.remoteTool(ctx, s, o, "profile", 1)
 	}
 	run, err := a.newTool(ctx, s, o)
 	if err != nil {
@@ -295,9 +293,13 @@ func (a *app) count(ctx context.Context, run *tools.Target, s *project.Submissio
 	if err != nil {
 		return err
 	}
-	file := filepath.Join(folder, tools.CountersName)
-	l := tools.Record{Tool: "counters", Workload: w.UUID, Verdict: "counted", Counters: all, Report: file,
-		Kernels: tools.Kernels(all, gpu)}
+	l := tools.Record{Tool: "counters", Workload: w.UUID, Verdict: "counted", Counters: all}
+	return a.counted(l, folder, filepath.Join(s.Root, s.SourceFolder()), gpu)
+}
+
+// counted shows a record with counters, which are in folder. Their sources are in the folder sources.
+func (a *app) counted(l tools.Record, folder, sources string, gpu *counters.GPU) error {
+	l.Report, l.Kernels = filepath.Join(folder, tools.CountersName), tools.Kernels(l.Counters, gpu)
 	switch {
 	case a.final != nil:
 		a.final.Profile(a.Root(), l)
@@ -305,9 +307,9 @@ func (a *app) count(ctx context.Context, run *tools.Target, s *project.Submissio
 	case a.json:
 		return l.Write(a.stdout)
 	}
-	report := counters.Report{GPU: gpu, Lines: 10, Source: sourceLines(filepath.Join(s.Root, s.SourceFolder()))}
-	report.Write(a.stdout, all)
-	a.line("counters", "%s", plain.Relative(file))
+	report := counters.Report{GPU: gpu, Lines: 10, Source: sourceLines(sources)}
+	report.Write(a.stdout, l.Counters)
+	a.line("counters", "%s", plain.Relative(l.Report))
 	return nil
 }
 
@@ -354,12 +356,20 @@ func (a *app) remoteTool(
 		return err
 	}
 	defer order.open.Close()
-	if order.setup.Kind == "emu" && command == "profile" {
-		return errEmulatorTime
+	out := &toolOutput{a: a}
+	if command == "profile" {
+		if out.gpu, err = counters.Named(o.gpu); err != nil {
+			return err
+		}
+		out.sources = filepath.Join(s.Root, s.SourceFolder())
+		args = []string{"--ncu-set", o.sections, "--send"}
+		if order.setup.Kind == "emu" {
+			args = []string{"--bounds", o.gpu, "--blocks", strconv.Itoa(max(1, o.sample))}
+		}
 	}
 	order.plan.Tool, order.spec.Command = command, command
 	order.spec.Args = append([]string{"--device", order.setup.Kind, "--timeout", timeout.String()}, args...)
-	return a.start(ctx, order, &toolOutput{a: a})
+	return a.start(ctx, order, out)
 }
 
 // A toolOutput shows the output of a tool on a host and stores its report.
@@ -369,6 +379,8 @@ type toolOutput struct {
 	folder   string
 	verdicts *verdictList
 	report   tools.ReportFile
+	gpu      *counters.GPU       // of profile: whose least times are shown
+	sources  string              // and the folder of the sources
 	last     *dispatch.JobRecord // the last job with output
 }
 
@@ -388,6 +400,17 @@ func (t *toolOutput) line(j *dispatch.JobRecord, text []byte) error {
 		return nil // unknown lines of a newer fisub are ignored
 	case l.Part != nil:
 		return t.report.Take(l.Part)
+	case l.Counters != nil:
+		t.last = j
+		for i := range l.Counters {
+			if err := l.Counters[i].Check(); err != nil {
+				return err
+			}
+		}
+		if err := tools.WriteCounters(t.folder, l.Workload, l.Counters, t.gpu); err != nil {
+			return err
+		}
+		return t.a.pause.Do(func() error { return t.a.counted(l, t.folder, t.sources, t.gpu) })
 	case l.Kernels != nil:
 		l.Report = t.report.Path
 		if err := tools.WriteFigures(t.folder, l.Workload, l.Kernels); err != nil {

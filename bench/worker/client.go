@@ -534,7 +534,7 @@ func (c *Client) takeLedger() (fault *Error) {
 			damaged = true
 		case h.Kind == device.Counted:
 			var l counters.Launch
-			if json.Unmarshal([]byte(h.Text), &l) != nil {
+			if json.Unmarshal([]byte(h.Text), &l) != nil || l.Check() != nil {
 				damaged = true
 				continue
 			}

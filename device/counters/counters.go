@@ -4,6 +4,7 @@ package counters
 
 import (
 	"cmp"
+	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -132,6 +133,21 @@ func (r *Row) Correct() {
 	if slices.Contains(parts, "cas") {
 		r.Waves, r.Ideal = 2*r.Waves, 2*r.Ideal
 	}
+}
+
+// Check returns an error if a launch, which may come from a submission or another host, has impossible sizes.
+func (l *Launch) Check() error {
+	within := func(from, to int, all ...int) bool {
+		return !slices.ContainsFunc(all, func(n int) bool { return n < from || n > to })
+	}
+	const most = 1 << 31 // blocks of a grid's axis
+	ok := within(1, most, l.Grid[:]...) && within(1, 1024, l.Block[:]...) && within(1, 1024, l.Threads()) &&
+		within(1, 16, l.Cluster[:]...) && within(1, 1<<30, l.Launches) && within(1, 1<<53, l.Blocks) &&
+		within(0, 1<<20, l.StaticShared, l.DynamicShared, l.Local, l.Registers)
+	if grid := float64(l.Grid[0]) * float64(l.Grid[1]) * float64(l.Grid[2]); !ok || grid > 1<<53 {
+		return fmt.Errorf("counters of a launch with impossible sizes: grid %v, block %v", l.Grid, l.Block)
+	}
+	return nil
 }
 
 // Clean makes the texts of a launch safe to print.

@@ -198,3 +198,25 @@ func TestMetrics(t *testing.T) {
 	check("l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum", 160, Estimate)
 	check("dram__bytes_read.sum", 640, Estimate)
 }
+
+// TestCheck rejects launches of a forged record, whose sizes would overflow.
+func TestCheck(t *testing.T) {
+	good := Launch{Launches: 1, Blocks: 1, Grid: [3]int{1, 1, 1}, Block: [3]int{32, 1, 1}, Cluster: [3]int{1, 1, 1}}
+	if err := good.Check(); err != nil {
+		t.Error(err)
+	}
+	for name, change := range map[string]func(*Launch){
+		"no grid":          func(l *Launch) { l.Grid[1] = 0 },
+		"large grid":       func(l *Launch) { l.Grid = [3]int{1 << 30, 1 << 30, 1 << 30} },
+		"large block":      func(l *Launch) { l.Block = [3]int{512, 512, 1} },
+		"no block counted": func(l *Launch) { l.Blocks = 0 },
+		"registers":        func(l *Launch) { l.Registers = 1 << 60 },
+		"shared memory":    func(l *Launch) { l.DynamicShared = -2048 },
+		"no launch":        func(l *Launch) { l.Launches = 0 },
+	} {
+		l := good
+		if change(&l); l.Check() == nil {
+			t.Errorf("%s: accepted", name)
+		}
+	}
+}

@@ -434,22 +434,28 @@ func (r *Target) Count(ctx context.Context, gpu *counters.GPU, sample int, folde
 	case len(all) == 0:
 		return nil, usage.Errorf("", "profile: the call launched no kernel")
 	}
+	return all, WriteCounters(folder, r.Workloads[0].UUID, all, gpu)
+}
+
+// WriteCounters makes the texts of launches safe to print and writes CountersName and FiguresName into folder, which it
+// creates if it is missing.
+func WriteCounters(folder, workload string, all []counters.Launch, gpu *counters.GPU) error {
 	var text []byte
 	for i := range all {
 		all[i].Clean()
 		line, err := json.Marshal(all[i])
 		if err != nil {
-			return nil, err
+			return err
 		}
 		text = append(append(text, line...), '\n')
 	}
 	if err := os.MkdirAll(folder, 0o755); err != nil {
-		return nil, err
+		return err
 	}
-	if err := WriteFigures(folder, r.Workloads[0].UUID, Kernels(all, gpu)); err != nil {
-		return nil, err
+	if err := WriteFigures(folder, workload, Kernels(all, gpu)); err != nil {
+		return err
 	}
-	return all, plain.WriteFile(filepath.Join(folder, CountersName), text, 0o644)
+	return plain.WriteFile(filepath.Join(folder, CountersName), text, 0o644)
 }
 
 // sourcePage returns ncu's page of the report in dir that has the samples of each source line.
