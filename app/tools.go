@@ -287,7 +287,11 @@ func (a *app) count(ctx context.Context, run *tools.Target, s *project.Submissio
 	a.term.Note("workload   %s%s", w.UUID, axesText(w))
 	all, err := run.Count(ctx, gpu, sample, folder)
 	if fault, ok := errors.AsType[*tools.FaultError](err); ok {
-		a.term.Error(fault.Error()+"\n"+strings.TrimRight(fault.Log, "\n"), "")
+		hint := ""
+		if strings.Contains(fault.Error(), "deadlock") {
+			hint = "if it waits for other blocks, run all of them: --blocks 1000000000"
+		}
+		a.term.Error(fault.Error()+"\n"+strings.TrimRight(fault.Log, "\n"), hint)
 		return shown(exitNotPassed)
 	}
 	if err != nil {

@@ -50,6 +50,8 @@ func TestOperations(t *testing.T) {
 		{"wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16", 65536, "f16"},
 		{"wgmma.mma_async.sync.aligned.m64n8k32.f32.e4m3.e4m3", 8192, "f8"},
 		{"wmma.mma.sync.aligned.row.col.m16n16k16.f32.f32", 8192, "f16"},
+		{"mma.sp::ordered_metadata.sync.aligned.m16n8k32.row.col.f32.f16.f16.f32", 4096, "f16"},
+		{"wgmma.mma_async.sp.sync.aligned.m64n64k32.f32.bf16.bf16", 32768, "f16"},
 		{"wmma.load.a.sync.aligned.row.m16n16k16.shared.f16", 0, "f16"},
 		{"tcgen05.mma.cta_group::1.kind::f8f6f4", 0, "f8"},
 	} {

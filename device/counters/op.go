@@ -155,6 +155,9 @@ func Flops(op string) uint64 {
 	return 0
 }
 
+// sparse matches opcodes of products with a sparse factor.
+var sparse = regexp.MustCompile(`\.sp\b`)
+
 var matrixShape = regexp.MustCompile(`\bm(\d+)n(\d+)k(\d+)\b`)
 
 // TensorOperations returns the number of operations of a matrix product, two for a multiply-add, for each warp that
@@ -174,6 +177,9 @@ func TensorOperations(op string) uint64 {
 	}
 	if strings.HasPrefix(op, "wgmma.") {
 		n /= 4 // of four warps
+	}
+	if sparse.MatchString(op) {
+		n /= 2 // k counts the zeros, too
 	}
 	return n
 }

@@ -182,3 +182,51 @@ func TestSectorsOfLaunch(t *testing.T) {
 		t.Errorf("got a chain of %d atomic operations, want 64", l.AtomicChain)
 	}
 }
+
+// TestSample checks that the first, the last and every n-th block run, and all of a kernel with atomics.
+func TestSample(t *testing.T) {
+	for _, c := range []struct {
+		name, store  string
+		sample, want int
+	}{
+		{"some", "st.global.u32 [%rd1], %r1;", 10, 10}, {"two", "st.global.u32 [%rd1], %r1;", 1, 2},
+		{"all", "st.global.u32 [%rd1], %r1;", 100, 100}, {"atomics", "red.global.add.u32 [%rd1], %r1;", 10, 100},
+	} {
+		m := &Machine{Workers: 1, Sample: c.sample}
+		mod, err := m.Load(`.version 9.0
+.target sm_90
+.address_size 64
+.visible .entry k(.param .u64 out)
+{
+	.reg .b32 %r<3>; .reg .b64 %rd<3>;
+	ld.param.u64 %rd1, [out];
+	mov.u32 %r1, %ctaid.x;
+	mul.wide.u32 %rd2, %r1, 32;
+	add.u64 %rd1, %rd1, %rd2;
+	` + c.store + `
+	ret;
+}`)
+		if err != nil {
+			t.Fatal(err)
+		}
+		k, err := mod.Kernel("k")
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := m.Alloc(3200, "out")
+		memory := unsafe.Slice((*uint32)(at(p)), 800)
+		clear(memory)
+		var l counters.Launch
+		m.OnCounters = func(got counters.Launch) { l = got }
+		err = m.Run(k, Launch{Grid: [3]int{100, 1, 1}, Block: [3]int{32, 1, 1}, Cluster: [3]int{1, 1, 1},
+			Params: binary.LittleEndian.AppendUint64(nil, uint64(p))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if l.Blocks != c.want || l.Written != uint64(c.want) || l.Sampled() != (c.want < 100) || memory[99*8]%99 != 0 ||
+			memory[99*8] == 0 {
+			t.Errorf("%s: got %d blocks, %d sectors written, the last one %d; want %d blocks", c.name, l.Blocks, l.Written,
+				memory[99*8], c.want)
+		}
+	}
+}
