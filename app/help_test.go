@@ -59,6 +59,7 @@ var needs = map[string]string{
 	"fisub emu ./prog":                                                                       "a CUDA compiler",
 	"fisub emu --sanitize racecheck,initcheck ./prog --size 1024":                            "a CUDA compiler",
 	"fisub emu --timeout 30s ./prog":                                                         "a CUDA compiler",
+	"fisub emu --profile ./prog":                                                             "a CUDA compiler",
 	"fisub nvcc -std=c++17 -O2 -o prog prog.cu":                                              "a CUDA compiler",
 	"fisub nvcc -arch=sm_90a -c kernel.cu -o kernel.o":                                       "a CUDA compiler",
 	"fisub check --arch sm_90,sm_100":                                                        "a CUDA compiler",
