@@ -122,8 +122,12 @@ func (a *app) emu(ctx context.Context, o emuOptions, program []string) error {
 	if err != nil {
 		return err
 	}
-	if _, err := counters.Named(o.gpu); err != nil {
+	gpu, err := counters.Named(o.gpu)
+	if err != nil {
 		return err
+	}
+	if o.json != "" && !o.profile {
+		return usage.Errorf("", "emu: --counters needs --profile")
 	}
 	root, err := cache.Root()
 	if err != nil {
@@ -159,13 +163,6 @@ func (a *app) emu(ctx context.Context, o emuOptions, program []string) error {
 	defer os.Remove(report.Name())
 	defer report.Close()
 
-	counted, err := os.CreateTemp("", "fisub-emu-")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(counted.Name())
-	defer counted.Close()
-
 	run := ctx
 	if o.timeout > 0 {
 		var stop func()
@@ -181,7 +178,13 @@ func (a *app) emu(ctx context.Context, o emuOptions, program []string) error {
 	}
 	cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+libraries, "FISUB_EMU="+library, "FISUB_EMU_RUNTIME="+cuda,
 		"FISUB_EMU_REPORT="+report.Name(), "FISUB_EMU_SANITIZE="+strings.Join(tools, ","))
+	var counted *os.File
 	if o.profile {
+		if counted, err = os.CreateTemp("", "fisub-emu-"); err != nil {
+			return err
+		}
+		defer os.Remove(counted.Name())
+		defer counted.Close()
 		cmd.Env = append(cmd.Env, "FISUB_EMU_COUNTERS="+counted.Name())
 	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -214,7 +217,7 @@ func (a *app) emu(ctx context.Context, o emuOptions, program []string) error {
 		a.term.Note("fisub: %s did not use CUDA", program[0])
 	}
 	if o.profile {
-		if err := a.showCounters(counted.Name(), o); err != nil {
+		if err := a.showCounters(counted.Name(), o.json, gpu); err != nil {
 			return err
 		}
 	}
@@ -232,8 +235,9 @@ func (a *app) emu(ctx context.Context, o emuOptions, program []string) error {
 	return a.ended(program[0], err)
 }
 
-// showCounters shows the counters of a program's launches.
-func (a *app) showCounters(path string, o emuOptions) error {
+// showCounters shows the counters of a program's launches, which are in path, and writes them to file, if that is not
+// "".
+func (a *app) showCounters(path, file string, gpu *counters.GPU) error {
 	data, err := os.ReadFile(path)
 	if err != nil {
 		return err
@@ -246,22 +250,14 @@ func (a *app) showCounters(path string, o emuOptions) error {
 			launches = counters.Merge(launches, l)
 		}
 	}
-	if o.json != "" {
-		var all []byte
-		for _, l := range launches {
-			line, err := json.Marshal(l)
-			if err != nil {
-				return err
-			}
-			all = append(append(all, line...), '\n')
+	if file != "" {
+		lines, err := counters.Lines(launches)
+		if err == nil {
+			err = os.WriteFile(a.Path(file), lines, 0o644)
 		}
-		if err := os.WriteFile(a.Path(o.json), all, 0o644); err != nil {
+		if err != nil {
 			return err
 		}
-	}
-	gpu, err := counters.Named(o.gpu)
-	if err != nil {
-		return err
 	}
 	report := counters.Report{GPU: gpu, Lines: 10, Source: sourceLines(a.Dir)}
 	report.Write(a.stderr, launches)

@@ -4,6 +4,7 @@ package counters
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"math"
 	"slices"
@@ -161,6 +162,18 @@ func (l *Launch) Clean() {
 		d := &l.Differences[i]
 		d.File, d.Text = plain.Line(d.File), plain.Line(d.Text)
 	}
+}
+
+// Lines returns launches as JSON lines.
+func Lines(launches []Launch) (lines []byte, err error) {
+	for i := range launches {
+		line, err := json.Marshal(&launches[i])
+		if err != nil {
+			return nil, err
+		}
+		lines = append(append(lines, line...), '\n')
+	}
+	return lines, nil
 }
 
 // Sampled reports whether some blocks were not executed.

@@ -5,6 +5,7 @@ package vgpu
 import (
 	"cmp"
 	"fmt"
+	"sync"
 
 	"fisub/device/nvcc"
 	"fisub/device/sass"
@@ -45,6 +46,13 @@ func (k *Kernel) MachineCode() ([]sass.Line, error) {
 	if k.mod.code == nil {
 		return nil, nil
 	}
+	if k.machineCode == nil { // launches ask again and again
+		k.machineCode = sync.OnceValues(k.compareCode)
+	}
+	return k.machineCode()
+}
+
+func (k *Kernel) compareCode() ([]sass.Line, error) {
 	all, err := k.mod.code()
 	if err != nil {
 		return nil, err

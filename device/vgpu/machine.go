@@ -220,6 +220,8 @@ type Kernel struct {
 	n        int
 	size     int    // of the parameters
 	launched Launch // the current one
+	// The comparison of its machine code with its PTX; nil: not made yet.
+	machineCode func() ([]sass.Line, error)
 }
 
 // minFrame is the number of bytes of the stack that a call takes at least (H100).

@@ -440,14 +440,12 @@ func (r *Target) Count(ctx context.Context, gpu *counters.GPU, sample int, folde
 // WriteCounters makes the texts of launches safe to print and writes CountersName and FiguresName into folder, which it
 // creates if it is missing.
 func WriteCounters(folder, workload string, all []counters.Launch, gpu *counters.GPU) error {
-	var text []byte
 	for i := range all {
 		all[i].Clean()
-		line, err := json.Marshal(all[i])
-		if err != nil {
-			return err
-		}
-		text = append(append(text, line...), '\n')
+	}
+	text, err := counters.Lines(all)
+	if err != nil {
+		return err
 	}
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return err
