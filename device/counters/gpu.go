@@ -71,26 +71,23 @@ func roundUp(n, unit int) int { return (n + unit - 1) / unit * unit }
 // An Occupancy says how many blocks of a launch fit on a multiprocessor. Each limit is the number of blocks that one
 // resource allows; a resource that the kernel does not use allows Blocks.
 type Occupancy struct {
-	Blocks                                     int
-	ByBlocks, ByWarps, ByRegisters, ByShared   int
-	Warps                                      float64 // share of the multiprocessor's warps, from 0 to 1
-	Waves                                      float64 // the grid in units of the blocks that fit on all multiprocessors
-	RegistersPerBlock, SharedPerBlock, Threads int     // as allocated
+	Blocks                                   int
+	ByBlocks, ByWarps, ByRegisters, ByShared int
+	Warps                                    float64 // share of the multiprocessor's warps, from 0 to 1
+	Waves                                    float64 // the grid in units of the blocks that fit on all multiprocessors
 }
 
 // Occupancy returns the occupancy of a launch. If its registers are unknown, they do not count.
 func (g *GPU) Occupancy(l *Launch) Occupancy {
-	o := Occupancy{ByBlocks: g.Blocks, Threads: l.Threads()}
+	o := Occupancy{ByBlocks: g.Blocks}
 	warps := roundUp(l.Threads(), 32) / 32
 	if warps == 0 {
 		return o
 	}
 	o.ByWarps = g.Warps / warps
-	o.SharedPerBlock = roundUp(reservedShared+l.StaticShared+l.DynamicShared, sharedUnit)
-	o.ByShared = min(g.Shared/o.SharedPerBlock, g.Blocks)
+	o.ByShared = min(g.Shared/roundUp(reservedShared+l.StaticShared+l.DynamicShared, sharedUnit), g.Blocks)
 	if o.ByRegisters = g.Blocks; l.Registers > 0 {
 		warp := roundUp(l.Registers*32, registerUnit)
-		o.RegistersPerBlock = warp * roundUp(warps, partitions)
 		o.ByRegisters = g.Registers / partitions / warp * partitions / warps
 	}
 	o.Blocks = min(o.ByBlocks, o.ByWarps, o.ByRegisters, o.ByShared)
