@@ -192,7 +192,7 @@ func agree(t *testing.T, all []sass.Kernel, listing string) {
 			t.Errorf("%s at %x: got %s:%d, want %s:%d", m[3], offset, in.File, in.Line, file, line)
 		}
 	}
-	if total == 0 {
+	if total == 0 && len(all) > 0 { // forge.cu has no kernels
 		t.Error("the listing has no instructions")
 	}
 }
