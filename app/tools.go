@@ -116,6 +116,9 @@ func (a *app) show(l tools.Record) error {
 	}
 	if l.Kernels != nil {
 		tools.Table(a.stdout, l.Kernels, a.term.Verbose)
+		for line := range strings.Lines(l.Log) {
+			a.term.Note("%s", plain.Line(strings.TrimSuffix(line, "\n")))
+		}
 		a.line("report", "%s", plain.Relative(l.Report))
 		a.line("figures", "%s", plain.Relative(filepath.Join(filepath.Dir(l.Report), tools.FiguresName)))
 		return nil
@@ -171,9 +174,6 @@ func (a *app) sanitize(ctx context.Context, o toolOptions) error {
 		names = device.Sanitizers
 	}
 	s, err := a.load(o.solution)
-	if err == nil {
-		err = tools.Check(s.Solution, true)
-	}
 	if err != nil {
 		return err
 	}
@@ -187,6 +187,13 @@ func (a *app) sanitize(ctx context.Context, o toolOptions) error {
 	run, err := a.newTool(ctx, s, o)
 	if err != nil {
 		return err
+	}
+	asked := len(names)
+	if names, err = run.Tools(names); err != nil {
+		return err
+	}
+	if len(names) < asked {
+		a.term.Note("racecheck  not run: the virtual GPU finds no races in Triton kernels")
 	}
 	verdicts := &verdictList{a: a}
 	err = run.Sanitize(ctx, names, func(w *trace.Workload) {
@@ -246,9 +253,6 @@ func (a *app) profile(ctx context.Context, o toolOptions) error {
 	}
 	o.Set, o.Limit = cmp.Or(o.Set, workloads.DefaultSet), 1
 	if o.on != "" {
-		if err := tools.Check(s.Solution, false); err != nil {
-			return err
-		}
 		return a.remoteTool(ctx, s, o, "profile", 1)
 	}
 	run, err := a.newTool(ctx, s, o)
@@ -259,10 +263,7 @@ func (a *app) profile(ctx context.Context, o toolOptions) error {
 	if run.Emulated {
 		return a.count(ctx, run, s, gpu, max(1, o.sample), folder)
 	}
-	if err := tools.Check(s.Solution, false); err != nil {
-		return err
-	}
-	kernels, err := run.Profile(ctx, o.sections, folder)
+	l, err := run.Profile(ctx, o.sections, folder)
 	if fault, ok := errors.AsType[*tools.FaultError](err); ok {
 		a.term.Error(fault.Error()+"\n"+strings.TrimRight(fault.Log, "\n"), "")
 		return shown(exitNotPassed)
@@ -270,8 +271,6 @@ func (a *app) profile(ctx context.Context, o toolOptions) error {
 	if err != nil {
 		return err
 	}
-	l := tools.Record{Tool: "ncu", Workload: run.Workloads[0].UUID, Verdict: "profiled", Kernels: kernels,
-		Report: filepath.Join(folder, tools.ReportName)}
 	if o.send {
 		if err := tools.Send(a.stdout, l.Report); err != nil {
 			return err

@@ -161,7 +161,7 @@ func checked(p *process) *event.Checked {
 	}
 	launches := "in the first call of the first workload, and in later ones in launches with a new kernel or block " +
 		"size, or of up to 128 blocks with a new grid: "
-	if p.opts.Sanitize != "" && !p.python { // a run has either all sanitizers or none
+	if p.opts.Sanitize != "" { // a run has either all sanitizers or none
 		launches, first = "in all launches: ", strings.Replace(first, " (first instructions)", "", 1)
 	}
 	l.For = []string{all + always + "unwritten shared memory, registers without a value, member masks, divisions by " +

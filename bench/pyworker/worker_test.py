@@ -5,13 +5,14 @@ import ctypes
 import inspect
 import os
 import struct
+import subprocess
 import sys
 import tempfile
 import typing
 import unittest
 import unittest.mock
 
-from fisub_worker import cupti, entry, errors, guard
+from fisub_worker import below, cupti, entry, errors, guard
 
 SOLUTION = {"name": "n", "definition": "d", "spec": {"language": "cuda", "entry_point": "kernel.cu::kernel"},
             "sources": [{"path": "kernel.cu", "content": "x"}]}
@@ -22,6 +23,23 @@ class Case(unittest.TestCase):
         with self.assertRaises(errors.Failure) as c:
             f(*args)
         self.assertEqual((c.exception.kind, c.exception.text), ("build", text))
+
+
+class Below(unittest.TestCase):
+    """Below a tool, a process may write to its own folder in /proc only."""
+
+    def test_narrow(self):
+        if ctypes.CDLL(None).syscall(below.CREATE_RULESET, None, 0, 1) < 1:
+            self.skipTest("this kernel has no Landlock")
+        paths = [f"/proc/{os.getpid()}/oom_score_adj", "/proc/self/comm", "/dev/null", os.path.join(tempfile.mkdtemp(), "file")]
+        program = ("import ctypes, os, sys; from fisub_worker import below; ctypes.CDLL(None).prctl(38, 1, 0, 0, 0); print(below.narrow())\n"
+                   "for path in sys.argv[1:]:\n"
+                   "    try: open(path, 'w').close(); print('written')\n"
+                   "    except PermissionError: print('denied')\n")
+        for spec, want in ("{}", "True denied written written written"), ("", "False written written written written"):
+            out = subprocess.run([sys.executable, "-c", program, *paths], check=True, capture_output=True, text=True,
+                                 env=os.environ | {"FISUB_SANDBOX_BELOW": spec}).stdout
+            self.assertEqual(out.split(), want.split())
 
 
 class Names(Case):

@@ -10,6 +10,7 @@ import "C"
 
 import (
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -32,13 +33,13 @@ var attached struct {
 const selected = Races | UnwrittenLocal | UnwrittenGlobal
 
 // Attach lets this process, a program with its own main, run on the virtual GPU through the CUDA runtime at path,
-// which it has loaded. Each launch is checked for the hazards of tools, and the launches that launchChecks selects for
-// all others. notify is called with all hazards; those that only a tool looks for are faults. Messages name sources
-// relative to folder. notify is called before the runtime call that caused the event returns; it must not use the
-// virtual GPU.
-func Attach(path, folder string, tools []string, notify func(Event, string)) error {
+// which it has loaded. Each launch is checked for the hazards of tools (see Sanitized), and the launches that
+// launchChecks selects for all others. notify is called with all hazards; those that only a tool looks for are faults.
+// Messages name sources relative to folder. notify is called before the runtime call that caused the event returns; it
+// must not use the virtual GPU.
+func Attach(path, folder, tools string, notify func(Event, string)) error {
 	m := host.machine
-	attached.every = hazards(tools)
+	attached.every = Sanitized(tools)
 	m.Check, m.Strict = attached.every|selected, attached.every&Ended
 	if attached.every&Races != 0 {
 		m.order = &order{m: m, count: map[string]int{}, reported: map[string]bool{}}
@@ -53,9 +54,9 @@ func Attach(path, folder string, tools []string, notify func(Event, string)) err
 	return err
 }
 
-// hazards returns the hazards that the named tools of compute-sanitizer check for.
-func hazards(tools []string) (all Hazards) {
-	for _, tool := range tools {
+// Sanitized returns the hazards that tools of compute-sanitizer, separated by commas, check for.
+func Sanitized(tools string) (all Hazards) {
+	for tool := range strings.SplitSeq(tools, ",") {
 		all |= sanitizers[tool]
 	}
 	return all

@@ -87,7 +87,7 @@ func open(ctx context.Context, opts device.Options) (device.Device, error) {
 	}
 	host.Lock()
 	host.fault, host.lack = nil, ""
-	host.machine.Strict = hazards(strings.Split(opts.Sanitize, ","))
+	host.machine.Strict = Sanitized(opts.Sanitize)
 	g.check, host.machine.RacesUntil, host.machine.Workload = host.machine.Strict, 0, 0
 	if opts.Sanitize == "" { // checks in the first call only
 		g.first, host.machine.RacesUntil = Races|UnwrittenLocal|UnwrittenGlobal, FirstRacesUntil

@@ -66,35 +66,70 @@ type Profiled struct {
 }
 
 // figures lists the figures of a profile. Those with asked set are requested in addition to the section set; the
-// others are in the sets detailed and full.
+// others are in the sets detailed and full. Those with free set need no permission; the ones of executed instructions
+// are counted by code that ncu inserts (https://docs.nvidia.com/nsight-compute/ProfilingGuide, metrics collection).
 var figures = []struct {
 	name, metric string
-	asked        bool
+	asked, free  bool
 }{
-	{"duration", "gpu__time_duration.sum", true},
-	{"cycles", "gpc__cycles_elapsed.max", false},
-	{"dram_read", "dram__bytes_read.sum", true},
-	{"dram_written", "dram__bytes_write.sum", true},
-	{"dram_throughput", "dram__throughput.avg.pct_of_peak_sustained_elapsed", true},
-	{"l2_throughput", "lts__throughput.avg.pct_of_peak_sustained_elapsed", false},
-	{"l1_throughput", "l1tex__throughput.avg.pct_of_peak_sustained_active", false},
-	{"memory_busy", "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed", false},
-	{"tensor_busy", "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active", false},
-	{"sm_throughput", "sm__throughput.avg.pct_of_peak_sustained_elapsed", true},
-	{"l2_hit_rate", "lts__t_sector_hit_rate.pct", true},
-	{"l1_hit_rate", "l1tex__t_sector_hit_rate.pct", false},
-	{"warps_active", "sm__warps_active.avg.pct_of_peak_sustained_active", true},
-	{"warps_possible", "sm__maximum_warps_per_active_cycle_pct", false},
-	{"warps_eligible", "smsp__warps_eligible.avg.per_cycle_active", false},
-	{"issue_slots_busy", "smsp__issue_active.avg.pct_of_peak_sustained_active", false},
-	{"instructions", "smsp__inst_executed.sum", true},
-	{"instructions_per_cycle", "sm__inst_executed.avg.per_cycle_active", false},
-	{"grid", "launch__grid_size", true},
-	{"block", "launch__block_size", true},
-	{"waves", "launch__waves_per_multiprocessor", true},
-	{"registers", "launch__registers_per_thread", true},
-	{"shared_static", "launch__shared_mem_per_block_static", true},
-	{"shared_dynamic", "launch__shared_mem_per_block_dynamic", true},
+	{"duration", "gpu__time_duration.sum", true, false},
+	{"cycles", "gpc__cycles_elapsed.max", false, false},
+	{"dram_read", "dram__bytes_read.sum", true, false},
+	{"dram_written", "dram__bytes_write.sum", true, false},
+	{"dram_throughput", "dram__throughput.avg.pct_of_peak_sustained_elapsed", true, false},
+	{"l2_throughput", "lts__throughput.avg.pct_of_peak_sustained_elapsed", false, false},
+	{"l1_throughput", "l1tex__throughput.avg.pct_of_peak_sustained_active", false, false},
+	{"memory_busy", "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed", false, false},
+	{"tensor_busy", "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active", false, false},
+	{"sm_throughput", "sm__throughput.avg.pct_of_peak_sustained_elapsed", true, false},
+	{"l2_hit_rate", "lts__t_sector_hit_rate.pct", true, false},
+	{"l1_hit_rate", "l1tex__t_sector_hit_rate.pct", false, false},
+	{"warps_active", "sm__warps_active.avg.pct_of_peak_sustained_active", true, false},
+	{"warps_possible", "sm__maximum_warps_per_active_cycle_pct", false, false},
+	{"warps_eligible", "smsp__warps_eligible.avg.per_cycle_active", false, false},
+	{"issue_slots_busy", "smsp__issue_active.avg.pct_of_peak_sustained_active", false, false},
+	{"instructions", "smsp__inst_executed.sum", true, false},
+	{"instructions", "inst_executed", false, true}, // the same number
+	{"global_sectors", "memory_l2_theoretical_sectors_global", false, true},
+	{"global_sectors_ideal", "memory_l2_theoretical_sectors_global_ideal", false, true},
+	{"shared_wavefronts", "memory_l1_wavefronts_shared", false, true},
+	{"shared_wavefronts_ideal", "memory_l1_wavefronts_shared_ideal", false, true},
+	{"instructions_per_cycle", "sm__inst_executed.avg.per_cycle_active", false, false},
+	{"grid", "launch__grid_size", true, true},
+	{"block", "launch__block_size", true, true},
+	{"waves", "launch__waves_per_multiprocessor", true, true},
+	{"registers", "launch__registers_per_thread", true, true},
+	{"shared_static", "launch__shared_mem_per_block_static", true, true},
+	{"shared_dynamic", "launch__shared_mem_per_block_dynamic", true, true},
+}
+
+// requested returns the metrics to ask ncu for in addition to a section set or, with counters unset, those that need no
+// permission.
+func requested(counters bool) string {
+	var names []string
+	for _, f := range figures {
+		if counters && f.asked || !counters && f.free {
+			names = append(names, f.metric)
+		}
+	}
+	if !counters {
+		for _, l := range limits {
+			names = append(names, occupancyLimit+l.metric)
+		}
+	}
+	return strings.Join(names, ",")
+}
+
+// unknown returns the names of the figures for which ncu has no value.
+func unknown(kernels []ProfiledKernel) (names []string) {
+	for _, k := range kernels {
+		for _, f := range k.Figures {
+			if name := strings.ReplaceAll(f.Name, "_", " "); f.Value == nil && !slices.Contains(names, name) {
+				names = append(names, name)
+			}
+		}
+	}
+	return names
 }
 
 // Figures parses ncu's raw page in base units: a header, a row of units, and a row for each kernel.
@@ -128,7 +163,7 @@ func Figures(raw []byte) ([]ProfiledKernel, error) {
 		k.Name, _ = cell("Kernel Name")
 		for _, f := range figures {
 			text, unit := cell(f.metric)
-			if text == "" {
+			if text == "" || slices.ContainsFunc(k.Figures, func(have Figure) bool { return have.Name == f.name }) {
 				continue
 			}
 			figure := Figure{Name: f.name, Metric: f.metric, Unit: unit}
@@ -245,13 +280,19 @@ func (k *ProfiledKernel) metrics() (list []metric) {
 	add("least time", k.value("least_time")/1e3, "%.2f us", "")
 	add("resident blocks", k.value("resident_blocks"), "%.0f",
 		detail(" a multiprocessor, %.0f %% of its warps", "warps_possible"))
-	add("instructions", k.value("instructions"), "%.0f", " of the PTX")
+	of := ""
+	if !math.IsNaN(k.value("least_time")) {
+		of = " of the PTX"
+	}
+	add("instructions", k.value("instructions"), "%.0f", of)
 	add("divergent branches", k.value("divergent_branches"), "%.0f", "")
 	add("load sectors", k.value("load_sectors"), "%.0f", detail(" in %.0f requests", "load_requests"))
 	add("store sectors", k.value("store_sectors"), "%.0f", detail(" in %.0f requests", "store_requests"))
+	add("global sectors", k.value("global_sectors"), "%.0f", detail(", %.0f would do", "global_sectors_ideal"))
 	add("cold bytes", k.value("dram_read"), "%.0f", "")
 	add("shared wavefronts", k.value("shared_wavefronts"), "%.0f",
-		detail(", %.0f + %.0f by conflicts", "load_conflicts", "store_conflicts"))
+		detail(", %.0f would do", "shared_wavefronts_ideal")+
+			detail(", %.0f + %.0f by conflicts", "load_conflicts", "store_conflicts"))
 	return list
 }
 
@@ -350,7 +391,9 @@ var stallReasons = []struct{ metric, column, name string }{
 
 const stallMetric = "smsp__pcsamp_warps_issue_stalled_"
 
-// limits lists what limits the blocks of an SM, by the name in ncu's metrics, launch__occupancy_limit_NAME.
+const occupancyLimit = "launch__occupancy_limit_"
+
+// limits lists what limits the blocks of an SM, by the name in ncu's metrics, occupancyLimit and NAME.
 var limits = []struct{ metric, name string }{
 	{"registers", "registers"}, {"shared_mem", "shared memory"}, {"warps", "block size"},
 	{"barriers", "barriers"}, {"blocks", "blocks of an SM"},
@@ -360,7 +403,7 @@ var limits = []struct{ metric, name string }{
 func limiter(number func(metric string) float64) string {
 	least, names := 0.0, ""
 	for _, l := range limits {
-		switch x := number("launch__occupancy_limit_" + l.metric); {
+		switch x := number(occupancyLimit + l.metric); {
 		case x <= 0:
 		case least == 0 || x < least:
 			least, names = x, l.name

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -156,22 +157,6 @@ func Shapes(ws []*trace.Workload) []*trace.Workload {
 	return taken
 }
 
-// Check rejects submissions that cannot run under a tool. If sanitize is set, the hint is the command that checks them.
-func Check(s *trace.Solution, sanitize bool) error {
-	if pyworker.Runs(&s.Spec) {
-		hint := ""
-		if sanitize {
-			hint = "fisub local --device emu finds invalid accesses, races, and reads of unwritten shared memory"
-			if pyworker.UsesTriton(s) {
-				hint += ", but no races in Triton kernels"
-			}
-		}
-		return usage.Errorf(hint, "%s: tools run only destination-passing cuda and cpp submissions with the tvm-ffi binding",
-			s.Spec.Language)
-	}
-	return nil
-}
-
 // Find looks for a program of the CUDA toolkit on PATH, in the toolkit's folder and in the standalone Nsight Compute.
 func Find(name string) (string, error) {
 	if path, err := exec.LookPath(name); err == nil {
@@ -201,6 +186,11 @@ func (r *Target) once(ctx context.Context, w *trace.Workload, judge bool, prefix
 	if len(prefix) > 0 {
 		shared.Worker.Sandbox = &sandbox.Sandbox{Write: r.writable, Tools: true, Below: prefix}
 	}
+	if r.python() && !r.Emulated { // line information; each tensor in its own allocation, with padding between them
+		flags := strings.TrimSpace(os.Getenv("NVCC_APPEND_FLAGS") + " -lineinfo")
+		shared.Worker.Env = append(slices.Clone(shared.Worker.Env), "NVCC_APPEND_FLAGS="+flags,
+			"PYTORCH_NO_CUDA_MEMORY_CACHING=1")
+	}
 	wrong, log, err := bench.Once(ctx, shared, r.solution, w, judge)
 	exit, exited := errors.AsType[*exec.ExitError](err)
 	_, died := errors.AsType[*worker.Died](err)
@@ -220,6 +210,9 @@ func (r *Target) once(ctx context.Context, w *trace.Workload, judge bool, prefix
 	return log, false, nil, machine.Invalid(err)
 }
 
+// python reports whether the solution runs in the Python worker.
+func (r *Target) python() bool { return pyworker.Runs(&r.solution.Spec) }
+
 var errWrong = errors.New(Wrong)
 
 // A timeError is a time limit that a tool exceeded.
@@ -232,6 +225,18 @@ func (e timeError) Error() string {
 func timedOut(err error) bool {
 	_, ok := errors.AsType[timeError](err)
 	return ok
+}
+
+// Tools returns those of the tools that can check the submission.
+func (r *Target) Tools(tools []string) ([]string, error) {
+	if !r.Emulated || !r.python() || !pyworker.UsesTriton(r.solution) {
+		return tools, nil
+	}
+	tools = slices.DeleteFunc(slices.Clone(tools), func(name string) bool { return name == "racecheck" })
+	if len(tools) == 0 {
+		return nil, usage.Errorf("on a GPU, fisub sanitize finds them", "the virtual GPU finds no races in Triton kernels")
+	}
+	return tools, nil
 }
 
 // Sanitize runs the workloads under each of the tools, or on the virtual GPU with the equivalent checks, until one
@@ -347,72 +352,82 @@ type FaultError struct {
 func (e *FaultError) Error() string { return e.Err.Error() }
 
 // Profile runs the workload under ncu, which collects a section set, and writes the report and its figures to folder,
-// as ReportName and FiguresName.
-func (r *Target) Profile(ctx context.Context, sections, folder string) ([]ProfiledKernel, error) {
+// as ReportName and FiguresName. If the user may not read the GPU's performance counters, it collects the metrics that
+// need no permission. The record's log says what is missing.
+func (r *Target) Profile(ctx context.Context, sections, folder string) (Record, error) {
+	l := Record{Tool: "ncu", Workload: r.Workloads[0].UUID, Verdict: "profiled", Report: filepath.Join(folder, ReportName)}
 	ncu, err := Find("ncu")
 	if err != nil {
-		return nil, err
+		return l, err
 	}
 	log, _, fault, err := r.once(ctx, r.Workloads[0], false)
 	if err != nil {
-		return nil, err
+		return l, err
 	}
 	if fault != nil {
-		return nil, &FaultError{fault, log}
+		return l, &FaultError{fault, log}
 	}
 	if err := os.MkdirAll(folder, 0o755); err != nil {
-		return nil, err
+		return l, err
 	}
 	dir, remove, err := cache.TempDir("fisub-ncu")
 	if err != nil {
-		return nil, err
+		return l, err
 	}
 	defer remove()
 	file := filepath.Join(dir, ReportName)
 	r.writable = []string{dir}
-	var names []string
-	for _, f := range figures {
-		if f.asked {
-			names = append(names, f.metric)
+	collect := func(args ...string) error {
+		args = append([]string{ncu, "--clock-control", "none", "--target-processes", "application-only", "--force-overwrite",
+			"--export", file}, args...)
+		if r.python() { // the worker starts and stops it around a call
+			args = append(args, "--profile-from-start", "off")
 		}
+		log, _, fault, err = r.once(ctx, r.Workloads[0], false, args...)
+		if err = cmp.Or(err, fault); err == nil {
+			_, err = os.Stat(file)
+		}
+		return err
 	}
-	log, _, fault, err = r.once(ctx, r.Workloads[0], false, ncu, "--set", sections, "--metrics", strings.Join(names, ","),
-		"--clock-control", "none",
-		"--target-processes", "application-only", "--force-overwrite", "--export", file)
-	if err == nil {
-		err = fault
+	if err = collect("--set", sections, "--metrics", requested(true)); refused(log) {
+		l.Log = "no permission to read the GPU's performance counters (ERR_NVGPUCTRPERM), so times, throughputs, hit rates " +
+			"and stalls are missing. For these, run as root, or load the driver with NVreg_RestrictProfilingToAdminUsers=0; a " +
+			"container needs CAP_SYS_ADMIN. https://developer.nvidia.com/ERR_NVGPUCTRPERM"
+		err = collect("--metrics", requested(false))
 	}
-	if _, missing := os.Stat(file); err == nil && missing != nil {
+	if errors.Is(err, fs.ErrNotExist) {
 		err = errors.New("ncu wrote no report")
 	}
-	if denied := deniedCounters(log); denied != nil {
-		return nil, denied
-	}
 	if err != nil {
-		return nil, fmt.Errorf("profile: %w\n%s", err, strings.TrimRight(log, "\n"))
+		return l, fmt.Errorf("profile: %w\n%s", err, strings.TrimRight(log, "\n"))
 	}
 	box := sandbox.Sandbox{Env: []string{"HOME=" + dir, "TMPDIR=" + dir}, Write: r.writable, Tools: true}
 	raw, err := box.Command(ctx, ncu, "--import", file, "--page", "raw", "--csv", "--print-units", "base").Output()
 	if err != nil {
-		return nil, fmt.Errorf("reading %s with ncu: %w", file, err)
+		return l, fmt.Errorf("reading %s with ncu: %w", file, err)
 	}
 	data, err := plain.ReadFile(file, maxReport)
 	if err == nil {
-		file = filepath.Join(folder, ReportName)
-		err = os.WriteFile(file, data, 0o644)
+		err = os.WriteFile(l.Report, data, 0o644)
 	}
 	if err != nil {
-		return nil, err
+		return l, err
 	}
-	kernels, err := Figures(raw)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", file, err)
+	if l.Kernels, err = Figures(raw); err != nil {
+		return l, fmt.Errorf("%s: %w", l.Report, err)
 	}
 	if lines, err := r.sourcePage(ctx, box, ncu, dir); err == nil { // a report without samples has no source page
-		AddLines(kernels, lines)
+		AddLines(l.Kernels, lines)
 	}
-	return kernels, WriteFigures(folder, r.Workloads[0].UUID, kernels)
+	if names := unknown(l.Kernels); len(names) > 0 {
+		l.Log = strings.TrimPrefix(l.Log+"\nncu has no value of "+strings.Join(names, ", ")+
+			". If the GPU is newer than this ncu, or the reverse, another version may have one", "\n")
+	}
+	return l, WriteFigures(folder, l.Workload, l.Kernels)
 }
+
+// refused reports whether ncu's log says that the user may not read the GPU's performance counters.
+func refused(log string) bool { return strings.Contains(log, "ERR_NVGPUCTRPERM") }
 
 // CountersName is the name of the file with the counters of the virtual GPU in a run's folder, as JSON lines.
 const CountersName = "counters.jsonl"
@@ -479,16 +494,6 @@ func (r *Target) sourcePage(ctx context.Context, box sandbox.Sandbox, ncu, dir s
 		return nil, err
 	}
 	return SourceLines(page, src)
-}
-
-// deniedCounters returns an error if ncu reported that the user may not read the GPU's performance counters.
-func deniedCounters(log string) error {
-	if !strings.Contains(log, "ERR_NVGPUCTRPERM") {
-		return nil
-	}
-	return usage.Errorf("run as root, or load the driver with NVreg_RestrictProfilingToAdminUsers=0; a container needs "+
-		"CAP_SYS_ADMIN, which most providers refuse. https://developer.nvidia.com/ERR_NVGPUCTRPERM",
-		"profile: no permission to read the GPU's performance counters (ERR_NVGPUCTRPERM)")
 }
 
 // A Record is the machine-readable output of `fisub sanitize` and `fisub profile`, one JSON object per line.

@@ -2,11 +2,22 @@ package tools
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
+	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"fisub/bench/worker"
+	"fisub/device"
+	"fisub/device/vgpu"
+	"fisub/internal/longtest"
+	"fisub/internal/ui"
+	"fisub/project"
+	"fisub/project/setup"
 )
 
 // The figures of a profile are available by name in base units, and as a table.
@@ -44,10 +55,10 @@ func TestFigures(t *testing.T) {
 	}
 	names := map[string]bool{}
 	for _, f := range figures {
-		if names[f.name] || names[f.metric] {
-			t.Errorf("%s is there twice", f.name)
+		if names[f.metric] {
+			t.Errorf("%s is there twice", f.metric)
 		}
-		names[f.name], names[f.metric] = true, true
+		names[f.metric] = true
 	}
 	if len(figures) < 20 {
 		t.Errorf("got %d figures", len(figures))
@@ -88,15 +99,76 @@ func TestReportSent(t *testing.T) {
 	}
 }
 
-// If a machine denies the counters, the error has a remedy and ncu's own name for the problem.
-func TestDeniedCounters(t *testing.T) {
-	err := deniedCounters("==PROF== Connected to process 12\n==ERROR== ERR_NVGPUCTRPERM - The user does not have permission " +
-		"to access NVIDIA GPU Performance Counters on the target device 0.")
-	if err == nil || !strings.Contains(err.Error(), "ERR_NVGPUCTRPERM") {
-		t.Errorf("got %v", err)
+// The test binary is the worker of its own runs.
+func TestMain(m *testing.M) {
+	if in, out, err := worker.Pipes(); err == nil {
+		if err := worker.Serve(context.Background(), in, out, []device.Opener{vgpu.Opener()}); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
 	}
-	if err := deniedCounters("==PROF== Disconnected from process 12"); err != nil {
-		t.Errorf("got %v", err)
+	os.Exit(m.Run())
+}
+
+// ncu stands in for Nsight Compute on a machine whose driver refuses performance counters: it runs the program, and has
+// only metrics that need no permission. It knows no value of the first one. A real refusal needs a GPU with such a
+// driver.
+const ncu = `#!/bin/sh
+while :; do
+  case $1 in
+    --import) cat "$2"; exit ;;
+    --set) set=$2; shift 2 ;;
+    --metrics) metrics=$2; shift 2 ;;
+    --export) file=$2; shift 2 ;;
+    --clock-control | --target-processes) shift 2 ;;
+    --force-overwrite) shift ;;
+    *) break ;;
+  esac
+done
+"$@" || exit
+if [ -n "$set" ]; then
+  echo "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission to access NVIDIA GPU Performance Counters"
+  exit 1
+fi
+{
+  echo '"ID","Kernel Name",'"$(echo "$metrics" | sed 's/,/","/g; s/.*/"&"/')"
+  echo '"",""'"$(echo "$metrics" | sed 's/[^,]*/,""/; s/,[a-z][^,]*/,""/g')"
+  echo '"0","f()"'"$(echo "$metrics" | sed 's/[^,]*/,"nan"/; s/,[a-z][^,]*/,"7"/g')"
+} > "$file"
+`
+
+// A profile without permission for the counters has the metrics that need none, and says what is missing.
+func TestProfileRefused(t *testing.T) {
+	longtest.Skip(t, "compiles this repository's kernel")
+	bin := t.TempDir()
+	if err := os.WriteFile(filepath.Join(bin, "ncu"), []byte(ncu), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
+	p := project.Project{Dir: "../.."}
+	s, err := p.Load("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	run, err := New(t.Context(), s, setup.Options{Device: "emu"}, &ui.Terminal{Out: io.Discard, Err: io.Discard})
+	if err != nil {
+		longtest.Missing(t, "toolchain", err)
+	}
+	folder := t.TempDir()
+	l, err := run.Profile(t.Context(), "detailed", folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"ERR_NVGPUCTRPERM", "stalls are missing", "ncu has no value of instructions"} {
+		if !strings.Contains(l.Log, want) {
+			t.Errorf("got the log %q, want %q", l.Log, want)
+		}
+	}
+	stored, err := ReadProfile(folder)
+	if err != nil || len(stored.Kernels) != 1 || stored.Kernels[0].value("global_sectors") != 7 ||
+		stored.Kernels[0].Limiter == "" {
+		t.Errorf("got %+v, %v", stored, err)
 	}
 }
 

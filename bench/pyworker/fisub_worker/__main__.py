@@ -12,6 +12,6 @@ if __name__ == "__main__":  # processes that a solution spawns import this file,
     sys.dont_write_bytecode = True
     # All of the package is imported before code of a solution, so no other module of these names can replace a part.
     sys.path.insert(0, os.path.dirname(here))
-    from fisub_worker import server
+    from fisub_worker import below, server
     del sys.path[0]
-    server.main()
+    server.main(below.narrow())

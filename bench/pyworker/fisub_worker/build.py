@@ -70,7 +70,8 @@ class Builder:
         """Returns the folder of the build called name from parts. If it is missing, this raises a Failure: a process
         that may run submitted code cannot write to the cache. Another process then builds it with make(folder)."""
         machine = [sys.version, str(self.device.torch.__version__), self.device.info()["arch"]]
-        chosen = [os.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH", "TORCH_CUDA_ARCH_LIST", "TVM_FFI_CUDA_ARCH_LIST", "CXX")]
+        chosen = [os.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH", "TORCH_CUDA_ARCH_LIST", "TVM_FFI_CUDA_ARCH_LIST", "CXX",
+                                                "NVCC_APPEND_FLAGS")]
         key = hashlib.sha256(json.dumps([machine, chosen, parts]).encode()).hexdigest()[:32]
         name = f"{name}-{key}"
         folder = os.path.join(self.cache, BUILDS, name)

@@ -24,8 +24,10 @@ LIMIT_PERSISTING_L2 = 6  # CU_LIMIT_PERSISTING_L2_CACHE_SIZE
 class Device:
     """A GPU through torch.cuda, or CPU memory, with Triton kernels running on the virtual GPU."""
 
-    def __init__(self, kind, ordinal, tell, ledger=None):
+    def __init__(self, kind, ordinal, tell, ledger=None, sanitize=""):
         self.emulated, self.vgpu, self.tell, self.ledger = kind != "cuda", None, tell, ledger
+        self.sanitize = sanitize  # on the virtual GPU: tools, separated by commas, whose findings are faults
+        self.call = contextlib.nullcontext()  # around calls whose outputs are judged
         if kind not in ("cuda", "emu", "vgpu"):
             raise Failure("machine", f'python: no device of kind "{kind}"')
         if self.emulated:
@@ -64,7 +66,7 @@ class Device:
             return
         if self.vgpu is None:
             from . import vgpu  # needs torch
-            self.machine = vgpu.Machine(self.tell, self.ledger)
+            self.machine = vgpu.Machine(self.tell, self.ledger, self.sanitize)
             self.pretence, self.vgpu = vgpu.pretend(self.machine), vgpu
         self.vgpu.unstub()
         self.machine.set_folders(os.path.realpath(cache), folder, prebuilt)

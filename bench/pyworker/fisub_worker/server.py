@@ -10,6 +10,7 @@ import traceback
 import warnings
 
 from . import checks, timing
+from .below import Range
 from .device import Device
 from .errors import Failure, describe
 from .guard import lost
@@ -22,8 +23,8 @@ from .tracebacks import stack, warning
 class Server:
     """Answers requests. tell sends messages before an answer."""
 
-    def __init__(self, tell):
-        self.device, self.solution, self.cache, self.tell = None, None, "", tell
+    def __init__(self, tell, below):
+        self.device, self.solution, self.cache, self.tell, self.below = None, None, "", tell, below
         self.files = []  # descriptors received, of the present inputs and of the request
 
     def attach(self, request, files):
@@ -55,7 +56,10 @@ class Server:
             if "open" in request:
                 r = request["open"]
                 self.cache = r["cache_dir"]
-                self.device = Device(r["kind"], r["ordinal"], self.tell, shared(r["ledger"]) if r.get("ledger") else None)
+                self.device = Device(r["kind"], r["ordinal"], self.tell, shared(r["ledger"]) if r.get("ledger") else None,
+                                     r.get("sanitize", ""))
+                if self.below:
+                    self.device.call = Range(self.device.torch)
                 return {"info": self.device.info()}
             if self.device is None:
                 raise Failure("machine", "python: request out of order")
@@ -104,7 +108,8 @@ def called(request):
     return "run" in request or request.get("check", {}).get("out") is not None
 
 
-def main():
+def main(below):
+    """Answers until there are no more requests. below is whether a tool has started this process."""
     if os.environ.get("FISUB_WORKER") != "1":
         sys.exit("fisub starts this program itself")
     pipes = Pipes()
@@ -112,7 +117,7 @@ def main():
     threading.Thread(target=die_with_parent, args=(os.getppid(),), daemon=True).start()
     warnings.formatwarning = warning
     warnings.filterwarnings("ignore", "Failed to initialize NumPy")  # tensors do not need it
-    server = Server(pipes.write)
+    server = Server(pipes.write, below)
     try:
         while (message := pipes.read()) is not None:
             request, files = message

@@ -197,8 +197,9 @@ class Solution:
         self.fresh()
         self.renew()
         self.poison()
-        value = guard(self.device, "call", self.judged)
-        guard(self.device, "call", self.device.synchronize)
+        with self.device.call:
+            value = guard(self.device, "call", self.judged)
+            guard(self.device, "call", self.device.synchronize)
         return self.store(out, guard(self.device, "call", lambda: self.whole(value)), 0)
 
     @quiet

@@ -171,13 +171,20 @@ func fisub_launch(kernel C.int, grid *C.int, threads, shared C.int, values *C.ui
 //
 //export fisub_look
 func fisub_look(closely C.int) {
-	check := vgpu.Hazards(0)
-	if machine.RacesUntil = vgpu.FirstRacesUntil; closely != 0 {
+	check := machine.Strict
+	if machine.RacesUntil = vgpu.FirstRacesUntil; check != 0 {
+		machine.RacesUntil = 0
+	} else if closely != 0 {
 		check = vgpu.Races | vgpu.UnwrittenLocal
 		machine.Workload++
 	}
 	machine.Begin(check, closely == 2)
 }
+
+// fisub_sanitize makes the findings of tools, which are separated by commas, faults in all launches.
+//
+//export fisub_sanitize
+func fisub_sanitize(tools *C.char) { machine.Strict = vgpu.Sanitized(C.GoString(tools)) }
 
 // fisub_count is Machine.Count.
 //
@@ -225,10 +232,6 @@ func fisub_emu() *C.char {
 	if err != nil {
 		return C.CString(err.Error())
 	}
-	var tools []string
-	if list := os.Getenv("FISUB_EMU_SANITIZE"); list != "" {
-		tools = strings.Split(list, ",")
-	}
 	words := map[vgpu.Event]string{vgpu.Hazard: "warning: ", vgpu.Faulted: "fault: ", vgpu.Note: "note: "}
 	var mu sync.Mutex
 	notify := func(e vgpu.Event, text string) {
@@ -240,7 +243,7 @@ func fisub_emu() *C.char {
 		}
 	}
 	folder, _ := os.Getwd()
-	if err := vgpu.Attach(os.Getenv("FISUB_EMU_RUNTIME"), folder, tools, notify); err != nil {
+	if err := vgpu.Attach(os.Getenv("FISUB_EMU_RUNTIME"), folder, os.Getenv("FISUB_EMU_SANITIZE"), notify); err != nil {
 		return C.CString(err.Error())
 	}
 	if path := os.Getenv("FISUB_EMU_COUNTERS"); path != "" {

@@ -24,8 +24,9 @@ class Machine:
 
     library = os.path.join(os.path.dirname(os.path.abspath(__file__)), "vgpu.so")
 
-    def __init__(self, tell, ledger):
+    def __init__(self, tell, ledger, sanitize):
         self.installed = False  # as Triton's device
+        self.sanitize = sanitize  # tools whose findings are faults
         self.ledger = ledger  # shared with fisub, for hazards; None without
         self.tell, self.process = tell, os.getpid()
         self.trouble = None  # the first one
@@ -81,6 +82,7 @@ class Machine:
         lib.fisub_home.restype = lib.fisub_pending.restype = ctypes.c_void_p
         if self.ledger:
             lib.fisub_ledger(ctypes.c_void_p(ctypes.addressof(self.ledger)))
+        lib.fisub_sanitize(self.sanitize.encode())
         lib.fisub_look(int(self.looks))
         lib.fisub_count(self.sample)
         return lib
