@@ -194,6 +194,9 @@ func TestMetrics(t *testing.T) {
 	check("launch__registers_per_thread", 32, Exact)
 	l.Registers = 10
 	check("launch__registers_per_thread", 16, Exact)
+	check("sm__maximum_warps_per_active_cycle_pct", 100, Exact)
+	l.Registers = 0 // unknown
+	check("sm__maximum_warps_per_active_cycle_pct", 100, Estimate)
 	l.Differences = []Difference{{"a.cu", 1, "ptxas merged 4 of 32 bits into one of 128"}}
 	check("l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum", 80, PTX)
 	l.Blocks = 2

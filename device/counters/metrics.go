@@ -118,15 +118,18 @@ func (l *Launch) Metrics(g *GPU) map[string]Metric {
 		dram = Estimate
 	}
 	set("dram__bytes_read.sum", l.Cold*32, dram)
-	o := g.Occupancy(l)
+	o, kind := g.Occupancy(l), Exact
+	if l.Registers == 0 {
+		kind = Estimate
+	}
+	all["sm__maximum_warps_per_active_cycle_pct"] = Metric{100 * o.Warps, kind}
+	all["launch__waves_per_multiprocessor"] = Metric{o.Waves, kind}
 	for name, value := range map[string]float64{"launch__grid_size": float64(l.GridBlocks()),
-		"launch__block_size":                     float64(l.Threads()),
-		"launch__shared_mem_per_block_static":    float64(l.StaticShared),
-		"launch__shared_mem_per_block_dynamic":   float64(l.DynamicShared),
-		"launch__occupancy_limit_blocks":         float64(o.ByBlocks),
-		"launch__occupancy_limit_warps":          float64(o.ByWarps),
-		"sm__maximum_warps_per_active_cycle_pct": 100 * o.Warps,
-		"launch__waves_per_multiprocessor":       o.Waves} {
+		"launch__block_size":                   float64(l.Threads()),
+		"launch__shared_mem_per_block_static":  float64(l.StaticShared),
+		"launch__shared_mem_per_block_dynamic": float64(l.DynamicShared),
+		"launch__occupancy_limit_blocks":       float64(o.ByBlocks),
+		"launch__occupancy_limit_warps":        float64(o.ByWarps)} {
 		all[name] = Metric{value, Exact}
 	}
 	if l.Registers > 0 {

@@ -44,14 +44,14 @@ func (p *Report) write(w io.Writer, l *Launch) {
 	}
 	say("time", "%s", p.boundText(l))
 	o := p.GPU.Occupancy(l)
-	registers := "unknown registers"
+	registers, most, unless := "unknown registers", "at most ", ", or by registers"
 	if l.Registers > 0 {
-		registers = fmt.Sprintf("%d registers", l.Registers)
+		registers, most, unless = fmt.Sprintf("%d registers", l.Registers), "", ""
 	}
 	say("resources", "%s and %d bytes of local memory per thread, %d + %d bytes of shared memory (static + dynamic)",
 		registers, l.Local, l.StaticShared, l.DynamicShared)
-	say("occupancy", "%s fit on a multiprocessor, limited by %s: %.0f %% of its warps; %s", count(o.Blocks, "block"),
-		o.Limiter(), 100*o.Warps, wavesText(l, &o, p.GPU))
+	say("occupancy", "%s%s fit on a multiprocessor, limited by %s%s: %s%.0f %% of its warps; %s", most,
+		count(o.Blocks, "block"), o.Limiter(), unless, most, 100*o.Warps, wavesText(l, &o, p.GPU))
 	var all, shared Counts
 	memory := map[Class]*Counts{}
 	for i := range l.Rows {

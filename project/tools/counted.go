@@ -32,7 +32,10 @@ func Kernels(all []counters.Launch, gpu *counters.GPU) (kernels []ProfiledKernel
 	for i := range all {
 		l := &all[i]
 		o := gpu.Occupancy(l)
-		k := ProfiledKernel{Name: l.Kernel, Limiter: o.Limiter()}
+		k, occupancy := ProfiledKernel{Name: l.Kernel, Limiter: o.Limiter()}, counters.Exact
+		if l.Registers == 0 {
+			k.Limiter, occupancy = "", counters.Estimate
+		}
 		add := func(name, metric, unit string, value float64, kind counters.Kind) {
 			k.Figures = append(k.Figures, Figure{Name: name, Metric: metric, Value: &value, Unit: unit, Kind: kind})
 		}
@@ -42,7 +45,7 @@ func Kernels(all []counters.Launch, gpu *counters.GPU) (kernels []ProfiledKernel
 			kind = counters.Estimate
 		}
 		add("least_time", "", "ns", least*1e9, kind)
-		add("resident_blocks", "", "", float64(o.Blocks), counters.Exact)
+		add("resident_blocks", "", "", float64(o.Blocks), occupancy)
 		metrics := l.Metrics(gpu)
 		for _, metric := range slices.Sorted(maps.Keys(metrics)) {
 			unit := ""
