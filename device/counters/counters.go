@@ -3,6 +3,7 @@
 package counters
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"fmt"
@@ -15,7 +16,8 @@ import (
 
 // A Launch is a launch of a kernel, or several launches of it with the same configuration, whose counts are added up.
 type Launch struct {
-	Kernel   string `json:"kernel"` // without parameters
+	Workload string `json:"workload,omitempty"` // uuid
+	Kernel   string `json:"kernel"`             // without parameters
 	Launches int    `json:"launches"`
 	Grid     [3]int `json:"grid"`
 	Block    [3]int `json:"block"`
@@ -153,7 +155,7 @@ func (l *Launch) Check() error {
 
 // Clean makes the texts of a launch safe to print.
 func (l *Launch) Clean() {
-	l.Kernel = plain.Line(l.Kernel)
+	l.Workload, l.Kernel = plain.Line(l.Workload), plain.Line(l.Kernel)
 	for i := range l.Rows {
 		r := &l.Rows[i]
 		r.File, r.Op = plain.Line(r.File), plain.Line(r.Op)
@@ -176,8 +178,29 @@ func Lines(launches []Launch) (lines []byte, err error) {
 	return lines, nil
 }
 
+// Parse reads JSON lines, such as those of Lines. It skips incomplete lines and impossible launches, makes texts safe
+// to print and adds up launches with the same configuration.
+func Parse(lines []byte) (launches []Launch) {
+	for line := range bytes.Lines(lines) {
+		var l Launch
+		if json.Unmarshal(line, &l) == nil && l.Check() == nil {
+			l.Clean()
+			launches = Merge(launches, l)
+		}
+	}
+	return launches
+}
+
 // Sampled reports whether some blocks were not executed.
 func (l *Launch) Sampled() bool { return l.Blocks < l.Launches*l.GridBlocks() }
+
+// scale returns the number of blocks of all launches over that of the executed ones.
+func (l *Launch) scale() float64 {
+	if !l.Sampled() {
+		return 1
+	}
+	return float64(l.Launches*l.GridBlocks()) / float64(l.Blocks)
+}
 
 // GridBlocks returns the number of blocks of a launch.
 func (l *Launch) GridBlocks() int { return l.Grid[0] * l.Grid[1] * l.Grid[2] }
@@ -187,8 +210,9 @@ func (l *Launch) Threads() int { return l.Block[0] * l.Block[1] * l.Block[2] }
 
 // same reports whether two launches differ in their counts only.
 func (l *Launch) same(o *Launch) bool {
-	return l.Kernel == o.Kernel && l.Grid == o.Grid && l.Block == o.Block && l.Cluster == o.Cluster &&
-		l.DynamicShared == o.DynamicShared && l.StaticShared == o.StaticShared && l.Registers == o.Registers
+	return l.Workload == o.Workload && l.Kernel == o.Kernel && l.Grid == o.Grid && l.Block == o.Block &&
+		l.Cluster == o.Cluster && l.DynamicShared == o.DynamicShared && l.StaticShared == o.StaticShared &&
+		l.Registers == o.Registers
 }
 
 // Merge adds l to the launch of all that has the same kernel and configuration, or appends it.

@@ -126,11 +126,8 @@ const instructions = 1.26
 // after a zero-fill. Then the DRAM delivers all sectors that are read before they are written, and takes as many as the
 // launch reads and writes. If the L2 has no such data, only reads need the DRAM.
 func (g *GPU) Bounds(l *Launch) (parts []Bound, least float64) {
-	scale := 1 / float64(max(1, l.Launches))
+	scale := l.scale() / float64(max(1, l.Launches))
 	sampled := l.Sampled()
-	if sampled {
-		scale = float64(l.GridBlocks()) / float64(l.Blocks)
-	}
 	used := float64(min(g.Processors, max(1, l.GridBlocks())))
 	var waves, tensor, issued float64
 	for i := range l.Rows {

@@ -52,10 +52,7 @@ func (l *Launch) Metrics(g *GPU) map[string]Metric {
 	if l.Sampled() {
 		code = Estimate
 	}
-	scale := 1.0
-	if l.Sampled() {
-		scale = float64(l.Launches*l.GridBlocks()) / float64(l.Blocks)
-	}
+	scale := l.scale()
 	set := func(name string, value uint64, kind Kind) { all[name] = Metric{float64(value) * scale, kind} }
 	var sum, global Counts
 	by := map[Class]*Counts{}
