@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"fisub/bench"
+	"fisub/device/counters"
 	"fisub/internal/event"
 	"fisub/internal/git"
 	"fisub/internal/plain"
@@ -38,6 +40,7 @@ type compareOptions struct {
 	args      []string
 	given     string // a flag such as "--set" that applies only to solutions; "" if none was given
 	send      bool   // write the events of all runs to stdout, for the machine that sent this job
+	gpu       string // whose least times rank counted variants; "": the profile's or the default
 }
 
 func (a *app) compareCommand() *cli.Command {
@@ -56,7 +59,7 @@ func (a *app) compareCommand() *cli.Command {
 			stringFlag(&o.failOn, "fail-on", "exit with 3 if B is `VERDICT` (slower), with 2 if nothing can be compared", ""),
 			listFlag(&o.define, "define", "compare variants of one solution: constant `NAME=VALUE,...`; may be repeated"),
 			boolFlag(&o.best, "best", "use the best comparable run of other sources as A"),
-			yesFlag(&o.yes),
+			yesFlag(&o.yes), boundsFlag(&o.gpu),
 		}, running...),
 		Action: func(c *cli.Context) error {
 			o.args = c.Args().Slice()
@@ -105,15 +108,7 @@ func (a *app) compare(ctx context.Context, o compareOptions) error {
 		return usage.Errorf("--fail-on slower", "--fail-on: unknown verdict %q", o.failOn)
 	}
 	if profiles := a.profiles(o.args); len(profiles) == 2 {
-		if a.final != nil {
-			return usage.Errorf("use --json", "compare: two profiles do not support --json=final")
-		}
-		if a.json {
-			return a.writeJSON(profiles)
-		}
-		layout, rows := tools.CompareTable(profiles[0], profiles[1])
-		a.term.Table(layout, rows, nil)
-		return nil
+		return a.compareProfiles(o, profiles[0], profiles[1])
 	}
 	sides, err := a.sides(ctx, o, threshold)
 	if err != nil {
@@ -122,12 +117,110 @@ func (a *app) compare(ctx context.Context, o compareOptions) error {
 	if sides == nil {
 		return nil
 	}
-	return a.compared(sides, threshold, o.failOn)
+	ranking, err := a.rankSides(sides, o.gpu)
+	return cmp.Or(err, a.compared(sides, threshold, o.failOn, ranking))
 }
 
-// profiles returns the profiles of fisub profile that the arguments name, or nil if one names anything else.
+// compareProfiles compares two profiles, and ranks them if the virtual GPU counted both.
+func (a *app) compareProfiles(o compareOptions, first, second *tools.Profiled) error {
+	gpu, err := counters.Named(cmp.Or(o.gpu, first.GPU, counters.GPUs[0].Name))
+	if err != nil {
+		return err
+	}
+	both := []*tools.Profiled{first, second}
+	var ranking *counters.Ranking
+	if first.Counters != nil && second.Counters != nil {
+		var variants []counters.Variant
+		for i, p := range both {
+			p.GPU, p.Kernels = gpu.Name, tools.Kernels(p.Counters, gpu)
+			variants = append(variants, counters.Variant{Name: string(rune('A' + i)), Launches: p.Counters})
+		}
+		ranking = counters.Rank(variants, gpu)
+	}
+	if first.Workload != second.Workload {
+		a.term.Warn("the profiles are of different workloads: A of "+plain.Short(first.Workload)+", B of "+
+			plain.Short(second.Workload), "")
+	}
+	switch {
+	case a.final != nil:
+		a.final.CompareProfiles(both, ranking)
+	case a.json:
+		return a.writeJSON(both)
+	default:
+		layout, rows := tools.CompareTable(first, second)
+		a.term.Table(layout, rows, nil)
+		a.showRanking(ranking)
+	}
+	return nil
+}
+
+// showRanking prints what the counts of variants say. r may be nil.
+func (a *app) showRanking(r *counters.Ranking) {
+	if r != nil {
+		fmt.Fprintln(a.stdout, a.term.Fit(r.Text(), 2))
+	}
+}
+
+// countSides counts the sources on the virtual GPU, on the largest workload of their runs if they pass it, and stores
+// the counters in the folders of the runs.
+func (a *app) countSides(ctx context.Context, o compareOptions, settings *setup.Setup, sources []*project.Source,
+	sides []*runs.Run) error {
+	options := setup.Options{Device: "emu", Set: settings.Set, Timeout: o.Timeout}
+	options.Prefixes = []string{tools.Largest(settings.Workloads).UUID}
+	for i, s := range sources {
+		if row := sides[i].Row(options.Prefixes[0]); row == nil || !row.Passed() {
+			continue
+		}
+		a.term.Note("counting   %s", plain.Line(s.Arg))
+		target, err := tools.New(ctx, s.Submission, options, a.term)
+		if err != nil {
+			return err
+		}
+		all, err := target.Count(ctx, tools.AllClusters)
+		if fault, ok := errors.AsType[*tools.FaultError](err); ok {
+			a.term.Warn(fmt.Sprintf("%s is not counted: %s", plain.Line(s.Arg), plain.Line(fault.Error())), "")
+			continue
+		}
+		if err == nil {
+			err = tools.WriteCounters(filepath.Join(a.Root(), runs.Dir, sides[i].ID), all)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// rankSides ranks the runs whose folders have counters. It returns nil if those are less than two.
+func (a *app) rankSides(sides []*runs.Run, gpu string) (*counters.Ranking, error) {
+	g, err := counters.Named(cmp.Or(gpu, counters.GPUs[0].Name))
+	if err != nil {
+		return nil, err
+	}
+	var variants []counters.Variant
+	for i, side := range sides {
+		all, err := tools.ReadCounters(filepath.Join(a.Root(), runs.Dir, side.ID, tools.CountersName))
+		if err != nil {
+			return nil, err
+		}
+		if len(all) > 0 && side.Run != nil {
+			variants = append(variants, counters.Variant{Name: cmp.Or(side.Run.Variant, string(rune('A'+i))), Launches: all})
+		}
+	}
+	if len(variants) < 2 {
+		return nil, nil
+	}
+	return counters.Rank(variants, g), nil
+}
+
+// profiles returns the profiles that the arguments name, folders of fisub profile or files of counters, or nil if one
+// names anything else.
 func (a *app) profiles(args []string) (list []*tools.Profiled) {
 	for _, arg := range args {
+		if all, err := tools.ReadCounters(a.Path(arg)); strings.HasSuffix(arg, ".jsonl") && err == nil && len(all) > 0 {
+			list = append(list, &tools.Profiled{Counters: all})
+			continue
+		}
 		dir, err := a.runFolder(arg)
 		if err != nil {
 			return nil
@@ -142,9 +235,9 @@ func (a *app) profiles(args []string) (list []*tools.Profiled) {
 }
 
 // compared prints the comparison of each further run with the first.
-func (a *app) compared(sides []*runs.Run, threshold float64, failOn string) error {
+func (a *app) compared(sides []*runs.Run, threshold float64, failOn string, ranking *counters.Ranking) error {
 	if !slices.ContainsFunc(sides, func(r *runs.Run) bool { return r.Run == nil || r.Run.Variant == "" }) {
-		return a.swept(sides, threshold)
+		return a.swept(sides, threshold, ranking)
 	}
 	var err error
 	var results []*compare.Result
@@ -157,15 +250,19 @@ func (a *app) compared(sides []*runs.Run, threshold float64, failOn string) erro
 	}
 	switch {
 	case a.final != nil:
-		a.final.Compare(results)
+		a.final.Compare(results, ranking)
 	case !a.json:
 		for i, res := range results {
 			a.term.Note("A          %s", runText(sides[0]))
 			a.term.Note("B          %s", runText(sides[i+1]))
 			a.showComparison(res)
 		}
+		a.showRanking(ranking)
 	case len(results) == 1:
-		err = a.writeJSON(results[0])
+		err = a.writeJSON(struct {
+			*compare.Result
+			Counts *counters.Ranking `json:"counts,omitempty"`
+		}{results[0], ranking})
 	default:
 		err = a.writeJSON(results)
 	}
@@ -185,17 +282,20 @@ func (a *app) compared(sides []*runs.Run, threshold float64, failOn string) erro
 }
 
 // swept prints the comparison of the variants of one solution.
-func (a *app) swept(sides []*runs.Run, threshold float64) error {
+func (a *app) swept(sides []*runs.Run, threshold float64, ranking *counters.Ranking) error {
 	s, err := compare.NewSweep(sides, threshold)
 	if err != nil {
 		return usage.Invalid(err)
 	}
 	if a.final != nil {
-		a.final.Swept(s)
+		a.final.Swept(s, ranking)
 		return nil
 	}
 	if a.json {
-		return a.writeJSON(s)
+		return a.writeJSON(struct {
+			*compare.Sweep
+			Counts *counters.Ranking `json:"counts,omitempty"`
+		}{s, ranking})
 	}
 	for _, w := range s.Warnings {
 		a.term.Warn(plain.Line(w), "")
@@ -205,6 +305,13 @@ func (a *app) swept(sides []*runs.Run, threshold float64) error {
 		fmt.Fprintln(a.stdout)
 	}
 	fmt.Fprintln(a.stdout, a.term.Fit(report.SweepText(s), 0))
+	if ranking != nil {
+		layout, rows := ranking.Table()
+		fmt.Fprintln(a.stdout)
+		a.term.Table(layout, rows, nil)
+		fmt.Fprintln(a.stdout)
+	}
+	a.showRanking(ranking)
 	return nil
 }
 
@@ -259,7 +366,7 @@ func (a *app) sides(ctx context.Context, o compareOptions, threshold float64) ([
 			return nil, err
 		}
 	}
-	return a.runTogether(ctx, settings, sources, func(letter string, s *project.Source, run *event.Run) event.Sink {
+	sides, err := a.runTogether(ctx, settings, sources, func(letter string, s *project.Source, run *event.Run) event.Sink {
 		if o.send {
 			return a.sender(slices.Index(sources, s))
 		}
@@ -267,6 +374,10 @@ func (a *app) sides(ctx context.Context, o compareOptions, threshold float64) ([
 			plain.Short(run.ContentHash))
 		return a.also(a.term.Progress(slices.Index(sources, s), len(sources)))
 	})
+	if err == nil && settings.Kind == "emu" && !o.send {
+		err = a.countSides(ctx, o, settings, sources, sides)
+	}
+	return sides, err
 }
 
 // readSides returns the runs that the arguments name, or the solutions, which must share a definition.
@@ -438,7 +549,7 @@ func (c *comparison) end(_ bool, err error) error {
 		}
 		read = append(read, r)
 	}
-	return cmp.Or(err, c.a.compared(read, c.threshold, c.failOn))
+	return cmp.Or(err, c.a.compared(read, c.threshold, c.failOn, nil))
 }
 
 func (a *app) showComparison(res *compare.Result) {

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"debug/elf"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -242,14 +241,7 @@ func (a *app) showCounters(path, file string, gpu *counters.GPU) error {
 	if err != nil {
 		return err
 	}
-	var launches []counters.Launch
-	for line := range bytes.Lines(data) {
-		var l counters.Launch
-		if json.Unmarshal(line, &l) == nil && l.Check() == nil { // the last line may be incomplete
-			l.Clean()
-			launches = counters.Merge(launches, l)
-		}
-	}
+	launches := counters.Parse(data)
 	if file != "" {
 		lines, err := counters.Lines(launches)
 		if err == nil {

@@ -3,6 +3,7 @@ package app
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -27,6 +28,7 @@ import (
 	"fisub/project"
 	"fisub/project/tools"
 	"fisub/remote/agent"
+	"fisub/remote/bundle"
 	"fisub/remote/dispatch"
 	"fisub/runs"
 	"fisub/workloads"
@@ -284,14 +286,20 @@ func (a *app) count(ctx context.Context, run *tools.Target, s *project.Submissio
 	folder string) error {
 	w := run.Workloads[0]
 	a.term.Note("workload   %s%s", w.UUID, axesText(w))
-	all, err := run.Count(ctx, gpu, sample, folder)
+	all, err := run.Count(ctx, sample)
 	if fault, ok := errors.AsType[*tools.FaultError](err); ok {
 		hint := ""
 		if strings.Contains(fault.Error(), "deadlock") {
-			hint = "if it waits for other blocks, run all of them: --blocks 1000000000"
+			hint = "if it waits for other blocks, run all of them: --blocks " + strconv.Itoa(tools.AllClusters)
 		}
 		a.term.Error(fault.Error()+"\n"+strings.TrimRight(fault.Log, "\n"), hint)
 		return shown(exitNotPassed)
+	}
+	if err != nil {
+		return err
+	}
+	if err = os.MkdirAll(folder, 0o755); err == nil {
+		err = plain.WriteFile(filepath.Join(folder, solutionName), s.Solution.JSON(trace.Indent), 0o644)
 	}
 	if err != nil {
 		return err
@@ -300,9 +308,13 @@ func (a *app) count(ctx context.Context, run *tools.Target, s *project.Submissio
 	return a.counted(l, folder, filepath.Join(s.Root, s.SourceFolder()), gpu)
 }
 
-// counted shows a record with counters, which are in folder. Their sources are in the folder sources.
+// counted stores a record with counters in folder and shows it. The kernels' sources are in the folder sources.
 func (a *app) counted(l tools.Record, folder, sources string, gpu *counters.GPU) error {
 	l.Report, l.Kernels = filepath.Join(folder, tools.CountersName), tools.Kernels(l.Counters, gpu)
+	if err := errors.Join(tools.WriteCounters(folder, l.Counters), tools.WriteFigures(folder, &tools.Profiled{
+		Workload: l.Workload, GPU: gpu.Name, Kernels: l.Kernels})); err != nil {
+		return err
+	}
 	switch {
 	case a.final != nil:
 		a.final.Profile(a.Root(), l)
@@ -359,12 +371,7 @@ func (a *app) remoteTool(
 		return err
 	}
 	defer order.open.Close()
-	out := &toolOutput{a: a}
 	if command == "profile" {
-		if out.gpu, err = counters.Named(o.gpu); err != nil {
-			return err
-		}
-		out.sources = filepath.Join(s.Root, s.SourceFolder())
 		args = []string{"--ncu-set", o.sections, "--send"}
 		if order.setup.Kind == "emu" {
 			args = []string{"--bounds", o.gpu, "--blocks", strconv.Itoa(max(1, o.sample))}
@@ -372,7 +379,7 @@ func (a *app) remoteTool(
 	}
 	order.plan.Tool, order.spec.Command = command, command
 	order.spec.Args = append([]string{"--device", order.setup.Kind, "--timeout", timeout.String()}, args...)
-	return a.start(ctx, order, out)
+	return a.start(ctx, order, &toolOutput{a: a})
 }
 
 // A toolOutput shows the output of a tool on a host and stores its report.
@@ -383,12 +390,19 @@ type toolOutput struct {
 	verdicts *verdictList
 	report   tools.ReportFile
 	gpu      *counters.GPU       // of profile: whose least times are shown
-	sources  string              // and the folder of the sources
 	last     *dispatch.JobRecord // the last job with output
 }
 
 func (t *toolOutput) open(plan *dispatch.Plan, folder string) error {
-	t.plan, t.folder, t.verdicts = plan, folder, &verdictList{a: t.a}
+	t.plan, t.folder, t.verdicts, t.gpu = plan, folder, &verdictList{a: t.a}, &counters.GPUs[0]
+	var spec bundle.Spec
+	if err := json.Unmarshal(plan.Bundle, &spec); err == nil {
+		if i := slices.Index(spec.Args, "--bounds"); i >= 0 && i+1 < len(spec.Args) {
+			if t.gpu, err = counters.Named(spec.Args[i+1]); err != nil {
+				return err
+			}
+		}
+	}
 	t.report.Path = filepath.Join(folder, tools.ReportName)
 	if err := os.Remove(t.report.Path); !errors.Is(err, fs.ErrNotExist) {
 		return err // the output contains the report again
@@ -409,14 +423,13 @@ func (t *toolOutput) line(j *dispatch.JobRecord, text []byte) error {
 			if err := l.Counters[i].Check(); err != nil {
 				return err
 			}
+			l.Counters[i].Clean()
 		}
-		if err := tools.WriteCounters(t.folder, l.Workload, l.Counters, t.gpu); err != nil {
-			return err
-		}
-		return t.a.pause.Do(func() error { return t.a.counted(l, t.folder, t.sources, t.gpu) })
+		sources := filepath.Join(t.a.Root(), t.plan.Run.Folder)
+		return t.a.pause.Do(func() error { return t.a.counted(l, t.folder, sources, t.gpu) })
 	case l.Kernels != nil:
 		l.Report = t.report.Path
-		if err := tools.WriteFigures(t.folder, l.Workload, l.Kernels); err != nil {
+		if err := tools.WriteFigures(t.folder, &tools.Profiled{Workload: l.Workload, Kernels: l.Kernels}); err != nil {
 			return err
 		}
 	}

@@ -55,7 +55,8 @@ func Serve(ctx context.Context, root, version string, call Call, in io.Reader, o
 			return in.flags(words{"local", "--json=final"}).flag("baseline", in.Baseline).flag("resume", in.Resume).
 				flag("budget", in.Budget).yes("fail-fast", in.FailFast).yes("strict", in.Strict)
 		})
-	add(s, "compare", "compare B with A, two runs or two solutions (which are run now): faster, slower or the same",
+	add(s, "compare", "compare B with A, two runs, two profiles or two solutions (which are run now): faster, slower or "+
+		"the same; on the virtual GPU, more or less of what counts",
 		func(in compareInput) words {
 			return in.flags(words{"compare", in.A}.argument(in.B).argument("--json=final").flag("define", in.Define...))
 		})
@@ -102,7 +103,7 @@ func Serve(ctx context.Context, root, version string, call Call, in io.Reader, o
 	}) words {
 		return words{"doctor", "--json"}.yes("no-remote", !in.Remote)
 	})
-	add(s, "profile", "profile the kernels of one workload with Nsight Compute, on a GPU", func(in struct {
+	add(s, "profile", "profile the kernels of one workload: Nsight Compute, or counters without a GPU", func(in struct {
 		Set      string `json:"set,omitempty"`
 		Workload string `json:"workload,omitempty" jsonschema:"beginning of the uuid; default: first of the set"`
 	}) words {
@@ -143,7 +144,7 @@ type server struct {
 }
 
 type compareInput struct {
-	A string `json:"a" jsonschema:"a run (id, last, last~1), a git revision such as HEAD, or a folder with a config.toml"`
+	A string `json:"a" jsonschema:"a run (id, last, profile), a git revision such as HEAD, or a folder with a config.toml"`
 	B string `json:"b,omitempty" jsonschema:"like a; leave it out with define"`
 
 	Define []string `json:"define,omitempty" jsonschema:"constants of a to sweep, NAME=VALUE,VALUE: which is the fastest?"`

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 
+	"fisub/device/counters"
 	"fisub/internal/event"
 	"fisub/internal/plain"
 	"fisub/internal/trace"
@@ -27,9 +28,10 @@ const Schema = "fisub.final/1"
 
 // An Outcome is the result of one command. Its status depends on the command: check gives "sound" or "not sound"; a
 // run gives "passed", "not passed", "no verdict" or "findings"; remote --dry-run gives "planned" and remote --detach
-// "running"; compare gives the verdict on B; sanitize gives "clean" or "faults"; profile gives "profiled"; pack gives
-// "packed"; submit gives "tagged", "pushed" or "not submitted", and with --dry-run "would submit" or "not submitted". A
-// command that failed gives "error", an interrupted one "interrupted". Paths are relative to the project's folder.
+// "running"; compare gives the verdict on B, and "compared" for two profiles; sanitize gives "clean" or "faults";
+// profile gives "profiled"; pack gives "packed"; submit gives "tagged", "pushed" or "not submitted", and with --dry-run
+// "would submit" or "not submitted". A command that failed gives "error", an interrupted one "interrupted". Paths are
+// relative to the project's folder.
 type Outcome struct {
 	Schema  string `json:"schema"`
 	Command string `json:"command"`     // words after fisub, such as "runs show"
@@ -52,7 +54,9 @@ type Outcome struct {
 	Errors     []Message       `json:"errors,omitempty"`       // why the command failed
 	Next       string          `json:"next_command,omitempty"` // the most useful next command
 
-	Kernels []tools.ProfiledKernel `json:"kernels,omitempty"` // of profile, in the order of launch
+	Kernels  []tools.ProfiledKernel `json:"kernels,omitempty"`  // of profile, in the order of launch
+	Profiles []*tools.Profiled      `json:"profiles,omitempty"` // of compare with two profiles: A and B
+	Counts   *counters.Ranking      `json:"counts,omitempty"`   // of compare without a GPU: a ranking by counts, not times
 }
 
 // A SubmissionName identifies the judged submission.
@@ -282,7 +286,8 @@ func verdict(r *runs.Run, o *Outcome, contest func(definition string) bool) (sta
 }
 
 // Compare records comparisons of further runs with one run. The status is the verdict of the first comparison.
-func (o *Outcome) Compare(results []*compare.Result) {
+func (o *Outcome) Compare(results []*compare.Result, ranking *counters.Ranking) {
+	o.Counts = ranking
 	o.Status, o.Next = string(results[0].Verdict), "fisub report "+results[0].A
 	for _, res := range results {
 		o.Compared = append(o.Compared, Compared{A: res.A, B: res.B, Verdict: string(res.Verdict), Why: res.Why,
@@ -293,7 +298,8 @@ func (o *Outcome) Compare(results []*compare.Result) {
 }
 
 // Swept records the comparison of variants. The status is "passed" if a variant passed all workloads.
-func (o *Outcome) Swept(s *compare.Sweep) {
+func (o *Outcome) Swept(s *compare.Sweep, ranking *counters.Ranking) {
+	o.Counts = ranking
 	o.Sweep, o.Warnings, o.Status, o.Next = s, s.Warnings, "not passed", "fisub report"
 	for _, v := range s.Variants {
 		if v.Passed == v.Workloads {
@@ -301,6 +307,11 @@ func (o *Outcome) Swept(s *compare.Sweep) {
 		}
 		o.Next += " " + v.Run
 	}
+}
+
+// CompareProfiles records the comparison of two profiles. ranking is nil unless the virtual GPU counted both.
+func (o *Outcome) CompareProfiles(both []*tools.Profiled, ranking *counters.Ranking) {
+	o.Status, o.Profiles, o.Counts = "compared", both, ranking
 }
 
 // worst returns the worst group of a run, or nil if the groups do not differ.

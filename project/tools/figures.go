@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"math"
 	"path/filepath"
 	"slices"
@@ -61,8 +62,10 @@ type Figure struct {
 
 // Profiled is the content of FiguresName.
 type Profiled struct {
-	Workload string           `json:"workload"`
-	Kernels  []ProfiledKernel `json:"kernels"`
+	Workload string            `json:"workload"`
+	GPU      string            `json:"gpu,omitempty"` // of the least times, if the virtual GPU counted
+	Kernels  []ProfiledKernel  `json:"kernels"`
+	Counters []counters.Launch `json:"-"` // content of CountersName
 }
 
 // figures lists the figures of a profile. Those with asked set are requested in addition to the section set; the
@@ -184,8 +187,8 @@ func Figures(raw []byte) ([]ProfiledKernel, error) {
 }
 
 // WriteFigures writes FiguresName into folder.
-func WriteFigures(folder, workload string, kernels []ProfiledKernel) error {
-	data, err := json.MarshalIndent(Profiled{workload, kernels}, "", "  ")
+func WriteFigures(folder string, p *Profiled) error {
+	data, err := json.MarshalIndent(p, "", "  ")
 	if err != nil {
 		return err
 	}
@@ -336,7 +339,8 @@ func CompareTable(a, b *Profiled) (layout string, rows [][]string) {
 	return "lllr", rows
 }
 
-// ReadProfile reads the figures in a run folder. The error is fs.ErrNotExist if it is not the folder of a profile.
+// ReadProfile reads the figures and counters in a run folder. The error is fs.ErrNotExist if it is not the folder of a
+// profile.
 func ReadProfile(folder string) (*Profiled, error) {
 	data, err := plain.ReadFile(filepath.Join(folder, FiguresName), 16<<20)
 	if err != nil {
@@ -346,7 +350,17 @@ func ReadProfile(folder string) (*Profiled, error) {
 	if err := json.Unmarshal(data, &p); err != nil {
 		return nil, fmt.Errorf("%s: %w", filepath.Join(folder, FiguresName), err)
 	}
-	return &p, nil
+	p.Counters, err = ReadCounters(filepath.Join(folder, CountersName))
+	return &p, err
+}
+
+// ReadCounters reads launches in a file like CountersName. It returns none if the file is missing.
+func ReadCounters(file string) ([]counters.Launch, error) {
+	data, err := plain.ReadFile(file, 256<<20)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return counters.Parse(data), err
 }
 
 // scales holds the units in which Table shows base units.

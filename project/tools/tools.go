@@ -121,18 +121,25 @@ func chosen(s *project.Submission, o setup.Options) (ws []*trace.Workload, from 
 // manyTimes limits the size of a workload that Shapes picks, as a multiple of the smallest.
 const manyTimes = 64
 
+// bySize compares two workloads by the products of their axes.
+func bySize(a, b *trace.Workload) int { return cmp.Compare(size(a), size(b)) }
+
+func size(w *trace.Workload) float64 {
+	n := 1.0
+	for _, x := range w.Axes.All() {
+		n *= float64(1 + max(x, 0))
+	}
+	return n
+}
+
+// Largest returns the largest workload by the product of its axes.
+func Largest(ws []*trace.Workload) *trace.Workload { return slices.MaxFunc(ws, bySize) }
+
 // Shapes picks from ws the smallest workload of each class of axes (0, 1 and more for each axis), the smallest with
 // an odd axis above 1, and the largest of at most manyTimes the smallest size. The size is the product of the axes.
 func Shapes(ws []*trace.Workload) []*trace.Workload {
-	size := func(w *trace.Workload) float64 {
-		n := 1.0
-		for _, x := range w.Axes.All() {
-			n *= float64(1 + max(x, 0))
-		}
-		return n
-	}
 	ws = slices.Clone(ws)
-	slices.SortStableFunc(ws, func(a, b *trace.Workload) int { return cmp.Compare(size(a), size(b)) })
+	slices.SortStableFunc(ws, bySize)
 	var taken []*trace.Workload
 	seen, odd := map[string]bool{}, false
 	for _, w := range ws {
@@ -423,7 +430,7 @@ func (r *Target) Profile(ctx context.Context, sections, folder string) (Record, 
 		l.Log = strings.TrimPrefix(l.Log+"\nncu has no value of "+strings.Join(names, ", ")+
 			". If the GPU is newer than this ncu, or the reverse, another version may have one", "\n")
 	}
-	return l, WriteFigures(folder, l.Workload, l.Kernels)
+	return l, WriteFigures(folder, &Profiled{Workload: l.Workload, Kernels: l.Kernels})
 }
 
 // refused reports whether ncu's log says that the user may not read the GPU's performance counters.
@@ -432,10 +439,12 @@ func refused(log string) bool { return strings.Contains(log, "ERR_NVGPUCTRPERM")
 // CountersName is the name of the file with the counters of the virtual GPU in a run's folder, as JSON lines.
 const CountersName = "counters.jsonl"
 
-// Count calls the solution once on the first workload, on the virtual GPU, and returns the counters of its launches. It
-// also writes them to folder, and as figures with the least times on gpu. Of large launches, it runs about sample
-// clusters of blocks. A fault of the solution is a *FaultError.
-func (r *Target) Count(ctx context.Context, gpu *counters.GPU, sample int, folder string) ([]counters.Launch, error) {
+// AllClusters is a number of clusters that no launch exceeds.
+const AllClusters = 1_000_000_000
+
+// Count calls the solution once on the first workload, on the virtual GPU, and returns the counters of its launches. Of
+// large launches, it runs about sample clusters of blocks. A fault of the solution is a *FaultError.
+func (r *Target) Count(ctx context.Context, sample int) ([]counters.Launch, error) {
 	all, log, err := bench.Count(ctx, r.shared, r.solution, r.Workloads[0], sample)
 	we, failed := errors.AsType[*worker.Error](err)
 	_, died := errors.AsType[*worker.Died](err)
@@ -449,23 +458,17 @@ func (r *Target) Count(ctx context.Context, gpu *counters.GPU, sample int, folde
 	case len(all) == 0:
 		return nil, usage.Errorf("", "profile: the call launched no kernel")
 	}
-	return all, WriteCounters(folder, r.Workloads[0].UUID, all, gpu)
-}
-
-// WriteCounters makes the texts of launches safe to print and writes CountersName and FiguresName into folder, which it
-// creates if it is missing.
-func WriteCounters(folder, workload string, all []counters.Launch, gpu *counters.GPU) error {
 	for i := range all {
+		all[i].Workload = r.Workloads[0].UUID
 		all[i].Clean()
 	}
+	return all, nil
+}
+
+// WriteCounters writes launches into folder as CountersName.
+func WriteCounters(folder string, all []counters.Launch) error {
 	text, err := counters.Lines(all)
 	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(folder, 0o755); err != nil {
-		return err
-	}
-	if err := WriteFigures(folder, workload, Kernels(all, gpu)); err != nil {
 		return err
 	}
 	return plain.WriteFile(filepath.Join(folder, CountersName), text, 0o644)
