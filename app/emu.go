@@ -24,6 +24,7 @@ import (
 	"fisub/internal/plain"
 	"fisub/internal/ui"
 	"fisub/internal/usage"
+	"fisub/report"
 )
 
 type emuOptions struct {
@@ -45,7 +46,7 @@ func (a *app) emuCommand() *cli.Command {
 			timeFlag(&o.timeout, "timeout", "end the program after `TIME`", "none"),
 			boolFlag(&o.profile, "profile", "count sectors, wavefronts and instructions"),
 			boundsFlag(&o.gpu),
-			stringFlag(&o.json, "counters", "with --profile: also write the counters to `FILE` as JSON lines", ""),
+			stringFlag(&o.json, "counters", "with --profile: also write `FILE`: JSON lines, or a page (.html)", ""),
 		},
 		Action: func(c *cli.Context) error { return a.emu(c.Context, o, c.Args().Slice()) },
 	}
@@ -216,7 +217,7 @@ func (a *app) emu(ctx context.Context, o emuOptions, program []string) error {
 		a.term.Note("fisub: %s did not use CUDA", program[0])
 	}
 	if o.profile {
-		if err := a.showCounters(counted.Name(), o.json, gpu); err != nil {
+		if err := a.showCounters(counted.Name(), o.json, filepath.Base(program[0]), gpu); err != nil {
 			return err
 		}
 	}
@@ -235,25 +236,32 @@ func (a *app) emu(ctx context.Context, o emuOptions, program []string) error {
 }
 
 // showCounters shows the counters of a program's launches, which are in path, and writes them to file, if that is not
-// "".
-func (a *app) showCounters(path, file string, gpu *counters.GPU) error {
+// "", or a page about them.
+func (a *app) showCounters(path, file, program string, gpu *counters.GPU) error {
 	data, err := os.ReadFile(path)
 	if err != nil {
 		return err
 	}
 	launches := counters.Parse(data)
-	if file != "" {
-		lines, err := counters.Lines(launches)
-		if err == nil {
-			err = os.WriteFile(a.Path(file), lines, 0o644)
-		}
-		if err != nil {
-			return err
-		}
+	sources := sourceFiles(a.Dir)
+	text := counters.Report{GPU: gpu, Lines: 10, Source: sources}
+	text.Write(a.stderr, launches)
+	if file == "" {
+		return nil
 	}
-	report := counters.Report{GPU: gpu, Lines: 10, Source: sourceLines(a.Dir)}
-	report.Write(a.stderr, launches)
-	return nil
+	var content []byte
+	if strings.HasSuffix(file, ".html") {
+		var page bytes.Buffer
+		counted := report.Counted{Version: Version, Title: program, GPU: gpu, Launches: launches, Source: sources}
+		err = counted.HTML(&page)
+		content = page.Bytes()
+	} else {
+		content, err = counters.Lines(launches)
+	}
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(a.Path(file), content, 0o644)
 }
 
 // ended turns the exit status of a program into fisub's. The program has already printed its errors.

@@ -4,14 +4,18 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"io/fs"
 	"path/filepath"
 	"strings"
 
 	"github.com/urfave/cli/v2"
 
+	"fisub/device/counters"
 	"fisub/internal/cache"
 	"fisub/internal/plain"
+	"fisub/internal/trace"
 	"fisub/internal/usage"
+	"fisub/project/tools"
 	"fisub/report"
 	"fisub/runs"
 )
@@ -66,19 +70,27 @@ func (a *app) report(o reportOptions) error {
 		return usage.Errorf("one of "+strings.Join(reportFormats, ", "), "--format: unknown format %q", o.format)
 	}
 	w := &reportFile{Format: o.format}
+	var text bytes.Buffer
 	var all []*runs.Run
 	for _, name := range o.runs {
 		folder, err := a.runFolder(name)
 		if err != nil {
 			return err
 		}
+		if w.File == "" {
+			w.File = filepath.Join(folder, "report."+o.format)
+		}
+		if runs.IsProfile(folder) && len(o.runs) == 1 {
+			if err := a.reportProfile(o, folder, &text); err != nil {
+				return err
+			}
+			return a.writeReport(o, w, text.Bytes())
+		}
 		r, err := runs.Read(folder)
 		if err != nil {
 			return usage.Invalid(err)
 		}
-		if w.Runs, all = append(w.Runs, r.ID), append(all, r); w.File == "" {
-			w.File = filepath.Join(folder, "report."+o.format)
-		}
+		w.Runs, all = append(w.Runs, r.ID), append(all, r)
 	}
 	rep, err := report.New(Version, all...)
 	if errors.Is(err, report.ErrUnknown) {
@@ -87,19 +99,56 @@ func (a *app) report(o reportOptions) error {
 	if err != nil {
 		return err
 	}
-	var text bytes.Buffer
 	if err := write(rep, &text); err != nil {
 		return err
 	}
+	return a.writeReport(o, w, text.Bytes())
+}
+
+// writeReport writes text to the file of o or w, and prints its name.
+func (a *app) writeReport(o reportOptions, w *reportFile, text []byte) error {
+	toStdout := o.out == "-"
 	if o.out != "" {
 		w.File = a.Path(o.out)
 	}
 	if toStdout {
 		w.File = "-"
 	}
-	w.Bytes = text.Len()
-	if err := cache.Output(a.stdout, w.File, text.Bytes()); err != nil || toStdout {
+	w.Bytes = len(text)
+	if err := cache.Output(a.stdout, w.File, text); err != nil || toStdout {
 		return err
 	}
 	return a.result(w)
+}
+
+// reportProfile writes a page about a profile with counters, which is in folder.
+func (a *app) reportProfile(o reportOptions, folder string, to io.Writer) error {
+	p, err := tools.ReadProfile(folder)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) || err == nil && p.Counters == nil:
+		return usage.Errorf("open it with ncu-ui", "report: %s is a profile of Nsight Compute", plain.Relative(folder))
+	case err != nil:
+		return err
+	case o.format != "html":
+		return usage.Errorf("omit --format", "report: a profile has only a page")
+	}
+	gpu, err := counters.Named(p.GPU)
+	if err != nil {
+		return err
+	}
+	s, _, err := trace.ReadSolution(filepath.Join(folder, solutionName))
+	if err != nil {
+		return err
+	}
+	page := report.Counted{Version: Version, Title: s.Name + " " + plain.Short(s.Hash()), GPU: gpu, Launches: p.Counters,
+		Lines: []string{s.Definition, "workload " + p.Workload, "profile " + filepath.Base(folder)},
+		Source: func(file string) []string {
+			for _, f := range s.Sources {
+				if f.Path == file {
+					return strings.Split(f.Content, "\n")
+				}
+			}
+			return nil
+		}}
+	return page.HTML(to)
 }

@@ -322,9 +322,10 @@ func (a *app) counted(l tools.Record, folder, sources string, gpu *counters.GPU)
 	case a.json:
 		return l.Write(a.stdout)
 	}
-	report := counters.Report{GPU: gpu, Lines: 10, Source: sourceLines(sources)}
+	report := counters.Report{GPU: gpu, Lines: 10, Source: sourceFiles(sources)}
 	report.Write(a.stdout, l.Counters)
 	a.line("counters", "%s", plain.Relative(l.Report))
+	a.term.Note("fisub report profile writes a page with the source and its counts")
 	return nil
 }
 
@@ -337,10 +338,10 @@ func boundsFlag(to *string) cli.Flag {
 	return stringFlag(to, "bounds", "counters: the least time on a `GPU`: "+strings.Join(names, ", "), *to)
 }
 
-// sourceLines returns a function that reads lines of source files in dir.
-func sourceLines(dir string) func(file string, line int) string {
+// sourceFiles returns a function that returns the lines of source files in dir, or nil if a file cannot be read.
+func sourceFiles(dir string) func(file string) []string {
 	files := map[string][]string{}
-	return func(file string, line int) string {
+	return func(file string) []string {
 		lines, ok := files[file]
 		if !ok {
 			path := file
@@ -348,14 +349,11 @@ func sourceLines(dir string) func(file string, line int) string {
 				path = filepath.Join(dir, path)
 			}
 			if data, err := plain.ReadFile(path, 16<<20); err == nil {
-				lines = strings.Split(string(data), "\n")
+				lines = strings.Split(plain.Text(string(data)), "\n")
 			}
 			files[file] = lines
 		}
-		if line < 1 || line > len(lines) {
-			return ""
-		}
-		return plain.Line(lines[line-1])
+		return lines
 	}
 }
 

@@ -117,12 +117,14 @@ func (b *browser) open(file string, width int, scheme string) []string {
 func (b *browser) show(name string, width int, scheme string) {
 	b.t.Helper()
 	if b.files[name] == "" {
-		page := pages[name]
-		if name == "five" {
-			page = five
+		write := counted(b.t).HTML
+		if page := pages[name]; name == "five" {
+			write = five(b.t).HTML
+		} else if page != nil {
+			write = page(b.t).HTML
 		}
 		b.files[name] = filepath.Join(b.dir, name+".html")
-		if err := os.WriteFile(b.files[name], []byte(rendered(b.t, page(b.t).HTML)), 0o644); err != nil {
+		if err := os.WriteFile(b.files[name], []byte(rendered(b.t, write)), 0o644); err != nil {
 			b.t.Fatal(err)
 		}
 	}
@@ -282,6 +284,36 @@ func TestBrowser(t *testing.T) {
 						t.Errorf("marks seen: got %d, want the charts'", found.Marks)
 					}
 				})
+			}
+		}
+	}
+}
+
+// The page of counters passes the audit on a phone and a desktop. Its lines can be sorted by cost, and a link to a line
+// highlights it.
+func TestBrowserCounted(t *testing.T) {
+	b := startBrowser(t)
+	for _, scheme := range []string{"light", "dark"} {
+		for _, width := range []int{360, 1280} {
+			b.show("counted", width, scheme)
+			if kept := os.Getenv("FISUB_REPORT_DIR"); kept != "" {
+				b.picture(filepath.Join(kept, fmt.Sprintf("counted-%s-%d.png", scheme, width)))
+			}
+			for _, f := range b.audit(width).Faults {
+				t.Errorf("%s at %d px: %s", scheme, width, f)
+			}
+			var got []string
+			b.eval(`(() => {
+  const table = document.getElementById('k1-f1-source'), back = row => getComputedStyle(row.cells[0]).backgroundColor
+  const head = [...table.tHead.rows[0].cells].find(h => h.textContent == 'Cost').querySelector('button')
+  head.click()
+  head.click()
+  const rows = [...table.tBodies[0].rows], plain = back(rows[2])
+  location.hash = 'k1-f1-30'
+  return [rows[0].cells[0].textContent, String(back(rows[0]) != plain), String(back(document.getElementById('k1-f1-30').parentElement) != plain)]
+})()`, &got)
+			if want := []string{"20", "true", "true"}; !slices.Equal(got, want) {
+				t.Errorf("%s at %d px: got line, mark of it and of the target %v, want %v", scheme, width, got, want)
 			}
 		}
 	}
@@ -625,7 +657,7 @@ func TestBrowserAxe(t *testing.T) {
 	if err != nil {
 		longtest.Missing(t, "axe", "no axe-core in $FISUB_AXE, which scripts/env sets")
 	}
-	for _, name := range []string{"decode", "two", "emulated", "failed", "five"} {
+	for _, name := range []string{"decode", "two", "emulated", "failed", "five", "counted"} {
 		for width, scheme := range map[int]string{400: "dark", 1280: "light"} {
 			if name == "five" && width == 400 {
 				continue // it takes a minute and is a larger version of two

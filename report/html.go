@@ -21,6 +21,8 @@ import (
 var (
 	//go:embed page.html
 	pageText string
+	//go:embed counted.html
+	countedText string
 	//go:embed style.css
 	styleText string
 	//go:embed page.js
@@ -45,6 +47,7 @@ var (
 			return base64.StdEncoding.EncodeToString(sum[:])
 		},
 	}).Parse(pageText))
+	countedPage = template.Must(page.New("counted").Parse(countedText))
 )
 
 // A section is one run on the page.
@@ -104,6 +107,7 @@ type difference struct {
 func (r *Report) HTML(w io.Writer) error {
 	view := struct {
 		Title       string
+		Version     string
 		Report      *Report
 		Overview    []table
 		Charts      []*chart // over all runs
@@ -113,7 +117,7 @@ func (r *Report) HTML(w io.Writer) error {
 		Columns     map[string]bool // headings of the tables of workloads
 		Latencies   []string        // definitions of the runs' latencies
 		Brief       bool            // sections omit details that the page of a single run shows
-	}{Title: r.Runs[0].Name(), Report: r, Columns: map[string]bool{}}
+	}{Title: r.Runs[0].Name(), Version: r.Version, Report: r, Columns: map[string]bool{}}
 	if len(r.Runs) > 1 {
 		all := 0
 		for _, run := range r.Runs {

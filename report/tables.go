@@ -39,8 +39,9 @@ type column struct {
 type cell struct {
 	Text  string
 	Title string // the value with all its digits
-	Class string // "good", "bad", "doubt", "code", "code long", "names" or ""
+	Class string // "good", "bad", "doubt", "code", "code long", "names", "source", "hot" or ""
 	Right bool
+	ID    string // of the element, for links
 
 	Workload string // the row's workload
 }

@@ -158,7 +158,7 @@ func TestAdvice(t *testing.T) {
 		{Row{Op: "ld.global.f32", Counts: Counts{Warps: 1, Threads: 8, Requests: 1, Sectors: 1, Least: 1}},
 			"8.0 of 32 lanes take part"},
 	} {
-		if got := Advice(&c.row); c.want == "" && got != "" || !strings.Contains(got, c.want) {
+		if got := strings.Join(Advice(&c.row), "\n"); c.want == "" && got != "" || !strings.Contains(got, c.want) {
 			t.Errorf("%+v: got %q, want %q", c.row, got, c.want)
 		}
 	}

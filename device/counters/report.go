@@ -12,8 +12,8 @@ import (
 // A Report writes launches as text.
 type Report struct {
 	GPU *GPU
-	// Source returns a line of a source file, or "". It may be nil.
-	Source func(file string, line int) string
+	// Source returns the lines of a source file, or nil if they are unknown.
+	Source func(file string) []string
 	Lines  int // of each kernel, those that cost most
 }
 
@@ -28,7 +28,17 @@ func (p *Report) Write(w io.Writer, launches []Launch) {
 }
 
 func (p *Report) write(w io.Writer, l *Launch) {
-	title := fmt.Sprintf("%s, %s of %d threads", l.Kernel, count(l.GridBlocks(), "block"), l.Threads())
+	title, facts := p.GPU.Describe(l)
+	fmt.Fprintln(w, title)
+	for _, f := range facts {
+		fmt.Fprintf(w, "  %-20s%s\n", f[0], f[1])
+	}
+	p.lines(w, l)
+}
+
+// Describe returns the title of a launch, and facts about it, each with its name. The least time is on g.
+func (g *GPU) Describe(l *Launch) (title string, facts [][2]string) {
+	title = fmt.Sprintf("%s, %s of %d threads", l.Kernel, count(l.GridBlocks(), "block"), l.Threads())
 	if n := l.Cluster[0] * l.Cluster[1] * l.Cluster[2]; n > 1 {
 		title += fmt.Sprintf(" in clusters of %d", n)
 	}
@@ -38,12 +48,11 @@ func (p *Report) write(w io.Writer, l *Launch) {
 	if l.Sampled() {
 		title += fmt.Sprintf("; counted in %d blocks", l.Blocks)
 	}
-	fmt.Fprintln(w, title)
 	say := func(name, format string, args ...any) {
-		fmt.Fprintf(w, "  %-20s%s\n", name, fmt.Sprintf(format, args...))
+		facts = append(facts, [2]string{name, fmt.Sprintf(format, args...)})
 	}
-	say("time", "%s", p.boundText(l))
-	o := p.GPU.Occupancy(l)
+	say("time", "%s", g.boundText(l))
+	o := g.Occupancy(l)
 	registers, most, unless := "unknown registers", "at most ", ", or by registers"
 	if l.Registers > 0 {
 		registers, most, unless = fmt.Sprintf("%d registers", l.Registers), "", ""
@@ -51,7 +60,7 @@ func (p *Report) write(w io.Writer, l *Launch) {
 	say("resources", "%s and %d bytes of local memory per thread, %d + %d bytes of shared memory (static + dynamic)",
 		registers, l.Local, l.StaticShared, l.DynamicShared)
 	say("occupancy", "%s%s fit on a multiprocessor, limited by %s%s: %s%.0f %% of its warps; %s", most,
-		count(o.Blocks, "block"), o.Limiter(), unless, most, 100*o.Warps, wavesText(l, &o, p.GPU))
+		count(o.Blocks, "block"), o.Limiter(), unless, most, 100*o.Warps, wavesText(l, &o, g))
 	var all, shared Counts
 	memory := map[Class]*Counts{}
 	for i := range l.Rows {
@@ -128,19 +137,19 @@ func (p *Report) write(w io.Writer, l *Launch) {
 		say("exactness", "memory counts are exact, except where the machine code differs from the PTX: %s",
 			count(len(l.Differences), "place"))
 	}
-	p.lines(w, l)
+	return title, facts
 }
 
 // boundText returns "at least 20.9 µs on an H100 with a cold L2: an empty kernel 0.86, DRAM 20.04; ...".
-func (p *Report) boundText(l *Launch) string {
-	bounds, least := p.GPU.Bounds(l)
-	text := fmt.Sprintf("at least %s µs on %s whose L2 has none of the data", micros(least), p.GPU.withArticle())
+func (g *GPU) boundText(l *Launch) string {
+	bounds, least := g.Bounds(l)
+	text := fmt.Sprintf("at least %s µs on %s whose L2 has none of the data", micros(least), g.withArticle())
 	if l.Sampled() {
-		text = fmt.Sprintf("about %s µs or more on %s (estimate)", micros(least), p.GPU.withArticle())
+		text = fmt.Sprintf("about %s µs or more on %s (estimate)", micros(least), g.withArticle())
 	}
 	var parts []string
-	if p.GPU.Empty > 0 {
-		parts = append(parts, "an empty kernel "+micros(p.GPU.Empty))
+	if g.Empty > 0 {
+		parts = append(parts, "an empty kernel "+micros(g.Empty))
 	}
 	for _, b := range bounds {
 		part := b.What + " " + micros(b.Seconds)
@@ -167,11 +176,13 @@ func wavesText(l *Launch, o *Occupancy, g *GPU) string {
 	return text
 }
 
-// A finding is what one could improve in a line.
-type finding struct {
-	row  *Row
-	cost float64 // in cycles of a multiprocessor, roughly
-	text string
+// A SourceLine has the counts of all instructions of a source line.
+type SourceLine struct {
+	File   string
+	Line   int
+	Share  float64 // of the launch's cost, an estimate
+	Counts Counts
+	Advice []string // what an expert would say
 }
 
 // cost returns the cycles that a multiprocessor's units need for the row's instructions, as an estimate: 64 bytes of a
@@ -180,47 +191,56 @@ func (r *Row) cost() float64 {
 	return float64(r.Sectors)/2 + float64(r.Waves) + float64(r.Warps)/partitions
 }
 
-func (p *Report) lines(w io.Writer, l *Launch) {
+// SourceLines returns the source lines of a launch, those that cost most first. Without line information it returns
+// none.
+func (l *Launch) SourceLines() []SourceLine {
 	total := 0.0
-	all := map[string]*finding{}
-	var order []*finding
+	all := map[string]*SourceLine{}
+	var order []*SourceLine
 	for i := range l.Rows {
 		r := &l.Rows[i]
 		total += r.cost()
-		if r.Line == 0 {
+		if r.Line == 0 || r.File == "" {
 			continue
 		}
 		key := fmt.Sprintf("%s:%d", r.File, r.Line)
-		f := all[key]
-		if f == nil {
-			f = &finding{row: r}
-			all[key] = f
-			order = append(order, f)
+		s := all[key]
+		if s == nil {
+			s = &SourceLine{File: r.File, Line: r.Line}
+			all[key], order = s, append(order, s)
 		}
-		f.cost += r.cost()
-		if text := Advice(r); text != "" {
-			f.text += "\n" + text
+		s.Share += r.cost()
+		s.Counts.Add(r.Counts)
+		s.Advice = append(s.Advice, Advice(r)...)
+	}
+	for _, d := range l.Differences {
+		if s := all[fmt.Sprintf("%s:%d", d.File, d.Line)]; s != nil {
+			s.Advice = append(s.Advice, "not exact: "+d.Text)
 		}
 	}
-	slices.SortStableFunc(order, func(a, b *finding) int { return cmp.Compare(b.cost, a.cost) })
-	if len(order) == 0 || order[0].row.File == "" {
+	slices.SortStableFunc(order, func(a, b *SourceLine) int { return cmp.Compare(b.Share, a.Share) })
+	lines := make([]SourceLine, len(order))
+	for i, s := range order {
+		lines[i] = *s
+		lines[i].Share /= max(total, 1)
+	}
+	return lines
+}
+
+func (p *Report) lines(w io.Writer, l *Launch) {
+	lines := l.SourceLines()
+	if len(lines) == 0 {
 		return
 	}
 	fmt.Fprintln(w, "  lines that cost most (estimate):")
-	for _, f := range order[:min(p.Lines, len(order))] {
-		place := fmt.Sprintf("%s:%d", f.row.File, f.row.Line)
-		source := ""
-		if p.Source != nil {
-			source = strings.TrimSpace(p.Source(f.row.File, f.row.Line))
+	for _, s := range lines[:min(p.Lines, len(lines))] {
+		text := ""
+		if source := p.Source(s.File); s.Line <= len(source) {
+			text = strings.TrimSpace(source[s.Line-1])
 		}
-		fmt.Fprintf(w, "  %5.1f %%  %s  %s\n", 100*f.cost/total, place, source)
-		for _, d := range l.Differences {
-			if d.File == f.row.File && d.Line == f.row.Line {
-				f.text += "\nnot exact: " + d.Text
-			}
-		}
-		for text := range strings.Lines(strings.TrimPrefix(f.text, "\n")) {
-			fmt.Fprintf(w, "             %s\n", strings.TrimRight(text, "\n"))
+		fmt.Fprintf(w, "  %5.1f %%  %s:%d  %s\n", 100*s.Share, s.File, s.Line, text)
+		for _, advice := range s.Advice {
+			fmt.Fprintf(w, "             %s\n", advice)
 		}
 	}
 }
@@ -231,9 +251,8 @@ const (
 	manyConflicts = 0.10
 )
 
-// Advice returns what an expert would say about the instructions of a row, or "".
-func Advice(r *Row) string {
-	var all []string
+// Advice returns what an expert would say about the instructions of a row.
+func Advice(r *Row) (all []string) {
 	if r.Sectors > r.Least && r.Requests > 0 {
 		text := fmt.Sprintf("%s: %.1f sectors per request, %.1f would do", r.Op, ratio(r.Sectors, r.Requests),
 			ratio(r.Least, r.Requests))
@@ -265,7 +284,7 @@ func Advice(r *Row) string {
 	if r.Partial > 0 {
 		all = append(all, fmt.Sprintf("%s: %d of %d boxes are partly outside of the tensor", r.Op, r.Partial, r.Requests))
 	}
-	return strings.Join(all, "\n")
+	return all
 }
 
 func abs(s Stride) Stride { return max(s, -s) }
