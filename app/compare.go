@@ -165,27 +165,26 @@ func (a *app) showRanking(r *counters.Ranking) {
 // the counters in the folders of the runs.
 func (a *app) countSides(ctx context.Context, o compareOptions, settings *setup.Setup, sources []*project.Source,
 	sides []*runs.Run) error {
-	options := setup.Options{Device: "emu", Set: settings.Set, Timeout: o.Timeout}
+	options := setup.Options{Device: "emu", Set: settings.Set, Timeout: cmp.Or(o.Timeout, tools.Timeout)}
 	options.Prefixes = []string{tools.Largest(settings.Workloads).UUID}
 	for i, s := range sources {
 		if row := sides[i].Row(options.Prefixes[0]); row == nil || !row.Passed() {
 			continue
 		}
 		a.term.Note("counting   %s", plain.Line(s.Arg))
+		var all []counters.Launch
 		target, err := tools.New(ctx, s.Submission, options, a.term)
-		if err != nil {
-			return err
+		if err == nil {
+			all, err = target.Count(ctx, tools.AllClusters)
 		}
-		all, err := target.Count(ctx, tools.AllClusters)
-		if fault, ok := errors.AsType[*tools.FaultError](err); ok {
-			a.term.Warn(fmt.Sprintf("%s is not counted: %s", plain.Line(s.Arg), plain.Line(fault.Error())), "")
-			continue
+		if ctx.Err() != nil {
+			return ctx.Err()
 		}
 		if err == nil {
 			err = tools.WriteCounters(filepath.Join(a.Root(), runs.Dir, sides[i].ID), all)
 		}
 		if err != nil {
-			return err
+			a.term.Warn(plain.Line(s.Arg+" is not counted: "+err.Error()), "")
 		}
 	}
 	return nil

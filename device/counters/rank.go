@@ -116,37 +116,32 @@ func Rank(variants []Variant, g *GPU) *Ranking {
 	if len(names) < 2 || slices.ContainsFunc(variants, func(v Variant) bool { return !slices.Equal(v.kernels(), names) }) {
 		names = []string{""}
 	}
-	cycles := make([]float64, len(variants)) // of a multiprocessor
-	order := make([]int, len(variants))
+	cycles := make([]Metric, len(variants)) // of a multiprocessor
 	for i, v := range variants {
 		ranked := Ranked{Name: v.Name, Figures: totals(v.Launches, g)}
+		cycles[i].Kind = ranked.Figures[leastTime].Kind
 		for n := range v.Launches {
 			l := &v.Launches[n]
 			for k := range l.Rows {
-				cycles[i] += l.Rows[k].cost() * l.scale() / float64(min(g.Processors, l.GridBlocks()))
+				cycles[i].Value += l.Rows[k].cost() * l.scale() / float64(min(g.Processors, l.GridBlocks()))
 			}
 		}
 		for _, name := range names {
 			ranked.Changes = append(ranked.Changes, changes(name, variants[0].of(name), v.of(name), g)...)
 		}
-		r.Variants, order[i] = append(r.Variants, ranked), i
+		r.Variants = append(r.Variants, ranked)
 	}
-	least := func(i int) Metric { return r.Variants[i].Figures[leastTime] }
-	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(least(a).Value, least(b).Value) })
-	for first := 0; first < len(order); {
-		end := first + 1
-		for end < len(order) && !differ(least(order[first]), least(order[end])) {
-			end++
-		}
-		slices.SortStableFunc(order[first:end], func(a, b int) int { return cmp.Compare(cycles[a], cycles[b]) })
-		for n, place := first, first; n < end; n++ {
-			kind := least(order[n]).Kind
-			if differ(Metric{cycles[order[place]], kind}, Metric{cycles[order[n]], kind}) {
-				place = n
+	for i := range r.Variants {
+		r.Variants[i].Place = 1
+		for j := range r.Variants {
+			a, b := r.Variants[j].Figures[leastTime], r.Variants[i].Figures[leastTime]
+			if !differ(a, b) {
+				a, b = cycles[j], cycles[i]
 			}
-			r.Variants[order[n]].Place = place + 1
+			if differ(a, b) && a.Value < b.Value {
+				r.Variants[i].Place++
+			}
 		}
-		first = end
 	}
 	return r
 }
@@ -197,7 +192,11 @@ func changes(kernel string, a, b []Launch, g *GPU) (list []Change) {
 }
 
 func changeText(name string, before, after float64) string {
-	switch ratio := after / before; {
+	ratio, more := after/before, "more"
+	if ratio < 1 {
+		more = "fewer"
+	}
+	switch {
 	case name == leastTime:
 		return fmt.Sprintf("a least time of %.2f µs instead of %.2f", after, before)
 	case name == resident:
@@ -208,19 +207,14 @@ func changeText(name string, before, after float64) string {
 		return fmt.Sprintf("no %s instead of %s", name, large(before))
 	case before == 0:
 		return fmt.Sprintf("%s %s instead of none", large(after), name)
-	case (name == registers || name == local) && ratio > 1:
-		return fmt.Sprintf("%.0f more %s", after-before, name)
 	case name == registers || name == local:
-		return fmt.Sprintf("%.0f fewer %s", before-after, name)
+		return fmt.Sprintf("%.0f %s %s", math.Abs(after-before), more, name)
 	case ratio >= 2:
 		return fmt.Sprintf("%.3g times as many %s", ratio, name)
-	case ratio > 1:
-		return fmt.Sprintf("%.2g %% more %s", 100*(ratio-1), name)
 	case ratio > 0.02:
-		return fmt.Sprintf("%.2g %% fewer %s", 100*(1-ratio), name)
-	default:
-		return fmt.Sprintf("1/%.0f of the %s", 1/ratio, name)
+		return fmt.Sprintf("%.2g %% %s %s", 100*math.Abs(ratio-1), more, name)
 	}
+	return fmt.Sprintf("1/%.0f of the %s", 1/ratio, name)
 }
 
 // Text returns the changes of a variant as one line, or a line for each kernel.
@@ -250,14 +244,14 @@ func (r *Ranking) Table() (layout string, rows [][]string) {
 		for _, v := range r.Variants {
 			m := v.Figures[name]
 			differs = differs || differ(r.Variants[0].Figures[name], m)
-			switch cell := large(m.Value); name {
+			cell := large(m.Value)
+			switch name {
 			case leastTime:
-				cells = append(cells, fmt.Sprintf("%.2f µs", m.Value))
+				cell = fmt.Sprintf("%.2f µs", m.Value)
 			case occupancy:
-				cells = append(cells, cell+" %")
-			default:
-				cells = append(cells, cell)
+				cell += " %"
 			}
+			cells = append(cells, cell)
 		}
 		for i := range rows {
 			if differs {
@@ -281,33 +275,31 @@ func (r *Ranking) Text() string {
 	return text + r.conclusion()
 }
 
-// conclusion names the first variants and says why they are first.
+// conclusion names the first variants and says what decided.
 func (r *Ranking) conclusion() string {
 	var first []string
-	var least Metric
-	alike, note := 0, ""
+	var least Metric // of the first ones
 	for _, v := range r.Variants {
 		if v.Place == 1 {
 			first, least = append(first, plain.Line(v.Name)), v.Figures[leastTime]
 		}
 	}
-	for _, v := range r.Variants {
-		if !differ(v.Figures[leastTime], least) {
-			alike++
+	text := "no variant is first by counts"
+	if len(first) < len(r.Variants) {
+		text = "first by counts, not times: " + plain.List(first, "and")
+		if slices.ContainsFunc(r.Variants, func(v Ranked) bool {
+			return v.Place > 1 && !differ(v.Figures[leastTime], least)
+		}) {
+			text += " (equal least times, but fewer cycles for sectors, wavefronts and instructions: an estimate)"
+		} else {
+			text += " (the smallest least time on " + (&GPU{Name: r.GPU}).withArticle() + ")"
 		}
-		if v.Figures[leastTime].Kind == Estimate {
-			note = "; not all blocks were counted (estimates)"
-		}
+	}
+	if slices.ContainsFunc(r.Variants, func(v Ranked) bool { return v.Figures[leastTime].Kind == Estimate }) {
+		text += "; not all blocks were counted (estimates)"
 	}
 	if least.Value < short {
-		note += fmt.Sprintf("; below %d µs, latencies decide, and they are not counted: try a larger workload", short)
+		text += fmt.Sprintf("; below %d µs, latencies decide, and they are not counted: try a larger workload", short)
 	}
-	why := "the smallest least time on " + (&GPU{Name: r.GPU}).withArticle()
-	switch {
-	case len(first) == len(r.Variants):
-		return "by counts, no variant is first" + note
-	case alike > len(first):
-		why = "equal least times, but fewer cycles for sectors, wavefronts and instructions: an estimate"
-	}
-	return fmt.Sprintf("first by counts, not times: %s (%s)%s", plain.List(first, "and"), why, note)
+	return text
 }

@@ -456,7 +456,7 @@ func (r *Target) Count(ctx context.Context, sample int) ([]counters.Launch, erro
 	case err != nil:
 		return nil, machine.Invalid(err)
 	case len(all) == 0:
-		return nil, usage.Errorf("", "profile: the call launched no kernel")
+		return nil, usage.Errorf("", "the call launched no kernel")
 	}
 	for i := range all {
 		all[i].Workload = r.Workloads[0].UUID
