@@ -20,6 +20,7 @@ func counted(testing.TB) *Counted {
 		Proved: true, Differences: []counters.Difference{{File: "t.cu", Line: 30, Text: "ptxas merged 4 loads into 1"}},
 		Rows: []counters.Row{
 			row("t.cu", 2, "mov.u32", counters.Counts{Warps: 40, Threads: 1280, Active: 1280}),
+			row("t.cu", 2, "bra", counters.Counts{Warps: 40, Threads: 1280, Active: 1280, Divergent: 40}),
 			row("t.cu", 20, "ld.shared.b32", counters.Counts{Warps: 2048, Threads: 65536, Active: 65536, Shared: 2048,
 				Waves: 65536, Ideal: 2048, Conflicts: 63488, SharedStride: 128}),
 			row("t.cu", 20, "st.global.b32", counters.Counts{Warps: 2048, Threads: 65536, Active: 65536, Requests: 2048,
@@ -63,10 +64,10 @@ func TestCounted(t *testing.T) {
 		`<a href="#k1-f1-30"><code>t.cu:30</code></a>, 6 % of the cost: not exact: ptxas merged 4 loads into 1</li>`,
 		`<th scope="row" id="k1-f1-20">20</th>` + cells("hot", "94 %", "4096", "2048", "8192", "8192", "65536", "63488") +
 			`<td class="source">    int i = 0;</td></tr>`,
-		`<th scope="row" id="k1-f1-2">2</th>` + cells("", "0 %", "40", "-", "-", "-", "-", "-") +
+		`<th scope="row" id="k1-f1-2">2</th>` + cells("", "0 %", "80", "-", "-", "-", "-", "-") +
 			`<td class="source">&lt;script&gt;document.title = &#39;owned&#39;&lt;/script&gt;</td></tr>`,
 		`<th scope="row" id="k1-f1-17">17</th>`, `<th scope="row" id="k1-f1-99">99</th>`,
 		`<th scope="row" class="code">memory_l1_wavefronts_shared</th><td class=" r">65536</td><td>PTX</td>`,
 		"No line information.", "&#34;&gt;&lt;b&gt;cuda_fp16.hpp",
-	}, []string{"<script>document", "<img", "<b>", `id="k1-f1-16"`, `id="k1-f1-98"`, "\r"})
+	}, []string{"<script>document", "<img", "<b>", "the lanes part in", `id="k1-f1-16"`, `id="k1-f1-98"`, "\r"})
 }
