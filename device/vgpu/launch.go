@@ -215,7 +215,10 @@ func (m *Machine) Run(k *Kernel, l Launch) error {
 		C.free(unsafe.Pointer(s.accesses))
 	}
 	if t != nil {
-		m.OnCounters(k.counted(&l, t, s))
+		if !s.fault.set && s.stop == 0 { // else counts are missing
+			m.OnCounters(k.counted(&l, t, s))
+		}
+		C.free(t.sectors)
 	}
 	for i, n := range counts {
 		if n > 0 {

@@ -79,7 +79,6 @@ func (m *Machine) count(k *Kernel, l *Launch, c *C.vg_launch, s *C.vg_state, ran
 
 // counted returns the counters of a launch that has ended.
 func (k *Kernel) counted(l *Launch, t *tally, s *C.vg_state) counters.Launch {
-	defer C.free(t.sectors)
 	u, _ := k.usage()
 	r := counters.Launch{Kernel: Demangled(k.src.Name), Launches: 1, Grid: l.Grid, Block: l.Block, Cluster: l.Cluster,
 		Blocks: t.blocks, StaticShared: k.StaticShared(), DynamicShared: l.Shared, Registers: u.registers, Local: u.local,

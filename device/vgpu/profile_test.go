@@ -230,3 +230,38 @@ func TestSample(t *testing.T) {
 		}
 	}
 }
+
+// TestIncompleteNotCounted checks that a launch that ends with a fault has no counters: they would be too small.
+func TestIncompleteNotCounted(t *testing.T) {
+	m := &Machine{Workers: 1}
+	mod, err := m.Load(`.version 9.0
+.target sm_90
+.address_size 64
+.visible .entry k(.param .u64 out)
+{
+	.reg .b32 %r<3>; .reg .b64 %rd<3>;
+	ld.param.u64 %rd1, [out];
+	mov.u32 %r1, %ctaid.x;
+	mul.wide.u32 %rd2, %r1, 32;
+	add.u64 %rd1, %rd1, %rd2;
+	st.global.u32 [%rd1], %r1;
+	ret;
+}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	k, err := mod.Kernel("k")
+	if err != nil {
+		t.Fatal(err)
+	}
+	params := binary.LittleEndian.AppendUint64(nil, uint64(m.Alloc(3200, "out")))
+	counted := 0
+	m.OnCounters = func(counters.Launch) { counted++ }
+	for blocks, want := range map[int]int{100: 1, 101: 0} {
+		counted = 0
+		err := m.Run(k, Launch{Grid: [3]int{blocks, 1, 1}, Block: [3]int{32, 1, 1}, Cluster: [3]int{1, 1, 1}, Params: params})
+		if (err == nil) != (want == 1) || counted != want {
+			t.Errorf("%d blocks: got %v and %d counted launches, want %d", blocks, err, counted, want)
+		}
+	}
+}
