@@ -86,7 +86,7 @@ var ErrArch = errors.New("sass: machine code of an unknown arch")
 
 // Read reads the kernels and functions of a cubin, in the order of their sections. It makes no copy of cubin.
 func Read(cubin []byte) ([]Kernel, error) {
-	f, err := elf.NewFile(bytes.NewReader(cubin))
+	f, err := File(cubin)
 	if err != nil {
 		return nil, err
 	}
@@ -145,6 +145,23 @@ func Read(cubin []byte) ([]Kernel, error) {
 		}
 	}
 	return all, nil
+}
+
+// File reads the headers of a cubin. It makes no copy of cubin.
+func File(cubin []byte) (*elf.File, error) { return elf.NewFile(image(cubin)) }
+
+// An image reads a cubin, with the version of ELF in its header: cubins of CUDA 12 for Hopper and older GPUs have the
+// toolkit's version there, such as 126, which debug/elf rejects.
+type image []byte
+
+// ReadAt implements io.ReaderAt.
+func (m image) ReadAt(p []byte, at int64) (int, error) {
+	const versionAt = 20
+	n, err := bytes.NewReader(m).ReadAt(p, at)
+	if i := versionAt - at; i >= 0 && i < int64(n) {
+		p[i] = byte(elf.EV_CURRENT)
+	}
+	return n, err
 }
 
 // entryFlag is set in the st_other of a kernel's symbol.

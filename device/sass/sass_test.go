@@ -3,6 +3,7 @@ package sass
 import (
 	_ "embed"
 	"errors"
+	"reflect"
 	"slices"
 	"testing"
 
@@ -76,6 +77,16 @@ func TestReadOther(t *testing.T) {
 		if _, err := Read(data); !errors.Is(err, ErrArch) {
 			t.Errorf("got %v, want %v", err, ErrArch)
 		}
+	}
+}
+
+// TestReadToolkitVersion reads a cubin whose ELF version is that of the toolkit, as CUDA 12 writes it.
+func TestReadToolkitVersion(t *testing.T) {
+	want, _ := read(t)
+	old := slices.Clone(verdictsCubin)
+	old[20] = 126
+	if got, err := Read(old); err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("got %d kernels and %v, want %d", len(got), err, len(want))
 	}
 }
 

@@ -4,7 +4,6 @@ package vgpu
 
 import (
 	"bytes"
-	"debug/elf"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -12,6 +11,8 @@ import (
 	"strings"
 
 	"github.com/klauspost/compress/zstd"
+
+	"fisub/device/sass"
 )
 
 // fatbinMagic is the first word of a fat binary.
@@ -196,7 +197,7 @@ func lz4(in []byte, size int) ([]byte, error) {
 // of interest are a symbol index and a count.
 func readUsage(cubin []byte) (map[string]usage, error) {
 	const sized, registerCount, stackSize, frameSize = 4, 0x2f, 0x12, 0x11
-	f, err := elf.NewFile(bytes.NewReader(cubin))
+	f, err := sass.File(cubin)
 	if err != nil {
 		return nil, err
 	}
