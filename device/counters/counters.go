@@ -17,7 +17,8 @@ import (
 // A Launch is a launch of a kernel, or several launches of it with the same configuration, whose counts are added up.
 type Launch struct {
 	Workload string `json:"workload,omitempty"` // uuid
-	Kernel   string `json:"kernel"`             // without parameters
+	Kernel   string `json:"kernel"`             // without parameters and template arguments
+	Instance string `json:"instance,omitempty"` // with template arguments, if it has any
 	Launches int    `json:"launches"`
 	Grid     [3]int `json:"grid"`
 	Block    [3]int `json:"block"`
@@ -155,7 +156,7 @@ func (l *Launch) Check() error {
 
 // Clean makes the texts of a launch safe to print.
 func (l *Launch) Clean() {
-	l.Workload, l.Kernel = plain.Line(l.Workload), plain.Line(l.Kernel)
+	l.Workload, l.Kernel, l.Instance = plain.Line(l.Workload), plain.Line(l.Kernel), plain.Line(l.Instance)
 	for i := range l.Rows {
 		r := &l.Rows[i]
 		r.File, r.Op = plain.Line(r.File), plain.Line(r.Op)
@@ -210,7 +211,8 @@ func (l *Launch) Threads() int { return l.Block[0] * l.Block[1] * l.Block[2] }
 
 // same reports whether two launches differ in their counts only.
 func (l *Launch) same(o *Launch) bool {
-	return l.Workload == o.Workload && l.Kernel == o.Kernel && l.Grid == o.Grid && l.Block == o.Block &&
+	return l.Workload == o.Workload && l.Kernel == o.Kernel && l.Instance == o.Instance && l.Grid == o.Grid &&
+		l.Block == o.Block &&
 		l.Cluster == o.Cluster && l.DynamicShared == o.DynamicShared && l.StaticShared == o.StaticShared &&
 		l.Registers == o.Registers
 }

@@ -109,6 +109,15 @@ func TestMerge(t *testing.T) {
 	if r := all[0].Rows; len(r) != 1 || r[0].Warps != 3 || r[0].GlobalStride != Varies {
 		t.Errorf("got rows %+v", r)
 	}
+	all = nil
+	for _, instance := range []string{"k<1>", "k<2>", "k<1>"} {
+		l := launch("k", 1, 4)
+		l.Instance, l.Grid, l.Block = instance, [3]int{1, 1, 1}, [3]int{32, 1, 1}
+		all = Merge(all, l)
+	}
+	if len(all) != 2 || all[0].Launches != 2 || all[1].Instance != "k<2>" {
+		t.Fatalf("got %+v", all)
+	}
 }
 
 // TestBounds checks the parts of a time, and that only limits are added to the least time.

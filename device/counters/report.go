@@ -7,6 +7,8 @@ import (
 	"math"
 	"slices"
 	"strings"
+
+	"fisub/internal/plain"
 )
 
 // A Report writes launches as text.
@@ -38,7 +40,8 @@ func (p *Report) write(w io.Writer, l *Launch) {
 
 // Describe returns the title of a launch, and facts about it, each with its name. The least time is on g.
 func (g *GPU) Describe(l *Launch) (title string, facts [][2]string) {
-	title = fmt.Sprintf("%s, %s of %d threads", l.Kernel, count(l.GridBlocks(), "block"), l.Threads())
+	name := plain.Cut(cmp.Or(l.Instance, l.Kernel), 100)
+	title = fmt.Sprintf("%s, %s of %d threads", name, count(l.GridBlocks(), "block"), l.Threads())
 	if n := l.Cluster[0] * l.Cluster[1] * l.Cluster[2]; n > 1 {
 		title += fmt.Sprintf(" in clusters of %d", n)
 	}

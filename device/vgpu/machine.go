@@ -314,8 +314,10 @@ var lambda = regexp.MustCompile(`^.*\{lambda\(.*\)(#\d+)?\}::operator\(\)(\(.*\)
 
 // Demangled returns the source name of a function without parameters, template arguments and unnamed namespaces, or
 // "a lambda".
-func Demangled(name string) string {
-	text, err := demangle.ToString(name, demangle.NoParams, demangle.NoTemplateParams, demangle.NoClones)
+func Demangled(name string) string { return demangled(name, demangle.NoTemplateParams) }
+
+func demangled(name string, options ...demangle.Option) string {
+	text, err := demangle.ToString(name, append(options, demangle.NoParams, demangle.NoClones)...)
 	if err != nil {
 		return name
 	}

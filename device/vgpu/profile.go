@@ -84,6 +84,9 @@ func (k *Kernel) counted(l *Launch, t *tally, s *C.vg_state) counters.Launch {
 		Blocks: t.blocks, StaticShared: k.StaticShared(), DynamicShared: l.Shared, Registers: u.registers, Local: u.local,
 		Read: uint64(s.totals.read), Cold: uint64(s.totals.cold), Written: uint64(s.totals.written),
 		AtomicChain: uint64(s.totals.chain)}
+	if full := demangled(k.src.Name); full != r.Kernel {
+		r.Instance = full
+	}
 	for i := range r.Cluster {
 		r.Cluster[i] = max(1, r.Cluster[i])
 	}

@@ -231,6 +231,30 @@ func TestSample(t *testing.T) {
 	}
 }
 
+// TestInstance checks that instances of a kernel template can be told apart.
+func TestInstance(t *testing.T) {
+	for name, want := range map[string][2]string{"k": {"k"}, "_Z5scaleILi16EEvv": {"scale", "scale<16>"},
+		"_ZN12_GLOBAL__N_11kEv": {"k"}} {
+		m := &Machine{Workers: 1}
+		mod, err := m.Load(".version 9.0\n.target sm_90\n.address_size 64\n.visible .entry " + name + "() { ret; }")
+		if err != nil {
+			t.Fatal(err)
+		}
+		k, err := mod.Kernel(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got counters.Launch
+		m.OnCounters = func(l counters.Launch) { got = l }
+		if err := m.Run(k, Launch{Grid: [3]int{1, 1, 1}, Block: [3]int{1, 1, 1}, Cluster: [3]int{1, 1, 1}}); err != nil {
+			t.Fatal(err)
+		}
+		if got.Kernel != want[0] || got.Instance != want[1] {
+			t.Errorf("%s: got %q and %q, want %q", name, got.Kernel, got.Instance, want)
+		}
+	}
+}
+
 // TestIncompleteNotCounted checks that a launch that ends with a fault has no counters: they would be too small.
 func TestIncompleteNotCounted(t *testing.T) {
 	m := &Machine{Workers: 1}
