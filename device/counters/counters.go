@@ -212,9 +212,8 @@ func (l *Launch) Threads() int { return l.Block[0] * l.Block[1] * l.Block[2] }
 // same reports whether two launches differ in their counts only.
 func (l *Launch) same(o *Launch) bool {
 	return l.Workload == o.Workload && l.Kernel == o.Kernel && l.Instance == o.Instance && l.Grid == o.Grid &&
-		l.Block == o.Block &&
-		l.Cluster == o.Cluster && l.DynamicShared == o.DynamicShared && l.StaticShared == o.StaticShared &&
-		l.Registers == o.Registers
+		l.Block == o.Block && l.Cluster == o.Cluster && l.DynamicShared == o.DynamicShared &&
+		l.StaticShared == o.StaticShared && l.Registers == o.Registers
 }
 
 // Merge adds l to the launch of all that has the same kernel and configuration, or appends it.
