@@ -51,4 +51,4 @@ class GPU(device.Device):
 
 server.Device = GPU
 device.cupti_paths = lambda major: ["/nonexistent/libcupti.so.13", os.environ["FISUB_FAKE_LIB"]]
-server.main()
+server.main(False)
