@@ -23,6 +23,7 @@ func loop(body string) string {
 	.reg .b16 %h<9>;
 	.reg .b32 %r<40>;
 	.reg .b64 %rd<9>;
+	.reg .b64 %fd<9>;
 	.shared .align 16 .b8 s[4096];
 	ld.param.u64 %rd1, [x];
 	ld.param.u32 %r1, [n];
@@ -40,6 +41,11 @@ func loop(body string) string {
 	setp.lt.u32 %p2, %r2, 20;
 	mul.wide.u32 %rd4, %r2, 32;
 	add.s64 %rd4, %rd1, %rd4;
+	mul.wide.u32 %rd5, %r2, 4;
+	add.s64 %rd5, %rd1, %rd5;
+	shl.b32 %r14, %r2, 2;
+	add.s32 %r14, %r14, %r4;
+	mov.b64 %fd1, 0d3FF0000000000001;
 	shl.b32 %r13, %r2, 7;
 	add.s32 %r13, %r13, %r4;
 	st.shared.b32 [%r13], %r5;
@@ -70,6 +76,20 @@ func BenchmarkInstruction(b *testing.B) {
 		{"cvt.rn.f16.f32", "cvt.rn.f16.f32 %h1, %r5;"},
 		{"cvt.rzi.s32.f32", "cvt.rzi.s32.f32 %r7, %r5;"},
 		{"ex2.approx", "ex2.approx.f32 %r7, %r5;"},
+		{"fma.rn.ftz.f32", "fma.rn.ftz.f32 %r7, %r5, %r6, %r7;"},
+		{"add.ftz.f32", "add.ftz.f32 %r7, %r5, %r6;"},
+		{"max.ftz.f32", "max.ftz.f32 %r7, %r5, %r6;"},
+		{"setp.gt.ftz.f32", "setp.gt.ftz.f32 %p3, %r7, %r5;"},
+		{"fma.rn.f64", "fma.rn.f64 %fd2, %fd1, %fd1, %fd2;"},
+		{"add.f64", "add.f64 %fd2, %fd1, %fd2;"},
+		{"fma.rn.f16x2", "fma.rn.f16x2 %r7, %r5, %r6, %r7;"},
+		{"ld.param.u64", "ld.param.u64 %rd3, [x];"},
+		{"ld.global.b32, consecutive", "ld.global.b32 %r7, [%rd5];"},
+		{"ld.global.b32, one address", "ld.global.b32 %r7, [%rd1];"},
+		{"ld.global.b32, some lanes", "@%p2 ld.global.b32 %r7, [%rd5];"},
+		{"st.global.b32, consecutive", "st.global.b32 [%rd5], %r5;"},
+		{"ld.shared.b32, consecutive", "ld.shared.b32 %r7, [%r14];"},
+		{"st.shared.b32, consecutive", "st.shared.b32 [%r14], %r5;"},
 		{"fma.rn.bf16x2", "fma.rn.bf16x2 %r7, %r5, %r6, %r7;"},
 		{"shfl.bfly", "shfl.sync.bfly.b32 %r7, %r5, 4, 31, -1;"},
 		{"ld.global.b32", "ld.global.b32 %r7, [%rd2];"},

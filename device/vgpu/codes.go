@@ -44,6 +44,9 @@ const (
 	opBfindShiftamtU64
 	opNegF32
 	opAbsF32
+	opNegFtzF32
+	opAbsFtzF32
+	opFlushF32
 	opNegF64
 	opAbsF64
 	opNegF16
@@ -167,12 +170,14 @@ const (
 	opAddF32
 	opSubF32
 	opMulF32
+	opAddFtzF32
+	opSubFtzF32
+	opMulFtzF32
+	opMinFtzF32
+	opMaxFtzF32
 	opDivApproxF32
 	opDivApproxFtzF32
 	opDivF32
-	opAddF64
-	opSubF64
-	opMulF64
 	opDivF64
 	opMinF32
 	opMaxF32
@@ -208,7 +213,7 @@ const (
 	opMadwideS16
 	opMadwideU16
 	opFmaF32
-	opFmaF64
+	opFmaFtzF32
 	opSadS32
 	opSadS64
 	opSadU64
@@ -235,7 +240,6 @@ const (
 	opSlct32
 	opSlctF32
 	opSlct64
-	opHArith
 	opFArith
 	opDArith
 	opSetpS32
@@ -334,6 +338,11 @@ const (
 	opF32x2
 	opDescriptor
 	opYield
+	opHArith
+	opAddF64
+	opSubF64
+	opMulF64
+	opFmaF64
 	opUndefined
 	opMark
 	opPair32
@@ -377,6 +386,9 @@ var opNames = [...]string{
 	"bfind_shiftamt_u64",
 	"neg_f32",
 	"abs_f32",
+	"neg_ftz_f32",
+	"abs_ftz_f32",
+	"flush_f32",
 	"neg_f64",
 	"abs_f64",
 	"neg_f16",
@@ -500,12 +512,14 @@ var opNames = [...]string{
 	"add_f32",
 	"sub_f32",
 	"mul_f32",
+	"add_ftz_f32",
+	"sub_ftz_f32",
+	"mul_ftz_f32",
+	"min_ftz_f32",
+	"max_ftz_f32",
 	"div_approx_f32",
 	"div_approx_ftz_f32",
 	"div_f32",
-	"add_f64",
-	"sub_f64",
-	"mul_f64",
 	"div_f64",
 	"min_f32",
 	"max_f32",
@@ -541,7 +555,7 @@ var opNames = [...]string{
 	"madwide_s16",
 	"madwide_u16",
 	"fma_f32",
-	"fma_f64",
+	"fma_ftz_f32",
 	"sad_s32",
 	"sad_s64",
 	"sad_u64",
@@ -568,7 +582,6 @@ var opNames = [...]string{
 	"slct_32",
 	"slct_f32",
 	"slct_64",
-	"h_arith",
 	"f_arith",
 	"d_arith",
 	"setp_s32",
@@ -667,6 +680,11 @@ var opNames = [...]string{
 	"f32x2",
 	"descriptor",
 	"yield",
+	"h_arith",
+	"add_f64",
+	"sub_f64",
+	"mul_f64",
+	"fma_f64",
 	"undefined",
 	"mark",
 	"pair_32",
@@ -677,12 +695,14 @@ var opNames = [...]string{
 // The operations of an instruction by the type that it works on.
 var (
 	absOf           = map[string]opcode{"bf16": opAbsBf16, "bf16x2": opAbsBf16x2, "f16": opAbsF16, "f16x2": opAbsF16x2, "f32": opAbsF32, "f64": opAbsF64, "s16": opAbsS16, "s32": opAbsS32, "s64": opAbsS64}
+	absFtzOf        = map[string]opcode{"f32": opAbsFtzF32}
 	addOf           = map[string]opcode{"b16": opAdd16, "b32": opAdd32, "b64": opAdd64, "f32": opAddF32, "f64": opAddF64, "s16": opAdd16, "s32": opAdd32, "s64": opAdd64, "u16": opAdd16, "u32": opAdd32, "u64": opAdd64}
+	addFtzOf        = map[string]opcode{"f32": opAddFtzF32}
 	andOf           = map[string]opcode{"b32": opAnd32, "b64": opAnd64, "s32": opAnd32, "s64": opAnd64, "u32": opAnd32, "u64": opAnd64}
 	bfeOf           = map[string]opcode{"b32": opBfeU32, "b64": opBfeU64, "s32": opBfeS32, "s64": opBfeS64, "u32": opBfeU32, "u64": opBfeU64}
+	bfiOf           = map[string]opcode{"b32": opBfi32, "b64": opBfi64, "s32": opBfi32, "s64": opBfi64, "u32": opBfi32, "u64": opBfi64}
 	bfindOf         = map[string]opcode{"b32": opBfindU32, "b64": opBfindU64, "s32": opBfindS32, "s64": opBfindS64, "u32": opBfindU32, "u64": opBfindU64}
 	bfindShiftamtOf = map[string]opcode{"b32": opBfindShiftamtU32, "b64": opBfindShiftamtU64, "s32": opBfindShiftamtS32, "s64": opBfindShiftamtS64, "u32": opBfindShiftamtU32, "u64": opBfindShiftamtU64}
-	bfiOf           = map[string]opcode{"b32": opBfi32, "b64": opBfi64, "s32": opBfi32, "s64": opBfi64, "u32": opBfi32, "u64": opBfi64}
 	brevOf          = map[string]opcode{"b32": opBrev32, "b64": opBrev64, "s32": opBrev32, "s64": opBrev64, "u32": opBrev32, "u64": opBrev64}
 	clzOf           = map[string]opcode{"b32": opClz32, "b64": opClz64, "s32": opClz32, "s64": opClz64, "u32": opClz32, "u64": opClz64}
 	cnotOf          = map[string]opcode{"b32": opCnot32, "s32": opCnot32, "u32": opCnot32}
@@ -701,16 +721,20 @@ var (
 	madwideOf       = map[string]opcode{"b16": opMadwideU16, "b32": opMadwideU32, "s16": opMadwideS16, "s32": opMadwideS32, "u16": opMadwideU16, "u32": opMadwideU32}
 	mapaOf          = map[string]opcode{"b32": opMapa32, "b64": opMapa64, "s32": opMapa32, "s64": opMapa64, "u32": opMapa32, "u64": opMapa64}
 	maxOf           = map[string]opcode{"b16": opMaxU16, "b32": opMaxU32, "b64": opMaxU64, "f32": opMaxF32, "f64": opMaxF64, "s16": opMaxS16, "s32": opMaxS32, "s64": opMaxS64, "u16": opMaxU16, "u32": opMaxU32, "u64": opMaxU64}
+	maxFtzOf        = map[string]opcode{"f32": opMaxFtzF32}
 	maxNanOf        = map[string]opcode{"f32": opMaxNanF32}
 	minOf           = map[string]opcode{"b16": opMinU16, "b32": opMinU32, "b64": opMinU64, "f32": opMinF32, "f64": opMinF64, "s16": opMinS16, "s32": opMinS32, "s64": opMinS64, "u16": opMinU16, "u32": opMinU32, "u64": opMinU64}
+	minFtzOf        = map[string]opcode{"f32": opMinFtzF32}
 	minNanOf        = map[string]opcode{"f32": opMinNanF32}
 	mulOf           = map[string]opcode{"f32": opMulF32, "f64": opMulF64}
 	mul24Of         = map[string]opcode{"b32": opMul24U32, "s32": opMul24S32, "u32": opMul24U32}
 	mul24hiOf       = map[string]opcode{"b32": opMul24hiU32, "s32": opMul24hiS32, "u32": opMul24hiU32}
+	mulFtzOf        = map[string]opcode{"f32": opMulFtzF32}
 	mulhiOf         = map[string]opcode{"b16": opMulhiU16, "b32": opMulhiU32, "b64": opMulhiU64, "s16": opMulhiS16, "s32": opMulhiS32, "s64": opMulhiS64, "u16": opMulhiU16, "u32": opMulhiU32, "u64": opMulhiU64}
 	mulloOf         = map[string]opcode{"b16": opMullo16, "b32": opMullo32, "b64": opMullo64, "s16": opMullo16, "s32": opMullo32, "s64": opMullo64, "u16": opMullo16, "u32": opMullo32, "u64": opMullo64}
 	mulwideOf       = map[string]opcode{"b16": opMulwideU16, "b32": opMulwideU32, "s16": opMulwideS16, "s32": opMulwideS32, "u16": opMulwideU16, "u32": opMulwideU32}
 	negOf           = map[string]opcode{"b16": opNeg16, "b32": opNeg32, "b64": opNeg64, "bf16": opNegBf16, "bf16x2": opNegBf16x2, "f16": opNegF16, "f16x2": opNegF16x2, "f32": opNegF32, "f64": opNegF64, "s16": opNeg16, "s32": opNeg32, "s64": opNeg64, "u16": opNeg16, "u32": opNeg32, "u64": opNeg64}
+	negFtzOf        = map[string]opcode{"f32": opNegFtzF32}
 	notOf           = map[string]opcode{"b16": opNot16, "b32": opNot32, "b64": opNot64, "s16": opNot16, "s32": opNot32, "s64": opNot64, "u16": opNot16, "u32": opNot32, "u64": opNot64}
 	orOf            = map[string]opcode{"b32": opOr32, "b64": opOr64, "s32": opOr32, "s64": opOr64, "u32": opOr32, "u64": opOr64}
 	popcOf          = map[string]opcode{"b32": opPopc32, "b64": opPopc64, "s32": opPopc32, "s64": opPopc64, "u32": opPopc32, "u64": opPopc64}
@@ -728,6 +752,7 @@ var (
 	sqrtOf          = map[string]opcode{"f32": opSqrtF32, "f64": opSqrtF64}
 	sqrtFtzOf       = map[string]opcode{"f32": opSqrtFtzF32}
 	subOf           = map[string]opcode{"b16": opSub16, "b32": opSub32, "b64": opSub64, "f32": opSubF32, "f64": opSubF64, "s16": opSub16, "s32": opSub32, "s64": opSub64, "u16": opSub16, "u32": opSub32, "u64": opSub64}
+	subFtzOf        = map[string]opcode{"f32": opSubFtzF32}
 	tanhOf          = map[string]opcode{"f32": opTanhF32}
 	testpOf         = map[string]opcode{"f32": opTestpF32, "f64": opTestpF64}
 	xorOf           = map[string]opcode{"b32": opXor32, "b64": opXor64, "s32": opXor32, "s64": opXor64, "u32": opXor32, "u64": opXor64}

@@ -224,13 +224,17 @@ func (d *decoder) arithF32(name string) {
 			d.two(either(ftz, opDivApproxFtzF32, opDivApproxF32), "f32")
 			return
 		}
+		if flags == flagFtz && name != "div" {
+			d.two(d.of(floatOps[name+".ftz"], "f32"), "f32")
+			return
+		}
 		if plain || name == "div" && approx && !ftz {
 			d.two(d.of(floatOps[name], "f32"), "f32")
 			return
 		}
 	case "fma", "mad":
-		if plain {
-			d.three(opFmaF32, "f32")
+		if plain || flags == flagFtz {
+			d.three(either(ftz, opFmaFtzF32, opFmaF32), "f32")
 			return
 		}
 	case "min", "max":
@@ -247,13 +251,19 @@ func (d *decoder) arithF32(name string) {
 		}
 		if d.has("NaN") {
 			name += ".nan"
+		} else if flags == flagFtz {
+			d.two(d.of(floatOps[name+".ftz"], "f32"), "f32")
+			return
 		}
 		if plain {
 			d.two(d.of(floatOps[name], "f32"), "f32")
 			return
 		}
 	case "neg", "abs":
-		if plain {
+		if plain || flags == flagFtz {
+			if ftz {
+				name += ".ftz"
+			}
 			d.one(d.of(floatOps[name], "f32"), "f32")
 			return
 		}
@@ -275,7 +285,8 @@ func (d *decoder) arithF32(name string) {
 // floatOps holds the opcodes of floating-point arithmetic by type.
 var floatOps = map[string]map[string]opcode{"add": addOf, "sub": subOf, "mul": mulOf, "div": divOf, "fma": fmaOf,
 	"mad": fmaOf, "min": minOf, "max": maxOf, "min.nan": minNanOf, "max.nan": maxNanOf, "neg": negOf, "abs": absOf,
-	"rcp": rcpOf, "sqrt": sqrtOf, "rsqrt": rsqrtOf, "ex2": ex2Of, "lg2": lg2Of, "rcp.ftz": rcpFtzOf, "sqrt.ftz": sqrtFtzOf,
+	"add.ftz": addFtzOf, "sub.ftz": subFtzOf, "mul.ftz": mulFtzOf, "min.ftz": minFtzOf, "max.ftz": maxFtzOf,
+	"neg.ftz": negFtzOf, "abs.ftz": absFtzOf, "rcp": rcpOf, "sqrt": sqrtOf, "rsqrt": rsqrtOf, "ex2": ex2Of, "lg2": lg2Of, "rcp.ftz": rcpFtzOf, "sqrt.ftz": sqrtFtzOf,
 	"rsqrt.ftz": rsqrtFtzOf, "ex2.ftz": ex2FtzOf, "lg2.ftz": lg2FtzOf, "sin": sinOf, "cos": cosOf, "tanh": tanhOf}
 
 // general emits the slow form of arithmetic, which supports every modifier.
@@ -404,10 +415,8 @@ func (d *decoder) compare() {
 		in.op, in.a, in.b = d.of(setpOf, t), d.src(d.arg(1), t), d.src(d.arg(2), t)
 		if t == "f32" && d.has("ftz") {
 			a, b := d.newReg(false), d.newReg(false)
-			for _, p := range [][2]int32{{in.a, a}, {in.b, b}} { // abs with subnormals flushed, then the sign of x
-				d.emit(inst{op: opFArith, kind: arithAbs, imm: flagFtz, a: p[0], b: p[0], c: p[0], d: p[1]})
-				d.emit(inst{op: opCopysign32, a: p[0], b: p[1], d: p[1]})
-			}
+			d.emit(inst{op: opFlushF32, a: in.a, d: a})
+			d.emit(inst{op: opFlushF32, a: in.b, d: b})
 			in.a, in.b = a, b
 		}
 	}

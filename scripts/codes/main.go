@@ -16,9 +16,10 @@ import (
 )
 
 // families are the instructions that exist for several types: each gets a table of its operations NAME_TYPE.
-var families = strings.Fields(`abs add and bfe bfind bfind_shiftamt bfi brev clz cnot copysign cos cvta cvta_to div ex2
-	ex2_ftz fma lg2 lg2_ftz madhi madlo madwide mapa max max_nan min min_nan mul mul24 mul24hi mulhi mullo
-	mulwide neg not or popc rcp rcp_ftz rem rsqrt rsqrt_ftz sad setp shl shr sign sin sqrt sqrt_ftz sub tanh testp xor`)
+var families = strings.Fields(`abs abs_ftz add add_ftz and bfe bfi bfind bfind_shiftamt brev clz cnot copysign cos cvta
+	cvta_to div ex2 ex2_ftz fma lg2 lg2_ftz madhi madlo madwide mapa max max_ftz max_nan min min_ftz min_nan mul mul24
+	mul24hi mul_ftz mulhi mullo mulwide neg neg_ftz not or popc rcp rcp_ftz rem rsqrt rsqrt_ftz sad setp shl shr sign sin
+	sqrt sqrt_ftz sub sub_ftz tanh testp xor`)
 
 func main() {
 	log.SetFlags(0)

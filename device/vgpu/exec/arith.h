@@ -241,17 +241,21 @@ static inline u32 dp2a(u32 a, u32 b, u32 c, int kind) {
   return c;
 }
 // -0 is below +0. If one operand is NaN, the result is the other.
+static inline u32 number_of(u32 a, u32 b, u32 r) { // r if both are numbers
+  u32 none_a = is_nan(a) ? ~0u : 0, none_b = is_nan(b) ? ~0u : 0;
+  r = none_b ? a : r;
+  r = none_a ? b : r;
+  return none_a & none_b ? 0x7fffffffu : r;
+}
 static inline u32 min_f(u32 a, u32 b) {
-  if (is_nan(a)) return is_nan(b) ? 0x7fffffffu : b;
-  if (is_nan(b)) return a;
   f32 x = bits_f32(a), y = bits_f32(b);
-  return x < y ? a : y < x ? b : a | b;
+  u32 r = x < y ? a : b;
+  return number_of(a, b, x == y ? a | b : r);
 }
 static inline u32 max_f(u32 a, u32 b) {
-  if (is_nan(a)) return is_nan(b) ? 0x7fffffffu : b;
-  if (is_nan(b)) return a;
   f32 x = bits_f32(a), y = bits_f32(b);
-  return x > y ? a : y > x ? b : a & b;
+  u32 r = x > y ? a : b;
+  return number_of(a, b, x == y ? a & b : r);
 }
 static inline u32 ex2(u32 a) { return nan32(exp2f(bits_f32(a))); }
 static inline u32 lg2(u32 a) { return nan32(log2f(bits_f32(a))); }
@@ -387,6 +391,31 @@ static u32 half1(u32 a, u32 b, u32 c, int op, int flags) {
   u32 v = bf ? f32_bits((f32)r) >> 16 : f16_code(r);
   if (flags & A_FTZ && !bf && !(v & 0x7c00)) v &= 0x8000;
   return v;
+}
+// toward_odd moves the bits of a rounded to-nearest result to the odd neighbour on the other side of the exact value, if
+// the result is inexact and even. more: the exact value is farther from zero.
+static inline u32 toward_odd(u32 bits, int inexact, int more) {
+  u32 moved = more ? bits + 1 : bits - 1;
+  return inexact && !(bits & 1) ? moved : bits;
+}
+// f16_sum and bf16_sum round to nearest, without other modifiers. The products are exact in float32 and float64, the sums
+// rounded to odd.
+static inline __attribute__((always_inline)) u32 f16_sum(u32 a, u32 b, u32 c, int op) {
+  f32 x = f16_f32((u16)a), y = f16_f32((u16)b), z = f16_f32((u16)c);
+  f32 p = op == A_MUL || op == A_FMA ? x * y : x, q = op == A_FMA ? z : op == A_SUB ? -y : y;
+  if (op == A_MUL) return f16_of(f32_bits(p));
+  f32 s = p + q, t = s - p, rest = (p - (s - t)) + (q - t);
+  int inexact = rest < 0 || rest > 0; // NaN if s is no number
+  return f16_of(toward_odd(f32_bits(s), inexact, (rest > 0) == (s > 0)));
+}
+static inline __attribute__((always_inline)) u32 bf16_sum(u32 a, u32 b, u32 c, int op) {
+  f64 x = bits_f32(a << 16), y = bits_f32(b << 16), z = bits_f32(c << 16);
+  f64 p = op == A_MUL || op == A_FMA ? x * y : x, q = op == A_FMA ? z : op == A_SUB ? -y : y;
+  f64 s = op == A_MUL ? p : p + q, t = s - p, rest = op == A_MUL ? 0 : (p - (s - t)) + (q - t);
+  f32 r = (f32)s;
+  f64 off = (s - (f64)r) + rest;
+  int inexact = (off < 0 || off > 0) && fabs((f64)r) < INFINITY;
+  return bf16_of(toward_odd(f32_bits(r), inexact, (off > 0) == (signbit(r) == 0)));
 }
 static u32 h_arith(u32 a, u32 b, u32 c, int op, int flags) {
   if (op >= A_MIN && op <= A_MAX_NAN) return h_choice(a, b, op, flags);

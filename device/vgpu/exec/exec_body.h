@@ -4,9 +4,19 @@
 // turn, even if another one loops.
 #include "run.h"
 
-static void set_special(const vg_launch *l, block *b, warp *w) {
+// set_special sets the special registers, or only those that differ between the blocks of a launch.
+static void set_special(const vg_launch *l, block *b, warp *w, int again) {
   u32 *s = (u32 *)w->spec;
 #define SPEC(which, expr) { u32 *to_ = s + 64 * (which); for (u32 i = 0; i < 32; i++) to_[i] = (u32)(expr); }
+  SPEC(SR_SMID, b->linear % 148)
+  for (u32 d = 0; d < 3; d++) {
+    u32 id = b->id[d], size = l->cluster[d];
+    SPEC(SR_CTAID_X + d, id)
+    u32 cluster = id / size, rank = id % size;
+    SPEC(SR_CLUSTER_X + d, cluster)
+    SPEC(SR_CCTAID_X + d, rank)
+  }
+  if (again) return;
   u32 nx = l->block[0], ny = l->block[1];
   SPEC(SR_TID_X, (w->id * 32 + i) % nx)
   SPEC(SR_TID_Y, (w->id * 32 + i) / nx % ny)
@@ -19,7 +29,6 @@ static void set_special(const vg_launch *l, block *b, warp *w) {
   SPEC(SR_GT, i == 31 ? 0 : ~0u << (i + 1))
   SPEC(SR_GE, ~0u << i)
   SPEC(SR_EQ, 1u << i)
-  SPEC(SR_SMID, b->linear % 148)
   SPEC(SR_NSMID, 148)
   SPEC(SR_GRIDID, 1)
   SPEC(SR_CCTARANK, b->rank)
@@ -31,21 +40,18 @@ static void set_special(const vg_launch *l, block *b, warp *w) {
   SPEC(SR_ZERO, 0)
   for (u32 d = 0; d < 3; d++) {
     SPEC(SR_NTID_X + d, l->block[d])
-    SPEC(SR_CTAID_X + d, b->id[d])
     SPEC(SR_NCTAID_X + d, l->grid[d])
-    SPEC(SR_CLUSTER_X + d, b->id[d] / l->cluster[d])
     SPEC(SR_NCLUSTER_X + d, l->grid[d] / l->cluster[d])
-    SPEC(SR_CCTAID_X + d, b->id[d] % l->cluster[d])
     SPEC(SR_CNCTAID_X + d, l->cluster[d])
   }
 }
 
-static void end_task(task *t) {
+static void end_task(worker *k, task *t) {
   for (int i = 0; i < t->nb; i++) {
     block *b = &t->b[i];
     for (int j = 0; j < b->nw; j++) {
       warp *w = &b->w[j];
-      for (int q = 0; q < w->ng; q++) drop_frame(w->g[q].fr);
+      for (int q = 0; q < w->ng; q++) drop_frame(k, w->g[q].fr);
       free(w->spec);
       free(w->copies.all);
       free(w->pending.all);
@@ -160,9 +166,9 @@ static task *start(worker *k, u64 n, task *reuse) {
       w->products = w->commits = w->multiplied = w->ended = 0;
       w->ng = 1;
       memset(&w->g[0], 0, sizeof w->g[0]);
-      w->g[0].fr = new_frame(k, w, f);
+      w->g[0].fr = new_frame(k, f);
       w->g[0].mask = w->live;
-      set_special(l, b, w);
+      set_special(l, b, w, reuse != NULL);
     }
   }
   return t;
@@ -393,7 +399,7 @@ void VG_WORK(const vg_launch *l, vg_state *s) {
     int i = fresh ? n - 1 : turn_++ % n;
     int r = advance(&k, active[i]);
     if (r == 1) {
-      if (spare) end_task(spare);
+      if (spare) end_task(&k, spare);
       spare = active[i];
       active[i] = active[--n];
       continue;
@@ -415,9 +421,10 @@ void VG_WORK(const vg_launch *l, vg_state *s) {
       if (at_ >= 0) FAULT(&k, w, &w->g[at_], __builtin_ctz(w->g[at_].mask), stopped);
     }
   if (k.first) *k.first = ~0u;
-  for (int i = 0; i < n; i++) end_task(active[i]);
-  if (spare) end_task(spare);
+  for (int i = 0; i < n; i++) end_task(&k, active[i]);
+  if (spare) end_task(&k, spare);
   free(active);
+  for (frame *fr = k.frames, *next; fr; fr = next) next = fr->up, free_frame(fr);
   if (l->record && index == 0) take_uses(&k);
   end_counting(&k);
   drop_pages(&k.pages);

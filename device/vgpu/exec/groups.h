@@ -2,26 +2,37 @@
 #pragma once
 #include "memory.h"
 
-static frame *new_frame(worker *k, warp *w, vg_func *f) {
-  (void)k;
-  frame *fr = malloc(sizeof *fr);
-  if (fr == NULL) abort();
+// new_frame returns a frame of zeros. Frames of the kernel itself are reused.
+static frame *new_frame(worker *k, vg_func *f) {
+  frame *fr = f == k->l->funcs[k->l->entry] ? k->frames : NULL;
+  u8 *regs;
+  if (fr) {
+    regs = fr->regs;
+    k->frames = fr->up;
+  } else {
+    fr = malloc(sizeof *fr);
+    regs = aligned_alloc(64, ((size_t)f->frame_size + 63) / 64 * 64 + 64);
+    if (fr == NULL || regs == NULL) abort();
+  }
   memset(fr, 0, sizeof *fr);
+  memset(regs, 0, (size_t)f->frame_size);
   fr->f = f;
   fr->refs = 1;
-  fr->regs = aligned_alloc(64, ((size_t)f->frame_size + 63) / 64 * 64 + 64);
-  if (fr->regs == NULL) abort();
-  memset(fr->regs, 0, (size_t)f->frame_size);
-  (void)w;
+  fr->regs = regs;
   return fr;
 }
 
-static void drop_frame(frame *fr) {
+static void free_frame(frame *fr) {
+  free(fr->regs);
+  free(fr);
+}
+
+static void drop_frame(worker *k, frame *fr) {
   while (fr && --fr->refs == 0) {
     frame *up = fr->up;
-    free(fr->regs);
     free(fr->taints);
-    free(fr);
+    if (fr->f == k->l->funcs[k->l->entry]) fr->up = k->frames, k->frames = fr;
+    else free_frame(fr);
     fr = up;
   }
 }
@@ -162,7 +173,7 @@ static void end_lanes(worker *k, warp *w, int gi) {
   publish(w, g->mask, row_exit(w->b->t, w->b->rank));
   w->live &= ~g->mask;
   w->b->live -= (u32)__builtin_popcount(g->mask);
-  drop_frame(g->fr);
+  drop_frame(k, g->fr);
   w->g[gi] = w->g[--w->ng];
   if (w->live == 0 && ++w->b->done == w->b->nw) end_block(k, w->b);
   lanes_ended(k, w->b);

@@ -26,12 +26,60 @@ static __attribute__((cold, noinline)) int unused(const group *g, const u8 *shad
   return 1;
 }
 
+// mark_written sets n bytes of a shadow to 1.
+static inline void mark_written(u8 *s, int n) {
+  const u64 ones = 0x0101010101010101ull;
+  switch (n) {
+  case 1: *s = 1; break;
+  case 2: memcpy(s, &ones, 2); break;
+  case 4: memcpy(s, &ones, 4); break;
+  case 8: memcpy(s, &ones, 8); break;
+  case 16: memcpy(s, &ones, 8), memcpy(s + 8, &ones, 8); break;
+  default: memset(s, 1, (size_t)n);
+  }
+}
+
+// is_written reports whether n bytes of a shadow are 1.
+static inline int is_written(const u8 *s, int n) {
+  u64 v = 0x0101010101010101ull, v2 = v;
+  switch (n) {
+  case 1: return *s == 1;
+  case 2: memcpy(&v, s, 2); break;
+  case 4: memcpy(&v, s, 4); break;
+  case 16: memcpy(&v2, s + 8, 8); // fall through
+  case 8: memcpy(&v, s, 8); break;
+  default:
+    for (int i = 0; i < n; i++) if (s[i] != 1) return 0;
+  }
+  return v == 0x0101010101010101ull && v2 == 0x0101010101010101ull;
+}
+
+// written_apart marks n bytes of a shadow for each lane as written, or reports whether they are.
+static inline int written_apart(u8 *shadow, const u64 *a, u32 m, int n, int write) {
+  int ok = 1;
+#define APART_CASE(n)                                            \
+  if (write) EACH(m) mark_written(shadow + a[l], n);             \
+  else EACH(m) ok &= is_written(shadow + a[l], n);               \
+  break;
+  switch (n) {
+  case 1: APART_CASE(1)
+  case 2: APART_CASE(2)
+  case 4: APART_CASE(4)
+  case 8: APART_CASE(8)
+  case 16: APART_CASE(16)
+  default: APART_CASE(n)
+  }
+#undef APART_CASE
+  return ok;
+}
+
 // written_to records a write to global memory, or checks that a read is of written memory.
-static void written_to(worker *k, warp *w, group *g, const vg_range *r, int lane, u64 a, u64 size, int write) {
+static inline void written_to(worker *k, warp *w, group *g, const vg_range *r, int lane, u64 a, int size, int write) {
   u8 *s = (u8 *)(a + (u64)r->shadow);
   if (r->shadow == 0) return;
-  if (write) memset(s, 1, size);
-  else if (memchr(s, 0, size) && !unused(g, s, size)) FAULT(k, w, g, lane, unwritten_global, .address = a, .size = (s32)size);
+  if (write) mark_written(s, size);
+  else if (!is_written(s, size) && memchr(s, 0, (size_t)size) && !unused(g, s, (u64)size))
+    FAULT(k, w, g, lane, unwritten_global, .address = a, .size = size);
 }
 
 // Shadows of shared memory: asynchronous copies mark the bytes that they write as in flight until a thread has waited
@@ -79,20 +127,20 @@ static void end_block(worker *k, block *b) {
 
 // all_written reports whether n bytes of a shadow are 1.
 static inline int all_written(const u8 *s, int n) {
-  u64 ok = 0x0101010101010101ull;
-  u32 half;
-  for (; n >= 8; n -= 8, s += 8) {
-    u64 v;
-    memcpy(&v, s, 8);
-    ok = v == 0x0101010101010101ull ? ok : 0;
+  const u64 ones = 0x0101010101010101ull;
+  u64 bad = 0;
+  for (; n >= 64; n -= 64, s += 64) {
+    u64 v[8];
+    memcpy(v, s, 64);
+    for (int i = 0; i < 8; i++) bad |= v[i] ^ ones;
   }
-  if (n >= 4) {
-    memcpy(&half, s, 4);
-    if (half != 0x01010101u) return 0;
-    n -= 4, s += 4;
-  }
-  for (; n > 0; n--, s++) ok = *s == 1 ? ok : 0;
-  return ok != 0;
+  return bad == 0 && (n == 0 || is_written(s, n));
+}
+
+// mark_all sets n bytes of a shadow to 1.
+static inline void mark_all(u8 *s, int n) {
+  for (; n >= 64; n -= 64, s += 64) memset(s, 1, 64);
+  if (n) mark_written(s, n);
 }
 
 enum { READ, WRITE, LOCATE }; // LOCATE neither needs nor leaves written bytes
@@ -192,7 +240,7 @@ static u8 *at(worker *k, warp *w, group *g, int space, int lane, u64 a, int size
     FAULT(k, w, g, lane, read_only, .address = a, .size = size);
     return NULL;
   }
-  written_to(k, w, g, r, lane, a, (u64)size, write);
+  written_to(k, w, g, r, lane, a, size, write);
   return (u8 *)a;
 }
 
@@ -205,14 +253,61 @@ static inline u64 load_element(const u8 *p, int size, int c) {
   }
 }
 
-// Layout of the lanes' addresses, if all lanes take part: no pattern, all the same, consecutive.
-enum { INVALID, APART, ONE, IN_ORDER };
+// direct returns where span bytes at a are that a full warp accesses, or NULL if something has to look at the access more
+// closely.
+static inline u8 *direct(worker *k, const warp *w, int space, u64 a, int span, int write) {
+  u8 *p, *shadow;
+  if (k->watch | k->state->races | k->l->check_width || k->counting || k->reading | k->writing || (write && w->tracks)) return NULL;
+  if (space == SHARED) {
+    if (w->b->t->nb > 1 || a < k->l->shared_base || a + (u64)span > w->b->shared_size) return NULL;
+    p = w->b->shared + a, shadow = w->b->shadow + a;
+  } else {
+    if (space == LOCAL || (space == GENERIC && (a >> 56 == 0x40 || a >> 56 == 0x41))) return NULL;
+    const vg_range *r = find(k, a, (u64)span);
+    if (r == NULL || (write && r->readonly)) return NULL;
+    p = (u8 *)a;
+    if (r->shadow == 0) return p;
+    shadow = p + r->shadow;
+  }
+  if (write) mark_all(shadow, span);
+  else if (!all_written(shadow, span)) return NULL;
+  return p;
+}
 
-// places sets p to the addresses of n bytes for each lane of m. It returns their layout, or INVALID, which is 0.
-static inline int places(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base, int space, u32 m, int bytes, int write,
-                         u8 **p) {
-  u64 a[32], differ = 0, gaps = 0;
+// Layout of the addresses of a full warp's lanes: no pattern, all the same, consecutive. DIRECT: and nothing else has to
+// look at them.
+enum { INVALID, APART, ONE, IN_ORDER, DIRECT = 4 };
+
+static inline int layout(const vg_inst *in, u8 *const *base, int bytes) {
+  u64 odd = 0, step;
   if (in->c & M_ADDR32) {
+    const u32 *s = U32(in->a);
+    u32 by = s[1] - s[0], odd32 = 0;
+    if (by != 0 && by != (u32)bytes) return APART;
+    LANES odd32 |= (s[l] - s[0]) ^ (u32)l * by;
+    odd = odd32 | (s[31] + (u32)in->imm < s[0] + (u32)in->imm); // or they wrap around
+    step = by;
+  } else {
+    const u64 *s = U64(in->a);
+    step = s[1] - s[0];
+    if (step != 0 && step != (u64)bytes) return APART;
+    u32 by = (u32)step;
+    LANES odd |= (s[l] - s[0]) ^ (u32)l * by;
+  }
+  return odd ? APART : step ? IN_ORDER : ONE;
+}
+
+// places sets p to the addresses of n bytes for each lane of m, or only p[0] if the layout is DIRECT, which needs values.
+// It returns their layout, or INVALID, which is 0.
+static inline int places(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base, int space, u32 m, int bytes, int write,
+                         int values, u8 **p) {
+  u64 a[32];
+  int narrow = in->c & M_ADDR32, lie = m == ~0u ? layout(in, base, bytes) : APART, span = lie == ONE ? bytes : 32 * bytes;
+  if (values && lie != APART) {
+    u64 first = narrow ? *U32(in->a) + (u32)in->imm : *U64(in->a) + (u64)in->imm;
+    if (!(first & (u64)(bytes - 1)) && (p[0] = direct(k, w, space, first, span, write))) return lie | DIRECT;
+  }
+  if (narrow) {
     const u32 *s = U32(in->a);
     u32 off = (u32)in->imm;
     LANES a[l] = s[l] + off;
@@ -221,12 +316,6 @@ static inline int places(worker *k, warp *w, group *g, const vg_inst *in, u8 *co
     u64 off = (u64)in->imm;
     LANES a[l] = s[l] + off;
   }
-  LANES {
-    u64 by = a[l] - a[0];
-    differ |= by;
-    gaps |= by ^ (u64)(l * bytes);
-  }
-  int lie = m != ~0u ? APART : differ == 0 ? ONE : gaps == 0 ? IN_ORDER : APART, span = lie == ONE ? bytes : 32 * bytes;
   if (space == GENERIC) {
     u64 top = a[__builtin_ctz(m)] >> 56;
     int same = lie == ONE || (lie == IN_ORDER && a[31] >> 56 == top);
@@ -248,8 +337,9 @@ static inline int places(worker *k, warp *w, group *g, const vg_inst *in, u8 *co
       if (!bad && !(low & (u64)(bytes - 1))) {
         u8 *shadow = (u8 *)(a[0] + (u64)r->shadow);
         if (r->shadow == 0) return lie;
-        if (lie != APART && write) memset(shadow, 1, (size_t)span);
-        else if (lie == APART || !all_written(shadow, span)) EACH(m) written_to(k, w, g, r, (int)l, a[l], (u64)bytes, write);
+        if (lie != APART && write) mark_all(shadow, span);
+        else if (lie == APART ? !written_apart((u8 *)r->shadow, a, m, bytes, write) : !all_written(shadow, span))
+          EACH(m) written_to(k, w, g, r, (int)l, a[l], bytes, write);
         return lie;
       }
     }
@@ -268,21 +358,10 @@ static inline int places(worker *k, warp *w, group *g, const vg_inst *in, u8 *co
       if (!bad && !(low & (u64)(bytes - 1))) {
         u8 *sh = w->b->shadow;
         if (lie != APART) {
-          if (write) memset(sh + a[0], 1, (size_t)span);
+          if (write) mark_all(sh + a[0], span);
           if (write || all_written(sh + a[0], span)) return lie;
         }
-        if (write) {
-          EACH(m) memset(sh + a[l], 1, (size_t)bytes);
-          return APART;
-        }
-        u32 ok = 1;
-        switch (bytes) {
-        case 4: EACH(m) ok &= *(u32 *)(sh + a[l]) == 0x01010101u; break;
-        case 8: EACH(m) ok &= *(u64 *)(sh + a[l]) == 0x0101010101010101ull; break;
-        case 16: EACH(m) ok &= (*(u64 *)(sh + a[l]) & *(u64 *)(sh + a[l] + 8)) == 0x0101010101010101ull; break;
-        default: EACH(m) for (int i = 0; i < bytes; i++) ok &= sh[a[l] + (u64)i];
-        }
-        if (ok) return lie;
+        if (written_apart(sh, a, m, bytes, write)) return write ? APART : lie;
       }
     }
   } else if (space == LOCAL) {
@@ -320,11 +399,80 @@ static __attribute__((cold, noinline)) void check_width(worker *k, warp *w, grou
   }
 }
 
+// Copies of element i of n for each lane, from or to p.
+#define LOADED(S, D, i, expr)                                                  \
+  {                                                                            \
+    const S *s = (const S *)p + i;                                             \
+    D *d = (D *)P(extra[in->x + i]);                                           \
+    if (lie == ONE) { S v = *s; D r = expr; LANES d[l] = r; }                  \
+    else if (n == 1) LANES { S v = s[l]; d[l] = expr; }                        \
+    else if (n == 2) LANES { S v = s[2 * l]; d[l] = expr; }                    \
+    else if (n == 4) LANES { S v = s[4 * l]; d[l] = expr; }                    \
+    else LANES { S v = s[8 * l]; d[l] = expr; }                                \
+    break;                                                                     \
+  }
+#define STORED(S, D, i)                                                        \
+  {                                                                            \
+    const S *s = (const S *)P(extra[in->x + i]);                               \
+    D *d = (D *)p + i;                                                         \
+    if (lie == ONE) *d = (D)s[31];                                             \
+    else if (n == 1) LANES d[l] = (D)s[l];                                          \
+    else if (n == 2) LANES d[2 * l] = (D)s[l];                                 \
+    else if (n == 4) LANES d[4 * l] = (D)s[l];                                 \
+    else LANES d[8 * l] = (D)s[l];                                             \
+    break;                                                                     \
+  }
+enum { WIDE_64 = 64 }; // with the size of an element: registers of 64 bits
+
+static inline void load_direct(const vg_inst *in, u8 *const *base, const int32_t *extra, const u8 *p, int lie) {
+  int n = in->n;
+  u32 keep = in->c & M_16 ? 0xffff : ~0u;
+  for (int i = 0; i < n; i++) {
+    if (extra[in->x + i] < 0) continue;
+    switch ((in->c & 31) | (in->c & M_64 ? WIDE_64 : 0)) {
+    case 4: LOADED(u32, u32, i, v)
+    case 8 | WIDE_64: LOADED(u64, u64, i, v)
+    case 4 | WIDE_64:
+      if (in->c & M_SIGNED) LOADED(s32, u64, i, (u64)(s64)v)
+      LOADED(u32, u64, i, v)
+    case 2:
+      if (in->c & M_SIGNED) LOADED(s16, u32, i, (u32)(s32)v & keep)
+      LOADED(u16, u32, i, v)
+    case 1:
+      if (in->c & M_SIGNED) LOADED(s8, u32, i, (u32)(s32)v & keep)
+      LOADED(u8, u32, i, v)
+    case 2 | WIDE_64:
+      if (in->c & M_SIGNED) LOADED(s16, u64, i, (u64)(s64)v)
+      LOADED(u16, u64, i, v)
+    default:
+      if (in->c & M_SIGNED) LOADED(s8, u64, i, (u64)(s64)v)
+      LOADED(u8, u64, i, v)
+    }
+  }
+}
+static inline void store_direct(const vg_inst *in, u8 *const *base, const int32_t *extra, u8 *p, int lie) {
+  int n = in->n;
+  for (int i = 0; i < n; i++) {
+    switch ((in->c & 31) | (in->c & M_64 ? WIDE_64 : 0)) {
+    case 4: STORED(u32, u32, i)
+    case 8 | WIDE_64: STORED(u64, u64, i)
+    case 2: STORED(u32, u16, i)
+    case 1: STORED(u32, u8, i)
+    case 4 | WIDE_64: STORED(u64, u32, i)
+    case 2 | WIDE_64: STORED(u64, u16, i)
+    default: STORED(u64, u8, i)
+    }
+  }
+}
+
 static int load(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base, int space, u32 m, const int32_t *extra) {
   u8 *p[32];
-  int size = in->c & 31, n = in->n;
-  int lie = places(k, w, g, in, base, space, m, size * n, 0, p);
+  int size = in->c & 31, n = in->n, lie = places(k, w, g, in, base, space, m, size * n, 0, 1, p);
   if (lie == INVALID) return 0;
+  if (lie & DIRECT) {
+    load_direct(in, base, extra, p[0], lie & ~DIRECT);
+    return 1;
+  }
   if (k->watch) {
     int lane = __builtin_ctz(m);
     u64 a = in->c & M_ADDR32 ? U32(in->a)[lane] + (u32)in->imm : U64(in->a)[lane] + (u64)in->imm;
@@ -376,10 +524,13 @@ static int load(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base
 
 static int store(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base, int space, u32 m, const int32_t *extra) {
   u8 *p[32];
-  int size = in->c & 31, n = in->n;
-  int lie = places(k, w, g, in, base, space, m, size * n, 1, p);
+  int size = in->c & 31, n = in->n, lie = places(k, w, g, in, base, space, m, size * n, 1, 1, p);
   if (lie == INVALID) return 0;
   effect(k);
+  if (lie & DIRECT) {
+    store_direct(in, base, extra, p[0], lie & ~DIRECT);
+    return 1;
+  }
   if (k->counting) count_access(k, w, g, space, p, lie == IN_ORDER, m, (u32)(size * n), COUNT_WRITE);
   if (k->l->check_width && space != SHARED && space != LOCAL) check_width(k, w, g, m, p, size * n, 1);
   if (k->reading && space != LOCAL && space != GLOBAL) EACH(m) overwrite(k, w, g, (int)l, p[l], (u32)(size * n));

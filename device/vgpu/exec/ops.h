@@ -34,6 +34,9 @@
   X(bfind_shiftamt_u64, u32, u64, a ? (u32)__builtin_clzll(a) : ~0u) \
   X(neg_f32, u32, u32, is_nan(a) ? 0x7fffffffu : a ^ 0x80000000u)               \
   X(abs_f32, u32, u32, is_nan(a) ? 0x7fffffffu : a & 0x7fffffffu)               \
+  X(neg_ftz_f32, u32, u32, is_nan(a) ? 0x7fffffffu : ftz(a) ^ 0x80000000u)     \
+  X(abs_ftz_f32, u32, u32, is_nan(a) ? 0x7fffffffu : ftz(a) & 0x7fffffffu)     \
+  X(flush_f32, u32, u32, ftz(a))                                                \
   X(neg_f64, u64, u64, is_nan64(a) ? quiet64(a) : a ^ 0x8000000000000000ull)     \
   X(abs_f64, u64, u64, is_nan64(a) ? quiet64(a) : a & 0x7fffffffffffffffull)     \
   X(neg_f16, u32, u32, half_sign(a, 0x7c00u, 1)) \
@@ -159,12 +162,14 @@
   X(add_f32, u32, f32, f32, nan32(a + b))                         \
   X(sub_f32, u32, f32, f32, nan32(a - b))                         \
   X(mul_f32, u32, f32, f32, nan32(a * b))                         \
+  X(add_ftz_f32, u32, u32, u32, ftz(nan32(bits_f32(ftz(a)) + bits_f32(ftz(b))))) \
+  X(sub_ftz_f32, u32, u32, u32, ftz(nan32(bits_f32(ftz(a)) - bits_f32(ftz(b))))) \
+  X(mul_ftz_f32, u32, u32, u32, ftz(nan32(bits_f32(ftz(a)) * bits_f32(ftz(b))))) \
+  X(min_ftz_f32, u32, u32, u32, min_f(ftz(a), ftz(b)))            \
+  X(max_ftz_f32, u32, u32, u32, max_f(ftz(a), ftz(b)))            \
   X(div_approx_f32, u32, f32, f32, div_approx(a, b))              \
   X(div_approx_ftz_f32, u32, u32, u32, ftz(div_approx(bits_f32(ftz(a)), bits_f32(ftz(b))))) \
   X(div_f32, u32, f32, f32, nan32(a / b))                         \
-  X(add_f64, u64, f64, f64, nan_of(a + b, b, a, a))                         \
-  X(sub_f64, u64, f64, f64, nan_of(a - b, b, a, a))                         \
-  X(mul_f64, u64, f64, f64, nan_of(a * b, b, a, a))                         \
   X(div_f64, u64, f64, f64, nan_of(a / b, a, b, b))                         \
   X(min_f32, u32, u32, u32, min_f(a, b))                          \
   X(max_f32, u32, u32, u32, max_f(a, b))                          \
@@ -202,7 +207,7 @@
   X(madwide_s16, u32, u32, u32, u32, (u32)((s32)(s16)a * (s16)b) + c) \
   X(madwide_u16, u32, u32, u32, u32, (a & 0xffff) * (b & 0xffff) + c) \
   X(fma_f32, u32, f32, f32, f32, nan32(FMA32(a, b, c)))               \
-  X(fma_f64, u64, f64, f64, f64, nan_of(FMA64(a, b, c), c, b, a))       \
+  X(fma_ftz_f32, u32, u32, u32, u32, ftz(nan32(FMA32(bits_f32(ftz(a)), bits_f32(ftz(b)), bits_f32(ftz(c)))))) \
   X(sad_s32, u32, s32, s32, u32, (u32)(a < b ? (s64)b - a : (s64)a - b) + c) \
   X(sad_s64, u64, s64, s64, u64, (a < b ? (u64)b - (u64)a : (u64)a - (u64)b) + c) \
   X(sad_u64, u64, u64, u64, u64, (a < b ? b - a : a - b) + c)         \
@@ -229,14 +234,13 @@
   X(slct_32, u32, u32, u32, s32, c >= 0 ? a : b)                      \
   X(slct_f32, u32, u32, u32, f32, c >= 0 ? a : b)                     \
   X(slct_64, u64, u64, u64, s32, c >= 0 ? a : b)                      \
-  X(h_arith, u32, u32, u32, u32, h_arith(a, b, c, in->kind, (int)in->imm)) \
   X(f_arith, u32, u32, u32, u32, f_arith(a, b, c, in->kind, (int)in->imm)) \
   X(d_arith, u64, u64, u64, u64, d_arith(a, b, c, in->kind, (int)in->imm))
 
-// Comparisons: name, type compared, type of the bits.
+// Comparisons: name, type compared, type of the operands.
 #define OPSCMP(X) \
-  X(setp_s32, s32, u32) X(setp_u32, u32, u32) X(setp_s64, s64, u64) X(setp_u64, u64, u64) X(setp_f32, f32, u32) \
-  X(setp_f64, f64, u64) X(setp_s16, s16, u32) X(setp_u16, u16, u32)
+  X(setp_s32, s32, u32) X(setp_u32, u32, u32) X(setp_s64, s64, u64) X(setp_u64, u64, u64) X(setp_f32, f32, f32) \
+  X(setp_f64, f64, f64) X(setp_s16, s16, u32) X(setp_u16, u16, u32)
 
 // Instructions that need more than one lane, memory or control flow.
 #define OPSX(X) \
@@ -247,4 +251,4 @@
   X(stmatrix) X(movmatrix) X(mbar) X(cp_async) X(cp_async_arrive) X(cp_async_commit) X(cp_async_wait) X(bulk_commit) X(bulk_wait) X(wgmma_commit) X(wgmma_wait) X(cp_bulk) X(cp_tensor) X(st_async) \
   X(wgmma) X(tc_move) X(tc_mma) X(tcgen05) X(nanosleep) X(clock) X(policy) X(cvt) X(bfi_32) X(bfi_64) \
   X(addc) X(vprintf) X(assertfail) X(malloc) X(free) X(isspacep) X(mov_pred) X(cvt_pack) X(cvt_fp8x2) X(cvt_from_fp8x2) X(f32x2) \
-  X(descriptor) X(yield) X(undefined) X(mark) X(pair_32) X(pair_64) X(nonzero)
+  X(descriptor) X(yield) X(h_arith) X(add_f64) X(sub_f64) X(mul_f64) X(fma_f64) X(undefined) X(mark) X(pair_32) X(pair_64) X(nonzero)

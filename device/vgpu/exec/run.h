@@ -145,30 +145,28 @@ again:
     STORE(D, A a = a_[l]; B b = b_[l]; C c = c_[l]; d[l] = expr) \
     break;                                                    \
   }
-#define CMP(cond) for (int l = 0; l < 32; l++) { r |= (u32)(cond) << l; } break;
+#define CMP(T, cond) LANES { T x = (T)x_[l], y = (T)y_[l]; r[l] = (cond) ? ~0u : 0; } break;
 #define CASECMP(id, T, S)                                     \
   case E_##id: {                                              \
-    const S *pa_ = (const S *)P(in->a), *pb_ = (const S *)P(in->b); \
-    T x[32], y[32];                                           \
-    for (int l = 0; l < 32; l++) { S s = pa_[l], t = pb_[l]; memcpy(&x[l], &s, sizeof(T)); memcpy(&y[l], &t, sizeof(T)); } \
-    u32 r = 0;                                                \
+    const S *x_ = (const S *)P(in->a), *y_ = (const S *)P(in->b); \
+    u32 r[32] = {0};                                          \
     switch (in->kind) {                                       \
-    case CMP_EQ: CMP(x[l] == y[l])                            \
-    case CMP_NE: CMP(x[l] < y[l] || x[l] > y[l])              \
-    case CMP_LT: CMP(x[l] < y[l])                             \
-    case CMP_LE: CMP(x[l] <= y[l])                            \
-    case CMP_GT: CMP(x[l] > y[l])                             \
-    case CMP_GE: CMP(x[l] >= y[l])                            \
-    case CMP_EQU: CMP(!(x[l] < y[l] || x[l] > y[l]))          \
-    case CMP_NEU: CMP(x[l] != y[l])                           \
-    case CMP_LTU: CMP(!(x[l] >= y[l]))                        \
-    case CMP_LEU: CMP(!(x[l] > y[l]))                         \
-    case CMP_GTU: CMP(!(x[l] <= y[l]))                        \
-    case CMP_GEU: CMP(!(x[l] < y[l]))                         \
-    case CMP_NUM: CMP(x[l] == x[l] && y[l] == y[l])           \
-    case CMP_NAN: CMP(x[l] != x[l] || y[l] != y[l])           \
+    case CMP_EQ: CMP(T, x == y)                            \
+    case CMP_NE: CMP(T, x < y || x > y)              \
+    case CMP_LT: CMP(T, x < y)                             \
+    case CMP_LE: CMP(T, x <= y)                            \
+    case CMP_GT: CMP(T, x > y)                             \
+    case CMP_GE: CMP(T, x >= y)                            \
+    case CMP_EQU: CMP(T, !(x < y || x > y))          \
+    case CMP_NEU: CMP(T, x != y)                           \
+    case CMP_LTU: CMP(T, !(x >= y))                        \
+    case CMP_LEU: CMP(T, !(x > y))                         \
+    case CMP_GTU: CMP(T, !(x <= y))                        \
+    case CMP_GEU: CMP(T, !(x < y))                         \
+    case CMP_NUM: CMP(T, x == x && y == y)           \
+    case CMP_NAN: CMP(T, x != x || y != y)           \
     }                                                         \
-    PRED(in->d) = (PRED(in->d) & ~m) | (r & m);               \
+    PRED(in->d) = (PRED(in->d) & ~m) | (lane_mask(r) & m);    \
     break;                                                    \
   }
     switch (in->op) {

@@ -106,7 +106,7 @@
         g->fr->refs++;
         g->mask = who;
       }
-      frame *fr = new_frame(k, w, to);
+      frame *fr = new_frame(k, to);
       fr->up = g->fr;
       fr->return_pc = pc + 1;
       fr->local = g->fr->local + (u32)f->local_size;
@@ -155,7 +155,7 @@
         g->fr = fr->up;
         g->depth--;
         fr->up->refs++;
-        drop_frame(fr);
+        drop_frame(k, fr);
         goto again;
       }
       // fall through

@@ -2,6 +2,47 @@
 // conversions.
     case E_nop:
       break;
+#define HALVES(f, op)                                                                             \
+  LANES { lo[l] = f(a_[l] & 0xffff, b_[l] & 0xffff, c_[l] & 0xffff, op); }                         \
+  LANES { r[l] = flags & A_X2 ? lo[l] | f(a_[l] >> 16, b_[l] >> 16, c_[l] >> 16, op) << 16 : lo[l]; } \
+  break;
+    case E_h_arith: {
+      const u32 *a_ = U32(in->a), *b_ = U32(in->b), *c_ = U32(in->c);
+      int flags = (int)in->imm;
+      u32 *r = scratch, lo[32];
+      switch ((flags & ~(A_X2 | A_BF16) ? -1 : in->kind) * 2 + (flags & A_BF16 ? 1 : 0)) {
+      case 2 * A_ADD: HALVES(f16_sum, A_ADD)
+      case 2 * A_SUB: HALVES(f16_sum, A_SUB)
+      case 2 * A_MUL: HALVES(f16_sum, A_MUL)
+      case 2 * A_FMA: HALVES(f16_sum, A_FMA)
+      case 2 * A_ADD + 1: HALVES(bf16_sum, A_ADD)
+      case 2 * A_SUB + 1: HALVES(bf16_sum, A_SUB)
+      case 2 * A_MUL + 1: HALVES(bf16_sum, A_MUL)
+      case 2 * A_FMA + 1: HALVES(bf16_sum, A_FMA)
+      default: for (int l = 0; l < 32; l++) r[l] = h_arith(a_[l], b_[l], c_[l], in->kind, flags);
+      }
+      if (m == ~0u) memcpy(U32(in->d), r, 128);
+      else blend32(U32(in->d), r, m);
+      break;
+    }
+// Which NaN results is decided only if there is one.
+#define CASE_F64(id, expr, nan)                                                                       \
+    case E_##id: {                                                                                    \
+      const f64 *a_ = (const f64 *)P(in->a), *b_ = (const f64 *)P(in->b), *c_ = (const f64 *)P(in->c); \
+      f64 *r = scratch;                                                                               \
+      u64 *bits = scratch, odd = 0;                                                                   \
+      (void)c_;                                                                                       \
+      LANES { f64 a = a_[l], b = b_[l], c = c_[l]; (void)c; r[l] = expr; }                            \
+      LANES odd |= (u64)(r[l] != r[l]);                                                               \
+      if (odd) for (int l = 0; l < 32; l++) { f64 a = a_[l], b = b_[l], c = c_[l]; (void)c; bits[l] = nan; } \
+      if (m == ~0u) memcpy(P(in->d), scratch, 256);                                                   \
+      else blend64(U64(in->d), scratch, m);                                                           \
+      break;                                                                                          \
+    }
+    CASE_F64(add_f64, a + b, nan_of(a + b, b, a, a))
+    CASE_F64(sub_f64, a - b, nan_of(a - b, b, a, a))
+    CASE_F64(mul_f64, a * b, nan_of(a * b, b, a, a))
+    CASE_F64(fma_f64, FMA64(a, b, c), nan_of(FMA64(a, b, c), c, b, a))
     case E_mov_32:
       if (m == ~0u) memmove(U32(in->d), U32(in->a), 128);
       else blend32(U32(in->d), U32(in->a), m);
@@ -192,14 +233,25 @@
       for (int i = 0; i < in->n; i++) {
         u64 v = 0;
         if ((u64)in->imm + (u64)(size * (i + 1)) <= launch->params_size) {
-          u64 raw; // launch parameters may be unaligned
-          memcpy(&raw, p + size * i, (size_t)size);
+          u64 raw = 0; // launch parameters may be unaligned
+          if (size == 8) memcpy(&raw, p + 8 * i, 8);
+          else if (size == 4) memcpy(&raw, p + 4 * i, 4);
+          else memcpy(&raw, p + size * i, (size_t)size);
           v = load_element((const u8 *)&raw, size, in->c);
         }
         int32_t to = extra[in->x + i];
         if (to < 0) continue;
-        if (in->c & M_64) EACH(m) U64(to)[l] = v;
-        else EACH(m) U32(to)[l] = in->c & M_16 ? (u32)v & 0xffff : (u32)v;
+        if (in->c & M_16 && !(in->c & M_64)) v &= 0xffff;
+        if (m != ~0u) {
+          if (in->c & M_64) EACH(m) U64(to)[l] = v;
+          else EACH(m) U32(to)[l] = (u32)v;
+        } else if (in->c & M_64) {
+          u64 *d = U64(to);
+          LANES d[l] = v;
+        } else {
+          u32 *d = U32(to);
+          LANES d[l] = (u32)v;
+        }
       }
       break;
     }

@@ -152,7 +152,7 @@ typedef struct {
   vg_range *last;
   u64 executed;
   u64 slept; // nanoseconds; the device's clocks count these and one per warp instruction
-  task *free_task;
+  frame *frames; // of the kernel, unused, linked by up
   int yield; // 0 or a YIELD_*
   u64 time; // logical time of communication between clusters
   s64 reading, writing; // reads and writes of asynchronous operations that have not ended, see async.h
@@ -282,6 +282,17 @@ enum { COLLECT = 2 };
 #define U32(x) ((u32 *)P(x))
 #define U64(x) ((u64 *)P(x))
 #define PRED(x) (*(u32 *)P(x))
+
+// lane_mask returns the sign bits of 32 lanes.
+static inline u32 lane_mask(const u32 *v) {
+  u32 r = 0;
+#if VG_WIDE
+  for (int i = 0; i < 4; i++) r |= (u32)_mm256_movemask_ps(_mm256_loadu_ps((const float *)v + 8 * i)) << 8 * i;
+#else
+  for (int l = 0; l < 32; l++) r |= v[l] >> 31 << l;
+#endif
+  return r;
+}
 
 static inline void blend32(u32 *d, const u32 *s, u32 m) {
   LANES d[l] = m >> l & 1 ? s[l] : d[l];
