@@ -74,6 +74,11 @@ const (
 	opCvtF64F32
 	opCvtF64S32
 	opCvtF64U32
+	opCvtS32F32
+	opCvtU32F32
+	opCvtS32F64
+	opCvtU32F64
+	opCvtF32F64
 	opCvtF32Bf16
 	opCvtF32F16
 	opCvtBf16F32
@@ -416,6 +421,11 @@ var opNames = [...]string{
 	"cvt_f64_f32",
 	"cvt_f64_s32",
 	"cvt_f64_u32",
+	"cvt_s32_f32",
+	"cvt_u32_f32",
+	"cvt_s32_f64",
+	"cvt_u32_f64",
+	"cvt_f32_f64",
 	"cvt_f32_bf16",
 	"cvt_f32_f16",
 	"cvt_bf16_f32",

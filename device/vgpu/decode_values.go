@@ -205,10 +205,14 @@ func (d *decoder) mov() {
 var types = map[string]int{"u8": typeU8, "u16": typeU16, "u32": typeU32, "u64": typeU64, "s8": typeS8, "s16": typeS16,
 	"s32": typeS32, "s64": typeS64, "f16": typeF16, "bf16": typeBf16, "f32": typeF32, "f64": typeF64, "tf32": typeTf32}
 
-// fastCvt holds the specialized opcodes for conversions without modifiers from 32-bit operands.
+// truncation holds the conversions with .rzi that have an opcode of their own.
+var truncation = map[[2]string]opcode{{"s32", "f32"}: opCvtS32F32, {"u32", "f32"}: opCvtU32F32,
+	{"s32", "f64"}: opCvtS32F64, {"u32", "f64"}: opCvtU32F64}
+
+// fastCvt holds the conversions without modifiers that have an opcode of their own.
 var fastCvt = map[[2]string]opcode{{"f32", "s32"}: opCvtF32S32, {"f32", "u32"}: opCvtF32U32,
 	{"f32", "bf16"}: opCvtF32Bf16, {"f32", "f16"}: opCvtF32F16, {"bf16", "f32"}: opCvtBf16F32, {"f16", "f32"}: opCvtF16F32,
-	{"f64", "f32"}: opCvtF64F32, {"f64", "s32"}: opCvtF64S32, {"f64", "u32"}: opCvtF64U32}
+	{"f64", "f32"}: opCvtF64F32, {"f32", "f64"}: opCvtF32F64, {"f64", "s32"}: opCvtF64S32, {"f64", "u32"}: opCvtF64U32}
 
 func (d *decoder) cvt() {
 	if d.parts[1] == "pack" {
@@ -280,7 +284,7 @@ func (d *decoder) cvt() {
 	}
 	if flags == 0 {
 		fast, ok := fastCvt[[2]string{dst, src}]
-		ok = ok && !fromWide
+		ok = ok && fromWide == (src == "f64")
 		if isInteger(dst) && isInteger(src) {
 			fast, ok = integerCvt(dst, src, toWide, fromWide, d.width16(to))
 		}
@@ -288,6 +292,10 @@ func (d *decoder) cvt() {
 			d.emit(inst{op: fast, a: a, d: d.dst(to, dst)})
 			return
 		}
+	}
+	if fast, ok := truncation[[2]string{dst, src}]; ok && flags == (roundRz|flagInteger) && !toWide {
+		d.emit(inst{op: fast, a: a, d: d.dst(to, dst)})
+		return
 	}
 	in := inst{op: opCvt, a: a, d: d.dst(to, dst), imm: int64(dt | st<<8 | flags<<16)}
 	if toWide {

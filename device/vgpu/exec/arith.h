@@ -317,17 +317,15 @@ static inline u32 f16_of(u32 a) {
 static inline u32 bf16_of(u32 a) { return is_nan(a) ? 0x7fff : (a + 0x7fff + (a >> 16 & 1)) >> 16; }
 
 static inline u32 fp8_of(f64 x, int e5m2) { // rounds to nearest even, saturates
-  const format *f = e5m2 ? &FORMAT_E5M2 : &FORMAT_E4M3;
-  int p = f->p - 1, bias = 1 - f->emin;
-  if (x != x) return 0x7f;
+  int p = e5m2 ? 2 : 3, emin = e5m2 ? -14 : -6;
   u32 sign = signbit(x) ? 0x80 : 0;
-  x = fabs(x);
-  x = isinf(x) ? f->max : round_to(x, f, RN);
-  if (x > f->max) x = f->max;
-  if (x < ldexp(1, f->emin)) return sign | (u32)ldexp(x, p - f->emin);
-  int e;
-  f64 m = frexp(x, &e);
-  return sign | (u32)(e - 1 + bias) << p | ((u32)ldexp(m, p + 1) & ((1u << p) - 1));
+  f64 a = fabs(x);
+  if (x != x) return 0x7f;
+  if (a >= (e5m2 ? 57344 : 448)) return sign | (e5m2 ? 0x7b : 0x7e);
+  if (a < (e5m2 ? 0x1p-14 : 0x1p-6)) return sign | (u32)nearbyint(a * (e5m2 ? 0x1p16 : 0x1p9)); // units of 2^(emin - p)
+  u64 b = bits64(a);
+  b += (1ull << (51 - p)) - 1 + (b >> (52 - p) & 1);
+  return sign | (u32)((b >> (52 - p)) - ((u64)(1022 + emin) << p));
 }
 static inline f32 fp8_f32(u8 v, int e5m2) {
   int p = e5m2 ? 2 : 3, emin = e5m2 ? -14 : -6;
@@ -477,6 +475,20 @@ static __attribute__((noinline)) u64 d_arith(u64 a, u64 b, u64 c, int op, int fl
   return op == A_FMA ? nan_of(r, z, y, x) : nan_of(r, y, x, x);
 }
 
+// s32_of and u32_of truncate.
+static inline u32 s32_of(f64 a) {
+  f64 inside = a < -0x1p31 ? -0x1p31 : a > 0x1.fffffffcp30 ? 0x1.fffffffcp30 : a;
+  return (u32)(s32)inside;
+}
+static inline u32 u32_of(f64 a) {
+  f64 inside = a < 0 ? 0 : a > 0x1.fffffffep31 ? 0x1.fffffffep31 : a;
+  return (u32)(s64)inside;
+}
+static inline u32 f32_of_f64(u64 v) {
+  u32 payload = (u32)(v >> 63) << 31 | 0x7fc00000u | (u32)(v >> 29 & 0x3fffff);
+  return is_nan64(v) ? payload : f32_bits((f32)bits_f64(v));
+}
+
 static u64 clamp_int(f64 x, int t, int mode, int wide) {
   int bits = 8 << (t & 3), is_signed = t >= T_S8;
   if (x != x) return bits == 64 ? 0x8000000000000000ull : !wide ? 0 : is_signed ? ~0ull << (bits - 1) : 1ull << (bits - 1);
@@ -512,14 +524,14 @@ static __attribute__((noinline)) u64 cvt1(u64 v, int dst, int src, int flags) {
       return dst >= T_S8 ? (u64)((s64)(v << (64 - want)) >> (64 - want)) : v & ((1ull << want) - 1);
     }
     if (dst == T_F32 || dst == T_F64) {
-      int old = set_rounding(mode);
+      int old = mode == RN ? 0 : set_rounding(mode);
       volatile s64 s = (s64)v;
       volatile u64 u = v;
       volatile f32 f;
       volatile f64 d;
       if (dst == T_F32) f = src >= T_S8 ? (f32)s : (f32)u, v = f32_bits(f);
       else d = src >= T_S8 ? (f64)s : (f64)u, v = bits64(d);
-      fesetround(old);
+      if (mode != RN) fesetround(old);
       return v;
     }
     f64 x = src >= T_S8 ? (f64)(s64)v : (f64)v; // overflows or rounds in 16 bits long before it does in float64

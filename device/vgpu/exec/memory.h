@@ -482,11 +482,12 @@ static int load(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base
   if (k->writing && space != LOCAL) EACH(m) early_read(k, w, g, (int)l, (u64)(uintptr_t)p[l], (u32)(size * n));
   if (k->l->check_width && space != SHARED && space != LOCAL) check_width(k, w, g, m, p, size * n, 0);
   if (k->state->races && space != LOCAL) {
+    toucher c = touching(k, w, g, in->c & M_STRONG ? A_STRONG : 0);
     EACH(lie == ONE && !(in->c & M_STRONG) ? 3 : m) { // if lanes read the same word, two are enough
       if (in->c & M_STRONG) before_strong(k, w, l, p[l]);
       for (int i = 0, to; i < n; i = to + 1) { // elements without a register are not read
         for (to = i; to < n && extra[in->x + to] >= 0; to++) {}
-        if (to > i) touch(k, w, g, l, p[l] + size * i, (u32)(size * (to - i)), in->c & M_STRONG ? A_STRONG : 0, 0);
+        if (to > i) touch_lane(&c, l, p[l] + size * i, (u32)(size * (to - i)), 0);
       }
     }
     if (k->state->stop) return 0;
@@ -537,13 +538,14 @@ static int store(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *bas
   if (w->local_shadow && (space == LOCAL || space == GENERIC)) EACH(m) written(w, p[l], (size_t)(size * n));
   if (w->tracks && !stored(k, w, g, in, p, m)) return 0;
   if (k->state->races && space != LOCAL) { // one lane after another: they may write to the same address
+    toucher c = touching(k, w, g, A_WRITE | (in->c & M_STRONG ? A_STRONG : 0));
     EACH(m) {
       u8 v[32];
       for (int i = 0; i < n; i++) {
         u64 x = in->c & M_64 ? U64(extra[in->x + i])[l] : U32(extra[in->x + i])[l];
         memcpy(v + size * i, &x, (size_t)size);
       }
-      touch(k, w, g, l, p[l], (u32)(size * n), A_WRITE | (in->c & M_STRONG ? A_STRONG : 0), memcmp(p[l], v, (size_t)(size * n)) == 0);
+      touch_lane(&c, l, p[l], (u32)(size * n), memcmp(p[l], v, (size_t)(size * n)) == 0);
       if (k->state->stop) return 0;
       if (in->c & M_STRONG) after_strong(k, w, l, p[l], in->c & M_RELEASE);
       memcpy(p[l], v, (size_t)(size * n));

@@ -64,6 +64,11 @@
   X(cvt_f64_f32, u64, f32, bits64((f64)a))                  \
   X(cvt_f64_s32, f64, s32, (f64)a)                    \
   X(cvt_f64_u32, f64, u32, (f64)a)                    \
+  X(cvt_s32_f32, u32, f32, a == a ? s32_of(a) : 0)    \
+  X(cvt_u32_f32, u32, f32, a == a ? u32_of(a) : 0)    \
+  X(cvt_s32_f64, u32, f64, a == a ? s32_of(a) : 0x80000000u) \
+  X(cvt_u32_f64, u32, f64, a == a ? u32_of(a) : 0x80000000u) \
+  X(cvt_f32_f64, u32, u64, f32_of_f64(a))             \
   X(cvt_f32_bf16, u32, u32, a << 16)                  \
   X(cvt_f32_f16, u32, u32, f16_bits32((u16)a))        \
   X(cvt_bf16_f32, u32, u32, bf16_of(a))               \

@@ -368,46 +368,95 @@ static void keep_write(word *s, const access *now) {
   keep(&s->w[0], now);
 }
 
-// touch records an access to n bytes at p and checks it. same: the write does not change the value, and so does not
+// A toucher records and checks accesses of one instruction.
+typedef struct {
+  worker *k;
+  warp *w;
+  group *g;
+  task *t;
+  const view *mine; // the warp's row
+  u32 me, who;      // its number, and that of the view of these accesses
+  int how;
+  access now;
+  u64 from, size; // the memory whose records are words
+  word *words;
+  int global;
+} toucher;
+
+static toucher touching(worker *k, warp *w, group *g, int how) {
+  task *t = w->b->t;
+  u32 me = warp_of(w);
+  return (toucher){.k = k, .w = w, .g = g, .t = t, .mine = row(t, me), .me = me,
+                   .who = how & A_ASYNC && !(how & A_WRITE) ? operations_of(w) : me, .how = how,
+                   .now = {.task = t->number, .place = (u32)g->pc | (u32)g->fr->f->id << 20}};
+}
+
+// record_of returns the record of the word at a, or NULL.
+static inline word *record_of(toucher *c, u64 a) {
+  if (a - c->from < c->size) return &c->words[(a - c->from) >> 2];
+  u64 global;
+  word *s = word_of(c->k, c->w, (u8 *)(uintptr_t)a, &global);
+  if (s == NULL) return NULL;
+  c->global = (int)global;
+  const block *b = global ? NULL : block_at(c->w, (u8 *)(uintptr_t)a);
+  c->from = b ? (u64)(uintptr_t)b->shared : a - a % PAGE, c->size = b ? b->shared_size : PAGE;
+  c->words = b ? b->words : s - a % PAGE / 4;
+  return s;
+}
+
+// settled is ordered for the cases that need no search.
+static inline int settled(const toucher *c, const access *a, u32 lane) {
+  if (a->task != c->now.task) return a->task == 0 || !c->global || c->k->state->released == NULL;
+  if (a->tick <= c->mine[a->warp].seen.all) return 1;
+  if (a->warp != c->me) return 0;
+  return lane == ANY_LANE || a->lane == ANY_LANE || a->lane == lane || (!(a->how & A_WRITE) && a->tick <= c->t->converged[c->me]);
+}
+static inline int clashes(toucher *c, const access *a, const u8 *p, u32 lane) {
+  return !settled(c, a, lane) && conflict(c->k, c->w, c->g, a, &c->now, p, lane, c->global);
+}
+
+// touch_lane records an access to n bytes at p and checks it. same: the write does not change the value, and so does not
 // race with writes of the same value; a read is checked, but not recorded.
-static void touch(worker *k, warp *w, group *g, u32 lane, u8 *p, u32 n, int how, int same) {
-  u64 begin = (u64)(uintptr_t)p, global;
-  word *s = NULL;
-  if (k->l->record) record_use(k, w, p, n, how);
-  u32 who = how & A_ASYNC && !(how & A_WRITE) ? operations_of(w) : warp_of(w);
-  access now = {w->b->t->number, w->b->t->ticks[who], k->time, (u32)g->pc | (u32)g->fr->f->id << 20, (u16)who, (u8)lane, 0};
-  for (u64 at = begin & ~3ull; at < begin + n && k->state->races; at += 4, s++) {
-    if ((s == NULL || at % PAGE == 0) && (s = word_of(k, w, (u8 *)(uintptr_t)(at < begin ? begin : at), &global)) == NULL) return;
+static inline void touch_lane(toucher *c, u32 lane, u8 *p, u32 n, int same) {
+  worker *k = c->k;
+  u64 begin = (u64)(uintptr_t)p;
+  if (k->l->record) record_use(k, c->w, p, n, c->how);
+  access *now = &c->now;
+  now->tick = c->t->ticks[c->who], now->time = k->time, now->warp = (u16)c->who, now->lane = (u8)lane;
+  for (u64 at = begin & ~3ull; at < begin + n && k->state->races; at += 4) {
+    word *s = record_of(c, at < begin ? begin : at);
+    if (s == NULL) return;
     u32 from = at < begin ? (u32)(begin - at) : 0, to = begin + n - at < 4 ? (u32)(begin + n - at) : 4;
-    now.how = (u8)(how | ((1 << to) - (1 << from)));
-    if (!(how & A_WRITE)) {
-      if (s->w[0].task &&
-          (conflict(k, w, g, &s->w[0], &now, p, lane, (int)global) || conflict(k, w, g, &s->w[1], &now, p, lane, (int)global)))
-        return;
-      if (how & A_ASYNC)
-        for (int i = 0; i < 2; i++) unproxied(k, w, g, &s->w[i], &now, lane);
+    now->how = (u8)(c->how | ((1 << to) - (1 << from)));
+    if (!(c->how & A_WRITE)) {
+      if (s->w[0].task && (clashes(c, &s->w[0], p, lane) || clashes(c, &s->w[1], p, lane))) return;
+      if (c->how & A_ASYNC)
+        for (int i = 0; i < 2; i++) unproxied(k, c->w, c->g, &s->w[i], now, lane);
       if (same) continue;
       access *r = &s->r[0];
-      if (r->task == now.task && r->warp != now.warp && !ordered(k, w, r, lane, (int)global)) r = &s->r[1];
-      keep(r, &now);
+      if (r->task == now->task && r->warp != now->warp && !settled(c, r, lane) && !ordered(k, c->w, r, lane, c->global)) r = &s->r[1];
+      keep(r, now);
       continue;
     }
     if (same) {
-      int over = ordered(k, w, &s->w[0], lane, (int)global) || !(s->w[0].how & now.how & 15);
-      if (over) keep_write(s, &now);
-      else if (s->w[0].task == now.task && s->w[0].warp == now.warp) s->w[0].lane = ANY_LANE;
+      int over = settled(c, &s->w[0], lane) || ordered(k, c->w, &s->w[0], lane, c->global) || !(s->w[0].how & now->how & 15);
+      if (over) keep_write(s, now);
+      else if (s->w[0].task == now->task && s->w[0].warp == now->warp) s->w[0].lane = ANY_LANE;
       else s->w[0].task = s->w[1].task = 0;
       continue;
     }
     // A cluster that took part in the atomics on a word may write to it: the last block of a grid resets the block
     // counter.
-    int takes_part = s->w[0].task == now.task && s->w[0].how & s->w[1].how & A_ATOMIC;
-    if (conflict(k, w, g, &s->w[0], &now, p, lane, (int)global) ||
-        (!takes_part && conflict(k, w, g, &s->w[1], &now, p, lane, (int)global)) || conflict(k, w, g, &s->r[0], &now, p, lane, (int)global) ||
-        conflict(k, w, g, &s->r[1], &now, p, lane, (int)global))
+    int takes_part = s->w[0].task == now->task && s->w[0].how & s->w[1].how & A_ATOMIC;
+    if (clashes(c, &s->w[0], p, lane) || (!takes_part && clashes(c, &s->w[1], p, lane)) || clashes(c, &s->r[0], p, lane) ||
+        clashes(c, &s->r[1], p, lane))
       return;
-    keep_write(s, &now);
+    keep_write(s, now);
   }
+}
+static void touch(worker *k, warp *w, group *g, u32 lane, u8 *p, u32 n, int how, int same) {
+  toucher c = touching(k, w, g, how);
+  touch_lane(&c, lane, p, n, same);
 }
 
 // map_acquired raises a hazard if the launch has written the tensor map at p, and no fence.proxy.tensormap of the warp
