@@ -465,6 +465,27 @@ static inline void store_direct(const vg_inst *in, u8 *const *base, const int32_
   }
 }
 
+// unchanged returns the lanes whose store to consecutive elements of at least four bytes does not change the memory at p.
+static u32 unchanged(const vg_inst *in, u8 *const *base, const int32_t *extra, const u8 *p) {
+  u32 same[32];
+  int n = in->n;
+  LANES same[l] = ~0u;
+  for (int i = 0; i < n; i++) {
+    if ((in->c & 31) == 8) {
+      const u64 *s = U64(extra[in->x + i]), *d = (const u64 *)p + i;
+      LANES same[l] &= d[l * n] == s[l] ? ~0u : 0;
+    } else if (in->c & M_64) {
+      const u64 *s = U64(extra[in->x + i]);
+      const u32 *d = (const u32 *)p + i;
+      LANES same[l] &= d[l * n] == (u32)s[l] ? ~0u : 0;
+    } else {
+      const u32 *s = U32(extra[in->x + i]), *d = (const u32 *)p + i;
+      LANES same[l] &= d[l * n] == s[l] ? ~0u : 0;
+    }
+  }
+  return lane_mask(same);
+}
+
 static int load(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base, int space, u32 m, const int32_t *extra) {
   u8 *p[32];
   int size = in->c & 31, n = in->n, lie = places(k, w, g, in, base, space, m, size * n, 0, 1, p);
@@ -483,12 +504,19 @@ static int load(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base
   if (k->l->check_width && space != SHARED && space != LOCAL) check_width(k, w, g, m, p, size * n, 0);
   if (k->state->races && space != LOCAL) {
     toucher c = touching(k, w, g, in->c & M_STRONG ? A_STRONG : 0);
-    EACH(lie == ONE && !(in->c & M_STRONG) ? 3 : m) { // if lanes read the same word, two are enough
+    int run = lie == IN_ORDER && size * n % 4 == 0;
+    for (int i = 0; i < n; i++) run &= extra[in->x + i] >= 0;
+    if (run && touch_run(&c, p[0], (u32)(8 * size * n), (u32)__builtin_ctz((u32)(size * n)) - 2, 0)) m = 0;
+    EACH(m == 0 ? 0 : lie == ONE && !(in->c & M_STRONG) ? 3 : m) { // if lanes read the same word, two are enough
       if (in->c & M_STRONG) before_strong(k, w, l, p[l]);
       for (int i = 0, to; i < n; i = to + 1) { // elements without a register are not read
         for (to = i; to < n && extra[in->x + to] >= 0; to++) {}
         if (to > i) touch_lane(&c, l, p[l] + size * i, (u32)(size * (to - i)), 0);
       }
+    }
+    if (m == 0) {
+      load_direct(in, base, extra, p[0], IN_ORDER);
+      return 1;
     }
     if (k->state->stop) return 0;
   }
@@ -539,6 +567,11 @@ static int store(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *bas
   if (w->tracks && !stored(k, w, g, in, p, m)) return 0;
   if (k->state->races && space != LOCAL) { // one lane after another: they may write to the same address
     toucher c = touching(k, w, g, A_WRITE | (in->c & M_STRONG ? A_STRONG : 0));
+    u32 same = lie == IN_ORDER && size >= 4 ? unchanged(in, base, extra, p[0]) : 1;
+    if ((same == 0 || same == ~0u) && touch_run(&c, p[0], (u32)(8 * size * n), (u32)__builtin_ctz((u32)(size * n)) - 2, same != 0)) {
+      store_direct(in, base, extra, p[0], IN_ORDER);
+      return 1;
+    }
     EACH(m) {
       u8 v[32];
       for (int i = 0; i < n; i++) {

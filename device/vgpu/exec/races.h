@@ -351,21 +351,21 @@ static void unproxied(worker *k, warp *w, group *g, const access *a, const acces
     FAULT(k, w, g, who, proxy_fence, .other = place_of(a), .other_thread = thread_of(t, a));
 }
 
-static void keep(access *at, const access *now) {
-  if (at->task == now->task && at->warp == now->warp && at->tick == now->tick && (at->how | 15) == (now->how | 15)) {
-    u8 lane = at->lane == now->lane || at->lane == ANY_LANE ? at->lane : at->how == now->how ? MANY_LANES : ANY_LANE;
-    u8 how = at->how | now->how;
-    *at = *now;
-    at->lane = lane, at->how = how;
-    return;
+// keep records an access like now by a lane, how it accesses the word.
+static inline void keep(access *at, const access *now, u32 lane, u32 how) {
+  if (at->task == now->task && at->warp == now->warp && at->tick == now->tick && (at->how | 15) == (how | 15)) {
+    u32 was = at->lane;
+    lane = was == lane || was == ANY_LANE ? was : at->how == how ? MANY_LANES : ANY_LANE;
+    how |= at->how;
   }
-  *at = *now;
+  at->task = now->task, at->tick = now->tick, at->time = now->time, at->place = now->place, at->warp = now->warp;
+  at->lane = (u8)lane, at->how = (u8)how;
 }
 
 // keep_write records a write. w[1] remains the last write by another warp than w[0].
-static void keep_write(word *s, const access *now) {
+static inline void keep_write(word *s, const access *now, u32 lane, u32 how) {
   if (s->w[0].task && (s->w[0].task != now->task || s->w[0].warp != now->warp)) s->w[1] = s->w[0];
-  keep(&s->w[0], now);
+  keep(&s->w[0], now, lane, how);
 }
 
 // A toucher records and checks accesses of one instruction.
@@ -377,7 +377,7 @@ typedef struct {
   const view *mine; // the warp's row
   u32 me, who;      // its number, and that of the view of these accesses
   int how;
-  access now;
+  access now; // without its lane and the accessed bytes
   u64 from, size; // the memory whose records are words
   word *words;
   int global;
@@ -385,10 +385,10 @@ typedef struct {
 
 static toucher touching(worker *k, warp *w, group *g, int how) {
   task *t = w->b->t;
-  u32 me = warp_of(w);
-  return (toucher){.k = k, .w = w, .g = g, .t = t, .mine = row(t, me), .me = me,
-                   .who = how & A_ASYNC && !(how & A_WRITE) ? operations_of(w) : me, .how = how,
-                   .now = {.task = t->number, .place = (u32)g->pc | (u32)g->fr->f->id << 20}};
+  u32 me = warp_of(w), who = how & A_ASYNC && !(how & A_WRITE) ? operations_of(w) : me;
+  return (toucher){.k = k, .w = w, .g = g, .t = t, .mine = row(t, me), .me = me, .who = who, .how = how,
+                   .now = {.task = t->number, .tick = ~0u, .place = (u32)g->pc | (u32)g->fr->f->id << 20,
+                           .warp = (u16)who}};
 }
 
 // record_of returns the record of the word at a, or NULL.
@@ -411,8 +411,13 @@ static inline int settled(const toucher *c, const access *a, u32 lane) {
   if (a->warp != c->me) return 0;
   return lane == ANY_LANE || a->lane == ANY_LANE || a->lane == lane || (!(a->how & A_WRITE) && a->tick <= c->t->converged[c->me]);
 }
-static inline int clashes(toucher *c, const access *a, const u8 *p, u32 lane) {
-  return !settled(c, a, lane) && conflict(c->k, c->w, c->g, a, &c->now, p, lane, c->global);
+static __attribute__((noinline)) int clashing(toucher *c, const access *a, const u8 *p, u32 lane, u32 how) {
+  access now = c->now;
+  now.lane = (u8)lane, now.how = (u8)how;
+  return conflict(c->k, c->w, c->g, a, &now, p, lane, c->global);
+}
+static inline int clashes(toucher *c, const access *a, const u8 *p, u32 lane, u32 how) {
+  return !settled(c, a, lane) && clashing(c, a, p, lane, how);
 }
 
 // touch_lane records an access to n bytes at p and checks it. same: the write does not change the value, and so does not
@@ -422,25 +427,28 @@ static inline void touch_lane(toucher *c, u32 lane, u8 *p, u32 n, int same) {
   u64 begin = (u64)(uintptr_t)p;
   if (k->l->record) record_use(k, c->w, p, n, c->how);
   access *now = &c->now;
-  now->tick = c->t->ticks[c->who], now->time = k->time, now->warp = (u16)c->who, now->lane = (u8)lane;
+  if (now->tick != c->t->ticks[c->who] || now->time != (u32)k->time) now->tick = c->t->ticks[c->who], now->time = (u32)k->time;
   for (u64 at = begin & ~3ull; at < begin + n && k->state->races; at += 4) {
     word *s = record_of(c, at < begin ? begin : at);
     if (s == NULL) return;
     u32 from = at < begin ? (u32)(begin - at) : 0, to = begin + n - at < 4 ? (u32)(begin + n - at) : 4;
-    now->how = (u8)(c->how | ((1 << to) - (1 << from)));
-    if (!(c->how & A_WRITE)) {
-      if (s->w[0].task && (clashes(c, &s->w[0], p, lane) || clashes(c, &s->w[1], p, lane))) return;
-      if (c->how & A_ASYNC)
-        for (int i = 0; i < 2; i++) unproxied(k, c->w, c->g, &s->w[i], now, lane);
+    u32 how = (u32)c->how | ((1u << to) - (1u << from));
+    if (!(how & A_WRITE)) {
+      if (s->w[0].task && (clashes(c, &s->w[0], p, lane, how) || clashes(c, &s->w[1], p, lane, how))) return;
+      if (how & A_ASYNC) {
+        access this = *now;
+        this.lane = (u8)lane, this.how = (u8)how;
+        for (int i = 0; i < 2; i++) unproxied(k, c->w, c->g, &s->w[i], &this, lane);
+      }
       if (same) continue;
       access *r = &s->r[0];
       if (r->task == now->task && r->warp != now->warp && !settled(c, r, lane) && !ordered(k, c->w, r, lane, c->global)) r = &s->r[1];
-      keep(r, now);
+      keep(r, now, lane, how);
       continue;
     }
     if (same) {
-      int over = settled(c, &s->w[0], lane) || ordered(k, c->w, &s->w[0], lane, c->global) || !(s->w[0].how & now->how & 15);
-      if (over) keep_write(s, now);
+      int over = settled(c, &s->w[0], lane) || ordered(k, c->w, &s->w[0], lane, c->global) || !(s->w[0].how & how & 15);
+      if (over) keep_write(s, now, lane, how);
       else if (s->w[0].task == now->task && s->w[0].warp == now->warp) s->w[0].lane = ANY_LANE;
       else s->w[0].task = s->w[1].task = 0;
       continue;
@@ -448,12 +456,88 @@ static inline void touch_lane(toucher *c, u32 lane, u8 *p, u32 n, int same) {
     // A cluster that took part in the atomics on a word may write to it: the last block of a grid resets the block
     // counter.
     int takes_part = s->w[0].task == now->task && s->w[0].how & s->w[1].how & A_ATOMIC;
-    if (clashes(c, &s->w[0], p, lane) || (!takes_part && clashes(c, &s->w[1], p, lane)) || clashes(c, &s->r[0], p, lane) ||
-        clashes(c, &s->r[1], p, lane))
+    if (clashes(c, &s->w[0], p, lane, how) || (!takes_part && clashes(c, &s->w[1], p, lane, how)) ||
+        clashes(c, &s->r[0], p, lane, how) || clashes(c, &s->r[1], p, lane, how))
       return;
-    keep_write(s, now);
+    keep_write(s, now, lane, how);
   }
 }
+// A run is an access of all lanes to consecutive words, lane i >> shift to word i. Its records are handled together if
+// they are alike: then each decision is the same for all words.
+
+// The fields of an access that are compared together: task and tick; warp, lane and how.
+static inline u64 key_of(const access *a) { u64 v; memcpy(&v, a, 8); return v; }
+static inline u32 tail_of(const access *a) { u32 v; memcpy(&v, &a->warp, 4); return v; }
+
+// alike reports whether the accesses at the same place of n records, from a on, are equal but for lanes and places.
+static inline int alike(const access *a, u32 n) {
+  u64 odd = 0, key = key_of(a);
+  u32 odd_tail = 0, tail = tail_of(a);
+  for (u32 i = 1; i < n; i++) {
+    const access *b = (const access *)((const word *)(const void *)a + i);
+    odd |= key_of(b) ^ key, odd_tail |= tail_of(b) ^ tail;
+  }
+  return (odd | (odd_tail & 0xff00ffff)) == 0;
+}
+// by_lanes reports whether each of these accesses was by the lane that has the word now.
+static inline int by_lanes(const access *a, u32 n, u32 shift) {
+  u32 odd = 0;
+  for (u32 i = 0; i < n; i++) odd |= ((const access *)((const word *)(const void *)a + i))->lane ^ (i >> shift);
+  return odd == 0;
+}
+// all_settled is settled for accesses that are alike.
+static inline int all_settled(const toucher *c, const access *a, u32 n, u32 shift) {
+  if (a->task != c->now.task) return a->task == 0 || !c->global || c->k->state->released == NULL;
+  if (a->tick <= c->mine[a->warp].seen.all) return 1;
+  if (a->warp != c->me) return 0;
+  return (!(a->how & A_WRITE) && a->tick <= c->t->converged[c->me]) || by_lanes(a, n, shift);
+}
+static inline int harmless(const toucher *c, const access *a, u32 n, u32 shift) { return alike(a, n) && all_settled(c, a, n, shift); }
+
+static inline void keep_run(access *a, const access *now, u32 n, u32 shift, u32 how) {
+  u32 tail = now->warp | how << 24;
+  u64 key = key_of(now);
+  for (u32 i = 0; i < n; i++) {
+    access *b = (access *)((word *)(void *)a + i);
+    u32 by = tail | (i >> shift) << 16;
+    memcpy(b, &key, 8);
+    b->time = now->time, b->place = now->place;
+    memcpy(&b->warp, &by, 4);
+  }
+}
+
+// touch_run records and checks a run of n words at p. It returns 0, without an effect, if lanes have to do so one by one.
+static int touch_run(toucher *c, u8 *p, u32 n, u32 shift, int same) {
+  worker *k = c->k;
+  u64 a = (u64)(uintptr_t)p;
+  word *s;
+  if (a & 3 || c->how != (c->how & A_WRITE) || (s = record_of(c, a)) == NULL || a + 4 * n > c->from + c->size) return 0;
+  access *now = &c->now;
+  now->tick = c->t->ticks[c->who], now->time = (u32)k->time;
+  u32 how = (u32)c->how | 15;
+  if (!(how & A_WRITE)) {
+    access *r = &s->r[0];
+    if (!harmless(c, &s->w[0], n, shift) || (s->w[0].task && !harmless(c, &s->w[1], n, shift)) || !alike(r, n)) return 0;
+    if (r->task == now->task && (r->warp == now->warp && r->tick == now->tick ? r->how != how || !by_lanes(r, n, shift) : !all_settled(c, r, n, shift)))
+      return 0;
+    if (k->l->record) record_use(k, c->w, p, 4 * n, c->how);
+    keep_run(r, now, n, shift, how);
+    return 1;
+  }
+  if (!harmless(c, &s->w[0], n, shift)) return 0;
+  if (!same) {
+    int takes_part = s->w[0].task == now->task && s->w[0].how & s->w[1].how & A_ATOMIC;
+    if (takes_part || !harmless(c, &s->w[1], n, shift) || !harmless(c, &s->r[0], n, shift) || !harmless(c, &s->r[1], n, shift)) return 0;
+  }
+  const access *last = &s->w[0];
+  if (last->task == now->task && last->warp == now->warp && last->tick == now->tick && (last->how != how || !by_lanes(last, n, shift))) return 0;
+  if (k->l->record) record_use(k, c->w, p, 4 * n, c->how);
+  if (last->task && (last->task != now->task || last->warp != now->warp))
+    for (u32 i = 0; i < n; i++) s[i].w[1] = s[i].w[0];
+  keep_run(&s->w[0], now, n, shift, how);
+  return 1;
+}
+
 static void touch(worker *k, warp *w, group *g, u32 lane, u8 *p, u32 n, int how, int same) {
   toucher c = touching(k, w, g, how);
   touch_lane(&c, lane, p, n, same);
