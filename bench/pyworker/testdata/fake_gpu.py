@@ -29,8 +29,8 @@ class Event:
 
 
 class GPU(device.Device):
-    def __init__(self, kind, ordinal, tell, ledger=None):
-        super().__init__("emu", ordinal, tell, ledger)
+    def __init__(self, kind, ordinal, tell, ledger, sanitize):
+        super().__init__("emu", ordinal, tell, ledger, sanitize)
         self.emulated, self.tracer, self.event, self.driver, self.reserved = False, None, Event, fake, 10 << 20
 
     def info(self):
