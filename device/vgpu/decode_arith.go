@@ -286,8 +286,9 @@ func (d *decoder) arithF32(name string) {
 var floatOps = map[string]map[string]opcode{"add": addOf, "sub": subOf, "mul": mulOf, "div": divOf, "fma": fmaOf,
 	"mad": fmaOf, "min": minOf, "max": maxOf, "min.nan": minNanOf, "max.nan": maxNanOf, "neg": negOf, "abs": absOf,
 	"add.ftz": addFtzOf, "sub.ftz": subFtzOf, "mul.ftz": mulFtzOf, "min.ftz": minFtzOf, "max.ftz": maxFtzOf,
-	"neg.ftz": negFtzOf, "abs.ftz": absFtzOf, "rcp": rcpOf, "sqrt": sqrtOf, "rsqrt": rsqrtOf, "ex2": ex2Of, "lg2": lg2Of, "rcp.ftz": rcpFtzOf, "sqrt.ftz": sqrtFtzOf,
-	"rsqrt.ftz": rsqrtFtzOf, "ex2.ftz": ex2FtzOf, "lg2.ftz": lg2FtzOf, "sin": sinOf, "cos": cosOf, "tanh": tanhOf}
+	"neg.ftz": negFtzOf, "abs.ftz": absFtzOf, "rcp": rcpOf, "sqrt": sqrtOf, "rsqrt": rsqrtOf, "ex2": ex2Of,
+	"lg2": lg2Of, "rcp.ftz": rcpFtzOf, "sqrt.ftz": sqrtFtzOf, "rsqrt.ftz": rsqrtFtzOf, "ex2.ftz": ex2FtzOf,
+	"lg2.ftz": lg2FtzOf, "sin": sinOf, "cos": cosOf, "tanh": tanhOf}
 
 // general emits the slow form of arithmetic, which supports every modifier.
 func (d *decoder) general(op opcode, name, t string, flags int) {
