@@ -642,13 +642,12 @@ static u64 atomic_value(int op, int t, u64 old, u64 v, u64 v2) {
 static int atomic(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base, u32 m, const int32_t *extra) {
   int size = in->c & 31, t = in->kind >> 4, op = in->kind & 15, space = extra[in->x];
   int wide = size == 8;
-  u8 *places_[32];
+  u8 *all[32];
+  if (!in->n && places(k, w, g, in, base, space, m, size, READ, 0, all) == INVALID) return 0;
+  if (places(k, w, g, in, base, space, m, size, WRITE, 0, all) == INVALID) return 0;
   EACH(m) {
     u64 a = in->c & M_ADDR32 ? U32(in->a)[l] + (u32)in->imm : U64(in->a)[l] + (u64)in->imm;
-    if (!in->n && at(k, w, g, space, (int)l, a, size, 0) == NULL) return 0;
-    u8 *p = at(k, w, g, space, (int)l, a, size, 1);
-    if (p == NULL) return 0;
-    places_[l] = p;
+    u8 *p = all[l];
     if (k->counting && p == (u8 *)a) count_atomic(k->counting, a);
     if (k->reading) overwrite(k, w, g, (int)l, p, (u32)size);
     if (k->state->races) {
@@ -659,7 +658,12 @@ static int atomic(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *ba
     }
     int32_t second = extra[in->x + 1];
     u64 v = wide ? U64(in->b)[l] : U32(in->b)[l], v2 = second < 0 ? 0 : wide ? U64(second)[l] : U32(second)[l], old, value;
-    for (;;) { // host code may access the same memory
+    int adds = op == AT_ADD && (t == T_U32 || t == T_S32 || t == T_U64);
+    if (adds) {
+      old = wide ? __atomic_fetch_add((u64 *)p, v, __ATOMIC_SEQ_CST) : __atomic_fetch_add((u32 *)p, (u32)v, __ATOMIC_SEQ_CST);
+      value = old + v;
+    }
+    while (!adds) { // host code may access the same memory
       old = size == 8 ? *(volatile u64 *)p : size == 4 ? *(volatile u32 *)p : *(volatile u16 *)p;
       if (t == T_F32 && op == AT_ADD && p == (u8 *)a) value = ftz((u32)atomic_value(op, t, ftz((u32)old), ftz((u32)v), 0)); // global
       else value = atomic_value(op, t, old, v, v2);
@@ -676,6 +680,6 @@ static int atomic(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *ba
       else U32(in->d)[l] = (u32)old;
     }
   }
-  if (k->counting) count_access(k, w, g, space, places_, 0, m, (u32)size, COUNT_READ | COUNT_WRITE);
+  if (k->counting) count_access(k, w, g, space, all, 0, m, (u32)size, COUNT_READ | COUNT_WRITE);
   return 1;
 }
