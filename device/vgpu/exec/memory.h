@@ -506,15 +506,16 @@ static int load(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base
     toucher c = touching(k, w, g, in->c & M_STRONG ? A_STRONG : 0);
     int run = lie == IN_ORDER && size * n % 4 == 0;
     for (int i = 0; i < n; i++) run &= extra[in->x + i] >= 0;
-    if (run && touch_run(&c, p[0], (u32)(8 * size * n), (u32)__builtin_ctz((u32)(size * n)) - 2, 0)) m = 0;
-    EACH(m == 0 ? 0 : lie == ONE && !(in->c & M_STRONG) ? 3 : m) { // if lanes read the same word, two are enough
+    u32 handled = run ? touch_run(&c, p[0], (u32)(8 * size * n), (u32)__builtin_ctz((u32)(size * n)) - 2, 0) : 0;
+    u32 left = handled == 32 ? 0 : m & ~0u << handled;
+    EACH(lie == ONE && !(in->c & M_STRONG) ? 3 : left) { // if lanes read the same word, two are enough
       if (in->c & M_STRONG) before_strong(k, w, l, p[l]);
       for (int i = 0, to; i < n; i = to + 1) { // elements without a register are not read
         for (to = i; to < n && extra[in->x + to] >= 0; to++) {}
         if (to > i) touch_lane(&c, l, p[l] + size * i, (u32)(size * (to - i)), 0);
       }
     }
-    if (m == 0) {
+    if (left == 0) {
       load_direct(in, base, extra, p[0], IN_ORDER);
       return 1;
     }
@@ -568,7 +569,10 @@ static int store(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *bas
   if (k->state->races && space != LOCAL) { // one lane after another: they may write to the same address
     toucher c = touching(k, w, g, A_WRITE | (in->c & M_STRONG ? A_STRONG : 0));
     u32 same = lie == IN_ORDER && size >= 4 ? unchanged(in, base, extra, p[0]) : 1;
-    if ((same == 0 || same == ~0u) && touch_run(&c, p[0], (u32)(8 * size * n), (u32)__builtin_ctz((u32)(size * n)) - 2, same != 0)) {
+    u32 handled = 0;
+    if (same == 0 || same == ~0u)
+      handled = touch_run(&c, p[0], (u32)(8 * size * n), (u32)__builtin_ctz((u32)(size * n)) - 2, same != 0);
+    if (handled == 32) {
       store_direct(in, base, extra, p[0], IN_ORDER);
       return 1;
     }
@@ -578,7 +582,7 @@ static int store(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *bas
         u64 x = in->c & M_64 ? U64(extra[in->x + i])[l] : U32(extra[in->x + i])[l];
         memcpy(v + size * i, &x, (size_t)size);
       }
-      touch_lane(&c, l, p[l], (u32)(size * n), memcmp(p[l], v, (size_t)(size * n)) == 0);
+      if (l >= handled) touch_lane(&c, l, p[l], (u32)(size * n), memcmp(p[l], v, (size_t)(size * n)) == 0);
       if (k->state->stop) return 0;
       if (in->c & M_STRONG) after_strong(k, w, l, p[l], in->c & M_RELEASE);
       memcpy(p[l], v, (size_t)(size * n));

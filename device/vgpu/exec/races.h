@@ -462,80 +462,101 @@ static inline void touch_lane(toucher *c, u32 lane, u8 *p, u32 n, int same) {
     keep_write(s, now, lane, how);
   }
 }
-// A run is an access of all lanes to consecutive words, lane i >> shift to word i. Its records are handled together if
-// they are alike: then each decision is the same for all words.
+// A run is an access of all lanes to consecutive words, lane i >> shift to word i. Words whose records are alike are
+// handled together: each decision is the same for all of them.
 
 // The fields of an access that are compared together: task and tick; warp, lane and how.
 static inline u64 key_of(const access *a) { u64 v; memcpy(&v, a, 8); return v; }
 static inline u32 tail_of(const access *a) { u32 v; memcpy(&v, &a->warp, 4); return v; }
+static inline int alike(const access *a, const access *b) {
+  return key_of(a) == key_of(b) && ((tail_of(a) ^ tail_of(b)) & 0xff00ffff) == 0; // whatever their lanes and places
+}
 
-// alike reports whether the accesses at the same place of n records, from a on, are equal but for lanes and places.
-static inline int alike(const access *a, u32 n) {
-  u64 odd = 0, key = key_of(a);
-  u32 odd_tail = 0, tail = tail_of(a);
-  for (u32 i = 1; i < n; i++) {
-    const access *b = (const access *)((const word *)(const void *)a + i);
-    odd |= key_of(b) ^ key, odd_tail |= tail_of(b) ^ tail;
-  }
-  return (odd | (odd_tail & 0xff00ffff)) == 0;
-}
-// by_lanes reports whether each of these accesses was by the lane that has the word now.
-static inline int by_lanes(const access *a, u32 n, u32 shift) {
-  u32 odd = 0;
-  for (u32 i = 0; i < n; i++) odd |= ((const access *)((const word *)(const void *)a + i))->lane ^ (i >> shift);
-  return odd == 0;
-}
-// all_settled is settled for accesses that are alike.
-static inline int all_settled(const toucher *c, const access *a, u32 n, u32 shift) {
+// A part is n words of a run from word number at on, with records s.
+typedef struct { word *s; u32 n, at, shift; } part;
+static inline u32 lane_of(const part *q, u32 i) { return (q->at + i) >> q->shift; }
+
+// all_settled is settled for the same access of each word, of which a is the first.
+static inline int all_settled(const toucher *c, const access *a, const part *q) {
   if (a->task != c->now.task) return a->task == 0 || !c->global || c->k->state->released == NULL;
   if (a->tick <= c->mine[a->warp].seen.all) return 1;
   if (a->warp != c->me) return 0;
-  return (!(a->how & A_WRITE) && a->tick <= c->t->converged[c->me]) || by_lanes(a, n, shift);
+  if (!(a->how & A_WRITE) && a->tick <= c->t->converged[c->me]) return 1;
+  u32 odd = 0;
+  for (u32 i = 0; i < q->n; i++) odd |= ((const access *)((const word *)(const void *)a + i))->lane ^ lane_of(q, i);
+  return odd == 0;
 }
-static inline int harmless(const toucher *c, const access *a, u32 n, u32 shift) { return alike(a, n) && all_settled(c, a, n, shift); }
 
-static inline void keep_run(access *a, const access *now, u32 n, u32 shift, u32 how) {
-  u32 tail = now->warp | how << 24;
+// keep_all is keep for the same access of each word, of which a is the first.
+static inline void keep_all(access *a, const access *now, const part *q, u32 how) {
+  u32 tail = now->warp | how << 24, merge = alike(a, now) && a->how == how;
   u64 key = key_of(now);
-  for (u32 i = 0; i < n; i++) {
+  for (u32 i = 0; i < q->n; i++) {
     access *b = (access *)((word *)(void *)a + i);
-    u32 by = tail | (i >> shift) << 16;
+    u32 lane = lane_of(q, i), was = b->lane;
+    if (merge) lane = was == lane || was == ANY_LANE ? was : MANY_LANES;
+    u32 by = tail | lane << 16;
     memcpy(b, &key, 8);
     b->time = now->time, b->place = now->place;
     memcpy(&b->warp, &by, 4);
   }
 }
 
-// touch_run records and checks a run of n words at p. It returns 0, without an effect, if lanes have to do so one by one.
-static int touch_run(toucher *c, u8 *p, u32 n, u32 shift, int same) {
+// touch_read and touch_write handle the words at the beginning of a part that are alike, and set its length to their
+// number. They return 0, without an effect, if lanes have to be handled one by one.
+static inline int touch_read(toucher *c, part *q, u32 how) {
+  word *s = q->s;
+  access *r = &s->r[0];
+  int written = s->w[0].task != 0, other = 0;
+  if (r->task == c->now.task && r->warp != c->now.warp && !(r->tick <= c->mine[r->warp].seen.all)) {
+    const span *known = &c->mine[r->warp].seen;
+    if (c->t->some[c->me] || (known->lanes && r->tick <= known->upto)) return 0;
+    other = 1; // r[0] is not ordered before this read
+  }
+  u32 n = 1;
+  while (n < q->n && alike(&s[n].w[0], &s->w[0]) && alike(&s[n].r[0], r) && (!written || alike(&s[n].w[1], &s->w[1])) &&
+         (!other || alike(&s[n].r[1], &s->r[1]))) n++;
+  q->n = n;
+  if (written && (!all_settled(c, &s->w[0], q) || !all_settled(c, &s->w[1], q))) return 0;
+  if (other) r = &s->r[1];
+  if (key_of(r) == key_of(&c->now) && r->warp == c->now.warp && r->how != how && (r->how | 15) == (how | 15)) return 0;
+  keep_all(r, &c->now, q, how);
+  return 1;
+}
+static inline int touch_write(toucher *c, part *q, u32 how, int same) {
+  word *s = q->s;
+  u32 n = 1;
+  while (n < q->n && alike(&s[n].w[0], &s->w[0]) && alike(&s[n].w[1], &s->w[1]) && alike(&s[n].r[0], &s->r[0]) && alike(&s[n].r[1], &s->r[1])) n++;
+  q->n = n;
+  if (s->w[0].task == c->now.task && s->w[0].how & s->w[1].how & A_ATOMIC) return 0;
+  if (!all_settled(c, &s->w[0], q)) return 0;
+  if (!same && !(all_settled(c, &s->w[1], q) && all_settled(c, &s->r[0], q) && all_settled(c, &s->r[1], q))) return 0;
+  const access *last = &s->w[0];
+  if (key_of(last) == key_of(&c->now) && last->warp == c->now.warp && last->how != how && (last->how | 15) == (how | 15)) return 0;
+  if (last->task && (last->task != c->now.task || last->warp != c->now.warp))
+    for (u32 i = 0; i < n; i++) s[i].w[1] = s[i].w[0];
+  keep_all(&s->w[0], &c->now, q, how);
+  return 1;
+}
+
+// touch_run records and checks a run of n words at p. It returns the number of lanes that it has handled; the others have
+// to be handled one by one.
+static u32 touch_run(toucher *c, u8 *p, u32 n, u32 shift, int same) {
+  enum { MOST_PARTS = 4 };
   worker *k = c->k;
   u64 a = (u64)(uintptr_t)p;
   word *s;
   if (a & 3 || c->how != (c->how & A_WRITE) || (s = record_of(c, a)) == NULL || a + 4 * n > c->from + c->size) return 0;
-  access *now = &c->now;
-  now->tick = c->t->ticks[c->who], now->time = (u32)k->time;
-  u32 how = (u32)c->how | 15;
-  if (!(how & A_WRITE)) {
-    access *r = &s->r[0];
-    if (!harmless(c, &s->w[0], n, shift) || (s->w[0].task && !harmless(c, &s->w[1], n, shift)) || !alike(r, n)) return 0;
-    if (r->task == now->task && (r->warp == now->warp && r->tick == now->tick ? r->how != how || !by_lanes(r, n, shift) : !all_settled(c, r, n, shift)))
-      return 0;
-    if (k->l->record) record_use(k, c->w, p, 4 * n, c->how);
-    keep_run(r, now, n, shift, how);
-    return 1;
+  c->now.tick = c->t->ticks[c->who], c->now.time = (u32)k->time;
+  u32 how = (u32)c->how | 15, done = 0;
+  c->now.how = (u8)how; // for alike
+  for (int parts = 0; done < n && parts < MOST_PARTS; parts++) {
+    part q = {s + done, n - done, done, shift};
+    if (how & A_WRITE ? !touch_write(c, &q, how, same) : !touch_read(c, &q, how)) break;
+    done += q.n;
   }
-  if (!harmless(c, &s->w[0], n, shift)) return 0;
-  if (!same) {
-    int takes_part = s->w[0].task == now->task && s->w[0].how & s->w[1].how & A_ATOMIC;
-    if (takes_part || !harmless(c, &s->w[1], n, shift) || !harmless(c, &s->r[0], n, shift) || !harmless(c, &s->r[1], n, shift)) return 0;
-  }
-  const access *last = &s->w[0];
-  if (last->task == now->task && last->warp == now->warp && last->tick == now->tick && (last->how != how || !by_lanes(last, n, shift))) return 0;
-  if (k->l->record) record_use(k, c->w, p, 4 * n, c->how);
-  if (last->task && (last->task != now->task || last->warp != now->warp))
-    for (u32 i = 0; i < n; i++) s[i].w[1] = s[i].w[0];
-  keep_run(&s->w[0], now, n, shift, how);
-  return 1;
+  if (k->l->record && done) record_use(k, c->w, p, 4 * done, c->how);
+  return done >> shift;
 }
 
 static void touch(worker *k, warp *w, group *g, u32 lane, u8 *p, u32 n, int how, int same) {
