@@ -180,6 +180,28 @@ static void release_to_clusters(worker *k, warp *w, u32 lanes) {
 }
 static void acquire_from_clusters(worker *k, task *t) { t->acquired = ++k->time; }
 
+typedef struct chunk {
+  struct chunk *next;
+  size_t size;
+} chunk;
+
+// page_records returns records for a page, or NULL. They come from chunks, of which later ones are large and
+// need no page faults.
+static word *page_records(pages *all) {
+  enum { NEED = PAGE / 4 * sizeof(word), FIRST = 1 << 20, LATER = 4 << 20 };
+  if (all->left < NEED) {
+    size_t size = all->chunks ? LATER : FIRST;
+    chunk *c = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | (all->chunks ? MAP_POPULATE : 0), -1, 0);
+    if (c == MAP_FAILED) return NULL;
+    *c = (chunk){all->chunks, size};
+    all->chunks = c;
+    all->unused = (u8 *)c + PAGE, all->left = size - PAGE;
+  }
+  word *words = (word *)(void *)all->unused;
+  all->unused += NEED, all->left -= NEED;
+  return words;
+}
+
 // page_of returns the records of a page of global memory, or NULL if there are too many.
 static page *page_of(worker *k, u64 number) {
   pages *all = &k->pages;
@@ -200,7 +222,7 @@ static page *page_of(worker *k, u64 number) {
   for (i = number * 0x9e3779b97f4a7c15ull & (all->room - 1); all->all[i].number && all->all[i].number != number; i = (i + 1) & (all->room - 1)) {}
   page *at = &all->all[i];
   if (at->number == 0) {
-    if (all->n < MAX_PAGES) at->words = calloc(PAGE / 4, sizeof(word));
+    if (all->n < MAX_PAGES) at->words = page_records(all);
     if (at->words == NULL && !k->l->record) return NULL;
     if (k->l->record && (at->used = calloc(PAGE, 1)) == NULL) abort();
     at->number = number;
@@ -220,8 +242,9 @@ static word *word_of(worker *k, warp *w, const u8 *p, u64 *task_at) {
 }
 
 static void drop_pages(pages *all) {
-  for (u64 i = 0; i < all->room; i++) free(all->all[i].words), free(all->all[i].used);
+  for (u64 i = 0; i < all->room; i++) free(all->all[i].used);
   free(all->all);
+  for (chunk *c = all->chunks, *next; c; c = next) next = c->next, munmap(c, c->size);
 }
 
 // record_use records that n bytes of global memory at p are accessed.

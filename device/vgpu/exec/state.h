@@ -144,6 +144,9 @@ typedef struct task {
 typedef struct {
   struct page *all;
   u64 room, n, last;
+  struct chunk *chunks; // memory for their records
+  u8 *unused;           // the rest of the first chunk
+  size_t left;
 } pages;
 
 typedef struct {
