@@ -95,8 +95,8 @@ func totals(launches []Launch, g *GPU) map[string]Metric {
 		o := g.Occupancy(l)
 		for name, value := range map[string]float64{registers: metrics["launch__registers_per_thread"].Value,
 			local: float64(l.Local), resident: float64(o.Blocks), occupancy: 100 * o.Warps} {
-			if old, ok := all[name]; ok && old.Value != value || name == registers && value == 0 {
-				value = math.NaN()
+			if old, ok := all[name]; ok && old.Value != value || name != local && l.Registers == 0 {
+				value = math.NaN() // not the same, or unknown
 			}
 			all[name] = Metric{value, Exact}
 		}

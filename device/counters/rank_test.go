@@ -46,6 +46,8 @@ func TestRank(t *testing.T) {
 				"62 % more shared wavefronts"}},
 		{"spills", [][]Launch{{rankable("k", 32, base)}, {spilled}}, "[1 1]",
 			[]string{"B: 16 bytes of local memory instead of none"}},
+		{"unknown registers", [][]Launch{{rankable("k", 0, base)}, {rankable("k", 255, base)}}, "[1 1]",
+			[]string{"B: the same counts"}},
 		{"smaller blocks", [][]Launch{{small}, {rankable("k", 255, base)}}, "[1 1]",
 			[]string{"B: an occupancy of 12 % instead of 100 %, 223 more registers, 75 % fewer blocks"}},
 		{"sampled", [][]Launch{{rankable("k", 32, base)}, {sampled}}, "[1 1]", []string{"B: the same counts"}},
