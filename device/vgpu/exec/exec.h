@@ -18,6 +18,13 @@ typedef struct {
   int32_t want;   // member mask of a .sync instruction, -1: all lanes
 } vg_inst;
 
+// Machine code for n instructions, for all lanes or for those of a mask; n is 0 without. base is as in run.
+typedef struct {
+  void (*full)(uint8_t *const *base);
+  void (*part)(uint8_t *const *base, uint32_t mask);
+  int32_t n;
+} vg_native;
+
 // A function. In a frame, a 64-bit register takes 256 bytes, a narrower one 128, a predicate 4.
 typedef struct {
   vg_inst *code;
@@ -31,6 +38,7 @@ typedef struct {
   bool calls; // it calls other functions
   int32_t *tracks; // see taint.h, or NULL
   int32_t nregs;   // PTX registers, for tracks
+  vg_native *native; // by the first instruction, or NULL
 } vg_func;
 
 typedef struct {

@@ -60,6 +60,7 @@ again:
   vg_func *f = g->fr->f;
   const vg_inst *code = f->code;
   const int32_t *extra = f->extra;
+  const vg_native *native = f->native;
   u8 *base[3] = {g->fr->regs, f->pool, w->spec};
   u32 mask = g->mask;
   int pc = g->pc;
@@ -80,6 +81,13 @@ again:
         if (!g->forced && o->state == RUN && (o->depth > g->depth || (o->depth == g->depth && o->pc < pc))) other = 1;
       }
       if (other) goto again;
+    }
+    if (native && native[pc].n && !w->slow && budget >= native[pc].n && !state->stop) {
+      if (mask == ~0u) native[pc].full(base);
+      else native[pc].part(base, mask);
+      budget -= native[pc].n;
+      pc += native[pc].n;
+      continue;
     }
     if (budget-- <= 0 || state->stop) {
       g->pc = pc;
