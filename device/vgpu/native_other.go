@@ -1,0 +1,7 @@
+//go:build linux && cgo && !amd64
+
+package vgpu
+
+type nativeRun struct{}
+
+func translate([]inst) ([]nativeRun, []byte) { return nil, nil }
