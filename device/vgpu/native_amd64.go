@@ -58,9 +58,6 @@ func translate(code []inst) (runs []nativeRun, memory []byte) {
 		return nil, nil
 	}
 	base := uintptr(unsafe.Pointer(&memory[0]))
-	for _, at := range g.tables { // the address of the constants, in front of the code
-		binary.LittleEndian.PutUint64(g.code[at:], uint64(base))
-	}
 	writeTable(memory)
 	copy(memory[tableSize:], g.code)
 	if unix.Mprotect(memory, unix.PROT_READ|unix.PROT_EXEC) != nil { // the machine may forbid it
@@ -105,10 +102,10 @@ func writeTable(to []byte) {
 	}
 }
 
-// Registers. The frame, the pool and the warp's registers are at r8, r9 and r10, as operands are encoded, the constants
-// at r11. rsi has the mask, edx the strip's part of it, laneMask the same as a vector.
+// Registers. The frame, the pool and the warp's registers are at r8, r9 and r10, as operands are encoded. r11 has the
+// number of the strip, rdi 32 times it. rsi has the mask from the strip on, edx the strip's part of it, laneMask the same
+// as a vector.
 const (
-	table    = 11
 	free     = 13 // ymm0 to ymm12 hold values
 	scratch  = 13
 	laneMask = 14
@@ -132,9 +129,7 @@ type value struct {
 
 // native generates code.
 type native struct {
-	code    []byte
-	tables  []int // where the address of the constants belongs
-	strip   int
+	code    []byte // follows the constants
 	partial bool
 	held    [free]value // by register; kind 0: none
 	dirty   [free]bool
@@ -146,23 +141,23 @@ type native struct {
 func (g *native) run(code []inst, partial bool) {
 	g.partial = partial
 	g.emit(0x4c, 0x8b, 0x07, 0x4c, 0x8b, 0x4f, 0x08, 0x4c, 0x8b, 0x57, 0x10) // mov r8, [rdi]; r9, [rdi+8]; r10, [rdi+16]
-	g.emit(0x49, 0xbb)                                                       // mov r11, constants
-	g.tables = append(g.tables, len(g.code))
-	g.emit(0, 0, 0, 0, 0, 0, 0, 0)
-	for g.strip = range 4 {
-		if partial {
-			g.emit(0x89, 0xf2, 0xc1, 0xea, byte(8*g.strip), 0x0f, 0xb6, 0xd2) // mov edx, esi; shr edx, n; movzx edx, dl
-			g.broadcast(laneMask, 2)
-		}
-		for i := range code {
-			g.pinned = [free]bool{}
-			g.instruction(&code[i])
-		}
-		for y := range g.held {
-			g.store(y)
-			g.held[y] = value{}
-		}
+	g.emit(0x31, 0xff, 0x45, 0x31, 0xdb)                                     // xor edi, edi; xor r11d, r11d
+	again := len(g.code)
+	if partial {
+		g.emit(0x40, 0x0f, 0xb6, 0xd6) // movzx edx, sil
+		g.broadcast(laneMask, 2)
 	}
+	for i := range code {
+		g.pinned = [free]bool{}
+		g.instruction(&code[i])
+	}
+	for y := range g.held {
+		g.store(y)
+		g.held[y] = value{}
+	}
+	g.emit(0xc1, 0xee, 0x08, 0x83, 0xc7, 0x20, 0x41, 0xff, 0xc3, 0x81, 0xff, 0x80, 0, 0, 0) // shr esi, 8; add edi, 32; inc r11d; cmp edi, 128
+	g.emit(0x0f, 0x82)                                                                      // jb again
+	g.code = binary.LittleEndian.AppendUint32(g.code, uint32(again-len(g.code)-4))
 	g.emit(0xc5, 0xf8, 0x77, 0xc3) // vzeroupper; ret
 }
 
@@ -206,13 +201,27 @@ func (g *native) op(op, reg, first, rm int) {
 	g.emit(byte(3<<6 | (reg&7)<<3 | rm&7))
 }
 
-// load emits reg = first OP [base+offset].
-func (g *native) memory(op, reg, first, base, offset int) {
+// memory emits reg = first OP the strip's part of a value.
+func (g *native) memory(op, reg, first int, v value) {
+	scale, at := byte(0), int(v.place>>2)
+	if v.kind != word { // 64 bits: 64 bytes per strip
+		scale = 1
+	}
+	if v.kind == upper {
+		at += 32
+	}
+	base := 8 + int(v.place&3)
 	g.vex(op, reg, first, base)
-	g.emit(byte(2<<6 | (reg&7)<<3 | base&7))
-	g.code = binary.LittleEndian.AppendUint32(g.code, uint32(offset))
+	g.emit(byte(2<<6|(reg&7)<<3|4), scale<<6|7<<3|byte(base&7)) // index rdi
+	g.code = binary.LittleEndian.AppendUint32(g.code, uint32(at))
 }
-func (g *native) constant(op, reg, first, at int) { g.memory(op, reg, first, table, at) }
+
+// constant emits reg = first OP a constant.
+func (g *native) constant(op, reg, first, at int) {
+	g.vex(op, reg, first, 0)
+	g.emit(byte((reg&7)<<3 | 5)) // relative to the next instruction
+	g.code = binary.LittleEndian.AppendUint32(g.code, uint32(at-tableSize-len(g.code)-4))
+}
 
 // blend emits reg = mask ? yes : no.
 func (g *native) blend(reg, no, yes, mask int) {
@@ -228,29 +237,12 @@ func (g *native) broadcast(reg, from int) {
 	g.constant(vpcmpeqd, reg, reg, constBits)
 }
 
-// offset returns the place of a value's part of the strip.
-func (g *native) offset(v value) (base, at int) {
-	at = int(v.place >> 2)
-	switch v.kind {
-	case word:
-		at += 32 * g.strip
-	case lower:
-		at += 64 * g.strip
-	case upper:
-		at += 64*g.strip + 32
-	default:
-		at += g.strip
-	}
-	return 8 + int(v.place&3), at
-}
-
 // byteOf emits an instruction on a byte of memory and the register al (0) or cl (1).
 func (g *native) byteOf(v value, reg byte, op ...byte) {
-	base, at := g.offset(v)
-	g.emit(0x41)
+	g.emit(0x43) // REX.X, REX.B: the index r11, the base r8 to r10
 	g.emit(op...)
-	g.emit(2<<6 | reg<<3 | byte(base&7))
-	g.code = binary.LittleEndian.AppendUint32(g.code, uint32(at))
+	g.emit(2<<6|reg<<3|4, 3<<3|byte(v.place&3))
+	g.code = binary.LittleEndian.AppendUint32(g.code, uint32(v.place>>2))
 }
 
 // store writes a register back if it was changed.
@@ -269,17 +261,16 @@ func (g *native) store(y int) {
 		g.byteOf(v, 0, 0x88)
 		return
 	}
-	base, at := g.offset(v)
 	if g.partial {
 		mask := laneMask
 		if v.kind != word { // eight words of the mask for four lanes
 			g.widen(scratch2, laneMask, v.kind, vpmovsxdq)
 			mask = scratch2
 		}
-		g.memory(vmovups, scratch, 0, base, at)
+		g.memory(vmovups, scratch, 0, v)
 		g.blend(y, scratch, y, mask)
 	}
-	g.memory(vmovupsStore, y, 0, base, at)
+	g.memory(vmovupsStore, y, 0, v)
 }
 
 // widen emits reg = the half of the words in from, extended to 64 bits.
@@ -333,8 +324,7 @@ func (g *native) use(place int32, kind valueKind) int {
 		g.broadcast(y, 0)
 		return y
 	}
-	base, at := g.offset(v)
-	g.memory(vmovups, y, 0, base, at)
+	g.memory(vmovups, y, 0, v)
 	return y
 }
 
