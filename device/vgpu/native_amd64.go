@@ -79,7 +79,10 @@ const (
 	constSign
 	constMagnitude
 	constAll
-	constOne    // an integer
+	constOne // an integer
+	constSign64
+	constMagnitude64
+	constQuiet  // the bit of a quiet NaN of float64
 	constShared // windows of generic addresses
 	constLocal
 	tableSize
@@ -97,6 +100,9 @@ func writeTable(to []byte) {
 		put(constOne, 1)
 	}
 	for i := range 4 {
+		binary.LittleEndian.PutUint64(to[constSign64+8*i:], 1<<63)
+		binary.LittleEndian.PutUint64(to[constMagnitude64+8*i:], 1<<63-1)
+		binary.LittleEndian.PutUint64(to[constQuiet+8*i:], 1<<51)
 		binary.LittleEndian.PutUint64(to[constShared+8*i:], 0x40<<56)
 		binary.LittleEndian.PutUint64(to[constLocal+8*i:], 0x41<<56)
 	}
@@ -179,6 +185,12 @@ const (
 	vpcmpeqd, vpcmpgtd         = m0f | p66 | 0x76, m0f | p66 | 0x66
 	vaddps, vsubps, vmulps     = m0f | 0x58, m0f | 0x5c, m0f | 0x59
 	vcmpps, vblendvps          = m0f | 0xc2, m3a | p66 | 0x4a
+	vaddpd, vsubpd, vmulpd     = m0f | p66 | 0x58, m0f | p66 | 0x5c, m0f | p66 | 0x59
+	vcmppd, vblendvpd          = m0f | p66 | 0xc2, m3a | p66 | 0x4b
+	vfmadd213pd                = m38 | p66 | wideBit | 0xa8
+	vcvtdq2pd                  = m0f | 2<<8 | 0xe6
+	vpcmpeqq, vpcmpgtq         = m38 | p66 | 0x29, m38 | p66 | 0x37
+	vpslliq                    = m0f | p66 | 0x73
 	vfmadd213ps                = m38 | p66 | 0xa8
 	vmovmskps, vcvtdq2ps       = m0f | 0x50, m0f | 0x5b
 	vpmuludq, vpmuldq          = m0f | p66 | 0xf4, m38 | p66 | 0x28
@@ -368,7 +380,9 @@ var shapes = map[opcode]string{opMov32: "ww", opMov64: "qq", opMov32_64: "qw", o
 	opAddF32: "www", opSubF32: "www", opMulF32: "www", opAddFtzF32: "www", opSubFtzF32: "www", opMulFtzF32: "www",
 	opMinF32: "www", opMaxF32: "www", opMadlo32: "wwww", opMadwideS32: "qwwq", opMadwideU32: "qwwq", opFmaF32: "wwww",
 	opFmaFtzF32: "wwww", opSetpS32: "pww", opSetpU32: "pww", opSetpF32: "pww", opSelp32: "wwwp", opSelp64: "qqqp", opPand: "ppp",
-	opPor: "ppp", opPxor: "ppp", opPnot: "pp", opPmov: "pp", opPconst: "p", opLop3: "wwww"}
+	opPor: "ppp", opPxor: "ppp", opPnot: "pp", opPmov: "pp", opPconst: "p", opLop3: "wwww", opAddF64: "qqq",
+	opSubF64: "qqq", opMulF64: "qqq", opFmaF64: "qqqq", opSetpF64: "pqq", opSetpS64: "pqq", opSetpU64: "pqq",
+	opMullo64: "qqq", opMadlo64: "qqqq", opNegF64: "qq", opAbsF64: "qq", opCvtF64S32: "qw"}
 
 // single has those that are one instruction for each part of a value.
 var single = map[opcode]int{opAdd32: vpaddd, opSub32: vpsubd, opMullo32: vpmulld, opAdd64: vpaddq, opSub64: vpsubq,
@@ -389,7 +403,8 @@ var floatCompare = [...]byte{cmpEq: 0, cmpNe: 12, cmpLt: 17, cmpLe: 18, cmpGt: 3
 
 func translatable(in *inst) bool {
 	_, ok := shapes[in.op]
-	return ok && !((in.op == opSetpS32 || in.op == opSetpU32) && in.kind > cmpGeu)
+	integers := in.op == opSetpS32 || in.op == opSetpU32 || in.op == opSetpS64 || in.op == opSetpU64
+	return ok && !(integers && in.kind > cmpGeu)
 }
 
 // parts returns the parts of a value with a letter of shapes.
@@ -568,6 +583,127 @@ func (g *native) instruction(in *inst) {
 		}
 	case opLop3:
 		g.lop3(in)
+	case opAddF64, opSubF64, opMulF64, opFmaF64:
+		for _, part := range parts('q') {
+			a, b, y := source(1, part), source(2, part), g.take()
+			order := []int{a, b} // the last NaN wins
+			switch in.op {
+			case opAddF64:
+				g.op(vaddpd, y, a, b)
+			case opSubF64:
+				g.op(vsubpd, y, a, b)
+			case opMulF64:
+				g.op(vmulpd, y, a, b)
+			default:
+				c := source(3, part)
+				order = append(order, c)
+				g.op(vmovups, y, 0, a)
+				g.op(vfmadd213pd, y, b, c)
+			}
+			for _, x := range order {
+				g.quiet(y, y, x)
+			}
+			g.set(in, in.d, part, y)
+			g.pinned = [free]bool{}
+		}
+	case opNegF64, opAbsF64:
+		for _, part := range parts('q') {
+			a, y := source(1, part), g.take()
+			if in.op == opNegF64 {
+				g.constant(vpxor, y, a, constSign64)
+			} else {
+				g.constant(vpand, y, a, constMagnitude64)
+			}
+			g.quiet(y, y, a)
+			g.set(in, in.d, part, y)
+			g.pinned = [free]bool{}
+		}
+	case opCvtF64S32:
+		for _, part := range parts('q') {
+			a, y := source(1, word), g.take()
+			if part == upper {
+				g.op(vextracti128, a, 0, y)
+				g.emit(1)
+				a = y
+			}
+			g.op(vcvtdq2pd, y, 0, a)
+			g.set(in, in.d, part, y)
+			g.pinned = [free]bool{}
+		}
+	case opMullo64, opMadlo64:
+		for _, part := range parts('q') {
+			a, b, y := source(1, part), source(2, part), g.take()
+			c := 0
+			if in.op == opMadlo64 {
+				c = source(3, part)
+			}
+			g.shift(scratch, a, 2, 32) // the upper halves
+			g.op(vpmuludq, scratch, scratch, b)
+			g.shift(scratch2, b, 2, 32)
+			g.op(vpmuludq, scratch2, scratch2, a)
+			g.op(vpaddq, scratch, scratch, scratch2)
+			g.shift(scratch, scratch, 6, 32)
+			g.op(vpmuludq, y, a, b)
+			g.op(vpaddq, y, y, scratch)
+			if in.op == opMadlo64 {
+				g.op(vpaddq, y, y, c)
+			}
+			g.set(in, in.d, part, y)
+			g.pinned = [free]bool{}
+		}
+	case opSetpF64, opSetpS64, opSetpU64:
+		var halves [2]int
+		for i, part := range parts('q') {
+			a, b := source(1, part), source(2, part)
+			halves[i] = g.take()
+			g.compare64(in, halves[i], a, b)
+		}
+		y := g.take()
+		g.op(vshufps, y, halves[0], halves[1])
+		g.emit(0x88)
+		g.op(vpermq, y, 0, y)
+		g.emit(0xd8)
+		g.set(in, in.d, pred, y)
+	}
+}
+
+// shift emits to = from shifted by bits: how is 2 for right, 6 for left.
+func (g *native) shift(to, from, how int, bits byte) {
+	g.op(vpslliq, how, to, from)
+	g.emit(bits)
+}
+
+// quiet emits y = no, or x as a quiet NaN where x is a NaN.
+func (g *native) quiet(y, no, x int) {
+	g.op(vcmppd, scratch, x, x)
+	g.emit(unordered)
+	g.constant(vpor, scratch2, x, constQuiet)
+	g.op(vblendvpd, y, no, scratch2)
+	g.emit(scratch << 4)
+}
+
+// compare64 is setp of 64 bits, for half a strip.
+func (g *native) compare64(in *inst, y, a, b int) {
+	if in.op == opSetpF64 {
+		g.op(vcmppd, y, a, b)
+		g.emit(floatCompare[in.kind])
+		return
+	}
+	if in.kind == cmpEq || in.kind == cmpNe || in.kind == cmpEqu || in.kind == cmpNeu {
+		g.op(vpcmpeqq, y, a, b)
+	} else {
+		if in.op == opSetpU64 {
+			g.constant(vpxor, scratch, a, constSign64)
+			g.constant(vpxor, scratch2, b, constSign64)
+			a, b = scratch, scratch2
+		}
+		if in.kind == cmpLt || in.kind == cmpGe || in.kind == cmpLtu || in.kind == cmpGeu {
+			a, b = b, a
+		}
+		g.op(vpcmpgtq, y, a, b)
+	}
+	if in.kind == cmpNe || in.kind == cmpNeu || in.kind == cmpGe || in.kind == cmpLe || in.kind == cmpGeu || in.kind == cmpLeu {
+		g.constant(vpxor, y, y, constAll)
 	}
 }
 

@@ -35,6 +35,14 @@ func TestTranslated(t *testing.T) {
 	for _, op := range []string{"and", "or", "xor"} {
 		narrow = append(narrow, fmt.Sprintf("setp.lt.s32 %%p2, %%r1, %%r2;\n%s.pred %%p3, %%p1, %%p2;\nselp.b32 %%r9, 1, 2, %%p3;", op))
 	}
+	for _, cmp := range []string{"eq", "ne", "lt", "le", "gt", "ge"} {
+		for _, kind := range []string{"s64", "u64", "f64"} {
+			narrow = append(narrow, fmt.Sprintf("setp.%s.%s %%p2, %%rd1, %%rd2;\nselp.b32 %%r9, %%r1, %%r3, %%p2;", cmp, kind))
+		}
+	}
+	for _, cmp := range []string{"equ", "ltu", "geu", "num", "nan"} {
+		narrow = append(narrow, fmt.Sprintf("setp.%s.f64 %%p2, %%rd1, %%rd2;\nselp.b32 %%r9, %%r1, %%r3, %%p2;", cmp))
+	}
 	narrow = append(narrow, "not.pred %p3, %p1;\nmov.pred %p2, %p3;\nselp.b32 %r9, 1, 2, %p2;")
 	pairs := []string{"mov.b64 %rd9, %rd1;", "not.b64 %rd9, %rd1;", "add.s64 %rd9, %rd1, %rd2;", "sub.s64 %rd9, %rd1, %rd2;",
 		"and.b64 %rd9, %rd1, %rd2;", "or.b64 %rd9, %rd1, %rd2;", "xor.b64 %rd9, %rd1, %rd2;", "shl.b64 %rd9, %rd1, %r2;",
@@ -42,7 +50,9 @@ func TestTranslated(t *testing.T) {
 		"mad.wide.s32 %rd9, %r1, %r2, %rd1;", "mad.wide.u32 %rd9, %r1, %r2, %rd1;", "cvt.u64.u32 %rd9, %r1;",
 		"cvt.s64.s32 %rd9, %r1;", "selp.b64 %rd9, %rd1, %rd2, %p1;", "cvta.shared.u64 %rd9, %rd1;",
 		"cvta.to.local.u64 %rd9, %rd1;", "cvt.u32.u64 %r9, %rd1;\ncvt.u64.u32 %rd9, %r9;", "mov.b64 {%r12, %r9}, %rd1;\ncvt.s64.s32 %rd9, %r9;",
-		"cvta.local.u64 %rd9, %rd1;", "cvta.to.shared.u64 %rd9, %rd1;"}
+		"add.f64 %rd9, %rd1, %rd2;", "sub.f64 %rd9, %rd1, %rd2;", "mul.f64 %rd9, %rd1, %rd2;",
+		"fma.rn.f64 %rd9, %rd1, %rd2, %rd3;", "neg.f64 %rd9, %rd1;", "abs.f64 %rd9, %rd1;", "cvt.rn.f64.s32 %rd9, %r1;",
+		"mul.lo.s64 %rd9, %rd1, %rd2;", "mad.lo.s64 %rd9, %rd1, %rd2, %rd3;", "cvta.local.u64 %rd9, %rd1;", "cvta.to.shared.u64 %rd9, %rd1;"}
 	var body strings.Builder
 	n := 0
 	for _, ops := range [][]string{narrow, pairs} {
@@ -75,6 +85,7 @@ func TestTranslated(t *testing.T) {
 	add.s64 %rd8, %rd6, %rd8;
 	ld.global.v4.b32 {%r1, %r2, %r3, %r4}, [%rd7];
 	ld.global.v2.b64 {%rd1, %rd2}, [%rd7+16];
+	mov.b64 %rd3, {%r3, %r1};
 	setp.lt.s32 %p1, %r4, 0;
 	and.b32 %r12, %r4, 1;
 	setp.eq.s32 %p4, %r12, 0;
@@ -96,6 +107,14 @@ func TestTranslated(t *testing.T) {
 	for _, some := range []uint32{^uint32(0), 0x12345679, 0xfffffffe, 1 << 17} {
 		for i := range in {
 			in[i] = random()
+		}
+		for i := 4; i < len(in); i += 8 { // equal ones, and NaNs of float64
+			switch r.IntN(4) {
+			case 0:
+				in[i+2], in[i+3] = in[i], in[i+1]
+			case 1:
+				in[i+1], in[i+3] = 0x7ff00000|in[i+1]>>12, 0xfff80000|in[i+3]>>13
+			}
 		}
 		var results [2][]uint32
 		for i, jit := range []string{"0", "1"} {
