@@ -59,7 +59,7 @@ func TestTranslated(t *testing.T) {
 		for _, op := range ops {
 			guarded := "@%p4 " + strings.ReplaceAll(op, "\n", "\n@!%p4 ")
 			for _, text := range []string{op, guarded} {
-				fmt.Fprintf(&body, "mov.b32 %%r9, 7;\nmov.b64 %%rd9, 9;\nmov.pred %%p2, %%p1;\nmov.pred %%p3, %%p4;\n@%%p5 bra $L%d;\n%s\n"+
+				fmt.Fprintf(&body, "mov.b32 %%r9, 7;\nmov.b64 %%rd9, 9;\nmov.pred %%p2, %%p1;\nmov.pred %%p3, %%p4;\n@%%p5 bra $L%d;\n%s\nmov.b32 %%r16, %%r1;\n"+
 					"$L%d:\nselp.b32 %%r14, 1, 0, %%p2;\nselp.b32 %%r15, 2, 0, %%p3;\nor.b32 %%r14, %%r14, %%r15;\n"+
 					"st.global.v2.b32 [%%rd8+%d], {%%r9, %%r14};\nst.global.b64 [%%rd8+%d], %%rd9;\n", n, text, n, 16*n, 16*n+8)
 				n++
