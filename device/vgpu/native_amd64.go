@@ -12,8 +12,8 @@ import (
 )
 
 // Straight runs of instructions that work on each lane alone are translated to x86-64 code with AVX2. It handles eight
-// lanes at a time, a strip, and keeps values in registers until the strip's end. All other instructions, and all checks,
-// are the executor's. $FISUB_EMU_JIT=0 turns translation off.
+// lanes at a time, a strip, and keeps values in registers until the strip's end. All other instructions, and all
+// checks, are the executor's. $FISUB_EMU_JIT=0 turns translation off.
 
 // A nativeRun is the code of a run: vg_native in exec.h.
 type nativeRun struct {
@@ -109,8 +109,8 @@ func writeTable(to []byte) {
 }
 
 // Registers. The frame, the pool and the warp's registers are at r8, r9 and r10, as operands are encoded. r11 has the
-// number of the strip, rdi 32 times it. rsi has the mask from the strip on, edx the strip's part of it, laneMask the same
-// as a vector.
+// number of the strip, rdi 32 times it. rsi has the mask from the strip on, edx the strip's part of it, laneMask the
+// same as a vector.
 const (
 	free     = 13 // ymm0 to ymm12 hold values
 	scratch  = 13
@@ -161,8 +161,9 @@ func (g *native) run(code []inst, partial bool) {
 		g.store(y)
 		g.held[y] = value{}
 	}
-	g.emit(0xc1, 0xee, 0x08, 0x83, 0xc7, 0x20, 0x41, 0xff, 0xc3, 0x81, 0xff, 0x80, 0, 0, 0) // shr esi, 8; add edi, 32; inc r11d; cmp edi, 128
-	g.emit(0x0f, 0x82)                                                                      // jb again
+	g.emit(0xc1, 0xee, 0x08, 0x83, 0xc7, 0x20, 0x41, 0xff, 0xc3) // shr esi, 8; add edi, 32; inc r11d
+	g.emit(0x81, 0xff, 0x80, 0, 0, 0)                            // cmp edi, 128
+	g.emit(0x0f, 0x82)                                           // jb again
 	g.code = binary.LittleEndian.AppendUint32(g.code, uint32(again-len(g.code)-4))
 	g.emit(0xc5, 0xf8, 0x77, 0xc3) // vzeroupper; ret
 }
@@ -195,7 +196,7 @@ const (
 	vmovmskps, vcvtdq2ps       = m0f | 0x50, m0f | 0x5b
 	vpmuludq, vpmuldq          = m0f | p66 | 0xf4, m38 | p66 | 0x28
 	vpmovzxdq, vpmovsxdq       = m38 | p66 | 0x35, m38 | p66 | 0x25
-	vextracti128, vpermq       = m3a | p66 | 0x39, m3a | p66 | wideBit | 0x00
+	vextracti128, vpermq       = m3a | p66 | 0x39, m3a | p66 | wideBit
 	vshufps                    = m0f | 0xc6
 	vpbroadcastd               = m38 | p66 | 0x58
 	unordered                  = 3 // of vcmpps
@@ -371,35 +372,46 @@ func (g *native) guard(in *inst, kind valueKind) int {
 
 // shapes has the operations that are translated, with the kinds of d, a, b and c: w for words, q for 64 bits, p for
 // predicates.
-var shapes = map[opcode]string{opMov32: "ww", opMov64: "qq", opMov32_64: "qw", opMov64_32: "wq", opHi32: "wq", opNot32: "ww",
-	opNeg32: "ww", opNot64: "qq", opNegF32: "ww", opAbsF32: "ww", opFlushF32: "ww", opCvtU32_64: "qw", opCvtS32_64: "qw",
-	opCvtF32S32: "ww", opCvtaShared: "qq", opCvtaToShared: "qq", opCvtaLocal: "qq", opCvtaToLocal: "qq", opAdd32: "www",
-	opSub32: "www", opMullo32: "www", opAdd64: "qqq", opSub64: "qqq", opMulwideS32: "qww", opMulwideU32: "qww", opAnd32: "www",
-	opOr32: "www", opXor32: "www", opAnd64: "qqq", opOr64: "qqq", opXor64: "qqq", opShl32: "www", opShrU32: "www",
-	opShrS32: "www", opShl64: "qqw", opShrU64: "qqw", opMinS32: "www", opMaxS32: "www", opMinU32: "www", opMaxU32: "www",
-	opAddF32: "www", opSubF32: "www", opMulF32: "www", opAddFtzF32: "www", opSubFtzF32: "www", opMulFtzF32: "www",
-	opMinF32: "www", opMaxF32: "www", opMadlo32: "wwww", opMadwideS32: "qwwq", opMadwideU32: "qwwq", opFmaF32: "wwww",
-	opFmaFtzF32: "wwww", opSetpS32: "pww", opSetpU32: "pww", opSetpF32: "pww", opSelp32: "wwwp", opSelp64: "qqqp", opPand: "ppp",
-	opPor: "ppp", opPxor: "ppp", opPnot: "pp", opPmov: "pp", opPconst: "p", opLop3: "wwww", opAddF64: "qqq",
-	opSubF64: "qqq", opMulF64: "qqq", opFmaF64: "qqqq", opSetpF64: "pqq", opSetpS64: "pqq", opSetpU64: "pqq",
-	opMullo64: "qqq", opMadlo64: "qqqq", opNegF64: "qq", opAbsF64: "qq", opCvtF64S32: "qw"}
+var shapes = map[opcode]string{
+	opMov32: "ww", opMov64: "qq", opMov32_64: "qw", opMov64_32: "wq", opHi32: "wq", opNot32: "ww",
+	opNeg32: "ww", opNot64: "qq", opNegF32: "ww", opAbsF32: "ww", opFlushF32: "ww", opCvtU32_64: "qw",
+	opCvtS32_64: "qw", opCvtF32S32: "ww", opCvtaShared: "qq", opCvtaToShared: "qq", opCvtaLocal: "qq",
+	opCvtaToLocal: "qq", opAdd32: "www", opSub32: "www", opMullo32: "www", opAdd64: "qqq", opSub64: "qqq",
+	opMulwideS32: "qww", opMulwideU32: "qww", opAnd32: "www", opOr32: "www", opXor32: "www",
+	opAnd64: "qqq", opOr64: "qqq", opXor64: "qqq", opShl32: "www", opShrU32: "www", opShrS32: "www",
+	opShl64: "qqw", opShrU64: "qqw", opMinS32: "www", opMaxS32: "www", opMinU32: "www", opMaxU32: "www",
+	opAddF32: "www", opSubF32: "www", opMulF32: "www", opAddFtzF32: "www", opSubFtzF32: "www",
+	opMulFtzF32: "www", opMinF32: "www", opMaxF32: "www", opMadlo32: "wwww", opMadwideS32: "qwwq",
+	opMadwideU32: "qwwq", opFmaF32: "wwww", opFmaFtzF32: "wwww", opSetpS32: "pww", opSetpU32: "pww",
+	opSetpF32: "pww", opSelp32: "wwwp", opSelp64: "qqqp", opPand: "ppp", opPor: "ppp", opPxor: "ppp",
+	opPnot: "pp", opPmov: "pp", opPconst: "p", opLop3: "wwww", opAddF64: "qqq", opSubF64: "qqq",
+	opMulF64: "qqq", opFmaF64: "qqqq", opSetpF64: "pqq", opSetpS64: "pqq", opSetpU64: "pqq",
+	opMullo64: "qqq", opMadlo64: "qqqq", opNegF64: "qq", opAbsF64: "qq", opCvtF64S32: "qw",
+}
 
 // single has those that are one instruction for each part of a value.
-var single = map[opcode]int{opAdd32: vpaddd, opSub32: vpsubd, opMullo32: vpmulld, opAdd64: vpaddq, opSub64: vpsubq,
-	opAnd32: vpand, opOr32: vpor, opXor32: vpxor, opAnd64: vpand, opOr64: vpor, opXor64: vpxor, opShl32: vpsllvd,
-	opShrU32: vpsrlvd, opShrS32: vpsravd, opMinS32: vpminsd, opMaxS32: vpmaxsd, opMinU32: vpminud, opMaxU32: vpmaxud,
-	opPand: vpand, opPor: vpor, opPxor: vpxor}
+var single = map[opcode]int{
+	opAdd32: vpaddd, opSub32: vpsubd, opMullo32: vpmulld, opAdd64: vpaddq, opSub64: vpsubq, opAnd32: vpand,
+	opOr32: vpor, opXor32: vpxor, opAnd64: vpand, opOr64: vpor, opXor64: vpxor, opShl32: vpsllvd,
+	opShrU32: vpsrlvd, opShrS32: vpsravd, opMinS32: vpminsd, opMaxS32: vpmaxsd, opMinU32: vpminud,
+	opMaxU32: vpmaxud, opPand: vpand, opPor: vpor, opPxor: vpxor,
+}
 
-// floatOperations has those on float32 numbers, whose NaN results are canonical, and whether subnormal numbers are flushed.
+// floatOperations has those on float32 numbers, whose NaN results are canonical, and whether subnormal numbers are
+// flushed.
 var floatOperations = map[opcode]struct {
 	op  int
 	ftz bool
-}{opAddF32: {vaddps, false}, opSubF32: {vsubps, false}, opMulF32: {vmulps, false}, opFmaF32: {vfmadd213ps, false},
-	opAddFtzF32: {vaddps, true}, opSubFtzF32: {vsubps, true}, opMulFtzF32: {vmulps, true}, opFmaFtzF32: {vfmadd213ps, true}}
+}{opAddF32: {vaddps, false}, opSubF32: {vsubps, false}, opMulF32: {vmulps, false},
+	opFmaF32:    {vfmadd213ps, false},
+	opAddFtzF32: {vaddps, true},
+	opSubFtzF32: {vsubps, true}, opMulFtzF32: {vmulps, true}, opFmaFtzF32: {vfmadd213ps, true}}
 
 // comparisons of vcmpps by CMP_*.
-var floatCompare = [...]byte{cmpEq: 0, cmpNe: 12, cmpLt: 17, cmpLe: 18, cmpGt: 30, cmpGe: 29, cmpEqu: 8, cmpNeu: 4, cmpLtu: 25,
-	cmpLeu: 26, cmpGtu: 22, cmpGeu: 21, cmpNum: 7, cmpNan: 3}
+var floatCompare = [...]byte{
+	cmpEq: 0, cmpNe: 12, cmpLt: 17, cmpLe: 18, cmpGt: 30, cmpGe: 29, cmpEqu: 8, cmpNeu: 4, cmpLtu: 25,
+	cmpLeu: 26, cmpGtu: 22, cmpGeu: 21, cmpNum: 7, cmpNan: 3,
+}
 
 func translatable(in *inst) bool {
 	_, ok := shapes[in.op]
@@ -702,7 +714,8 @@ func (g *native) compare64(in *inst, y, a, b int) {
 		}
 		g.op(vpcmpgtq, y, a, b)
 	}
-	if in.kind == cmpNe || in.kind == cmpNeu || in.kind == cmpGe || in.kind == cmpLe || in.kind == cmpGeu || in.kind == cmpLeu {
+	switch in.kind {
+	case cmpNe, cmpNeu, cmpGe, cmpLe, cmpGeu, cmpLeu:
 		g.constant(vpxor, y, y, constAll)
 	}
 }
@@ -774,7 +787,8 @@ func (g *native) compare(in *inst) {
 		}
 		g.op(vpcmpgtd, y, a, b)
 	}
-	if in.kind == cmpNe || in.kind == cmpNeu || in.kind == cmpGe || in.kind == cmpLe || in.kind == cmpGeu || in.kind == cmpLeu {
+	switch in.kind {
+	case cmpNe, cmpNeu, cmpGe, cmpLe, cmpGeu, cmpLeu:
 		g.constant(vpxor, y, y, constAll)
 	}
 	g.set(in, in.d, pred, y)
