@@ -264,7 +264,7 @@ func (mod *Module) Kernel(name string) (*Kernel, error) {
 			c.tracks = (*C.int32_t)(copied(unsafe.Pointer(unsafe.SliceData(f.tracks)), len(f.tracks)*4))
 			c.nregs = C.int32_t(len(f.src.Regs))
 		}
-		if runs, _ := translate(f.code); runs != nil {
+		if runs := translate(f.code); runs != nil {
 			c.native = (*C.vg_native)(copied(unsafe.Pointer(&runs[0]), len(runs)*int(unsafe.Sizeof(runs[0]))))
 		}
 		table[i] = c

@@ -25,10 +25,11 @@ type nativeRun struct {
 // shortest is the number of instructions from which a run is translated.
 const shortest = 2
 
-// translate returns a nativeRun for each instruction of code, and the memory of the code, or nil without any run.
-func translate(code []inst) (runs []nativeRun, memory []byte) {
+// translate returns a nativeRun for each instruction of code, or nil without any run. The memory of translated code is
+// never freed, like that of decoded code.
+func translate(code []inst) []nativeRun {
 	if !cpu.X86.HasAVX2 || !cpu.X86.HasFMA || !cpu.X86.HasBMI2 || os.Getenv("FISUB_EMU_JIT") == "0" {
-		return nil, nil
+		return nil
 	}
 	type place struct{ pc, n, full, part int }
 	var places []place
@@ -50,25 +51,25 @@ func translate(code []inst) (runs []nativeRun, memory []byte) {
 		pc += n
 	}
 	if len(places) == 0 {
-		return nil, nil
+		return nil
 	}
 	size := (len(g.code) + tableSize + 4095) &^ 4095
 	memory, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
 	if err != nil {
-		return nil, nil
+		return nil
 	}
 	base := uintptr(unsafe.Pointer(&memory[0]))
 	writeTable(memory)
 	copy(memory[tableSize:], g.code)
 	if unix.Mprotect(memory, unix.PROT_READ|unix.PROT_EXEC) != nil { // the machine may forbid it
 		_ = unix.Munmap(memory)
-		return nil, nil
+		return nil
 	}
-	runs = make([]nativeRun, len(code))
+	runs := make([]nativeRun, len(code))
 	for _, p := range places {
 		runs[p.pc] = nativeRun{full: base + uintptr(tableSize+p.full), part: base + uintptr(tableSize+p.part), n: int32(p.n)}
 	}
-	return runs, memory
+	return runs
 }
 
 // Constants of 32 bytes, by their offset.
@@ -79,7 +80,6 @@ const (
 	constSign
 	constMagnitude
 	constAll
-	constOne // an integer
 	constSign64
 	constMagnitude64
 	constQuiet  // the bit of a quiet NaN of float64
@@ -97,7 +97,6 @@ func writeTable(to []byte) {
 		put(constSign, 1<<31)
 		put(constMagnitude, 1<<31-1)
 		put(constAll, 0xffffffff)
-		put(constOne, 1)
 	}
 	for i := range 4 {
 		binary.LittleEndian.PutUint64(to[constSign64+8*i:], 1<<63)
@@ -581,7 +580,9 @@ func (g *native) instruction(in *inst) {
 		g.emit(floatCompare[in.kind])
 		g.set(in, in.d, pred, y)
 	case opSetpS32, opSetpU32:
-		g.compare(in)
+		a, b, y := source(1, word), source(2, word), g.take()
+		g.integers(in, y, a, b, vpcmpeqd, vpcmpgtd, constSign)
+		g.set(in, in.d, pred, y)
 	case opSelp32, opSelp64:
 		for _, part := range parts(shape[0]) {
 			a, b, p, y := source(1, part), source(2, part), source(3, pred), g.take()
@@ -701,18 +702,24 @@ func (g *native) compare64(in *inst, y, a, b int) {
 		g.emit(floatCompare[in.kind])
 		return
 	}
-	if in.kind == cmpEq || in.kind == cmpNe || in.kind == cmpEqu || in.kind == cmpNeu {
-		g.op(vpcmpeqq, y, a, b)
-	} else {
-		if in.op == opSetpU64 {
-			g.constant(vpxor, scratch, a, constSign64)
-			g.constant(vpxor, scratch2, b, constSign64)
+	g.integers(in, y, a, b, vpcmpeqq, vpcmpgtq, constSign64)
+}
+
+// integers emits y = a comparison of integers, by instructions for equal and for greater signed ones.
+func (g *native) integers(in *inst, y, a, b, equal, greater, sign int) {
+	switch in.kind {
+	case cmpEq, cmpNe, cmpEqu, cmpNeu:
+		g.op(equal, y, a, b)
+	default:
+		if in.op == opSetpU32 || in.op == opSetpU64 {
+			g.constant(vpxor, scratch, a, sign)
+			g.constant(vpxor, scratch2, b, sign)
 			a, b = scratch, scratch2
 		}
 		if in.kind == cmpLt || in.kind == cmpGe || in.kind == cmpLtu || in.kind == cmpGeu {
 			a, b = b, a
 		}
-		g.op(vpcmpgtq, y, a, b)
+		g.op(greater, y, a, b)
 	}
 	switch in.kind {
 	case cmpNe, cmpNeu, cmpGe, cmpLe, cmpGeu, cmpLeu:
@@ -769,29 +776,6 @@ func (g *native) choice(in *inst) {
 	g.blend(y, y, b, scratch)
 	g.canonical(y) // both are NaN
 	g.set(in, in.d, word, y)
-}
-
-// compare is setp of integers.
-func (g *native) compare(in *inst) {
-	a, b, y := g.use(in.a, word), g.use(in.b, word), g.take()
-	if in.kind == cmpEq || in.kind == cmpNe || in.kind == cmpEqu || in.kind == cmpNeu {
-		g.op(vpcmpeqd, y, a, b)
-	} else {
-		if in.op == opSetpU32 {
-			g.constant(vpxor, scratch, a, constSign)
-			g.constant(vpxor, scratch2, b, constSign)
-			a, b = scratch, scratch2
-		}
-		if in.kind == cmpLt || in.kind == cmpGe || in.kind == cmpLtu || in.kind == cmpGeu {
-			a, b = b, a
-		}
-		g.op(vpcmpgtd, y, a, b)
-	}
-	switch in.kind {
-	case cmpNe, cmpNeu, cmpGe, cmpLe, cmpGeu, cmpLeu:
-		g.constant(vpxor, y, y, constAll)
-	}
-	g.set(in, in.d, pred, y)
 }
 
 // lop3 combines the products that the table has.

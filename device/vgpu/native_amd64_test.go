@@ -128,7 +128,7 @@ func TestTranslated(t *testing.T) {
 			if err != nil || len(k.Lacks()) > 0 {
 				t.Fatal(err, k.Lacks())
 			}
-			if runs, _ := translate(k.prog.funcs[k.prog.entry].code); (runs != nil) != (jit == "1") {
+			if runs := translate(k.prog.funcs[k.prog.entry].code); (runs != nil) != (jit == "1") {
 				t.Fatalf("FISUB_EMU_JIT=%s: translated: %v", jit, runs != nil)
 			}
 			from, _ := words(m, "in", in...)

@@ -4,4 +4,4 @@ package vgpu
 
 type nativeRun struct{}
 
-func translate([]inst) ([]nativeRun, []byte) { return nil, nil }
+func translate([]inst) []nativeRun { return nil }

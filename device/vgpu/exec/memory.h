@@ -504,9 +504,9 @@ static int load(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base
   if (k->l->check_width && space != SHARED && space != LOCAL) check_width(k, w, g, m, p, size * n, 0);
   if (k->state->races && space != LOCAL) {
     toucher c = touching(k, w, g, in->c & M_STRONG ? A_STRONG : 0);
-    int run = lie == IN_ORDER && size * n % 4 == 0;
+    int run = lie == IN_ORDER;
     for (int i = 0; i < n; i++) run &= extra[in->x + i] >= 0;
-    u32 handled = run ? touch_run(&c, p[0], (u32)(8 * size * n), (u32)__builtin_ctz((u32)(size * n)) - 2, 0) : 0;
+    u32 handled = run ? touch_run(&c, p[0], (u32)(size * n), 0) : 0;
     u32 left = handled == 32 ? 0 : m & ~0u << handled;
     EACH(lie == ONE && !(in->c & M_STRONG) ? 3 : left) { // if lanes read the same word, two are enough
       if (in->c & M_STRONG) before_strong(k, w, l, p[l]);
@@ -569,9 +569,7 @@ static int store(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *bas
   if (k->state->races && space != LOCAL) { // one lane after another: they may write to the same address
     toucher c = touching(k, w, g, A_WRITE | (in->c & M_STRONG ? A_STRONG : 0));
     u32 same = lie == IN_ORDER && size >= 4 ? unchanged(in, base, extra, p[0]) : 1;
-    u32 handled = 0;
-    if (same == 0 || same == ~0u)
-      handled = touch_run(&c, p[0], (u32)(8 * size * n), (u32)__builtin_ctz((u32)(size * n)) - 2, same != 0);
+    u32 handled = same == 0 || same == ~0u ? touch_run(&c, p[0], (u32)(size * n), same != 0) : 0;
     if (handled == 32) {
       store_direct(in, base, extra, p[0], IN_ORDER);
       return 1;

@@ -562,14 +562,16 @@ static inline int touch_write(toucher *c, part *q, u32 how, int same) {
   return 1;
 }
 
-// touch_run records and checks a run of n words at p. It returns the number of lanes that it has handled; the others have
-// to be handled one by one.
-static u32 touch_run(toucher *c, u8 *p, u32 n, u32 shift, int same) {
+// touch_run records and checks an access of all lanes to consecutive elements of some bytes, from p on. It returns the
+// number of lanes that it has handled; the others have to be handled one by one.
+static u32 touch_run(toucher *c, u8 *p, u32 bytes, int same) {
   enum { MOST_PARTS = 4 };
   worker *k = c->k;
   u64 a = (u64)(uintptr_t)p;
   word *s;
-  if (a & 3 || c->how != (c->how & A_WRITE) || (s = record_of(c, a)) == NULL || a + 4 * n > c->from + c->size) return 0;
+  if ((a | bytes) & 3) return 0;
+  u32 n = 8 * bytes, shift = (u32)__builtin_ctz(bytes) - 2;
+  if (c->how != (c->how & A_WRITE) || (s = record_of(c, a)) == NULL || a + 4 * n > c->from + c->size) return 0;
   c->now.tick = c->t->ticks[c->who], c->now.time = (u32)k->time;
   u32 how = (u32)c->how | 15, done = 0;
   c->now.how = (u8)how; // for alike
