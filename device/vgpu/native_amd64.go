@@ -429,17 +429,24 @@ func parts(letter byte) []valueKind {
 	return []valueKind{word}
 }
 
+// each sets the parts of an instruction's result, which has a letter of shapes, to the registers that f returns.
+func (g *native) each(in *inst, letter byte, f func(part valueKind) int) {
+	for _, part := range parts(letter) {
+		g.set(in, in.d, part, f(part))
+		g.pinned = [free]bool{}
+	}
+}
+
 func (g *native) instruction(in *inst) {
 	shape := shapes[in.op]
 	operands := [4]int32{in.d, in.a, in.b, in.c}
 	source := func(i int, kind valueKind) int { return g.use(operands[i], kind) }
 	if op, ok := single[in.op]; ok {
-		for _, part := range parts(shape[0]) {
+		g.each(in, shape[0], func(part valueKind) int {
 			a, b, y := source(1, part), source(2, part), g.take()
 			g.op(op, y, a, b)
-			g.set(in, in.d, part, y)
-			g.pinned = [free]bool{}
-		}
+			return y
+		})
 		return
 	}
 	if f, ok := floatOperations[in.op]; ok {
@@ -461,19 +468,17 @@ func (g *native) instruction(in *inst) {
 	}
 	switch in.op {
 	case opMov32, opMov64, opPmov:
-		for _, part := range parts(shape[0]) {
+		g.each(in, shape[0], func(part valueKind) int {
 			a, y := source(1, part), g.take()
 			g.op(vmovups, y, 0, a)
-			g.set(in, in.d, part, y)
-			g.pinned = [free]bool{}
-		}
+			return y
+		})
 	case opNot32, opNot64, opPnot:
-		for _, part := range parts(shape[0]) {
+		g.each(in, shape[0], func(part valueKind) int {
 			a, y := source(1, part), g.take()
 			g.constant(vpxor, y, a, constAll)
-			g.set(in, in.d, part, y)
-			g.pinned = [free]bool{}
-		}
+			return y
+		})
 	case opNeg32:
 		a, y := source(1, word), g.take()
 		g.op(vpxor, y, y, y)
@@ -495,12 +500,11 @@ func (g *native) instruction(in *inst) {
 		if in.op == opCvtaLocal || in.op == opCvtaToLocal {
 			at = constLocal
 		}
-		for _, part := range parts('q') {
+		g.each(in, 'q', func(part valueKind) int {
 			a, y := source(1, part), g.take()
 			g.constant(op, y, a, at)
-			g.set(in, in.d, part, y)
-			g.pinned = [free]bool{}
-		}
+			return y
+		})
 	case opMov32_64, opCvtU32_64, opCvtS32_64:
 		op := vpmovzxdq
 		if in.op == opCvtS32_64 {
@@ -527,7 +531,7 @@ func (g *native) instruction(in *inst) {
 		if in.op == opMulwideS32 || in.op == opMadwideS32 {
 			op, extend = vpmuldq, vpmovsxdq
 		}
-		for _, part := range parts('q') {
+		g.each(in, 'q', func(part valueKind) int {
 			a, b, x, y := source(1, word), source(2, word), g.take(), g.take()
 			g.widen(x, a, part, extend)
 			g.widen(y, b, part, extend)
@@ -535,21 +539,19 @@ func (g *native) instruction(in *inst) {
 			if len(shape) == 4 {
 				g.op(vpaddq, y, y, source(3, part))
 			}
-			g.set(in, in.d, part, y)
-			g.pinned = [free]bool{}
-		}
+			return y
+		})
 	case opShl64, opShrU64:
 		op := vpsllvq
 		if in.op == opShrU64 {
 			op = vpsrlvq
 		}
-		for _, part := range parts('q') {
+		g.each(in, 'q', func(part valueKind) int {
 			a, b, y := source(1, part), source(2, word), g.take()
 			g.widen(y, b, part, vpmovzxdq)
 			g.op(op, y, a, y)
-			g.set(in, in.d, part, y)
-			g.pinned = [free]bool{}
-		}
+			return y
+		})
 	case opMadlo32:
 		a, b, c, y := source(1, word), source(2, word), source(3, word), g.take()
 		g.op(vpmulld, y, a, b)
@@ -584,20 +586,19 @@ func (g *native) instruction(in *inst) {
 		g.integers(in, y, a, b, vpcmpeqd, vpcmpgtd, constSign)
 		g.set(in, in.d, pred, y)
 	case opSelp32, opSelp64:
-		for _, part := range parts(shape[0]) {
+		g.each(in, shape[0], func(part valueKind) int {
 			a, b, p, y := source(1, part), source(2, part), source(3, pred), g.take()
 			if part != word {
 				g.widen(scratch2, p, part, vpmovsxdq)
 				p = scratch2
 			}
 			g.blend(y, b, a, p)
-			g.set(in, in.d, part, y)
-			g.pinned = [free]bool{}
-		}
+			return y
+		})
 	case opLop3:
 		g.lop3(in)
 	case opAddF64, opSubF64, opMulF64, opFmaF64:
-		for _, part := range parts('q') {
+		g.each(in, 'q', func(part valueKind) int {
 			a, b, y := source(1, part), source(2, part), g.take()
 			order := []int{a, b} // the last NaN wins
 			switch in.op {
@@ -616,11 +617,10 @@ func (g *native) instruction(in *inst) {
 			for _, x := range order {
 				g.quiet(y, y, x)
 			}
-			g.set(in, in.d, part, y)
-			g.pinned = [free]bool{}
-		}
+			return y
+		})
 	case opNegF64, opAbsF64:
-		for _, part := range parts('q') {
+		g.each(in, 'q', func(part valueKind) int {
 			a, y := source(1, part), g.take()
 			if in.op == opNegF64 {
 				g.constant(vpxor, y, a, constSign64)
@@ -628,11 +628,10 @@ func (g *native) instruction(in *inst) {
 				g.constant(vpand, y, a, constMagnitude64)
 			}
 			g.quiet(y, y, a)
-			g.set(in, in.d, part, y)
-			g.pinned = [free]bool{}
-		}
+			return y
+		})
 	case opCvtF64S32:
-		for _, part := range parts('q') {
+		g.each(in, 'q', func(part valueKind) int {
 			a, y := source(1, word), g.take()
 			if part == upper {
 				g.op(vextracti128, a, 0, y)
@@ -640,11 +639,10 @@ func (g *native) instruction(in *inst) {
 				a = y
 			}
 			g.op(vcvtdq2pd, y, 0, a)
-			g.set(in, in.d, part, y)
-			g.pinned = [free]bool{}
-		}
+			return y
+		})
 	case opMullo64, opMadlo64:
-		for _, part := range parts('q') {
+		g.each(in, 'q', func(part valueKind) int {
 			a, b, y := source(1, part), source(2, part), g.take()
 			c := 0
 			if in.op == opMadlo64 {
@@ -661,9 +659,8 @@ func (g *native) instruction(in *inst) {
 			if in.op == opMadlo64 {
 				g.op(vpaddq, y, y, c)
 			}
-			g.set(in, in.d, part, y)
-			g.pinned = [free]bool{}
-		}
+			return y
+		})
 	case opSetpF64, opSetpS64, opSetpU64:
 		var halves [2]int
 		for i, part := range parts('q') {
