@@ -183,6 +183,23 @@ func TestSectorsOfLaunch(t *testing.T) {
 	}
 }
 
+// perBlock returns a kernel k whose blocks execute store, with 32 bytes of out for each at %rd1.
+func perBlock(store string) string {
+	return `.version 9.0
+.target sm_90
+.address_size 64
+.visible .entry k(.param .u64 out)
+{
+	.reg .b32 %r<3>; .reg .b64 %rd<3>;
+	ld.param.u64 %rd1, [out];
+	mov.u32 %r1, %ctaid.x;
+	mul.wide.u32 %rd2, %r1, 32;
+	add.u64 %rd1, %rd1, %rd2;
+	` + store + `
+	ret;
+}`
+}
+
 // TestSample checks that the first, the last and every n-th block run, and all of a kernel with atomics.
 func TestSample(t *testing.T) {
 	for _, c := range []struct {
@@ -193,19 +210,7 @@ func TestSample(t *testing.T) {
 		{"all", "st.global.u32 [%rd1], %r1;", 100, 100}, {"atomics", "red.global.add.u32 [%rd1], %r1;", 10, 100},
 	} {
 		m := &Machine{Workers: 1, Sample: c.sample}
-		mod, err := m.Load(`.version 9.0
-.target sm_90
-.address_size 64
-.visible .entry k(.param .u64 out)
-{
-	.reg .b32 %r<3>; .reg .b64 %rd<3>;
-	ld.param.u64 %rd1, [out];
-	mov.u32 %r1, %ctaid.x;
-	mul.wide.u32 %rd2, %r1, 32;
-	add.u64 %rd1, %rd1, %rd2;
-	` + c.store + `
-	ret;
-}`)
+		mod, err := m.Load(perBlock(c.store))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -258,19 +263,7 @@ func TestInstance(t *testing.T) {
 // TestIncompleteNotCounted checks that a launch that ends with a fault has no counters: they would be too small.
 func TestIncompleteNotCounted(t *testing.T) {
 	m := &Machine{Workers: 1}
-	mod, err := m.Load(`.version 9.0
-.target sm_90
-.address_size 64
-.visible .entry k(.param .u64 out)
-{
-	.reg .b32 %r<3>; .reg .b64 %rd<3>;
-	ld.param.u64 %rd1, [out];
-	mov.u32 %r1, %ctaid.x;
-	mul.wide.u32 %rd2, %r1, 32;
-	add.u64 %rd1, %rd1, %rd2;
-	st.global.u32 [%rd1], %r1;
-	ret;
-}`)
+	mod, err := m.Load(perBlock("st.global.u32 [%rd1], %r1;"))
 	if err != nil {
 		t.Fatal(err)
 	}
