@@ -33,6 +33,7 @@ typedef struct region {
   char *base;          // NULL: unmapped
   size_t size;
   int kind;
+  volatile int open; // its memory is accessible
 } region;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -63,12 +64,21 @@ static void guard(int on) {
     mprotect((void *)guards[i].from, guards[i].to - guards[i].from, !on ? OPEN : guards[i].closed ? NONE : PROT_READ);
 }
 
+static void set_open(region *r, int open) {
+  if (r->base == NULL || r->kind == VG_OPEN || r->open == open) return;
+  r->open = open;
+  mprotect(r->base, r->size, open ? OPEN : NONE);
+}
+
+// protect makes regions inaccessible while only the host's code runs. When the device begins to work, large regions stay
+// so until the first access, because a change takes long.
+enum { LARGE = 1 << 20 };
 static void protect(void) {
   int close = host_runs > 0 && device_works == 0;
-  if (close == closed) return;
+  if (close == closed && host_runs > 0) return;
   closed = close;
   for (region *r = regions; r; r = r->next)
-    if (r->base && r->kind != VG_OPEN) mprotect(r->base, r->size, close ? NONE : OPEN);
+    if (close || host_runs == 0 || r->size < LARGE) set_open(r, !close);
   guard(close);
 }
 
@@ -92,10 +102,10 @@ static void on_fault(int signal, siginfo_t *info, void *context) {
   char *at = info->si_addr, *from = NULL;
   size_t size = PAGE;
   for (region *r = regions; r && info->si_code == SEGV_ACCERR; r = r->next)
-    if (r->base && at >= r->base && at < r->base + r->size) from = r->base, size = r->size;
+    if (r->base && at >= r->base && at < r->base + r->size) from = r->base, size = r->size, r->open = 1;
   if (from == NULL && closed && info->si_code == SEGV_ACCERR && inside(at)) from = at - (uintptr_t)at % PAGE; // in a gap
   if (from) {
-    if (!__sync_lock_test_and_set(&used, 1)) {
+    if (closed && !__sync_lock_test_and_set(&used, 1)) {
       first.address = at;
       first.write = -1;
 #ifdef __x86_64__
@@ -161,11 +171,11 @@ void *vg_map(size_t bytes, int kind) {
   if (p) {
     if ((r = spare)) spare = r->next;
     else if ((r = calloc(1, sizeof *r)) == NULL) abort();
-    r->size = size, r->kind = kind, r->base = p;
+    r->size = size, r->kind = kind, r->base = p, r->open = 1;
     r->next = behind ? behind->next : regions;
     *(behind ? &behind->next : &regions) = r;
     if (kind == VG_OWN) poison(p, bytes);
-    if (closed && kind != VG_OPEN) mprotect(p, size, NONE);
+    if (closed) set_open(r, 0);
   }
   pthread_mutex_unlock(&lock);
   return p;
