@@ -665,18 +665,18 @@ func (m *Machine) near(a uint64) string {
 
 // inside describes an address by the allocation that contains it, or returns "".
 func (m *Machine) inside(a uint64) string {
-	if base, _, name, ok := m.Find(uintptr(a)); ok {
-		return fmt.Sprintf("byte %d of %s", a-uint64(base), name)
+	if in, ok := m.find(uintptr(a)); ok {
+		return fmt.Sprintf("byte %d of %v", a-in.base, in)
 	}
 	return ""
 }
 
 // cString returns the string at a, or "?" if it is outside all allocations.
 func (m *Machine) cString(a uint64) string {
-	base, size, _, ok := m.Find(uintptr(a))
+	in, ok := m.find(uintptr(a))
 	if !ok {
 		return "?"
 	}
-	text, _, _ := strings.Cut(unsafe.String((*byte)(at(uintptr(a))), size-int(uintptr(a)-base)), "\x00")
+	text, _, _ := strings.Cut(unsafe.String((*byte)(at(uintptr(a))), int(in.base+in.size-a)), "\x00")
 	return strings.Clone(text)
 }

@@ -313,12 +313,13 @@ func vgWritten(p C.uintptr_t, size C.size_t) { host.machine.written(uintptr(p), 
 //
 //export vgInside
 func vgInside(function *C.char, p C.uintptr_t, size C.size_t) C.int {
-	base, n, name, ok := host.machine.Find(uintptr(p))
-	if !ok || uintptr(size) <= base+uintptr(n)-uintptr(p) {
+	in, ok := host.machine.find(uintptr(p))
+	end := in.base + in.size
+	if !ok || uint64(size) <= end-uint64(p) {
 		return cudaSuccess
 	}
-	wrongUse(fmt.Sprintf("%s of %d bytes at %#x, crossing the end of %s by %d bytes", C.GoString(function), size,
-		uintptr(p), name, uintptr(p)+uintptr(size)-base-uintptr(n)))
+	wrongUse(fmt.Sprintf("%s of %d bytes at %#x, crossing the end of %v by %d bytes", C.GoString(function), size,
+		uintptr(p), in, uint64(p)+uint64(size)-end))
 	return cudaInvalidValue
 }
 

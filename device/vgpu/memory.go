@@ -162,12 +162,6 @@ func (m *Machine) find(addr uintptr) (a allocation, ok bool) {
 	return allocation{}, false
 }
 
-// Find returns the allocation that contains addr.
-func (m *Machine) Find(addr uintptr) (base uintptr, size int, name string, ok bool) {
-	a, ok := m.find(addr)
-	return uintptr(a.base), int(a.size), a.String(), ok
-}
-
 // at returns a pointer to non-Go memory. If inlined, it makes Go 1.26's compiler fail on copies of a fixed size.
 //
 //go:noinline

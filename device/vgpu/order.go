@@ -348,8 +348,8 @@ func vgUse(function, kind *C.char, p C.uintptr_t, size C.size_t, write C.int) {
 		u.kinds = useWrite
 	}
 	if size == 0 {
-		_, n, _, _ := host.machine.Find(uintptr(p))
-		u.to += uint64(n)
+		a, _ := host.machine.find(uintptr(p))
+		u.to += a.size
 	}
 	o.add([]use{u})
 	slices.SortFunc(o.current.uses, func(a, b use) int { return cmp.Compare(a.from, b.from) })
