@@ -316,16 +316,15 @@ static inline u32 f16_of(u32 a) {
 }
 static inline u32 bf16_of(u32 a) { return is_nan(a) ? 0x7fff : (a + 0x7fff + (a >> 16 & 1)) >> 16; }
 
-static inline u32 fp8_of(f64 x, int e5m2) { // rounds to nearest even, saturates
-  int p = e5m2 ? 2 : 3, emin = e5m2 ? -14 : -6;
-  u32 sign = signbit(x) ? 0x80 : 0;
-  f64 a = fabs(x);
-  if (x != x) return 0x7f;
-  if (a >= (e5m2 ? 57344 : 448)) return sign | (e5m2 ? 0x7b : 0x7e);
-  if (a < (e5m2 ? 0x1p-14 : 0x1p-6)) return sign | (u32)nearbyint(a * (e5m2 ? 0x1p16 : 0x1p9)); // units of 2^(emin - p)
-  u64 b = bits64(a);
-  b += (1ull << (51 - p)) - 1 + (b >> (52 - p) & 1);
-  return sign | (u32)((b >> (52 - p)) - ((u64)(1022 + emin) << p));
+// fp8_of converts a float32 number to e4m3, or e5m2: to nearest even, with saturation.
+static inline u32 fp8_of(u32 a, int e5m2) {
+  u32 sign = a >> 24 & 0x80, m = a & 0x7fffffffu, p = e5m2 ? 2 : 3, bias = e5m2 ? 112 : 120;
+  u32 top = e5m2 ? 0x47600000u : 0x43e00000u;
+  f32 unit = e5m2 ? 0x1p7f : 0x1p14f; // a sum with it has the units of subnormal numbers
+  u32 below = f32_bits(bits_f32(m) + unit) - f32_bits(unit);
+  u32 normal = ((m + (1u << (22 - p)) - 1 + (m >> (23 - p) & 1)) >> (23 - p)) - (bias << p);
+  u32 code = m >= top ? (e5m2 ? 0x7b : 0x7e) : m < (bias + 1) << 23 ? below : normal;
+  return m > 0x7f800000u ? 0x7f : sign | code;
 }
 static inline f32 fp8_f32(u8 v, int e5m2) {
   int p = e5m2 ? 2 : 3, emin = e5m2 ? -14 : -6;

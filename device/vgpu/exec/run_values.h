@@ -185,16 +185,18 @@
       }
       break;
     }
-    case E_cvt_fp8x2: // kind 1: e5m2; n 1: from a pair of float16; imm: relu flag
-      EACH(m) {
-        f64 hi, lo;
-        if (in->n) hi = f16_f32((u16)(U32(in->a)[l] >> 16)), lo = f16_f32((u16)U32(in->a)[l]);
-        else hi = bits_f32(U32(in->a)[l]), lo = bits_f32(U32(in->b)[l]);
-        if (in->imm && hi <= 0) hi = 0;
-        if (in->imm && lo <= 0) lo = 0;
-        U32(in->d)[l] = fp8_of(hi, in->kind) << 8 | fp8_of(lo, in->kind);
-      }
+#define CVT_FP8(hi, lo, e5m2) { u32 h = hi, w = lo; r[l] = fp8_of(relu && !is_nan(h) && h >> 31 ? 0 : h, e5m2) << 8 | fp8_of(relu && !is_nan(w) && w >> 31 ? 0 : w, e5m2); }
+    case E_cvt_fp8x2: { // kind 1: e5m2; n 1: from a pair of float16; imm: relu flag
+      const u32 *a_ = U32(in->a), *b_ = U32(in->b);
+      u32 *r = scratch;
+      int relu = in->imm != 0;
+      if (in->n) LANES CVT_FP8(f16_bits32((u16)(a_[l] >> 16)), f16_bits32((u16)a_[l]), in->kind)
+      else if (in->kind) LANES CVT_FP8(a_[l], b_[l], 1)
+      else LANES CVT_FP8(a_[l], b_[l], 0)
+      blend32(U32(in->d), r, m);
       break;
+    }
+#undef CVT_FP8
     case E_cvt_from_fp8x2:
       EACH(m) {
         u32 v = U32(in->a)[l];

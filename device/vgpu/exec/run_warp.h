@@ -75,7 +75,8 @@
       }
       const u32 *ids = U32(in->a), *counts = in->b >= 0 ? U32(in->b) : NULL;
       u32 lane = (u32)__builtin_ctz(m), id = ids[lane] & 15, expected = counts ? counts[lane] : 0, same = 0;
-      EACH(m) same |= (u32)((ids[l] & 15) == id && (counts == NULL || counts[l] == expected)) << l;
+      if ((in->a & 3) == IN_POOL && (counts == NULL || (in->b & 3) == IN_POOL)) same = m; // constants
+      else EACH(m) same |= (u32)((ids[l] & 15) == id && (counts == NULL || counts[l] == expected)) << l;
       if (same != m) split(w, g, m & ~same, pc)->state = RUN, m = same, mask = g->mask;
       barrier *bar = &w->b->bars[id];
       if (bar->arrived == 0) bar->all = 1, bar->any = 0, bar->popc = 0, bar->first = (vg_location){g->fr->f->id, pc};
