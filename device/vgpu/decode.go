@@ -275,17 +275,15 @@ func (d *decoder) decode() (*function, error) {
 		d.scratch = append(d.scratch, int32((d.frame-4*8+4*i)<<2|inFrame))
 	}
 	d.frame = (d.frame + 127) / 128 * 128
+	d.place()
 	for i, r := range d.f.Regs {
-		if r.Type != "pred" {
-			d.regs[i] = d.newReg(ptx.Size(r.Type) == 8)
-			if ptx.Size(r.Type) == 16 { // represented by two more registers
-				if d.pairs == nil {
-					d.pairs = map[int]int{}
-				}
-				d.pairs[i] = len(d.types)
-				d.types = append(d.types, "b64", "b64")
-				d.regs = append(d.regs, d.newReg(true), d.newReg(true))
+		if ptx.Size(r.Type) == 16 { // represented by two more registers
+			if d.pairs == nil {
+				d.pairs = map[int]int{}
 			}
+			d.pairs[i] = len(d.types)
+			d.types = append(d.types, "b64", "b64")
+			d.regs = append(d.regs, d.newReg(true), d.newReg(true))
 		}
 	}
 	d.carry, d.phase = d.newReg(false), d.newReg(false)
