@@ -261,10 +261,28 @@ func (d *decoder) memory() {
 	d.addressed(&in, address)
 	in.op = either(name == "st", storeOps[space], loadOps[space])
 	in.x = d.more(places...)
+	in.kind = quickKind(&in, space, places)
 	d.emit(in)
 	if name == "st" && d.keeps(d.in) {
 		d.marks(in, space, elems)
 	}
+}
+
+// quickKind returns the number of a function for a load or store in quick.h, or 0 without one.
+func quickKind(in *inst, space int, places []int32) uint8 {
+	shapes := [][2]int32{{1, 1}, {1, 2}, {1, 4}, {2, 1}, {2, 2}, {2, 4}, {4, 1}, {4, 2}, {4, 4}, {8, 1}, {8, 2}}
+	i := slices.Index(shapes, [2]int32{in.c & 31, in.n}) // the size of an element and their number
+	if i < 0 || slices.Contains(places, -1) || space == spaceLocal || (in.c&31 == 8) != (in.c&m64 != 0) {
+		return 0
+	}
+	mode := space
+	if in.c&mAddr32 != 0 {
+		if space != spaceShared {
+			return 0
+		}
+		mode++
+	}
+	return uint8(1 + i + len(shapes)*mode)
 }
 
 // isRead reports whether an instruction reads the register e.

@@ -1,6 +1,6 @@
 // Groups of a warp's lanes: call frames, barriers, scheduling and waiting.
 #pragma once
-#include "memory.h"
+#include "quick.h"
 
 // new_frame returns a frame of zeros. Frames of the kernel itself are reused.
 static frame *new_frame(worker *k, vg_func *f) {

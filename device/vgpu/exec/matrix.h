@@ -25,7 +25,7 @@ static int ldmatrix(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *
   u32 m = in->n == 1 ? 0xff : in->n == 2 ? 0xffff : ~0u;
   int write = in->op == E_stmatrix;
   if (write) effect(k);
-  if (places(k, w, g, in, base, in->c & M_SIGNED ? GENERIC : SHARED, m, 16, write, 0, row) == INVALID || k->state->stop) return 0;
+  if (places(k, w, g, in, base, in->c & M_SIGNED ? GENERIC : SHARED, m, 16, write, row) == INVALID || k->state->stop) return 0;
   if (k->counting) count_access(k, w, g, SHARED, row, 0, m, 16, COUNT_ROWS);
   if (k->reading && write) EACH(m) overwrite(k, w, g, (int)l, row[l], 16);
   if (k->state->races) EACH(m) touch(k, w, g, ANY_LANE, row[l], 16, write ? A_WRITE : 0, 0);

@@ -253,30 +253,8 @@ static inline u64 load_element(const u8 *p, int size, int c) {
   }
 }
 
-// direct returns where span bytes at a are that a full warp accesses, or NULL if something has to look at the access more
-// closely.
-static inline u8 *direct(worker *k, const warp *w, int space, u64 a, int span, int write) {
-  u8 *p, *shadow;
-  if (k->watch | k->state->races | k->l->check_width || k->counting || k->reading | k->writing || (write && w->tracks)) return NULL;
-  if (space == SHARED) {
-    if (w->b->t->nb > 1 || a < k->l->shared_base || a + (u64)span > w->b->shared_size) return NULL;
-    p = w->b->shared + a, shadow = w->b->shadow + a;
-  } else {
-    if (space == LOCAL || (space == GENERIC && (a >> 56 == 0x40 || a >> 56 == 0x41))) return NULL;
-    const vg_range *r = find(k, a, (u64)span);
-    if (r == NULL || (write && r->readonly)) return NULL;
-    p = (u8 *)a;
-    if (r->shadow == 0) return p;
-    shadow = p + r->shadow;
-  }
-  if (write) mark_all(shadow, span);
-  else if (!all_written(shadow, span)) return NULL;
-  return p;
-}
-
-// Layout of the addresses of a full warp's lanes: no pattern, all the same, consecutive. DIRECT: and nothing else has to
-// look at them.
-enum { INVALID, APART, ONE, IN_ORDER, DIRECT = 4 };
+// Layout of the addresses of a full warp's lanes: no pattern, all the same, consecutive.
+enum { INVALID, APART, ONE, IN_ORDER };
 
 static inline int layout(const vg_inst *in, u8 *const *base, int bytes) {
   u64 odd = 0, step;
@@ -297,16 +275,11 @@ static inline int layout(const vg_inst *in, u8 *const *base, int bytes) {
   return odd ? APART : step ? IN_ORDER : ONE;
 }
 
-// places sets p to the addresses of n bytes for each lane of m, or only p[0] if the layout is DIRECT, which needs values.
-// It returns their layout, or INVALID, which is 0.
+// places sets p to the addresses of n bytes for each lane of m. It returns their layout, or INVALID, which is 0.
 static inline int places(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base, int space, u32 m, int bytes, int write,
-                         int values, u8 **p) {
+                         u8 **p) {
   u64 a[32];
   int narrow = in->c & M_ADDR32, lie = m == ~0u ? layout(in, base, bytes) : APART, span = lie == ONE ? bytes : 32 * bytes;
-  if (values && lie != APART) {
-    u64 first = narrow ? *U32(in->a) + (u32)in->imm : *U64(in->a) + (u64)in->imm;
-    if (!(first & (u64)(bytes - 1)) && (p[0] = direct(k, w, space, first, span, write))) return lie | DIRECT;
-  }
   if (narrow) {
     const u32 *s = U32(in->a);
     u32 off = (u32)in->imm;
@@ -399,13 +372,12 @@ static __attribute__((cold, noinline)) void check_width(worker *k, warp *w, grou
   }
 }
 
-// Copies of element i of n for each lane, from or to p.
+// Copies of element i of n for each lane, from or to consecutive elements at p.
 #define LOADED(S, D, i, expr)                                                  \
   {                                                                            \
     const S *s = (const S *)p + i;                                             \
     D *d = (D *)P(extra[in->x + i]);                                           \
-    if (lie == ONE) { S v = *s; D r = expr; LANES d[l] = r; }                  \
-    else if (n == 1) LANES { S v = s[l]; d[l] = expr; }                        \
+    if (n == 1) LANES { S v = s[l]; d[l] = expr; }                        \
     else if (n == 2) LANES { S v = s[2 * l]; d[l] = expr; }                    \
     else if (n == 4) LANES { S v = s[4 * l]; d[l] = expr; }                    \
     else LANES { S v = s[8 * l]; d[l] = expr; }                                \
@@ -415,8 +387,7 @@ static __attribute__((cold, noinline)) void check_width(worker *k, warp *w, grou
   {                                                                            \
     const S *s = (const S *)P(extra[in->x + i]);                               \
     D *d = (D *)p + i;                                                         \
-    if (lie == ONE) *d = (D)s[31];                                             \
-    else if (n == 1) LANES d[l] = (D)s[l];                                          \
+    if (n == 1) LANES d[l] = (D)s[l];                                          \
     else if (n == 2) LANES d[2 * l] = (D)s[l];                                 \
     else if (n == 4) LANES d[4 * l] = (D)s[l];                                 \
     else LANES d[8 * l] = (D)s[l];                                             \
@@ -424,7 +395,7 @@ static __attribute__((cold, noinline)) void check_width(worker *k, warp *w, grou
   }
 enum { WIDE_64 = 64 }; // with the size of an element: registers of 64 bits
 
-static inline void load_direct(const vg_inst *in, u8 *const *base, const int32_t *extra, const u8 *p, int lie) {
+static inline void load_in_order(const vg_inst *in, u8 *const *base, const int32_t *extra, const u8 *p) {
   int n = in->n;
   u32 keep = in->c & M_16 ? 0xffff : ~0u;
   for (int i = 0; i < n; i++) {
@@ -450,7 +421,7 @@ static inline void load_direct(const vg_inst *in, u8 *const *base, const int32_t
     }
   }
 }
-static inline void store_direct(const vg_inst *in, u8 *const *base, const int32_t *extra, u8 *p, int lie) {
+static inline void store_in_order(const vg_inst *in, u8 *const *base, const int32_t *extra, u8 *p) {
   int n = in->n;
   for (int i = 0; i < n; i++) {
     switch ((in->c & 31) | (in->c & M_64 ? WIDE_64 : 0)) {
@@ -488,12 +459,8 @@ static u32 unchanged(const vg_inst *in, u8 *const *base, const int32_t *extra, c
 
 static int load(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base, int space, u32 m, const int32_t *extra) {
   u8 *p[32];
-  int size = in->c & 31, n = in->n, lie = places(k, w, g, in, base, space, m, size * n, 0, 1, p);
+  int size = in->c & 31, n = in->n, lie = places(k, w, g, in, base, space, m, size * n, 0, p);
   if (lie == INVALID) return 0;
-  if (lie & DIRECT) {
-    load_direct(in, base, extra, p[0], lie & ~DIRECT);
-    return 1;
-  }
   if (k->watch) {
     int lane = __builtin_ctz(m);
     u64 a = in->c & M_ADDR32 ? U32(in->a)[lane] + (u32)in->imm : U64(in->a)[lane] + (u64)in->imm;
@@ -516,7 +483,7 @@ static int load(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base
       }
     }
     if (left == 0) {
-      load_direct(in, base, extra, p[0], IN_ORDER);
+      load_in_order(in, base, extra, p[0]);
       return 1;
     }
     if (k->state->stop) return 0;
@@ -554,13 +521,9 @@ static int load(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base
 
 static int store(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base, int space, u32 m, const int32_t *extra) {
   u8 *p[32];
-  int size = in->c & 31, n = in->n, lie = places(k, w, g, in, base, space, m, size * n, 1, 1, p);
+  int size = in->c & 31, n = in->n, lie = places(k, w, g, in, base, space, m, size * n, 1, p);
   if (lie == INVALID) return 0;
   effect(k);
-  if (lie & DIRECT) {
-    store_direct(in, base, extra, p[0], lie & ~DIRECT);
-    return 1;
-  }
   if (k->counting) count_access(k, w, g, space, p, lie == IN_ORDER, m, (u32)(size * n), COUNT_WRITE);
   if (k->l->check_width && space != SHARED && space != LOCAL) check_width(k, w, g, m, p, size * n, 1);
   if (k->reading && space != LOCAL && space != GLOBAL) EACH(m) overwrite(k, w, g, (int)l, p[l], (u32)(size * n));
@@ -571,7 +534,7 @@ static int store(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *bas
     u32 same = lie == IN_ORDER && size >= 4 ? unchanged(in, base, extra, p[0]) : 1;
     u32 handled = same == 0 || same == ~0u ? touch_run(&c, p[0], (u32)(size * n), same != 0) : 0;
     if (handled == 32) {
-      store_direct(in, base, extra, p[0], IN_ORDER);
+      store_in_order(in, base, extra, p[0]);
       return 1;
     }
     EACH(m) {
@@ -645,8 +608,8 @@ static int atomic(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *ba
   int size = in->c & 31, t = in->kind >> 4, op = in->kind & 15, space = extra[in->x];
   int wide = size == 8;
   u8 *all[32];
-  if (!in->n && places(k, w, g, in, base, space, m, size, READ, 0, all) == INVALID) return 0;
-  if (places(k, w, g, in, base, space, m, size, WRITE, 0, all) == INVALID) return 0;
+  if (!in->n && places(k, w, g, in, base, space, m, size, READ, all) == INVALID) return 0;
+  if (places(k, w, g, in, base, space, m, size, WRITE, all) == INVALID) return 0;
   EACH(m) {
     u64 a = in->c & M_ADDR32 ? U32(in->a)[l] + (u32)in->imm : U64(in->a)[l] + (u64)in->imm;
     u8 *p = all[l];

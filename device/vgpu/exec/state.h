@@ -25,7 +25,7 @@ enum { OPS1(OP_ENUM) OPS2(OP_ENUM) OPS3(OP_ENUM) OPSCMP(OP_ENUM) OPSX(OP_ENUM) }
 #define EACH(m) for (u32 m_ = (m), l; m_ && (l = (u32)__builtin_ctz(m_), 1); m_ &= m_ - 1)
 
 enum { RUN, WAIT_LANES, WAIT_BARRIER };
-enum { BACK_LIMIT = 64, SLICE = 4000, BLOCK_SLICE = 400000, MAX_STILL = 200, MAX_SLEEP = 1000000, LOCAL_BYTES = 1 << 18, MAX_BLOCKS = 2048, MAX_PAGES = 8192 };
+enum { BACK_LIMIT = 64, SLICE = 4000, BLOCK_SLICE = 400000, MAX_STILL = 200, MAX_SLEEP = 1000000, LOCAL_BYTES = 1 << 18, MAX_BLOCKS = 2048, MAX_PAGES = 8192, NEAR = 16 };
 enum { YIELD_AT_JUMP = 1, YIELD_NOW }; // end the slice: at the next jump back, after the instruction
 
 typedef struct frame {
@@ -152,7 +152,7 @@ typedef struct {
 typedef struct {
   const vg_launch *l;
   vg_state *state;
-  vg_range *last;
+  vg_range *last, *near[NEAR]; // the ranges of the last access, and of some instructions
   u64 executed;
   u64 slept; // nanoseconds; the device's clocks count these and one per warp instruction
   frame *frames; // of the kernel, unused, linked by up
