@@ -23,6 +23,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 	"unsafe"
 
 	"github.com/ianlancetaylor/demangle"
@@ -42,7 +43,7 @@ type Machine struct {
 	Workers int          // threads that run blocks; 0: one per processor
 
 	Strict   Hazards             // hazards to report as faults
-	OnHazard func(device.Hazard) // called at once with each hazard that is not a fault; may be nil
+	OnHazard func(device.Hazard) // called at once with each hazard that is not a fault, and with progress; may be nil
 	OnNote   func(text string)   // called once with each note about code that is permitted but risky; may be nil
 	notes    map[string]bool
 	hazards  []device.Hazard // hazards that are not faults; for each kind and place the first
@@ -64,6 +65,7 @@ type Machine struct {
 
 	order *order // nil: the order of operations is not checked
 
+	slow     time.Duration // before the first report of a launch's progress; 0: slowLaunch
 	launch   sync.Mutex
 	running  *C.vg_state
 	stopped  bool
@@ -264,7 +266,7 @@ func (mod *Module) Kernel(name string) (*Kernel, error) {
 			c.tracks = (*C.int32_t)(copied(unsafe.Pointer(unsafe.SliceData(f.tracks)), len(f.tracks)*4))
 			c.nregs = C.int32_t(len(f.src.Regs))
 		}
-		if runs := translate(f.code); runs != nil {
+		if runs := translate(f.code, f.extra, int32(k.size)); runs != nil {
 			c.native = (*C.vg_native)(copied(unsafe.Pointer(&runs[0]), len(runs)*int(unsafe.Sizeof(runs[0]))))
 		}
 		table[i] = c

@@ -4,7 +4,9 @@ package vgpu
 
 import (
 	"encoding/binary"
+	"math"
 	"os"
+	"strings"
 	"unsafe"
 
 	"golang.org/x/sys/cpu"
@@ -22,25 +24,23 @@ type nativeRun struct {
 	_          int32
 }
 
-// shortest is the number of instructions from which a run is translated.
-const shortest = 2
-
-// translate returns a nativeRun for each instruction of code, or nil without any run. The memory of translated code is
-// never freed, like that of decoded code.
-func translate(code []inst) []nativeRun {
+// translate returns a nativeRun for each instruction of code, or nil without any run. extra has further operands, params
+// is the size in bytes of the kernel's parameters. The memory of translated code is never freed, like that of decoded
+// code.
+func translate(code []inst, extra []int32, params int32) []nativeRun {
 	if !cpu.X86.HasAVX2 || !cpu.X86.HasFMA || !cpu.X86.HasBMI2 || os.Getenv("FISUB_EMU_JIT") == "0" {
 		return nil
 	}
 	type place struct{ pc, n, full, part int }
 	var places []place
-	var g native
+	g := native{extra: extra, params: params}
 	for pc := 0; pc < len(code); {
 		n := 0
-		for pc+n < len(code) && translatable(&code[pc+n]) && (n == 0 || code[pc+n].flags&flagLeader == 0) {
+		for pc+n < len(code) && g.translatable(&code[pc+n]) && (n == 0 || code[pc+n].flags&flagLeader == 0) {
 			n++
 		}
-		if n < shortest {
-			pc += max(n, 1)
+		if n == 0 {
+			pc++
 			continue
 		}
 		p := place{pc: pc, n: n, full: len(g.code)}
@@ -85,6 +85,15 @@ const (
 	constQuiet  // the bit of a quiet NaN of float64
 	constShared // windows of generic addresses
 	constLocal
+	constHalf  // the lower halves of words
+	constByte  // their lowest bytes
+	constNaN16 // the canonical NaN of float16 and bfloat16, and what rounds to bfloat16
+	constWord  // 1
+	constOne   // 1 and powers of two as float32
+	const2p16
+	const2p31
+	const2p32
+	const2p31f64
 	tableSize
 )
 
@@ -97,6 +106,14 @@ func writeTable(to []byte) {
 		put(constSign, 1<<31)
 		put(constMagnitude, 1<<31-1)
 		put(constAll, 0xffffffff)
+		put(constHalf, 0xffff)
+		put(constByte, 0xff)
+		put(constNaN16, 0x7fff)
+		put(constWord, 1)
+		put(constOne, math.Float32bits(1))
+		put(const2p16, math.Float32bits(1<<16))
+		put(const2p31, math.Float32bits(1<<31))
+		put(const2p32, math.Float32bits(1<<32))
 	}
 	for i := range 4 {
 		binary.LittleEndian.PutUint64(to[constSign64+8*i:], 1<<63)
@@ -104,12 +121,13 @@ func writeTable(to []byte) {
 		binary.LittleEndian.PutUint64(to[constQuiet+8*i:], 1<<51)
 		binary.LittleEndian.PutUint64(to[constShared+8*i:], 0x40<<56)
 		binary.LittleEndian.PutUint64(to[constLocal+8*i:], 0x41<<56)
+		binary.LittleEndian.PutUint64(to[const2p31f64+8*i:], math.Float64bits(1<<31))
 	}
 }
 
-// Registers. The frame, the pool and the warp's registers are at r8, r9 and r10, as operands are encoded. r11 has the
-// number of the strip, rdi 32 times it. rsi has the mask from the strip on, edx the strip's part of it, laneMask the
-// same as a vector.
+// Registers. The frame, the pool and the warp's registers are at r8, r9 and r10, as operands are encoded, the parameters
+// at rcx. r11 has the number of the strip, rdi 32 times it. rsi has the mask from the strip on, edx the strip's part of
+// it, laneMask the same as a vector.
 const (
 	free     = 13 // ymm0 to ymm12 hold values
 	scratch  = 13
@@ -135,6 +153,8 @@ type value struct {
 // native generates code.
 type native struct {
 	code    []byte // follows the constants
+	extra   []int32
+	params  int32
 	partial bool
 	held    [free]value // by register; kind 0: none
 	dirty   [free]bool
@@ -146,6 +166,7 @@ type native struct {
 func (g *native) run(code []inst, partial bool) {
 	g.partial = partial
 	g.emit(0x4c, 0x8b, 0x07, 0x4c, 0x8b, 0x4f, 0x08, 0x4c, 0x8b, 0x57, 0x10) // mov r8, [rdi]; r9, [rdi+8]; r10, [rdi+16]
+	g.emit(0x48, 0x8b, 0x4f, 0x18)                                           // mov rcx, [rdi+24]
 	g.emit(0x31, 0xff, 0x45, 0x31, 0xdb)                                     // xor edi, edi; xor r11d, r11d
 	again := len(g.code)
 	if partial {
@@ -197,7 +218,15 @@ const (
 	vpmovzxdq, vpmovsxdq       = m38 | p66 | 0x35, m38 | p66 | 0x25
 	vextracti128, vpermq       = m3a | p66 | 0x39, m3a | p66 | wideBit
 	vshufps                    = m0f | 0xc6
-	vpbroadcastd               = m38 | p66 | 0x58
+	vpbroadcastd, vpbroadcastq = m38 | p66 | 0x58, m38 | p66 | 0x59
+	vdivps, vsqrtps, vmaxps    = m0f | 0x5e, m0f | 0x51, m0f | 0x5f
+	vdivpd, vsqrtpd            = m0f | p66 | 0x5e, m0f | p66 | 0x51
+	vcvtps2pd, vcvtpd2ps       = m0f | 0x5a, m0f | p66 | 0x5a
+	vcvttps2dq                 = m0f | 2<<8 | 0x5b
+	vcvtph2ps, vcvtps2ph       = m38 | p66 | 0x13, m3a | p66 | 0x1d
+	vpackusdw, vpmovzxwd       = m38 | p66 | 0x2b, m38 | p66 | 0x33
+	vinserti128, vpabsd        = m3a | p66 | 0x38, m38 | p66 | 0x1e
+	vpslldi, vtestpd           = m0f | p66 | 0x72, m38 | p66 | 0x0f
 	unordered                  = 3 // of vcmpps
 )
 
@@ -249,11 +278,11 @@ func (g *native) broadcast(reg, from int) {
 	g.constant(vpcmpeqd, reg, reg, constBits)
 }
 
-// byteOf emits an instruction on a byte of memory and the register al (0) or cl (1).
-func (g *native) byteOf(v value, reg byte, op ...byte) {
+// byteOf emits an instruction on a byte of memory and the register al.
+func (g *native) byteOf(v value, op ...byte) {
 	g.emit(0x43) // REX.X, REX.B: the index r11, the base r8 to r10
 	g.emit(op...)
-	g.emit(2<<6|reg<<3|4, 3<<3|byte(v.place&3))
+	g.emit(2<<6|4, 3<<3|byte(v.place&3))
 	g.code = binary.LittleEndian.AppendUint32(g.code, uint32(v.place>>2))
 }
 
@@ -266,11 +295,13 @@ func (g *native) store(y int) {
 	g.dirty[y] = false
 	if v.kind == pred {
 		g.op(vmovmskps, 0, 0, y)
-		if g.partial {
-			g.byteOf(v, 1, 0x0f, 0xb6)                 // movzx ecx, old
-			g.emit(0x31, 0xc8, 0x21, 0xd0, 0x31, 0xc8) // eax = ((eax ^ ecx) & edx) ^ ecx
+		if g.partial { // old ^= (eax ^ old) & edx
+			g.byteOf(v, 0x32)
+			g.emit(0x21, 0xd0)
+			g.byteOf(v, 0x30)
+			return
 		}
-		g.byteOf(v, 0, 0x88)
+		g.byteOf(v, 0x88)
 		return
 	}
 	if g.partial {
@@ -332,7 +363,7 @@ func (g *native) use(place int32, kind valueKind) int {
 	y := g.take()
 	g.held[y] = v
 	if kind == pred {
-		g.byteOf(v, 0, 0x0f, 0xb6)
+		g.byteOf(v, 0x0f, 0xb6) // movzx eax
 		g.broadcast(y, 0)
 		return y
 	}
@@ -386,6 +417,16 @@ var shapes = map[opcode]string{
 	opPnot: "pp", opPmov: "pp", opPconst: "p", opLop3: "wwww", opAddF64: "qqq", opSubF64: "qqq",
 	opMulF64: "qqq", opFmaF64: "qqqq", opSetpF64: "pqq", opSetpS64: "pqq", opSetpU64: "pqq",
 	opMullo64: "qqq", opMadlo64: "qqqq", opNegF64: "qq", opAbsF64: "qq", opCvtF64S32: "qw",
+	opLdparam: "", opCvtF64F32: "qw", opCvtF32F64: "wq", opCvtF64U32: "qw", opCvtF32U32: "ww", opCvtS32F32: "ww",
+	opCvtU32F32: "ww", opDivF32: "www", opRcpF32: "ww", opSqrtF32: "ww", opDivF64: "qqq", opSqrtF64: "qq",
+	opMinF64: "qqq", opMaxF64: "qqq", opMinFtzF32: "www", opMaxFtzF32: "www", opNegFtzF32: "ww", opAbsFtzF32: "ww",
+	opSetpS16: "pww", opSetpU16: "pww", opLo16: "ww", opHi16: "ww", opCvtU8_32: "ww", opCvtU16_32: "ww",
+	opCvtS8_32: "ww", opCvtS16_32: "ww", opNot16: "ww", opNeg16: "ww", opAdd16: "www", opSub16: "www",
+	opMullo16: "www", opMadlo16: "wwww", opShl16: "www", opShrU16: "www", opShrS16: "www", opPack16: "www",
+	opPack32: "qww", opMulhiS32: "www", opMulhiU32: "www", opMinS64: "qqq", opMaxS64: "qqq", opMinU64: "qqq",
+	opMaxU64: "qqq", opShrS64: "qqw", opNeg64: "qq", opAbsS32: "ww", opBfeU32: "wwww", opShfLWrap: "wwww",
+	opShfRWrap: "wwww", opCvtF32Bf16: "ww", opCvtBf16F32: "ww", opCvtBf16x2F32: "www", opCvtF32F16: "ww",
+	opCvtF16F32: "ww", opCvtF16x2F32: "www", opCvt64_16: "wq", opCvtU16_64: "qw",
 }
 
 // single has those that are one instruction for each part of a value.
@@ -412,9 +453,13 @@ var floatCompare = [...]byte{
 	cmpLeu: 26, cmpGtu: 22, cmpGeu: 21, cmpNum: 7, cmpNan: 3,
 }
 
-func translatable(in *inst) bool {
-	_, ok := shapes[in.op]
-	integers := in.op == opSetpS32 || in.op == opSetpU32 || in.op == opSetpS64 || in.op == opSetpU64
+func (g *native) translatable(in *inst) bool {
+	shape, ok := shapes[in.op]
+	if in.op == opLdparam {
+		n := in.c & 31
+		return int32(in.imm)+n*in.n <= g.params && in.imm >= 0 && (n == 4 && in.c&(m64|m16) == 0 || n == 8 && in.c&m64 != 0)
+	}
+	integers := strings.HasPrefix(shape, "pw") && in.op != opSetpF32 || strings.HasPrefix(shape, "pq") && in.op != opSetpF64
 	return ok && !(integers && in.kind > cmpGeu)
 }
 
@@ -515,16 +560,16 @@ func (g *native) instruction(in *inst) {
 		g.widen(hi, a, upper, op)
 		g.set(in, in.d, lower, lo)
 		g.set(in, in.d, upper, hi)
-	case opMov64_32, opHi32:
+	case opMov64_32, opHi32, opCvt64_16:
 		order := byte(0x88)
 		if in.op == opHi32 {
 			order = 0xdd
 		}
 		lo, hi, y := source(1, lower), source(1, upper), g.take()
-		g.op(vshufps, y, lo, hi)
-		g.emit(order)
-		g.op(vpermq, y, 0, y)
-		g.emit(0xd8)
+		g.halves(y, lo, hi, order)
+		if in.op == opCvt64_16 {
+			g.constant(vpand, y, y, constHalf)
+		}
 		g.set(in, in.d, word, y)
 	case opMulwideS32, opMulwideU32, opMadwideS32, opMadwideU32:
 		op, extend := vpmuludq, vpmovzxdq
@@ -557,9 +602,10 @@ func (g *native) instruction(in *inst) {
 		g.op(vpmulld, y, a, b)
 		g.op(vpaddd, y, y, c)
 		g.set(in, in.d, word, y)
-	case opNegF32, opAbsF32:
-		a, y := source(1, word), g.take()
-		if in.op == opNegF32 {
+	case opNegF32, opAbsF32, opNegFtzF32, opAbsFtzF32:
+		y := g.take()
+		a := g.number(source(1, word), in.op == opNegFtzF32 || in.op == opAbsFtzF32)
+		if in.op == opNegF32 || in.op == opNegFtzF32 {
 			g.constant(vpxor, y, a, constSign)
 		} else {
 			g.constant(vpand, y, a, constMagnitude)
@@ -574,8 +620,14 @@ func (g *native) instruction(in *inst) {
 		a, y := source(1, word), g.take()
 		g.op(vcvtdq2ps, y, 0, a)
 		g.set(in, in.d, word, y)
-	case opMinF32, opMaxF32:
-		g.choice(in)
+	case opMinF32, opMaxF32, opMinFtzF32, opMaxFtzF32:
+		ftz := in.op == opMinFtzF32 || in.op == opMaxFtzF32
+		y := g.take()
+		a := g.number(source(1, word), ftz)
+		b := g.number(source(2, word), ftz)
+		g.choose(y, a, b, in.op == opMaxF32 || in.op == opMaxFtzF32, vcmpps)
+		g.canonical(y)
+		g.set(in, in.d, word, y)
 	case opSetpF32:
 		a, b, y := source(1, word), source(2, word), g.take()
 		g.op(vcmpps, y, a, b)
@@ -597,26 +649,53 @@ func (g *native) instruction(in *inst) {
 		})
 	case opLop3:
 		g.lop3(in)
-	case opAddF64, opSubF64, opMulF64, opFmaF64:
+	case opAddF64, opMulF64, opDivF64: // the processor takes the first NaN operand, these the last one
+		g.each(in, 'q', func(part valueKind) int {
+			a, b, y := source(1, part), source(2, part), g.take()
+			switch in.op {
+			case opAddF64:
+				g.op(vaddpd, y, b, a)
+			case opMulF64:
+				g.op(vmulpd, y, b, a)
+			default:
+				g.op(vdivpd, y, a, b)
+			}
+			return y
+		})
+	case opSubF64, opFmaF64:
 		g.each(in, 'q', func(part valueKind) int {
 			a, b, y := source(1, part), source(2, part), g.take()
 			order := []int{a, b} // the last NaN wins
-			switch in.op {
-			case opAddF64:
-				g.op(vaddpd, y, a, b)
-			case opSubF64:
+			if in.op == opSubF64 {
 				g.op(vsubpd, y, a, b)
-			case opMulF64:
-				g.op(vmulpd, y, a, b)
-			default:
+			} else {
 				c := source(3, part)
 				order = append(order, c)
 				g.op(vmovups, y, 0, a)
 				g.op(vfmadd213pd, y, b, c)
 			}
+			g.op(vcmppd, scratch, y, y)
+			g.emit(unordered)
+			g.op(vtestpd, scratch, 0, scratch)
+			g.emit(0x0f, 0x84, 0, 0, 0, 0) // jz: no NaN
+			from := len(g.code)
 			for _, x := range order {
 				g.quiet(y, y, x)
 			}
+			binary.LittleEndian.PutUint32(g.code[from-4:], uint32(len(g.code)-from))
+			return y
+		})
+	case opSqrtF64:
+		g.each(in, 'q', func(part valueKind) int {
+			a, y := source(1, part), g.take()
+			g.op(vsqrtpd, y, 0, a)
+			return y
+		})
+	case opMinF64, opMaxF64:
+		g.each(in, 'q', func(part valueKind) int {
+			a, b, y := source(1, part), source(2, part), g.take()
+			g.choose(y, a, b, in.op == opMaxF64, vcmppd)
+			g.quiet(y, y, y)
 			return y
 		})
 	case opNegF64, opAbsF64:
@@ -669,18 +748,336 @@ func (g *native) instruction(in *inst) {
 			g.compare64(in, halves[i], a, b)
 		}
 		y := g.take()
-		g.op(vshufps, y, halves[0], halves[1])
-		g.emit(0x88)
-		g.op(vpermq, y, 0, y)
-		g.emit(0xd8)
+		g.halves(y, halves[0], halves[1], 0x88)
 		g.set(in, in.d, pred, y)
+	case opMulhiS32, opMulhiU32:
+		op, extend := vpmuludq, vpmovzxdq
+		if in.op == opMulhiS32 {
+			op, extend = vpmuldq, vpmovsxdq
+		}
+		a, b, x, lo, hi := source(1, word), source(2, word), g.take(), g.take(), g.take()
+		for _, half := range []struct {
+			part valueKind
+			y    int
+		}{{lower, lo}, {upper, hi}} {
+			g.widen(x, a, half.part, extend)
+			g.widen(half.y, b, half.part, extend)
+			g.op(op, half.y, x, half.y)
+		}
+		g.halves(lo, lo, hi, 0xdd)
+		g.set(in, in.d, word, lo)
+	case opLdparam:
+		size := in.c & 31
+		for i := range in.n {
+			at := uint32(int32(in.imm) + size*i)
+			to := g.extra[in.x+i]
+			if to < 0 {
+				continue
+			}
+			op, kinds := vpbroadcastd, parts('w')
+			if size == 8 {
+				op, kinds = vpbroadcastq, parts('q')
+			}
+			for _, part := range kinds {
+				y := g.take()
+				g.vex(op, y, 0, 1) // from [rcx + at]
+				g.emit(byte(2<<6 | (y&7)<<3 | 1))
+				g.code = binary.LittleEndian.AppendUint32(g.code, at)
+				g.set(in, to, part, y)
+				g.pinned = [free]bool{}
+			}
+		}
+	case opPack32:
+		g.each(in, 'q', func(part valueKind) int {
+			a, b, y := source(1, word), source(2, word), g.take()
+			g.widen(scratch, a, part, vpmovzxdq)
+			g.widen(y, b, part, vpmovzxdq)
+			g.shift(y, y, 6, 32)
+			g.op(vpor, y, y, scratch)
+			return y
+		})
+	case opMinS64, opMaxS64, opMinU64, opMaxU64:
+		g.each(in, 'q', func(part valueKind) int {
+			a, b, y := source(1, part), source(2, part), g.take()
+			x, z := a, b
+			if in.op == opMinU64 || in.op == opMaxU64 {
+				g.constant(vpxor, scratch, a, constSign64)
+				g.constant(vpxor, scratch2, b, constSign64)
+				x, z = scratch, scratch2
+			}
+			g.op(vpcmpgtq, scratch, x, z)
+			if in.op == opMinS64 || in.op == opMinU64 {
+				a, b = b, a
+			}
+			g.blend(y, b, a, scratch)
+			return y
+		})
+	case opShrS64: // the complement of a negative number is shifted
+		g.each(in, 'q', func(part valueKind) int {
+			a, b, y := source(1, part), source(2, word), g.take()
+			g.op(vpxor, scratch, scratch, scratch)
+			g.op(vpcmpgtq, scratch, scratch, a)
+			g.widen(scratch2, b, part, vpmovzxdq)
+			g.op(vpxor, y, a, scratch)
+			g.op(vpsrlvq, y, y, scratch2)
+			g.op(vpxor, y, y, scratch)
+			return y
+		})
+	case opNeg64:
+		g.each(in, 'q', func(part valueKind) int {
+			a, y := source(1, part), g.take()
+			g.op(vpxor, y, y, y)
+			g.op(vpsubq, y, y, a)
+			return y
+		})
+	case opCvtF64F32:
+		g.each(in, 'q', func(part valueKind) int {
+			a, y := source(1, word), g.take()
+			if part == upper {
+				g.op(vextracti128, a, 0, y)
+				g.emit(1)
+				a = y
+			}
+			g.op(vcvtps2pd, y, 0, a)
+			return y
+		})
+	case opCvtF64U32:
+		g.each(in, 'q', func(part valueKind) int {
+			a, y := source(1, word), g.take()
+			g.constant(vpxor, y, a, constSign)
+			if part == upper {
+				g.op(vextracti128, y, 0, y)
+				g.emit(1)
+			}
+			g.op(vcvtdq2pd, y, 0, y)
+			g.constant(vaddpd, y, y, const2p31f64)
+			return y
+		})
+	case opCvtF32F64:
+		lo, hi, y := source(1, lower), source(1, upper), g.take()
+		g.op(vcvtpd2ps, scratch, 0, lo)
+		g.op(vcvtpd2ps, y, 0, hi)
+		g.op(vinserti128, y, scratch, y)
+		g.emit(1)
+		g.set(in, in.d, word, y)
+	case opCvtU16_64:
+		a, x, lo, hi := source(1, word), g.take(), g.take(), g.take()
+		g.constant(vpand, x, a, constHalf)
+		g.widen(lo, x, lower, vpmovzxdq)
+		g.widen(hi, x, upper, vpmovzxdq)
+		g.set(in, in.d, lower, lo)
+		g.set(in, in.d, upper, hi)
+	case opSetpS16, opSetpU16:
+		a, b, x, z, y := source(1, word), source(2, word), g.take(), g.take(), g.take()
+		g.shift32(x, a, 6, 16)
+		g.shift32(z, b, 6, 16)
+		g.integers(in, y, x, z, vpcmpeqd, vpcmpgtd, constSign)
+		g.set(in, in.d, pred, y)
+	default:
+		y := g.take()
+		g.words(in, y, func(i int) int { return source(i, word) })
+		g.set(in, in.d, word, y)
 	}
 }
 
-// shift emits to = from shifted by bits: how is 2 for right, 6 for left.
+// words emits y = an instruction on words that needs no more than its operands and the scratch registers.
+func (g *native) words(in *inst, y int, source func(i int) int) {
+	signed := func(bits byte) {
+		g.shift32(y, source(1), 6, 32-bits)
+		g.shift32(y, y, 4, 32-bits)
+	}
+	half := func(op int) {
+		g.op(op, y, source(1), source(2))
+		g.constant(vpand, y, y, constHalf)
+	}
+	switch in.op {
+	case opCvtF32U32: // the halves as float32, of which only the sum is rounded
+		a := source(1)
+		g.shift32(scratch, a, 2, 16)
+		g.op(vcvtdq2ps, scratch, 0, scratch)
+		g.constant(vmulps, scratch, scratch, const2p16)
+		g.constant(vpand, y, a, constHalf)
+		g.op(vcvtdq2ps, y, 0, y)
+		g.op(vaddps, y, scratch, y)
+	case opCvtS32F32: // the processor gives the least number if the operand is NaN or too large
+		a := source(1)
+		g.op(vcvttps2dq, y, 0, a)
+		g.constant(vmovups, scratch, 0, const2p31)
+		g.op(vcmpps, scratch, scratch, a)
+		g.emit(18) // <=
+		g.op(vpxor, y, y, scratch)
+		g.op(vcmpps, scratch, a, a)
+		g.emit(unordered)
+		g.op(vpandn, y, scratch, y)
+	case opCvtU32F32:
+		a := source(1)
+		g.op(vpxor, y, y, y)
+		g.op(vmaxps, y, a, y)
+		g.constant(vmovups, scratch, 0, const2p31)
+		g.op(vcmpps, scratch, scratch, y)
+		g.emit(18)
+		g.constant(vpand, scratch2, scratch, const2p31)
+		g.op(vsubps, scratch2, y, scratch2)
+		g.op(vcvttps2dq, scratch2, 0, scratch2)
+		g.constant(vpand, scratch, scratch, constSign)
+		g.op(vpxor, scratch2, scratch2, scratch)
+		g.constant(vmovups, scratch, 0, const2p32)
+		g.op(vcmpps, scratch, scratch, y)
+		g.emit(18)
+		g.op(vpor, y, scratch, scratch2)
+		g.op(vcmpps, scratch, a, a)
+		g.emit(unordered)
+		g.op(vpandn, y, scratch, y)
+	case opDivF32:
+		g.op(vdivps, y, source(1), source(2))
+		g.canonical(y)
+	case opRcpF32:
+		g.constant(vmovups, y, 0, constOne)
+		g.op(vdivps, y, y, source(1))
+		g.canonical(y)
+	case opSqrtF32:
+		g.op(vsqrtps, y, 0, source(1))
+		g.canonical(y)
+	case opLo16, opCvtU16_32:
+		g.constant(vpand, y, source(1), constHalf)
+	case opCvtU8_32:
+		g.constant(vpand, y, source(1), constByte)
+	case opHi16:
+		g.shift32(y, source(1), 2, 16)
+	case opCvtS8_32:
+		signed(8)
+	case opCvtS16_32:
+		signed(16)
+	case opNot16:
+		g.constant(vpandn, y, source(1), constHalf)
+	case opNeg16:
+		g.op(vpxor, y, y, y)
+		g.op(vpsubd, y, y, source(1))
+		g.constant(vpand, y, y, constHalf)
+	case opAdd16:
+		half(vpaddd)
+	case opSub16:
+		half(vpsubd)
+	case opMullo16:
+		half(vpmulld)
+	case opShl16:
+		half(vpsllvd)
+	case opMadlo16:
+		g.op(vpmulld, y, source(1), source(2))
+		g.op(vpaddd, y, y, source(3))
+		g.constant(vpand, y, y, constHalf)
+	case opShrU16:
+		g.constant(vpand, y, source(1), constHalf)
+		g.op(vpsrlvd, y, y, source(2))
+	case opShrS16:
+		signed(16)
+		g.op(vpsravd, y, y, source(2))
+		g.constant(vpand, y, y, constHalf)
+	case opPack16:
+		a, b := source(1), source(2)
+		g.constant(vpand, scratch, a, constHalf)
+		g.shift32(y, b, 6, 16)
+		g.op(vpor, y, y, scratch)
+	case opAbsS32:
+		g.op(vpabsd, y, 0, source(1))
+	case opBfeU32: // a shift by 32 or more gives 0
+		a, b, c := source(1), source(2), source(3)
+		g.constant(vpand, scratch, b, constByte)
+		g.op(vpsrlvd, y, a, scratch)
+		g.constant(vpand, scratch, c, constByte)
+		g.constant(vmovups, scratch2, 0, constWord)
+		g.op(vpsllvd, scratch, scratch2, scratch)
+		g.op(vpsubd, scratch, scratch, scratch2)
+		g.op(vpand, y, y, scratch)
+	case opShfLWrap, opShfRWrap:
+		a, b, c := source(1), source(2), source(3)
+		first, second := vpsllvd, vpsrlvd
+		if in.op == opShfRWrap {
+			a, b, first, second = b, a, second, first
+		}
+		g.shift32(scratch, c, 6, 27)
+		g.shift32(scratch, scratch, 2, 27) // c & 31
+		g.op(first, y, b, scratch)
+		g.op(vpcmpeqd, scratch2, scratch2, scratch2)
+		g.shift32(scratch2, scratch2, 2, 31)
+		g.shift32(scratch2, scratch2, 6, 5) // 32
+		g.op(vpsubd, scratch, scratch2, scratch)
+		g.op(second, scratch, a, scratch)
+		g.op(vpor, y, y, scratch)
+	case opCvtF32Bf16:
+		g.shift32(y, source(1), 6, 16)
+	case opCvtBf16F32:
+		g.bfloat16(y, source(1))
+	case opCvtBf16x2F32: // the first operand is the upper half
+		a, b := source(1), source(2)
+		hi := g.take()
+		g.bfloat16(hi, a)
+		g.bfloat16(y, b)
+		g.shift32(hi, hi, 6, 16)
+		g.op(vpor, y, y, hi)
+	case opCvtF32F16:
+		g.constant(vpand, y, source(1), constHalf)
+		g.op(vpackusdw, y, y, y)
+		g.op(vpermq, y, 0, y)
+		g.emit(0x08)
+		g.op(vcvtph2ps, y, 0, y)
+		g.canonical(y)
+	case opCvtF16F32:
+		g.float16(y, source(1))
+	case opCvtF16x2F32:
+		a, b := source(1), source(2)
+		hi := g.take()
+		g.float16(hi, a)
+		g.float16(y, b)
+		g.shift32(hi, hi, 6, 16)
+		g.op(vpor, y, y, hi)
+	}
+}
+
+// bfloat16 emits y = float32 numbers as bfloat16, rounded to nearest even.
+func (g *native) bfloat16(y, a int) {
+	g.shift32(y, a, 2, 16)
+	g.constant(vpand, y, y, constWord)
+	g.op(vpaddd, y, y, a)
+	g.constant(vpaddd, y, y, constNaN16)
+	g.shift32(y, y, 2, 16)
+	g.nan16(y, a)
+}
+
+// float16 emits y = float32 numbers as float16, rounded to nearest even.
+func (g *native) float16(y, a int) {
+	g.op(vcvtps2ph, a, 0, y)
+	g.emit(0)
+	g.op(vpmovzxwd, y, 0, y)
+	g.nan16(y, a)
+}
+
+// nan16 makes y canonical where a is a NaN.
+func (g *native) nan16(y, a int) {
+	g.op(vcmpps, scratch, a, a)
+	g.emit(unordered)
+	g.constant(vmovups, scratch2, 0, constNaN16)
+	g.blend(y, y, scratch2, scratch)
+}
+
+// shift emits to = from shifted by bits: how is 2 for right, 4 for right with the sign, 6 for left. shift32 does so for
+// words.
 func (g *native) shift(to, from, how int, bits byte) {
 	g.op(vpslliq, how, to, from)
 	g.emit(bits)
+}
+
+func (g *native) shift32(to, from, how int, bits byte) {
+	g.op(vpslldi, how, to, from)
+	g.emit(bits)
+}
+
+// halves makes the lower or the upper words of 64-bit numbers the value of a place: order is 0x88 or 0xdd.
+func (g *native) halves(y, lo, hi int, order byte) {
+	g.op(vshufps, y, lo, hi)
+	g.emit(order)
+	g.op(vpermq, y, 0, y)
+	g.emit(0xd8)
 }
 
 // quiet emits y = no, or x as a quiet NaN where x is a NaN.
@@ -708,7 +1105,7 @@ func (g *native) integers(in *inst, y, a, b, equal, greater, sign int) {
 	case cmpEq, cmpNe, cmpEqu, cmpNeu:
 		g.op(equal, y, a, b)
 	default:
-		if in.op == opSetpU32 || in.op == opSetpU64 {
+		if in.op == opSetpU32 || in.op == opSetpU64 || in.op == opSetpU16 {
 			g.constant(vpxor, scratch, a, sign)
 			g.constant(vpxor, scratch2, b, sign)
 			a, b = scratch, scratch2
@@ -751,28 +1148,26 @@ func (g *native) canonical(y int) {
 	g.blend(y, y, scratch2, scratch)
 }
 
-// choice is min.f32 and max.f32: -0 is below +0, and a number is preferred to a NaN.
-func (g *native) choice(in *inst) {
-	a, b, y := g.use(in.a, word), g.use(in.b, word), g.take()
+// choose emits y = the smaller or greater of two numbers: -0 is below +0, a number is preferred to a NaN, and b is taken
+// if both are NaN.
+func (g *native) choose(y, a, b int, greater bool, compare int) {
 	order, both := byte(17), vpor // a < b
-	if in.op == opMaxF32 {
+	if greater {
 		order, both = 30, vpand
 	}
-	g.op(vcmpps, scratch, a, b)
+	g.op(compare, scratch, a, b)
 	g.emit(order)
 	g.blend(y, b, a, scratch)
-	g.op(vcmpps, scratch, a, b) // equal: zeros of both signs
+	g.op(compare, scratch, a, b) // equal: zeros of both signs
 	g.emit(0)
 	g.op(both, scratch2, a, b)
 	g.blend(y, y, scratch2, scratch)
-	g.op(vcmpps, scratch, b, b)
+	g.op(compare, scratch, b, b)
 	g.emit(unordered)
 	g.blend(y, y, a, scratch)
-	g.op(vcmpps, scratch, a, a)
+	g.op(compare, scratch, a, a)
 	g.emit(unordered)
 	g.blend(y, y, b, scratch)
-	g.canonical(y) // both are NaN
-	g.set(in, in.d, word, y)
 }
 
 // lop3 combines the products that the table has.

@@ -40,6 +40,29 @@ func TestTranslated(t *testing.T) {
 			narrow = append(narrow, fmt.Sprintf("setp.%s.%s %%p2, %%rd1, %%rd2;\nselp.b32 %%r9, %%r1, %%r3, %%p2;", cmp, kind))
 		}
 	}
+	for _, op := range []string{"min.ftz.f32", "max.ftz.f32", "div.rn.f32", "mul.hi.s32", "mul.hi.u32"} {
+		narrow = append(narrow, op+" %r9, %r1, %r2;")
+	}
+	for _, op := range []string{"neg.ftz.f32", "abs.ftz.f32", "cvt.rn.f32.u32", "cvt.rzi.s32.f32", "cvt.rzi.u32.f32", "rcp.rn.f32",
+		"sqrt.rn.f32", "abs.s32"} {
+		narrow = append(narrow, op+" %r9, %r1;")
+	}
+	for _, op := range []string{"not.b16 %h3, %h1;", "neg.s16 %h3, %h1;", "add.s16 %h3, %h1, %h2;", "sub.s16 %h3, %h1, %h2;",
+		"mul.lo.s16 %h3, %h1, %h2;", "mad.lo.s16 %h3, %h1, %h2, %h1;", "shl.b16 %h3, %h1, %r2;", "shr.u16 %h3, %h1, %r2;",
+		"shr.s16 %h3, %h1, %r2;", "cvt.rn.bf16.f32 %h3, %r1;", "cvt.rn.f16.f32 %h3, %r1;"} {
+		narrow = append(narrow, "cvt.u16.u32 %h1, %r1;\ncvt.u16.u32 %h2, %r2;\nmov.b16 %h3, 7;\n"+op+"\nmov.b32 %r9, {%h3, %h1};")
+	}
+	narrow = append(narrow, "cvt.rn.f32.f64 %r9, %rd1;", "mov.b32 {%h1, %h2}, %r1;\nmov.b32 %r9, {%h2, %h1};", "cvt.u32.u8 %r9, %r1;",
+		"cvt.s32.s8 %r9, %r1;", "cvt.u16.u32 %h1, %r1;\ncvt.s32.s16 %r9, %h1;", "cvt.u16.u32 %h1, %r1;\ncvt.u32.u16 %r9, %h1;",
+		"bfe.u32 %r9, %r1, %r2, %r3;", "bfe.u32 %r9, %r1, %r2, 7;", "shf.l.wrap.b32 %r9, %r1, %r2, %r3;",
+		"shf.r.wrap.b32 %r9, %r1, %r2, %r3;", "cvt.rn.bf16x2.f32 %r9, %r1, %r2;", "cvt.rn.f16x2.f32 %r9, %r1, %r2;",
+		"cvt.u16.u32 %h1, %r1;\ncvt.f32.f16 %r9, %h1;", "cvt.u16.u32 %h1, %r1;\ncvt.f32.bf16 %r9, %h1;", "ld.param.u32 %r9, [some];")
+	for _, cmp := range []string{"eq", "lt", "ge"} {
+		for _, kind := range []string{"s16", "u16"} {
+			narrow = append(narrow, fmt.Sprintf("cvt.u16.u32 %%h1, %%r1;\ncvt.u16.u32 %%h2, %%r2;\nsetp.%s.%s %%p2, %%h1, %%h2;\n"+
+				"selp.b32 %%r9, %%r1, %%r3, %%p2;", cmp, kind))
+		}
+	}
 	for _, cmp := range []string{"equ", "ltu", "geu", "num", "nan"} {
 		narrow = append(narrow, fmt.Sprintf("setp.%s.f64 %%p2, %%rd1, %%rd2;\nselp.b32 %%r9, %%r1, %%r3, %%p2;", cmp))
 	}
@@ -52,7 +75,10 @@ func TestTranslated(t *testing.T) {
 		"cvta.to.local.u64 %rd9, %rd1;", "cvt.u32.u64 %r9, %rd1;\ncvt.u64.u32 %rd9, %r9;", "mov.b64 {%r12, %r9}, %rd1;\ncvt.s64.s32 %rd9, %r9;",
 		"add.f64 %rd9, %rd1, %rd2;", "sub.f64 %rd9, %rd1, %rd2;", "mul.f64 %rd9, %rd1, %rd2;",
 		"fma.rn.f64 %rd9, %rd1, %rd2, %rd3;", "neg.f64 %rd9, %rd1;", "abs.f64 %rd9, %rd1;", "cvt.rn.f64.s32 %rd9, %r1;",
-		"mul.lo.s64 %rd9, %rd1, %rd2;", "mad.lo.s64 %rd9, %rd1, %rd2, %rd3;", "cvta.local.u64 %rd9, %rd1;", "cvta.to.shared.u64 %rd9, %rd1;"}
+		"min.f64 %rd9, %rd1, %rd2;", "max.f64 %rd9, %rd1, %rd2;", "div.rn.f64 %rd9, %rd1, %rd2;", "sqrt.rn.f64 %rd9, %rd1;",
+		"cvt.f64.f32 %rd9, %r1;", "cvt.rn.f64.u32 %rd9, %r1;", "mov.b64 %rd9, {%r1, %r2};", "min.s64 %rd9, %rd1, %rd2;",
+		"max.s64 %rd9, %rd1, %rd2;", "min.u64 %rd9, %rd1, %rd2;", "max.u64 %rd9, %rd1, %rd2;", "shr.s64 %rd9, %rd1, %r2;",
+		"neg.s64 %rd9, %rd1;", "ld.param.u64 %rd9, [in];", "cvt.u16.u64 %h1, %rd1;\ncvt.u64.u16 %rd9, %h1;", "mul.lo.s64 %rd9, %rd1, %rd2;", "mad.lo.s64 %rd9, %rd1, %rd2, %rd3;", "cvta.local.u64 %rd9, %rd1;", "cvta.to.shared.u64 %rd9, %rd1;"}
 	var body strings.Builder
 	n := 0
 	for _, ops := range [][]string{narrow, pairs} {
@@ -73,6 +99,7 @@ func TestTranslated(t *testing.T) {
 .visible .entry all(.param .u64 in, .param .u64 out, .param .u32 some)
 {
 	.reg .pred %p<9>;
+	.reg .b16 %h<5>;
 	.reg .b32 %r<20>;
 	.reg .b64 %rd<20>;
 	ld.param.u64 %rd5, [in];
@@ -128,7 +155,8 @@ func TestTranslated(t *testing.T) {
 			if err != nil || len(k.Lacks()) > 0 {
 				t.Fatal(err, k.Lacks())
 			}
-			if runs := translate(k.prog.funcs[k.prog.entry].code); (runs != nil) != (jit == "1") {
+			f := k.prog.funcs[k.prog.entry]
+			if runs := translate(f.code, f.extra, 0); (runs != nil) != (jit == "1") {
 				t.Fatalf("FISUB_EMU_JIT=%s: translated: %v", jit, runs != nil)
 			}
 			from, _ := words(m, "in", in...)

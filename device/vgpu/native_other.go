@@ -4,4 +4,4 @@ package vgpu
 
 type nativeRun struct{}
 
-func translate([]inst) []nativeRun { return nil }
+func translate([]inst, []int32, int32) []nativeRun { return nil }

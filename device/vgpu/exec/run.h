@@ -61,7 +61,7 @@ again:
   const vg_inst *code = f->code;
   const int32_t *extra = f->extra;
   const vg_native *native = f->native;
-  u8 *base[3] = {g->fr->regs, f->pool, w->spec};
+  u8 *base[4] = {g->fr->regs, f->pool, w->spec, launch->params}; // the last one for translated code
   u32 mask = g->mask;
   int pc = g->pc;
   u64 scratch_[32] __attribute__((aligned(64)));
@@ -177,6 +177,11 @@ again:
     PRED(in->d) = (PRED(in->d) & ~m) | (lane_mask(r) & m);    \
     break;                                                    \
   }
+    if (in->op == E_bra && m == mask && w->ng == 1 && !k->yield) { // the usual branch
+      if (in->imm <= pc) g->turns++, g->back++;
+      pc = (int)in->imm;
+      continue;
+    }
     switch (in->op) {
       OPS1(CASE1)
       OPS2(CASE2)
