@@ -6,6 +6,7 @@ import (
 	"debug/elf"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -172,12 +173,18 @@ func (a *app) emu(ctx context.Context, o emuOptions, program []string) error {
 	cmd := exec.CommandContext(run, path, program[1:]...)
 	cmd.Args[0] = program[0]
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = a.term.In, a.stdout, a.stderr
+	if ui.IsTerminal(a.stdout) {
+		cmd.Stdout = &overProgress{a.stdout, report, false}
+	}
 	libraries := filepath.Dir(cuda)
 	if set := os.Getenv("LD_LIBRARY_PATH"); set != "" {
 		libraries += ":" + set
 	}
 	cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+libraries, "FISUB_EMU="+library, "FISUB_EMU_RUNTIME="+cuda,
 		"FISUB_EMU_REPORT="+report.Name(), "FISUB_EMU_SANITIZE="+strings.Join(tools, ","))
+	if a.term.Moves() {
+		cmd.Env = append(cmd.Env, "FISUB_EMU_PROGRESS=1")
+	}
 	var counted *os.File
 	if o.profile {
 		if counted, err = os.CreateTemp("", "fisub-emu-"); err != nil {
@@ -196,6 +203,9 @@ func (a *app) emu(ctx context.Context, o emuOptions, program []string) error {
 		return rerr
 	}
 	count := func(e vgpu.Event) int { return bytes.Count(found, []byte{byte(e)}) }
+	if count(vgpu.Progress) > 0 {
+		fmt.Fprint(a.stderr, plain.Passing("")) // the program may have been killed
+	}
 	if count(vgpu.Attached) > 0 {
 		text := "first launches checked for races, unwritten memory" // fisub emu --help has the details
 		if n := count(vgpu.Unchecked) - count(vgpu.LaterChecked); n > 0 {
@@ -233,6 +243,31 @@ func (a *app) emu(ctx context.Context, o emuOptions, program []string) error {
 		return shown(exitNotPassed)
 	}
 	return a.ended(program[0], err)
+}
+
+// overProgress is the terminal as the stdout of a program, which shows the progress of its kernels there through
+// stderr.
+type overProgress struct {
+	io.Writer
+	report *os.File // of the program's events, read up to the first progress
+	shown  bool
+}
+
+func (w *overProgress) Write(p []byte) (int, error) {
+	for buf := make([]byte, 4096); !w.shown; {
+		n, err := w.report.Read(buf)
+		if err != nil {
+			break
+		}
+		w.shown = bytes.IndexByte(buf[:n], byte(vgpu.Progress)) >= 0
+	}
+	if !w.shown {
+		return w.Writer.Write(p)
+	}
+	if _, err := w.Writer.Write(append([]byte(plain.Passing("")), p...)); err != nil {
+		return 0, err
+	}
+	return len(p), nil
 }
 
 // showCounters shows the counters of a program's launches, which are in path, and writes them to file, if that is not

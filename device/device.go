@@ -265,6 +265,10 @@ const Faulted = "fault"
 // Counted is the kind of a Hazard that is none: its Text is a counters.Launch in JSON.
 const Counted = "counted"
 
+// Progress is the kind of a Hazard that is none: its Text is the progress of a launch that takes long, or "" at its
+// end.
+const Progress = "progress"
+
 // ChangedVariable is the kind of a Hazard about variables that earlier calls have changed.
 const ChangedVariable = "changed-variable"
 

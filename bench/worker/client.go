@@ -33,6 +33,7 @@ type Command struct {
 	Env         []string         // added to the environment
 	MemoryLimit int64            // resident bytes of the worker and its children; 0: no limit
 	Sandbox     *sandbox.Sandbox // nil for a worker without a sandbox
+	Progress    func(string)     // see Client.show; nil if nothing shows it
 }
 
 // A Client is the parent's end of one worker process. It must be used from one goroutine.
@@ -47,12 +48,15 @@ type Client struct {
 	emulated bool // whether the open device is emulated
 	hazards  []device.Hazard
 	counters []counters.Launch
+	fault    *Error         // the first one during the current request
 	ledger   *ledger.Ledger // of the device, with the file for the worker
 	shared   *os.File
 	idle     bool // whether the last call was idle
 	hosted   bool // whether it only copied or set memory
 	called   bool // whether the solution was called
 	memory   memory
+	progress func(string)
+	shown    string // last passed to progress
 
 	mu     sync.Mutex
 	reason string // why the parent killed the process; "" if it did not
@@ -94,7 +98,7 @@ func startOnce(ctx context.Context, c Command) (*Client, error) {
 		return nil, err
 	}
 	cl := &Client{requests: reqW, replies: bufio.NewReaderSize(repR, 1<<16), log: printed, exited: make(chan struct{}),
-		ledger: hazards, shared: shared}
+		ledger: hazards, shared: shared, progress: c.Progress}
 	env := append(slices.Clone(c.Env), marker+"=1")
 	cmd := exec.Command(c.Args[0], c.Args[1:]...)
 	if c.Sandbox != nil {
@@ -486,6 +490,18 @@ func (c *Client) exchange(ctx context.Context, req *request, timing func(bool)) 
 			return
 		}
 	}()
+	defer c.show("")
+	for waits := c.emulated && c.progress != nil; waits; {
+		select {
+		case a := <-got:
+			got <- a
+			waits = false
+		case <-ctx.Done():
+			waits = false
+		case <-time.After(200 * time.Millisecond):
+			c.takeLedger()
+		}
+	}
 	select {
 	case a := <-got:
 		if a.unsent {
@@ -500,7 +516,9 @@ func (c *Client) exchange(ctx context.Context, req *request, timing func(bool)) 
 		if a.reply == nil {
 			return nil, c.nonsense()
 		}
-		fault := c.takeLedger()
+		c.takeLedger()
+		fault := c.fault
+		c.fault = nil
 		if a.reply.Error != nil {
 			return nil, a.reply.Error
 		}
@@ -523,8 +541,17 @@ func (c *Client) exchange(ctx context.Context, req *request, timing func(bool)) 
 	}
 }
 
-// takeLedger adds the device's new hazards, and returns the first fault.
-func (c *Client) takeLedger() (fault *Error) {
+// show passes the progress of a launch on an emulated device on if it has changed: from a launch that takes long until
+// it or the request ends, then "". The text is unverified.
+func (c *Client) show(text string) {
+	if c.progress != nil && text != c.shown {
+		c.shown = text
+		c.progress(text)
+	}
+}
+
+// takeLedger adds the device's new hazards, keeps the first fault and shows progress.
+func (c *Client) takeLedger() {
 	lines, whole := c.ledger.Take()
 	damaged := !whole
 	for _, line := range lines[:min(len(lines), maxHazards)] {
@@ -539,18 +566,19 @@ func (c *Client) takeLedger() (fault *Error) {
 				continue
 			}
 			c.counters = counters.Merge(c.counters, l)
+		case h.Kind == device.Progress:
+			c.show(clip(h.Text))
 		case h.Kind != device.Faulted:
 			h.Kind, h.Place, h.Text = clip(h.Kind), clip(h.Place), clip(h.Text)
 			c.hazards = append(c.hazards, h)
-		case fault == nil:
-			fault = &Error{Kind: Call, Text: clip(h.Text)}
+		case c.fault == nil:
+			c.fault = &Error{Kind: Call, Text: clip(h.Text)}
 		}
 	}
 	if damaged {
 		c.hazards = append(c.hazards, device.Hazard{Kind: "ended-checks",
 			Text: "the virtual GPU's list of hazards is incomplete: the submission has changed it, or it is full"})
 	}
-	return fault
 }
 
 // maxReply and maxParts limit a line from the worker in bytes and commas. CUPTI's records of a solution with very

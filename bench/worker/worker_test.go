@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -22,6 +23,7 @@ import (
 
 	"fisub/device"
 	"fisub/internal/hint"
+	"fisub/internal/ledger"
 	"fisub/internal/memfile"
 	"fisub/internal/trace"
 )
@@ -647,5 +649,65 @@ func TestOutOfOrder(t *testing.T) {
 	}
 	if _, err := c.Run(t.Context(), outputs(t, 1)); !isKind(err, Machine) {
 		t.Errorf("run before load: got %v, want a machine error", err)
+	}
+}
+
+// Progress in the ledger is shown while a call runs, and removed at its end. A fault found in between is not lost.
+func TestProgress(t *testing.T) {
+	t.Setenv("FISUB_TEST_STARTED", filepath.Join(t.TempDir(), "started"))
+	c, err := start(t, "hang", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	writer, err := ledger.Open(c.shared)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer writer.Close()
+	add := func(kind, text string) {
+		line, _ := json.Marshal(device.Hazard{Kind: kind, Text: text})
+		writer.Add(line)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var shown []string
+	c.emulated = true
+	c.progress = func(text string) {
+		switch shown = append(shown, text); text {
+		case "one":
+			add(device.Progress, "two")
+		case "two":
+			cancel()
+		}
+	}
+	w, out := workload(t, nil)
+	if err := c.Load(ctx, w); err != nil {
+		t.Fatal(err)
+	}
+	add(device.Progress, "one")
+	add(device.Progress, "one")
+	if _, err := c.Run(ctx, out); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v, want %v", err, context.Canceled)
+	}
+	if want := []string{"one", "two", ""}; !slices.Equal(shown, want) {
+		t.Errorf("got %q, want %q", shown, want)
+	}
+
+	if c, err = start(t, "print", 0); err == nil {
+		err = c.Load(t.Context(), w)
+	}
+	if err == nil {
+		writer, err = ledger.Open(c.shared)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer writer.Close()
+	add(device.Faulted, "a fault")
+	c.takeLedger()
+	for _, want := range []string{"a fault", "<nil>"} {
+		if _, err := c.Run(t.Context(), out); fmt.Sprint(err) != want {
+			t.Errorf("got %v, want %s", err, want)
+		}
 	}
 }

@@ -11,14 +11,18 @@ import "C"
 
 import (
 	"cmp"
+	"fmt"
 	"math"
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
+	"time"
 	"unsafe"
 
 	"fisub/device"
 	"fisub/device/vgpu/exec"
+	"fisub/internal/plain"
 )
 
 // Hazards is a set of errors that do not always make the result wrong.
@@ -101,6 +105,57 @@ func (m *Machine) markChecked(what any) {
 }
 
 func (l *Launch) blocks() int { return l.Grid[0] * l.Grid[1] * l.Grid[2] }
+
+// clusterBlocks returns the number of blocks in a cluster.
+func (l *Launch) clusterBlocks() int { return max(1, l.Cluster[0]*l.Cluster[1]*l.Cluster[2]) }
+
+// slowLaunch is the time after which the progress of a launch is reported; further reports follow each half of it.
+const slowLaunch = 2 * time.Second
+
+// watch passes the progress of a launch to OnHazard until stop is called. ended is the number of clusters that have
+// ended, each of the given number of blocks; total is the number of blocks that run.
+func (m *Machine) watch(k *Kernel, ended *C.uint64_t, blocks, total int) (stop func()) {
+	if m.OnHazard == nil {
+		return func() {}
+	}
+	begun, after := time.Now(), cmp.Or(m.slow, slowLaunch)
+	quit, over := make(chan struct{}), make(chan struct{})
+	report := func(text string) { m.OnHazard(device.Hazard{Kind: device.Progress, Text: text}) }
+	first := time.AfterFunc(after, func() {
+		defer close(over)
+		tick := time.NewTicker(after / 2)
+		defer tick.Stop()
+		for {
+			done := int(atomic.LoadUint64((*uint64)(ended))) * blocks
+			report(progress(Demangled(k.src.Name), done, total, time.Since(begun)))
+			select {
+			case <-tick.C:
+			case <-quit:
+				report("")
+				return
+			}
+		}
+	})
+	return func() {
+		if !first.Stop() {
+			close(quit)
+			<-over
+		}
+	}
+}
+
+// progress describes a launch of kernel that has run for a time.
+func progress(kernel string, done, total int, ran time.Duration) string {
+	text := fmt.Sprintf("kernel %s: %d of %s", plain.Cut(kernel, 40), done, plain.Count(total, "block"))
+	rate := float64(done) / ran.Seconds()
+	switch {
+	case rate >= 10:
+		text += fmt.Sprintf(", %.0f blocks/s", rate)
+	case rate > 0:
+		text += fmt.Sprintf(", %.2g blocks/s", rate)
+	}
+	return text
+}
 
 // Run runs a kernel to its end. An error of the kernel is a *Fault.
 func (m *Machine) Run(k *Kernel, l Launch) error {
@@ -201,11 +256,17 @@ func (m *Machine) Run(k *Kernel, l Launch) error {
 			progress[1+i].waiting = math.MaxUint64
 		}
 	}
+	total := l.blocks()
+	if t != nil {
+		total = t.blocks
+	}
+	stop := m.watch(k, &s.ended, l.clusterBlocks(), total)
 	var group sync.WaitGroup
 	for range workers {
 		group.Go(func() { exec.Work(unsafe.Pointer(c), unsafe.Pointer(s)) })
 	}
 	group.Wait()
+	stop()
 	m.mu.Lock()
 	m.running = nil
 	m.mu.Unlock()

@@ -196,6 +196,7 @@ const (
 	Lacking  Event = 'l' // the program needs a feature that the virtual GPU does not support
 	Stopped  Event = 's' // the program was ended while no kernel ran
 	Note     Event = 'n' // has a text; the program may be right
+	Progress Event = 'p' // has a text: the progress of the running kernel, or "" when it has ended
 	// A kernel's register count is unknown, so its launches are not checked against the limit.
 	Unlimited Event = 'u'
 	// A size of launches is not checked, because checks have taken enough time; for some of them LaterChecked follows.

@@ -68,7 +68,7 @@ func (m *Machine) count(k *Kernel, l *Launch, c *C.vg_launch, s *C.vg_state, ran
 	c.counter, c.ncounters, s.counters = &t.first[0], C.int32_t(n), &t.counters[0]
 	pinned.Pin(c.counter)
 	pinned.Pin(s.counters)
-	clusters := l.blocks() / max(1, l.Cluster[0]*l.Cluster[1]*l.Cluster[2])
+	clusters := l.blocks() / l.clusterBlocks()
 	if m.Sample > 0 && clusters > m.Sample && !l.Cooperative && !k.prog.atomics {
 		every := (clusters - 1 + m.Sample - 1) / max(1, m.Sample-1)
 		c.every = C.uint64_t(every)

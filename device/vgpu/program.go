@@ -44,7 +44,13 @@ func Attach(path, folder, tools string, notify func(Event, string)) error {
 	if attached.every&Races != 0 {
 		m.order = &order{m: m, count: map[string]int{}, reported: map[string]bool{}}
 	}
-	m.OnHazard = func(h device.Hazard) { notify(Hazard, h.Text) }
+	m.OnHazard = func(h device.Hazard) {
+		if h.Kind == device.Progress {
+			notify(Progress, h.Text)
+		} else {
+			notify(Hazard, h.Text)
+		}
+	}
 	m.OnNote = func(text string) { notify(Note, text) }
 	attached.folder, attached.notify = folder, notify
 	attached.checked = map[any]bool{}

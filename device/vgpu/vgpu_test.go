@@ -5,9 +5,14 @@ package vgpu
 import (
 	"encoding/binary"
 	"os"
+	"slices"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 	"unsafe"
+
+	"fisub/device"
 )
 
 // TestFiles decodes the PTX files in $VGPU_PTX and logs unsupported instructions.
@@ -132,5 +137,82 @@ func TestSimple(t *testing.T) {
 	t.Log(m.Run(k, l))
 	if err := m.Run(k, l); err == nil {
 		t.Error("a write past the end: got no error")
+	}
+}
+
+// A launch that takes long reports its progress until its end. The second block waits for the first report that counts
+// the first one.
+func TestProgress(t *testing.T) {
+	m := &Machine{Workers: 1}
+	t.Cleanup(m.drop)
+	mod, err := m.Load(`
+.version 9.0
+.target sm_100
+.address_size 64
+.visible .entry waits(.param .u64 x)
+{
+	.reg .pred %p<2>;
+	.reg .b32 %r<3>;
+	.reg .b64 %rd<3>;
+	ld.param.u64 %rd1, [x];
+	mov.u32 %r1, %ctaid.x;
+	setp.lt.u32 %p1, %r1, 3;
+	@%p1 bra $done;
+	mov.u64 %rd2, 0;
+$again:
+	add.u64 %rd2, %rd2, 1;
+	ld.volatile.global.u32 %r2, [%rd1];
+	setp.eq.u32 %p1, %r2, 0;
+	@%p1 bra $again;
+$done:
+	ret;
+}
+`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	k, err := mod.Kernel("waits")
+	if err != nil {
+		t.Fatal(err)
+	}
+	x, memory := words(m, "x", 0)
+	var reports []string
+	m.OnHazard = func(h device.Hazard) {
+		if h.Kind != device.Progress {
+			t.Errorf("got hazard %v", h)
+		}
+		if reports = append(reports, h.Text); strings.HasPrefix(h.Text, "kernel waits: 3 of 4 blocks, ") {
+			atomic.StoreUint32(&memory[0], 1)
+		}
+	}
+	l := Launch{Grid: [3]int{4, 1, 1}, Block: [3]int{32, 1, 1}, Params: binary.LittleEndian.AppendUint64(nil, uint64(x))}
+	m.slow = time.Millisecond
+	if err := m.Run(k, l); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(reports); n < 2 || reports[n-1] != "" || slices.Contains(reports[:n-1], "") {
+		t.Errorf("got %q, want reports and an empty one", reports)
+	}
+	reports, m.slow = nil, time.Hour
+	if err := m.Run(k, l); err != nil || reports != nil {
+		t.Errorf("a fast launch: got %q, %v", reports, err)
+	}
+}
+
+func TestProgressText(t *testing.T) {
+	for _, tc := range []struct {
+		kernel      string
+		done, total int
+		ran         time.Duration
+		want        string
+	}{
+		{"gemm", 312, 4096, 6 * time.Second, "kernel gemm: 312 of 4096 blocks, 52 blocks/s"},
+		{"gemm", 1, 4, 30 * time.Second, "kernel gemm: 1 of 4 blocks, 0.033 blocks/s"},
+		{"gemm", 0, 1, 2 * time.Second, "kernel gemm: 0 of 1 block"},
+		{strings.Repeat("k", 41), 0, 2, time.Second, "kernel " + strings.Repeat("k", 39) + "…: 0 of 2 blocks"},
+	} {
+		if got := progress(tc.kernel, tc.done, tc.total, tc.ran); got != tc.want {
+			t.Errorf("got %q, want %q", got, tc.want)
+		}
 	}
 }

@@ -33,6 +33,16 @@ func Line(s string) string {
 	return Cut(Lines(strings.NewReplacer("\t", " ", "\n", "\uFFFD").Replace(s)), longest)
 }
 
+// Passing returns what shows text on a terminal, from the cursor on and as far as the line has room, without moving the
+// cursor: later output replaces it. If text is "", it removes what was shown.
+func Passing(text string) string {
+	const clear = "\x1b[K"
+	if text == "" {
+		return clear
+	}
+	return "\x1b7\x1b[?7l" + clear + Line(text) + "\x1b[?7h\x1b8" // with the cursor saved, and without line wrap
+}
+
 // Text is like Lines but cuts each line to 4,096 characters.
 func Text(s string) string {
 	if s = Lines(s); len(s) <= longest {

@@ -30,6 +30,7 @@ type Terminal struct {
 	Locate func(text string) string
 
 	noted map[string]bool // by NoteOnce
+	bar   *Bar            // the last one
 }
 
 // UseColor reports whether to use colours in mode "auto", "always" or "never". "auto" means on terminals, unless
@@ -149,16 +150,34 @@ func (t *Terminal) say(what, text, hint string) {
 	}
 }
 
-// Bar returns a progress bar over total steps on Err. Without a terminal, or on a dumb one, it returns nil, which is a
-// valid *Bar.
+// Moves reports whether bars and other progress can be shown: Err is a terminal, and not a dumb one.
+func (t *Terminal) Moves() bool { return !t.Quiet && IsTerminal(t.Err) && os.Getenv("TERM") != "dumb" }
+
+// Passing shows text instead of the last bar, until a call with "" shows the bar again. Nothing else may be printed in
+// between. It does nothing if progress cannot be shown.
+func (t *Terminal) Passing(text string) {
+	if !t.Moves() {
+		return
+	}
+	if text != "" {
+		t.bar.Clear()
+	}
+	fmt.Fprint(t.Err, plain.Passing(text))
+	if text == "" && t.bar != nil {
+		_ = t.bar.bar.RenderBlank()
+	}
+}
+
+// Bar returns a progress bar over total steps on Err, or nil, which is a valid *Bar, if progress cannot be shown.
 func (t *Terminal) Bar(total int64, label string, bytes bool) *Bar {
-	if t.Quiet || !IsTerminal(t.Err) || os.Getenv("TERM") == "dumb" {
+	if !t.Moves() {
 		return nil
 	}
-	return &Bar{progressbar.NewOptions64(total, progressbar.OptionSetWriter(t.Err),
+	t.bar = &Bar{progressbar.NewOptions64(total, progressbar.OptionSetWriter(t.Err),
 		progressbar.OptionSetDescription(label), progressbar.OptionShowBytes(bytes), progressbar.OptionShowCount(),
 		progressbar.OptionSetPredictTime(false), progressbar.OptionClearOnFinish(),
 		progressbar.OptionSetWidth(30), progressbar.OptionThrottle(50*time.Millisecond))}
+	return t.bar
 }
 
 // A Bar shows progress. A nil *Bar shows nothing.

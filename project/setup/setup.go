@@ -123,6 +123,7 @@ func NewLocal(ctx context.Context, p *project.Project, sub *project.Submission, 
 	if s.worker, err = machine.Worker(); err != nil {
 		return nil, err
 	}
+	s.worker.Progress = term.Passing
 	if err := s.timed(o.MaxTime); err != nil && (old == nil || o.MaxTime != 0) {
 		return nil, err
 	}

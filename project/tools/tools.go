@@ -88,6 +88,7 @@ func New(ctx context.Context, s *project.Submission, o setup.Options, term *ui.T
 	if shared.Worker, err = machine.Worker(); err != nil {
 		return nil, err
 	}
+	shared.Worker.Progress = term.Passing
 	return &Target{Workloads: ws, Set: set, Emulated: kind == "emu", solution: s.Solution, shared: shared}, nil
 }
 

@@ -168,6 +168,7 @@ typedef struct {
   volatile int32_t serial; // only the first worker runs, while races are checked
   int32_t started;         // workers that have started
   uint64_t next;           // the next cluster to run
+  uint64_t ended;          // clusters that have ended
   uint64_t executed;
   uint64_t *counts;        // by op, or NULL
   vg_count *counters;      // by instruction

@@ -399,6 +399,7 @@ void VG_WORK(const vg_launch *l, vg_state *s) {
     int i = fresh ? n - 1 : turn_++ % n;
     int r = advance(&k, active[i]);
     if (r == 1) {
+      __atomic_fetch_add(&s->ended, 1, __ATOMIC_RELAXED);
       if (spare) end_task(&k, spare);
       spare = active[i];
       active[i] = active[--n];

@@ -23,10 +23,13 @@ import (
 	"syscall"
 	"unsafe"
 
+	"golang.org/x/sys/unix"
+
 	"fisub/device"
 	"fisub/device/counters"
 	"fisub/device/vgpu"
 	"fisub/internal/ledger"
+	"fisub/internal/plain"
 )
 
 var (
@@ -223,8 +226,9 @@ func fisub_worked() C.int {
 
 // fisub_emu lets this process run on the virtual GPU, configured by environment variables that `fisub emu` sets. The
 // CUDA runtime calls it when it is loaded. Events with a text are printed on stderr at once, and the kind of every
-// event is appended to the report. SIGINT and SIGTERM end the process after printing the place of the running kernel.
-// The result is an error text or NULL.
+// event is appended to the report. Progress is shown if stderr is a terminal and FISUB_EMU_PROGRESS is set. SIGINT and
+// SIGTERM end the process after printing the place of the running kernel. The result is an error text or
+// NULL.
 //
 //export fisub_emu
 func fisub_emu() *C.char {
@@ -233,13 +237,23 @@ func fisub_emu() *C.char {
 		return C.CString(err.Error())
 	}
 	words := map[vgpu.Event]string{vgpu.Hazard: "warning: ", vgpu.Faulted: "fault: ", vgpu.Note: "note: "}
+	_, terr := unix.IoctlGetTermios(int(os.Stderr.Fd()), unix.TCGETS)
+	progress := os.Getenv("FISUB_EMU_PROGRESS") != "" && terr == nil // the program may run in a shell with 2>FILE
 	var mu sync.Mutex
+	remove := "" // removes the progress from the terminal
 	notify := func(e vgpu.Event, text string) {
 		mu.Lock()
 		defer mu.Unlock()
+		if e == vgpu.Progress && !progress {
+			return
+		}
 		_, _ = report.Write([]byte{byte(e)})
-		if text != "" {
-			fmt.Fprintln(os.Stderr, "fisub: "+words[e]+text)
+		switch {
+		case e == vgpu.Progress:
+			_, _ = os.Stderr.WriteString(plain.Passing(text))
+			remove = plain.Passing("")
+		case text != "":
+			fmt.Fprintln(os.Stderr, remove+"fisub: "+words[e]+text)
 		}
 	}
 	folder, _ := os.Getwd()
