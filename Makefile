@@ -43,7 +43,7 @@ lint:
 	@. scripts/env && go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0 run --build-tags cuda ./...
 
 bench: build
-	@. scripts/env && go test -p 1 -run '^$$' -bench . -benchtime 3x ./pack ./remote/... ./report ./device/vgpu ./app
+	@. scripts/env && go test -p 1 -run '^$$' -bench . -benchtime 3x ./pack ./remote/... ./report ./device/vgpu ./bench ./app
 
 clean:
 	rm -rf dist

@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"syscall"
 	"testing"
 	"time"
@@ -14,8 +15,9 @@ import (
 	"fisub/internal/cache"
 )
 
-// BenchmarkProgram measures the wall time of dist/fisub, which make builds, and its maximum resident set.
-func BenchmarkProgram(b *testing.B) {
+// built returns this repository's folder and a function for commands of dist/fisub in it, or skips the benchmark.
+func built(b *testing.B) (root string, command func(args ...string) *exec.Cmd) {
+	b.Helper()
 	root, err := filepath.Abs("..")
 	if err != nil {
 		b.Fatal(err)
@@ -24,11 +26,16 @@ func BenchmarkProgram(b *testing.B) {
 	if _, err := os.Stat(fisub); err != nil {
 		b.Skip("make builds what is measured: ", err)
 	}
-	command := func(args ...string) *exec.Cmd {
+	return root, func(args ...string) *exec.Cmd {
 		cmd := exec.Command(fisub, append([]string{"-q"}, args...)...)
 		cmd.Dir = root
 		return cmd
 	}
+}
+
+// BenchmarkProgram measures the wall time of dist/fisub, which make builds, and its maximum resident set.
+func BenchmarkProgram(b *testing.B) {
+	root, command := built(b)
 	for _, bm := range []struct {
 		name  string
 		aim   string
@@ -95,6 +102,44 @@ func BenchmarkProgram(b *testing.B) {
 			b.ReportMetric(times[len(times)/2].Seconds()*1e3, "median-ms")
 			b.ReportMetric(times[len(times)-1].Seconds()*1e3, "max-ms")
 			b.ReportMetric(float64(memory)/1e6, "MB")
+		})
+	}
+}
+
+// BenchmarkTranslated compares the CPU times of a program's launches on the virtual GPU, by its interpreter alone and
+// with translated code, in turn.
+func BenchmarkTranslated(b *testing.B) {
+	_, command := built(b)
+	program := filepath.Join(b.TempDir(), "speed")
+	if out, err := command("nvcc", "-O3", "-o", program, "app/testdata/kernels/speed.cu").CombinedOutput(); err != nil {
+		b.Fatalf("%v\n%s", err, out)
+	}
+	for _, class := range []string{"product", "stencil", "elementwise"} {
+		b.Run(class, func(b *testing.B) {
+			once := func(jit string) float64 {
+				cmd := command("emu", program, class)
+				cmd.Env = append(os.Environ(), "FISUB_EMU_JIT="+jit)
+				out, err := cmd.Output()
+				if err != nil {
+					b.Fatalf("%v\n%s", err, out)
+				}
+				seconds, err := strconv.ParseFloat(string(bytes.TrimSpace(out)), 64)
+				if err != nil {
+					b.Fatal(err)
+				}
+				return 1e3 * seconds
+			}
+			var interpreted, translated []float64
+			for b.Loop() {
+				interpreted, translated = append(interpreted, once("0")), append(translated, once("1"))
+			}
+			slices.Sort(interpreted)
+			slices.Sort(translated)
+			slow, fast := interpreted[len(interpreted)/2], translated[len(translated)/2]
+			b.ReportMetric(0, "ns/op")
+			b.ReportMetric(slow, "interpreted-cpu-ms")
+			b.ReportMetric(fast, "translated-cpu-ms")
+			b.ReportMetric(slow/fast, "interpreted/translated")
 		})
 	}
 }
