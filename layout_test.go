@@ -31,7 +31,7 @@ var layers = [][]string{
 	{"pack", "device/nvcc", "device/cuda/tvmffi", "device/cuda/cupti", "device/cuda/stamp", "runs",
 		"device/devicetest", "remote/agent", "remote/ssh/sshdtest", "remote/slurm/slurmtest",
 		"remote/kubernetes/kubernetestest"},
-	{"remote/host"},
+	{"remote/host", "remote/follow"},
 	{"remote/work"},
 	{"remote/aws/mailbox", "app/scaffold"},
 	{"device/cuda", "device/vgpu", "remote/loopback", "remote/ssh", "remote/aws", "remote/modal",

@@ -13,7 +13,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/user"
 	"path/filepath"
@@ -28,6 +27,7 @@ import (
 	"fisub/internal/plain"
 	"fisub/remote"
 	"fisub/remote/agent"
+	"fisub/remote/follow"
 	"fisub/remote/host"
 	"fisub/remote/work"
 )
@@ -298,90 +298,95 @@ func (p *Provider) owner(ctx context.Context) (string, error) {
 	return p.user, nil
 }
 
-// errOver means that the pod has ended, so the job in it cannot be followed.
-var errOver = errors.New("the pod has ended")
-
-// A live host calls failed whenever a command in its pod fails for a reason other than the command's own exit.
-type live struct {
-	*host.Pod
-	failed func()
-}
-
-func (l live) Run(ctx context.Context, argv []string, stdin io.Reader, stdout io.Writer) error {
-	err := l.Pod.Run(ctx, argv, stdin, stdout)
-	if err != nil && !errors.As(err, new(*host.ExitError)) && ctx.Err() == nil {
-		l.failed()
-	}
-	return err
-}
-
 // Wait follows the job in its pod. If the pod has ended, it reads the rest from the pod's log.
 func (p *Provider) Wait(ctx context.Context, h remote.Handle, from int64, w remote.Watcher) (remote.Exit, error) {
 	d, err := p.open(h)
 	if err != nil {
 		return remote.Exit{}, err
 	}
-	feed := &remote.Feed{To: w, At: from}
-	exit, err := p.follow(ctx, d, feed)
-	if feed.Err != nil {
-		return remote.Exit{}, feed.Err
-	}
+	rules := follow.Rules{Tail: true, Read: p.pace, Slow: 20 * p.pace, Away: p.config.Away, Doubt: doubtful}
+	exit, err := follow.Wait(ctx, &source{p: p, data: d}, rules, from, w)
 	return exit, p.fault(ctx, err)
 }
 
-func (p *Provider) follow(ctx context.Context, d *data, feed *remote.Feed) (remote.Exit, error) {
-	var since time.Time // since when the cluster has not answered
-	for pause := p.pace; ; pause = min(2*pause, 20*p.pace) {
-		f, err := p.find(ctx, d)
-		switch {
-		case remote.CodeOf(err) == "unreachable" && (since.IsZero() || time.Since(since) < p.config.Away):
-			if since.IsZero() {
-				since = time.Now()
-			}
-			feed.Tell(remote.Away, err.Error())
-		case err != nil:
-			return remote.Exit{}, err
-		case f.pod == nil, p.restarted(d, f.pod), f.pod.over():
-			return p.end(ctx, d, f, feed)
-		case !f.pod.running(p.containerName(d)):
-			since = time.Time{}
-			feed.Tell(remote.Starting, f.pod.waiting())
-		default:
-			since = time.Time{}
-			fctx, stop := context.WithCancelCause(ctx)
-			j := d.FolderJob
-			j.Host = live{d.Host.(*host.Pod), func() {
-				f, err := p.find(fctx, d)
-				switch code := remote.CodeOf(err); {
-				case err == nil && (f.pod == nil || p.restarted(d, f.pod) || f.pod.over()):
-					stop(errOver)
-				case code != "" && code != "unreachable":
-					stop(err)
-				}
-			}}
-			exit, err := j.Wait(fctx, feed.At, feed, p.config.Away)
-			cause := context.Cause(fctx)
-			stop(nil)
-			switch {
-			case feed.Err != nil:
-				return exit, feed.Err
-			case ctx.Err() == nil && cause != nil && cause != errOver:
-				return exit, cause
-			}
-			if err == nil && exit.End != remote.Exited && exit.End != remote.Refused {
-				if f, err := p.find(ctx, d); err == nil && f.pod != nil && p.restarted(d, f.pod) {
-					return p.end(ctx, d, f, feed)
-				}
-			}
-			if ctx.Err() != nil || cause == nil {
-				return exit, err
-			}
-		}
-		if err := remote.Sleep(ctx, pause); err != nil {
-			return remote.Exit{}, err
+// doubtful reports whether the pod may know better how the job ended: a restart ends an agent, too.
+func doubtful(e remote.Exit) bool { return e.End != remote.Exited && e.End != remote.Refused }
+
+// A source is the follow.Source of a job: its folder as long as the pod runs, then the pod's log.
+type source struct {
+	*data
+	p     *Provider
+	found                   // by the last Status
+	over  bool              // its pod has ended or is gone
+	files map[string][]byte // from the pod's log; nil before
+}
+
+// Status implements follow.Source.
+func (s *source) Status(ctx context.Context) (is follow.Status, err error) {
+	if s.found, err = s.p.find(ctx, s.data); err != nil && remote.CodeOf(err) != "unreachable" {
+		err = &follow.FinalError{Err: err}
+	}
+	s.over = err == nil && (s.pod == nil || s.p.restarted(s.data, s.pod) || s.pod.over())
+	message, failed := failure(s.job)
+	switch {
+	case err != nil:
+	case s.pod == nil && s.Name == "":
+		is.End = remote.Exit{End: remote.Lost, Text: "pod " + s.Pod + " was deleted"}
+	case s.pod == nil && s.job == nil:
+		is.End = remote.Exit{End: remote.Cancelled, Text: "its Job is no longer in the cluster"}
+	case s.pod == nil && failed:
+		is.End = remote.Exit{End: remote.Lost, Text: "its pod was deleted: " + message, Hint: another}
+	case s.pod == nil:
+		is.End = remote.Exit{End: remote.Lost, Text: "its pod was deleted, for example by draining a node", Hint: another}
+	case !s.over && !s.running():
+		is.Stage = remote.Stage{Phase: remote.Starting, Text: s.pod.waiting()}
+	}
+	is.Over = s.over
+	return is, err
+}
+
+func (s *source) running() bool { return s.pod != nil && s.pod.running(s.p.containerName(s.data)) }
+
+// Read implements follow.Source.
+func (s *source) Read(ctx context.Context, from int64, w remote.Watcher) (follow.Part, error) {
+	switch {
+	case !s.over && s.running():
+		return s.data.Read(ctx, from, w)
+	case s.over:
+		if stream := s.files[agent.EventsName]; int64(len(stream)) > from {
+			_, err := w.Write(stream[from:])
+			return follow.All, err
 		}
 	}
+	return follow.Absent, nil
 }
+
+// Exit implements follow.Source. Only a job's own pod has a log.
+func (s *source) Exit(ctx context.Context) (*remote.Exit, error) {
+	switch {
+	case !s.over:
+		return s.data.Exit(ctx)
+	case s.pod == nil || s.Name == "":
+		return nil, nil
+	}
+	var err error
+	if s.files, err = s.p.log(ctx, s.pod); err != nil || s.files[agent.ExitName] == nil {
+		return nil, err
+	}
+	exit := agent.ParseExit(s.files[agent.ExitName], remote.Seal{Key: s.Key, Job: s.ID})
+	return &exit, nil
+}
+
+// Lost implements follow.Source.
+func (s *source) Lost(ctx context.Context) (remote.Exit, bool, error) {
+	if s.over {
+		return s.pod.exit(), true, nil
+	}
+	return s.data.Lost(ctx)
+}
+
+// another is a hint for a lost job.
+const another = "another pod can run its unfinished workloads"
 
 func (p *Provider) containerName(d *data) string {
 	if d.Name != "" {
@@ -394,37 +399,6 @@ func (p *Provider) containerName(d *data) string {
 func (p *Provider) restarted(d *data, pod *item) bool {
 	id := pod.containerID(p.containerName(d))
 	return d.Container != "" && id != "" && id != d.Container
-}
-
-// end returns the exit of a job whose pod is over or gone, and writes the rest of its stream.
-func (p *Provider) end(ctx context.Context, d *data, f found, feed *remote.Feed) (remote.Exit, error) {
-	switch message, failed := failure(f.job); {
-	case f.pod == nil && d.Name == "":
-		return remote.Exit{End: remote.Lost, Text: "pod " + d.Pod + " was deleted"}, nil
-	case f.pod == nil && f.job == nil:
-		return remote.Exit{End: remote.Cancelled, Text: "its Job is no longer in the cluster"}, nil
-	case f.pod == nil && failed:
-		return remote.Exit{End: remote.Lost, Text: "its pod was deleted: " + message,
-			Hint: "another pod can run its unfinished workloads"}, nil
-	case f.pod == nil:
-		return remote.Exit{End: remote.Lost, Text: "its pod was deleted, for example by draining a node",
-			Hint: "another pod can run its unfinished workloads"}, nil
-	case d.Name == "":
-		return f.pod.exit(), nil
-	}
-	files, err := p.log(ctx, f.pod)
-	if err != nil {
-		return remote.Exit{}, err
-	}
-	if stream := files[agent.EventsName]; int64(len(stream)) > feed.At {
-		if _, err := feed.Write(stream[feed.At:]); err != nil {
-			return remote.Exit{}, err
-		}
-	}
-	if text := files[agent.ExitName]; text != nil {
-		return agent.ParseExit(text, remote.Seal{Key: d.Key, Job: d.ID}), nil
-	}
-	return f.pod.exit(), nil
 }
 
 // maxLog is the most that is read of a pod's log, in bytes.

@@ -124,8 +124,8 @@ func start(t *testing.T, p *Provider, text string) remote.Handle {
 	return remotetest.Submit(t, p, job)
 }
 
-// follow waits for a job, and calls then after its first line.
-func follow(t *testing.T, p *Provider, h remote.Handle, then func()) (*remotetest.Recorder, remote.Exit) {
+// followed waits for a job, and calls then after its first line.
+func followed(t *testing.T, p *Provider, h remote.Handle, then func()) (*remotetest.Recorder, remote.Exit) {
 	t.Helper()
 	var once sync.Once
 	r := &remotetest.Recorder{Fail: func([]byte) error {
@@ -179,7 +179,7 @@ func late(t *testing.T, c *kubernetestest.Cluster) {
 func evicted(t *testing.T, c *kubernetestest.Cluster) {
 	p := open(t, c, nil)
 	h := start(t, p, `echo one; sleep 300`)
-	r, exit := follow(t, p, h, func() { c.Evict(pod(t, p, h)) })
+	r, exit := followed(t, p, h, func() { c.Evict(pod(t, p, h)) })
 	if exit.End != remote.Lost || !strings.Contains(exit.Text, "Evicted: The node was low on resource") ||
 		exit.Hint == "" || r.Stream() != "one\n" {
 		t.Errorf("got %+v, %q", exit, r.Stream())
@@ -189,7 +189,7 @@ func evicted(t *testing.T, c *kubernetestest.Cluster) {
 func podDeleted(t *testing.T, c *kubernetestest.Cluster) {
 	p := open(t, c, nil)
 	h := start(t, p, `echo one; sleep 300`)
-	_, exit := follow(t, p, h, func() { c.Kubectl("", "delete", "pod", pod(t, p, h), "--wait=false") })
+	_, exit := followed(t, p, h, func() { c.Kubectl("", "delete", "pod", pod(t, p, h), "--wait=false") })
 	if exit.End != remote.Lost || !strings.Contains(exit.Text, "pod") || exit.Hint == "" {
 		t.Errorf("got %+v, want lost: its workloads go elsewhere", exit)
 	}
@@ -198,7 +198,7 @@ func podDeleted(t *testing.T, c *kubernetestest.Cluster) {
 func jobDeleted(t *testing.T, c *kubernetestest.Cluster) {
 	p := open(t, c, nil)
 	h := start(t, p, `echo one; sleep 300`)
-	_, exit := follow(t, p, h, func() { c.Kubectl("", "delete", "job", objectName(h.Job), "--wait=false") })
+	_, exit := followed(t, p, h, func() { c.Kubectl("", "delete", "job", objectName(h.Job), "--wait=false") })
 	if exit.End != remote.Cancelled {
 		t.Errorf("got %+v, want cancelled", exit)
 	}
@@ -217,7 +217,7 @@ func deadline(t *testing.T, c *kubernetestest.Cluster) {
 	if ttl != fmt.Sprint(seconds(kept)) {
 		t.Errorf("the Job is kept for %s s", ttl)
 	}
-	_, exit := follow(t, p, h, func() {
+	_, exit := followed(t, p, h, func() {
 		c.Kubectl("", "patch", "pod", name, "-p", `{"spec":{"activeDeadlineSeconds":1}}`)
 	})
 	if exit.End != remote.Limited || !strings.Contains(exit.Text, "DeadlineExceeded") {
@@ -354,7 +354,7 @@ func restarted(t *testing.T, c *kubernetestest.Cluster) {
 	stand(t, c, "again")
 	p := open(t, c, map[string]any{"pod": "again"})
 	h := start(t, p, `echo one; sleep 300`)
-	_, exit := follow(t, p, h, func() { c.Restart("again") })
+	_, exit := followed(t, p, h, func() { c.Restart("again") })
 	if exit.End != remote.Lost || !strings.Contains(exit.Text, "restarted") {
 		t.Errorf("got %+v, want lost", exit)
 	}

@@ -143,7 +143,7 @@ func (i *item) exit() remote.Exit {
 		what = "the pod was restarted"
 	}
 	e := remote.Exit{End: remote.Lost, Text: strings.Join(append([]string{what}, words...), ": "),
-		Hint: "another pod can run its unfinished workloads"}
+		Hint: another}
 	switch {
 	case s.Reason == "DeadlineExceeded":
 		e.End = remote.Limited

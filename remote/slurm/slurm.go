@@ -146,24 +146,14 @@ func (p *Provider) Submit(ctx context.Context, job *remote.Job, progress func(se
 
 func (p *Provider) submit(ctx context.Context, rj *remote.Job,
 	progress func(sent, total int64)) (*work.FolderJob, error) {
-	program, err := rj.Program()
+	j, err := p.folder.Place(ctx, rj, progress)
 	if err != nil {
-		return nil, err
+		return nil, p.denied(ctx, err)
 	}
-	facts, err := p.folder.Send(ctx, rj.Files, progress)
-	if err == nil && p.folder.Heal(ctx, facts, []remote.File{program}) {
-		facts, err = p.folder.Send(ctx, rj.Files, progress)
-	}
-	if err != nil {
-		return nil, err
-	}
-	j := &work.FolderJob{Host: p.folder.Host, ID: rj.ID, Place: rj.Place, Work: facts.Root, Program: program.SHA256}
-	if err = p.folder.Begin(ctx, j, rj); err == nil {
-		var out string
-		text := script(agent.Stored(j.Work, program.SHA256), j.Dir())
-		if out, err = p.feed(ctx, sbatchArgs(p.config, rj, j.Dir()), text); err == nil {
-			j.Number, j.Cluster, err = accepted(out)
-		}
+	text := script(agent.Stored(j.Work, j.Program), j.Dir())
+	out, err := p.feed(ctx, sbatchArgs(p.config, rj, j.Dir()), text)
+	if err == nil {
+		j.Number, j.Cluster, err = accepted(out)
 	}
 	if err != nil {
 		err = p.denied(ctx, err)

@@ -228,55 +228,41 @@ func TestStage(t *testing.T) {
 	}
 }
 
+// TestEnded checks what Slurm alone knows about the end of a job, and what is concluded if it knows nothing.
 func TestEnded(t *testing.T) {
-	exited := func(code int) *remote.Exit { return &remote.Exit{End: remote.Exited, Code: code} }
-	stopped := &remote.Exit{End: remote.Cancelled, Text: "stopped"}
-	limited := &remote.Exit{End: remote.Limited, Text: "over the limit"}
 	for _, tt := range []struct {
 		state   string
-		exit    *remote.Exit
 		started bool
 		output  string
 		end     remote.End
-		code    int
 		text    string // in Text or Hint
 	}{
-		{"COMPLETED", exited(0), true, "", remote.Exited, 0, ""},
-		{"CANCELLED", exited(0), true, "", remote.Exited, 0, ""}, // it had finished before
-		{"COMPLETED", exited(3), true, "", remote.Exited, 3, ""},
-		{"", exited(3), true, "", remote.Exited, 3, ""},
-		{"COMPLETED", stopped, true, "", remote.Cancelled, 0, "stopped"},
-		{"COMPLETED", limited, true, "", remote.Limited, 0, "over the limit"},
-		{"CANCELLED", exited(143), true, "", remote.Cancelled, 0, "job 7: CANCELLED on n1"},
-		{"TIMEOUT", stopped, true, "", remote.Limited, 0, "job 7: TIMEOUT"},
-		{"TIMEOUT", limited, true, "", remote.Limited, 0, "over the limit"},
-		{"DEADLINE", nil, true, "", remote.Limited, 0, "DEADLINE"},
-		{"PREEMPTED", stopped, true, "", remote.Lost, 0, "PREEMPTED"},
-		{"PREEMPTED", nil, true, "", remote.Lost, 0, "not preempted"},
-		{"NODE_FAIL", nil, true, "", remote.Lost, 0, "NODE_FAIL"},
-		{"NODE_FAIL", exited(143), true, "", remote.Lost, 0, "NODE_FAIL"},
-		{"BOOT_FAIL", nil, false, "", remote.Lost, 0, "BOOT_FAIL"},
-		{"OUT_OF_MEMORY", exited(137), true, "", remote.Lost, 0, "--mem"},
-		{"FAILED", nil, true, "", remote.Lost, 0, "exit code 0:9; no exit.json"},
-		{"COMPLETED", nil, true, "", remote.Lost, 0, "o exit.json"},
-		{"FAILED", nil, false, "", remote.Refused, 0, "shared by login and compute nodes"},
-		{"COMPLETED", nil, false, "", remote.Refused, 0, "shared by login and compute nodes"},
-		{"FAILED", nil, false, "sh: 2: exec: /w/store/aa: Permission denied", remote.Refused, 0, "Permission denied"},
-		{"", nil, false, "", remote.Lost, 0, "unknown to Slurm"},
-		{"", nil, true, "", remote.Lost, 0, "unknown to Slurm"},
-		{"REVOKED", nil, false, "", remote.Cancelled, 0, "REVOKED"},
+		{"CANCELLED", true, "", remote.Cancelled, "job 7: CANCELLED on n1"},
+		{"TIMEOUT", true, "", remote.Limited, "job 7: TIMEOUT"},
+		{"DEADLINE", true, "", remote.Limited, "DEADLINE"},
+		{"PREEMPTED", true, "", remote.Lost, "not preempted"},
+		{"NODE_FAIL", true, "", remote.Lost, "NODE_FAIL"},
+		{"BOOT_FAIL", false, "", remote.Lost, "BOOT_FAIL"},
+		{"OUT_OF_MEMORY", true, "", remote.Lost, "--mem"},
+		{"REVOKED", false, "", remote.Cancelled, "REVOKED"},
+		{"FAILED", true, "", remote.Lost, "exit code 0:9; no exit.json"},
+		{"COMPLETED", true, "", remote.Lost, "o exit.json"},
+		{"FAILED", false, "", remote.Refused, "shared by login and compute nodes"},
+		{"COMPLETED", false, "", remote.Refused, "shared by login and compute nodes"},
+		{"FAILED", false, "sh: 2: exec: /w/store/aa: Permission denied", remote.Refused, "Permission denied"},
+		{"", false, "", remote.Lost, "unknown to Slurm"},
+		{"", true, "", remote.Lost, "unknown to Slurm"},
 	} {
 		s := status{state: tt.state}
 		if tt.state != "" {
 			s.node, s.code = "n1", "0:9"
 		}
-		j := &work.FolderJob{ID: "j", Work: "/w", Number: "7"}
-		got := ended(j, s, tt.exit, tt.started, tt.output)
-		if got.End != tt.end || got.Code != tt.code || !strings.Contains(got.Text+"\n"+got.Hint, tt.text) {
-			t.Errorf("%s, %+v, started %t: got %+v, want %s %d %q", tt.state, tt.exit, tt.started, got, tt.end, tt.code, tt.text)
+		got := ends[tt.state]
+		if got.Text = s.text("7"); got.End == "" {
+			got = s.lost("7", "/w/jobs/j", tt.started, tt.output)
 		}
-		if !s.over() {
-			t.Errorf("%s: not over", tt.state)
+		if got.End != tt.end || !strings.Contains(got.Text+"\n"+got.Hint, tt.text) || !s.over() {
+			t.Errorf("%s, started %t: got %+v, over %t, want %s %q", tt.state, tt.started, got, s.over(), tt.end, tt.text)
 		}
 	}
 }

@@ -182,48 +182,38 @@ func (s status) stage(at, of int) remote.Stage {
 	return st
 }
 
-// final reports whether the agent's exit counts, whatever Slurm reports.
-func final(e *remote.Exit) bool {
-	return e.End != remote.Cancelled && (e.End != remote.Exited || e.Code == 0)
-}
-
-// ended returns a job's exit, given its status in Slurm and the agent's own exit, nil if it wrote none. Slurm signals
-// both the agent and its program, so only Slurm knows the cause of a signal. started is whether the agent ran; output
-// is the last one of Slurm and the shell.
-func ended(j *work.FolderJob, s status, exit *remote.Exit, started bool, output string) remote.Exit {
-	if exit != nil && final(exit) {
-		return *exit
-	}
-	text := fmt.Sprintf("job %s: %s", j.Number, s.state)
+// text describes the end of a job that is over.
+func (s status) text(number string) string {
+	text := fmt.Sprintf("job %s: %s", number, s.state)
 	if s.node != "" {
 		text += " on " + s.node
 	}
 	if s.reason != "" {
 		text += ", " + s.reason
 	}
-	if e := ends[s.state]; e.End != "" {
-		e.Text = text
-		return e
+	return text
+}
+
+// lost returns the exit of a job that is over and left none, as its agent and Slurm do not say why. started is whether
+// the agent ran; output is the last one of Slurm and the shell.
+func (s status) lost(number, dir string, started bool, output string) remote.Exit {
+	if s.state == "" {
+		return remote.Exit{End: remote.Lost,
+			Text: fmt.Sprintf("job %s: unknown to Slurm, and without exit.json", number)}
 	}
-	if exit != nil {
-		return *exit
-	}
+	text := s.text(number)
 	if s.code != "" {
 		text += ", exit code " + s.code
 	}
 	if output != "" {
 		text += ": " + output
 	}
-	switch {
-	case s.state == "":
-		return remote.Exit{End: remote.Lost,
-			Text: fmt.Sprintf("job %s: unknown to Slurm, and without exit.json", j.Number)}
-	case started:
+	if started {
 		return remote.Exit{End: remote.Lost, Text: text + "; no exit.json"}
 	}
 	hint := ""
 	if output == "" {
-		hint = "set workdir to a folder shared by login and compute nodes: no files of the job in " + j.Dir()
+		hint = "set workdir to a folder shared by login and compute nodes: no files of the job in " + dir
 	}
 	return remote.Exit{End: remote.Refused, Text: text, Hint: hint}
 }

@@ -16,6 +16,7 @@ import (
 	"fisub/internal/plain"
 	"fisub/remote"
 	"fisub/remote/agent"
+	"fisub/remote/follow"
 	"fisub/remote/host"
 )
 
@@ -50,87 +51,68 @@ func (j *FolderJob) program() string { return agent.Stored(j.Work, j.Program) }
 // noJob is the exit status of scripts that cannot find the job's folder.
 const noJob = 44
 
-// follow prints a newline when the host answers, and then the stream of the job in folder $1 from byte $3. If the
-// program $2 exits with 0 before the job has ended, it is damaged, and follow fails.
-var follow = fmt.Sprintf(`[ -d "$1" ] || exit %d; echo; "$2" agent tail "$1" --from "$3"; s=$?
+// tail prints a newline when the host answers, and then the stream of the job in folder $1 from byte $3. If the program
+// $2 exits with 0 before the job has ended, it is damaged, and tail fails.
+var tail = fmt.Sprintf(`[ -d "$1" ] || exit %d; echo; "$2" agent tail "$1" --from "$3"; s=$?
 if [ $s -eq 0 ] && [ -d "$1" ] && [ ! -e "$1/%s" ]; then echo the program of the agent is damaged >&2; exit 1; fi
 exit $s`,
 	noJob, agent.ExitName)
 
-// agentTimeout is how long the agent may fail on a reachable host before the job is lost.
-const agentTimeout = 5 * time.Second
-
-// Wait passes on the event stream from byte from, like remote.Provider's Wait. It reconnects as needed, and returns the
-// error if the host is unreachable for longer than away.
+// Wait passes on the event stream from byte from, like remote.Provider's Wait. It returns the error if the host is
+// unreachable for longer than away.
 func (j *FolderJob) Wait(ctx context.Context, from int64, w remote.Watcher, away time.Duration) (remote.Exit, error) {
-	f := &follower{Feed: remote.Feed{To: w, At: from}}
-	const soon = 250 * time.Millisecond
-	var since time.Time // start of the time without an answer from the host or its agent
-	for wait := soon; ; wait = min(2*wait, 5*time.Second) {
-		before := f.At
-		f.answered = false
-		err := shell(ctx, j.Host, follow, []string{j.Dir(), j.program(), strconv.FormatInt(f.At, 10)}, nil, f)
-		if err == nil {
-			var exit *remote.Exit
-			if exit, err = j.Exit(ctx); exit != nil {
-				return *exit, nil
-			} else if err == nil {
-				return gone(), nil
-			}
-		}
-		var failed *host.ExitError
-		errors.As(err, &failed)
-		switch {
-		case f.Err != nil:
-			return remote.Exit{}, f.Err
-		case ctx.Err() != nil:
-			return remote.Exit{}, ctx.Err()
-		case failed != nil && failed.Status == noJob:
-			return gone(), nil
-		case failed == nil && f.answered, f.At > before:
-			since, wait = time.Time{}, soon
-		}
-		if since.IsZero() {
-			since = time.Now()
-		}
-		silent := time.Since(since)
-		switch {
-		case failed != nil && silent > agentTimeout:
-			return remote.Exit{End: remote.Lost, Text: "following the job: " + failed.Error()}, nil
-		case failed == nil && silent > away:
-			return remote.Exit{}, fmt.Errorf("unreachable for %v: %w", silent.Round(time.Second), err)
-		case failed == nil:
-			wait = min(wait, max(away-silent, 50*time.Millisecond))
-		}
-		text := err.Error()
-		if denied, ok := errors.AsType[*remote.Denied](err); ok {
-			text = denied.Text // without the table and the host, which are shown next to it
-		}
-		f.Tell(remote.Away, text)
-		if err := remote.Sleep(ctx, wait); err != nil {
-			return remote.Exit{}, err
-		}
+	rules := follow.Rules{Tail: true, Read: 250 * time.Millisecond, Slow: 5 * time.Second, Away: away}
+	return follow.Wait(ctx, j, rules, from, w)
+}
+
+// Status implements follow.Source: the host has no scheduler.
+func (j *FolderJob) Status(context.Context) (follow.Status, error) { return follow.Status{}, nil }
+
+// Read implements follow.Source. The job is running once the host answers.
+func (j *FolderJob) Read(ctx context.Context, from int64, w remote.Watcher) (follow.Part, error) {
+	err := shell(ctx, j.Host, tail, []string{j.Dir(), j.program(), strconv.FormatInt(from, 10)}, nil, &answer{w: w})
+	if failed, ok := errors.AsType[*host.ExitError](err); ok && failed.Status != noJob {
+		return follow.Absent, &follow.AgentError{Err: failed}
+	} else if err != nil && !ok {
+		return follow.Absent, err
 	}
+	return follow.Whole, nil
 }
 
-func gone() remote.Exit {
-	return remote.Exit{End: remote.Cancelled, Text: "the job's folder is gone"}
+// chunk is the most bytes read at once.
+const chunk = 4 << 20
+
+// Written is a follow.Source's Read that does not need the agent: it writes what is in the folder.
+func (j *FolderJob) Written(ctx context.Context, from int64, w io.Writer) (follow.Part, error) {
+	n, err := j.Host.Read(ctx, path.Join(j.Dir(), agent.EventsName), from, chunk, w)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return follow.Absent, nil
+	case n == chunk:
+		return follow.Some, err
+	}
+	return follow.All, err
 }
 
-// A follower is a Feed for the output of the script follow.
-type follower struct {
-	remote.Feed
-	answered bool // the host has answered on this connection
+// Lost implements follow.Source.
+func (j *FolderJob) Lost(context.Context) (exit remote.Exit, sure bool, err error) {
+	return remote.Exit{End: remote.Cancelled, Text: "the job's folder is gone"}, true, nil
 }
 
-func (f *follower) Write(p []byte) (n int, err error) {
+// An answer passes on the output of the script tail.
+type answer struct {
+	w    remote.Watcher
+	came bool // the host's newline
+}
+
+func (a *answer) Write(p []byte) (n int, err error) {
 	rest := p
-	if !f.answered && len(p) > 0 {
-		f.answered, rest = true, p[1:]
-		f.Tell(remote.Running, "")
+	if !a.came && len(p) > 0 {
+		a.came, rest = true, p[1:]
+		a.w.State(remote.Stage{Phase: remote.Running})
 	}
 	if len(rest) > 0 {
-		_, err = f.Feed.Write(rest)
+		_, err = a.w.Write(rest)
 	}
 	return len(p), err
 }

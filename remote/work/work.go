@@ -25,14 +25,15 @@ import (
 
 // A Folder is the work folder of a user on one host.
 type Folder struct {
-	Host  host.Host
-	Name  string             // of the host in places and errors; "" if there is only one
-	Dir   string             // as in the table: absolute, or relative to the home folder with or without "~/"
-	Away  time.Duration      // a host that has answered is given up after being unreachable for this long
-	Check func(*Facts) error // returns an error if files must not be sent; may be nil
-	Pack  bool               // compress uploads that get smaller
-	Given bool               // the user does not control the owner and mode of the folder, as in a pod
-	Move  string             // how to choose another Dir; "" means with the key workdir
+	Host    host.Host
+	Name    string             // of the host in places and errors; "" if there is only one
+	Dir     string             // as in the table: absolute, or relative to the home folder with or without "~/"
+	Away    time.Duration      // a host that has answered is given up after being unreachable for this long
+	Check   func(*Facts) error // returns an error if files must not be sent; may be nil
+	Pack    bool               // compress uploads that get smaller
+	Given   bool               // the user does not control the owner and mode of the folder, as in a pod
+	Storage bool               // jobs do not run here: programs need not be able to
+	Move    string             // how to choose another Dir; "" means with the key workdir
 
 	sending chan struct{} // holds a token while no Send is running
 }
@@ -163,7 +164,7 @@ func (f *Folder) probe(ctx context.Context, script, how string, in io.Reader, re
 			return nil, err
 		}
 	}
-	if values["ran"] == strconv.Itoa(host.NotRunnable) {
+	if values["ran"] == strconv.Itoa(host.NotRunnable) && !f.Storage {
 		return nil, &remote.Denied{Code: "disk", Text: "programs cannot run in " + facts.Root,
 			Hint: "set workdir to a folder on another disk; this one may be mounted noexec"}
 	}
@@ -241,6 +242,29 @@ func (f *Folder) Submit(ctx context.Context, job *remote.Job, progress func(sent
 			return nil, f.undo(ctx, j, err)
 		}
 	}
+}
+
+// Place sends the missing files and creates the job's folder. Something else starts the agent; the program has its hash
+// then. After an error nothing is left of the folder.
+func (f *Folder) Place(ctx context.Context, job *remote.Job, progress func(sent, total int64)) (*FolderJob, error) {
+	program, err := job.Program()
+	if err != nil {
+		return nil, err
+	}
+	facts, err := f.Send(ctx, job.Files, progress)
+	if err == nil && f.Heal(ctx, facts, []remote.File{program}) {
+		facts, err = f.Send(ctx, job.Files, progress)
+	}
+	if err != nil {
+		return nil, err
+	}
+	j := &FolderJob{Host: f.Host, ID: job.ID, Place: job.Place, Work: facts.Root, Program: program.SHA256}
+	if err := f.Begin(ctx, j, job); err != nil {
+		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
+		defer cancel()
+		return nil, errors.Join(err, j.Remove(clean))
+	}
+	return j, nil
 }
 
 // heal reads file names, deletes those in folder $1 whose hash differs from their name, and prints them.
