@@ -6,7 +6,6 @@ import (
 	"context"
 	_ "embed"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"os"
@@ -23,7 +22,7 @@ import (
 
 	"fisub/internal/plain"
 	"fisub/remote"
-	"fisub/remote/agent"
+	"fisub/remote/host"
 )
 
 // newClient reads Modal's profile. It discards the SDK's log, which would go to stderr: problems also come as errors.
@@ -154,63 +153,57 @@ var functions string
 
 // script returns the command that runs a function of sandbox.sh.
 func script(function string, args ...string) []string {
-	return append([]string{"sh", "-c", "keep_days=" + agent.KeepDays + "\n" + functions, "fisub", function}, args...)
+	return append([]string{"sh", "-c", functions, "fisub", function}, args...)
 }
 
-// A call runs one function of sandbox.sh in a sandbox.
-type call struct {
-	run    string
-	args   []string
-	in     func(io.Writer) error // writes its stdin; nil for none
-	out    io.Writer             // gets its stdout; nil to discard it
-	reload bool                  // show changes by other sandboxes on the volume; for files only
-	soon   bool                  // do not wait long for the sandbox to get a machine
+// errQueued means that Modal has found no machine for a sandbox yet.
+var errQueued = errors.New("still queued")
+
+// exec starts a command in a sandbox, and waits for a machine until the given time. It ends the command after limit; 0
+// means no limit.
+func (p *Provider) exec(
+	ctx context.Context, sb *sdk.Sandbox, command []string, limit time.Duration, until time.Time,
+) (*sdk.ContainerProcess, error) {
+	starting, cancel := context.WithDeadline(ctx, until)
+	defer cancel()
+	watched, w := spy(starting)
+	cp, err := sb.Exec(watched, command, &sdk.SandboxExecParams{Timeout: limit})
+	var late sdk.TimeoutError // the SDK waits for five minutes
+	if err != nil && ctx.Err() == nil && w.queued() && (starting.Err() != nil || errors.As(err, &late)) {
+		return nil, errQueued
+	}
+	return cp, err
 }
 
-// callTime is the time limit of a call, including an upload, and the lifetime of the sandbox for files.
+// callTime is the time limit of a command, including an upload, and the lifetime of the sandbox for files.
 const callTime = time.Hour
 
-// A failed is the error of a script with an exit status other than 0.
-type failed struct {
-	code int
-	text string // end of its stderr
-}
-
-func (f *failed) Error() string {
-	if f.text == "" {
-		return fmt.Sprintf("exit status %d", f.code)
-	}
-	return redact(f.text)
-}
-
-// call runs c in sb to its end.
-func (p *Provider) call(ctx context.Context, sb *sdk.Sandbox, c call) error {
-	until := time.Now().Add(bound)
-	if c.soon {
-		until = time.Now().Add(3 * time.Second)
-	}
-	cp, err := p.exec(ctx, sb, script(c.run, c.args...), callTime, until)
+// run runs a command in a sandbox to its end, if that has a machine within the time soon. An error of in that is one of
+// this machine leaves the command's input open, or a partial one would look complete.
+func (p *Provider) run(ctx context.Context, sb *sdk.Sandbox, command []string, soon time.Duration, in io.Reader,
+	out io.Writer) error {
+	cp, err := p.exec(ctx, sb, command, callTime, time.Now().Add(soon))
 	if err != nil {
 		return err
 	}
 	defer closing(ctx, cp)()
 	var sending error
-	if c.in != nil {
+	if in != nil {
 		w := bufio.NewWriterSize(ctxWriter{ctx, cp.Stdin}, 2<<20)
-		if sending = c.in(w); sending == nil {
+		if _, sending = io.Copy(w, in); sending == nil {
 			sending = w.Flush()
 		}
 		if ctx.Err() != nil || errors.As(sending, new(*remote.LocalError)) {
-			return errors.Join(sending, ctx.Err()) // stdin stays open, or a partial input would look complete
-		}
-		if err := cp.Stdin.Close(); sending == nil {
-			sending = err
-		}
-		if sending != nil && code(sending) != codes.FailedPrecondition { // FailedPrecondition: it has ended, stderr says why
-			return sending
+			return errors.Join(sending, ctx.Err())
 		}
 	}
-	return cmp.Or(drain(ctx, cp, cmp.Or(c.out, io.Discard)), sending)
+	if err := cp.Stdin.Close(); sending == nil && in != nil {
+		sending = err
+	}
+	if sending != nil && code(sending) != codes.FailedPrecondition { // FailedPrecondition: it has ended, stderr says why
+		return sending
+	}
+	return cmp.Or(drain(ctx, cp, cmp.Or(out, io.Discard)), sending)
 }
 
 // closing closes the output of cp when ctx ends, or when the returned function is called.
@@ -220,12 +213,12 @@ func closing(ctx context.Context, cp *sdk.ContainerProcess) func() {
 	return func() { stop(); end() }
 }
 
-// drain copies the stdout of cp to out, to its end. It returns a *failed for an exit status other than 0.
+// drain copies the stdout of cp to out, to its end. It returns a *host.ExitError for an exit status other than 0.
 func drain(ctx context.Context, cp *sdk.ContainerProcess, out io.Writer) error {
 	if _, err := io.Copy(out, cp.Stdout); err != nil {
 		return errors.Join(ctx.Err(), err)
 	}
-	output := plain.Buffer{Limit: 4096}
+	output := plain.Buffer{Limit: 64 << 10}
 	if _, err := io.Copy(&output, cp.Stderr); err != nil {
 		return errors.Join(ctx.Err(), err)
 	}
@@ -233,7 +226,7 @@ func drain(ctx context.Context, cp *sdk.ContainerProcess, out io.Writer) error {
 	defer cancel()
 	status, err := cp.Wait(soon, nil)
 	if err == nil && status != 0 {
-		err = &failed{status, strings.TrimSpace(output.String())}
+		err = &host.ExitError{Status: status, Stderr: redact(output.String())}
 	}
 	return err
 }

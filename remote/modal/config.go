@@ -30,7 +30,7 @@ func (c *Config) Keys() []config.Key {
 		{Name: "environment", To: &c.Environment, Absent: "the profile's", Help: "Modal's environment"},
 		{Name: "volume", To: &c.Volume, Absent: "as `app`", Help: "a volume of version 2; created if missing"},
 		{Name: "image", To: &c.Image, Default: "debian:13-slim",
-			Help: "image of a public registry. It needs sh, tar, the core utilities and glibc 2.28 or later, but no CUDA"},
+			Help: "image of a public registry. It needs sh, find, the core utilities and glibc 2.28 or later, but no CUDA"},
 		{Name: "cpu", To: &c.CPU, Default: 4.0,
 			Help: "cores of a sandbox, also its limit; billed in addition to the GPU"},
 		{Name: "memory", To: &c.Memory, Default: 8192,

@@ -76,9 +76,3 @@ func (p *Provider) fail(ctx context.Context, doing string, err error) error {
 	}
 	return &remote.ShortError{Text: fmt.Sprintf("%s: %s: %s", p.name, doing, text), Err: err} // without the token
 }
-
-// lasting reports whether a retry cannot help.
-func lasting(err error) bool {
-	code := remote.CodeOf(err)
-	return code != "" && code != "unreachable" && code != "quota"
-}

@@ -1,30 +1,27 @@
 package modal
 
 import (
-	"archive/tar"
 	"context"
-	"crypto/rand"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
-	"strings"
 	"sync"
 	"time"
 
 	sdk "github.com/modal-labs/modal-client/go"
 
-	"fisub/internal/plain"
 	"fisub/remote"
-	"fisub/remote/agent"
+	"fisub/remote/host"
 )
 
-// A fileSandbox copies files to and from the volume. It is opened on demand. Modal ends it when it is idle, so that it
-// does not outlive its client for long.
-type fileSandbox struct {
-	p  *Provider
-	mu sync.Mutex // one call at a time
-	sb *sdk.Sandbox
+// A fileHost is a small sandbox without a GPU, which has the volume. It is started on demand. Modal ends it when it is
+// idle, so that it does not outlive its client for long. Each command sees what other sandboxes have written before;
+// its own changes are on the volume when it ends.
+type fileHost struct {
+	p *Provider
+
+	mu      sync.Mutex
+	sb      *sdk.Sandbox
+	running int // number of commands in it
 }
 
 const (
@@ -33,168 +30,129 @@ const (
 	filesMemory = 512              // MiB
 )
 
-// run runs c in the sandbox. A connection error closes the sandbox and ends all commands in it.
-func (d *fileSandbox) run(ctx context.Context, doing string, c call) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.locked(ctx, doing, c)
+// Run implements host.Host. An error of the connection ends the sandbox, and with it all commands in it.
+func (h *fileHost) Run(ctx context.Context, argv []string, in io.Reader, out io.Writer) error {
+	sb, err := h.enter(ctx)
+	if err != nil {
+		return h.p.lost(ctx, err)
+	}
+	to := &kept{w: out}
+	if out == nil {
+		to.w = io.Discard
+	}
+	err = h.p.run(ctx, sb, append(script("saved"), argv...), bound, in, to)
+	failed, exited := errors.AsType[*host.ExitError](err)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.running--
+	switch {
+	case exited:
+		failed.Name = argv[0]
+		return failed
+	case err == nil, errors.As(err, new(*remote.LocalError)):
+		return err
+	case to.err != nil:
+		return to.err
+	}
+	if h.sb == sb {
+		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), bound)
+		defer cancel()
+		err = errors.Join(err, h.end(clean))
+	}
+	return h.p.lost(ctx, err)
 }
 
-func (d *fileSandbox) locked(ctx context.Context, doing string, c call) error {
-	err := d.start(ctx, c.reload)
-	if err == nil {
-		err = d.p.call(ctx, d.sb, c)
-	}
-	if err == nil {
-		return nil
-	}
-	if errors.As(err, new(*failed)) {
-		if text := err.Error(); strings.Contains(text, "No space left") || strings.Contains(text, "quota exceeded") {
-			return d.p.deny("disk", "free space on Modal's volume "+d.p.config.Volume, "%s: %s", doing, text)
-		}
-		return fmt.Errorf("%s: %s: %w", d.p.name, doing, err)
-	}
-	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), bound)
-	defer cancel()
-	return errors.Join(d.p.fail(ctx, doing, err), d.end(clean))
+// A kept keeps the error of w.
+type kept struct {
+	w   io.Writer
+	err error
 }
 
-func (d *fileSandbox) start(ctx context.Context, reload bool) error {
-	if d.sb != nil {
-		code, err := d.sb.Poll(ctx, nil)
-		if err == nil && code == nil && reload {
-			err = d.sb.ReloadVolumes(ctx, nil)
+func (k *kept) Write(p []byte) (n int, err error) {
+	n, k.err = k.w.Write(p)
+	return n, k.err
+}
+
+// lost returns the error of a host.Host for an error of Modal.
+func (p *Provider) lost(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	err = p.fail(ctx, "reaching volume "+p.config.Volume, err)
+	if errors.As(err, new(*remote.Denied)) {
+		return err
+	}
+	return &host.LostError{Text: words(err), Hint: "check the network, and status.modal.com"}
+}
+
+// enter returns the running sandbox, or a new one. If no command runs in it, it shows the changes of other sandboxes.
+func (h *fileHost) enter(ctx context.Context) (*sdk.Sandbox, error) {
+	if err := h.p.prepare(ctx); err != nil {
+		return nil, err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.sb != nil {
+		code, err := h.sb.Poll(ctx, nil)
+		if err == nil && code == nil && h.running == 0 {
+			err = h.sb.ReloadVolumes(ctx, nil)
 		}
 		if err == nil && code == nil {
-			return nil
+			h.running++
+			return h.sb, nil
 		}
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		if err := d.end(ctx); err != nil {
-			return err
+		if err := h.end(ctx); err != nil {
+			return nil, err
 		}
 	}
-	var err error
-	d.sb, err = d.p.client.Sandboxes.Create(ctx, d.p.app, d.p.image, &sdk.SandboxCreateParams{
+	sb, err := h.p.client.Sandboxes.Create(ctx, h.p.app, h.p.image, &sdk.SandboxCreateParams{
 		CPU:            filesCPU,
 		CPULimit:       filesCPU,
 		MemoryMiB:      filesMemory,
 		MemoryLimitMiB: filesMemory,
 		Timeout:        callTime,
 		IdleTimeout:    idle,
-		Volumes:        map[string]*sdk.Volume{volume: d.p.store},
+		Volumes:        map[string]*sdk.Volume{volume: h.p.store},
 		BlockNetwork:   true,
-		Regions:        d.p.config.Regions,
+		Regions:        h.p.config.Regions,
 		Tags:           map[string]string{tagKind: "door"},
 	})
-	return err
+	if err != nil {
+		return nil, err
+	}
+	h.sb, h.running = sb, 1
+	return sb, nil
 }
 
-func (d *fileSandbox) end(ctx context.Context) error {
-	if d.sb == nil {
+// end ends the sandbox, if there is one.
+func (h *fileHost) end(ctx context.Context) error {
+	if h.sb == nil {
 		return nil
 	}
-	sb := d.sb
-	d.sb = nil
+	sb := h.sb
+	h.sb, h.running = nil, 0
 	defer sb.Detach()
 	if _, err := sb.Terminate(ctx, nil); err != nil && !gone(err) {
-		return d.p.fail(ctx, "ending sandbox "+sb.SandboxID, err)
+		return h.p.fail(ctx, "ending sandbox "+sb.SandboxID, err)
 	}
 	return nil
 }
 
-// send uploads job.json and the files missing on the volume. Concurrent submissions wait for each other, so that none
-// uploads files that another has just uploaded.
-func (p *Provider) send(ctx context.Context, job *remote.Job, progress func(sent, total int64)) error {
-	p.files.mu.Lock()
-	defer p.files.mu.Unlock()
-	const doing = "sending the bundle"
-	byHash := map[string]remote.File{}
-	for _, f := range job.Files {
-		byHash[f.SHA256] = f
-	}
-	var lacking strings.Builder
-	err := p.files.locked(ctx, doing, call{run: "lack", out: &lacking, reload: true, in: func(w io.Writer) error {
-		for _, f := range byHash {
-			if _, err := fmt.Fprintf(w, "%s %d\n", f.SHA256, f.Size); err != nil {
-				return err
-			}
-		}
-		return nil
-	}})
-	if err != nil {
-		return err
-	}
-	var files []remote.File
-	var total int64
-	for _, sum := range strings.Fields(lacking.String()) {
-		f, ok := byHash[sum]
-		if !ok {
-			return fmt.Errorf("%s: %s: requested %.80q, which is not in the bundle", p.name, doing, sum)
-		}
-		delete(byHash, sum)
-		files = append(files, f)
-		total += f.Size
-	}
-	count := &remote.Progress{Tell: progress}
-	count.Begin(total)
-	var wrong strings.Builder
-	bundle := func(w io.Writer) error { return pack(w, job, files, count) }
-	err = p.files.locked(ctx, doing, call{run: "put", args: []string{job.ID, rand.Text()}, out: &wrong, in: bundle})
-	if sums := strings.Fields(wrong.String()); len(sums) > 0 && err != nil {
-		for _, f := range files {
-			if f.SHA256 == sums[0] {
-				return fmt.Errorf("%s: %s: %w: file %s is not %s", p.name, doing, agent.ErrHash, f.Name, f.SHA256)
-			}
-		}
-	}
-	return err
+// Read implements host.Host.
+func (h *fileHost) Read(ctx context.Context, name string, from, limit int64, w io.Writer) (int64, error) {
+	return host.Runner(h.Run).Read(ctx, name, from, limit, w)
 }
 
-// pack writes a tar archive of job.json and of the files, each under its hash.
-func pack(w io.Writer, job *remote.Job, files []remote.File, count *remote.Progress) error {
-	data, err := json.Marshal(job)
-	if err != nil {
-		return &remote.LocalError{Err: err}
-	}
-	t := tar.NewWriter(w)
-	if err := t.WriteHeader(&tar.Header{Name: agent.JobName, Mode: 0o644, Size: int64(len(data))}); err != nil {
-		return err
-	}
-	if _, err := t.Write(data); err != nil {
-		return err
-	}
-	for _, f := range files {
-		if err := packFile(t, f, count); err != nil {
-			return err
-		}
-	}
-	return t.Close()
+// Sizes implements host.Host.
+func (h *fileHost) Sizes(ctx context.Context, dir string) (map[string]int64, error) {
+	return host.Runner(h.Run).Sizes(ctx, dir)
 }
 
-func packFile(t *tar.Writer, f remote.File, count *remote.Progress) error {
-	src, err := plain.Open(f.Path)
-	if err != nil {
-		return &remote.LocalError{Err: err}
-	}
-	defer src.Close()
-	if err := t.WriteHeader(&tar.Header{Name: f.SHA256, Mode: int64(f.Mode()), Size: f.Size}); err != nil {
-		return err
-	}
-	n, err := io.Copy(io.MultiWriter(t, count), &localReader{src})
-	if err == nil && n != f.Size {
-		err = &remote.LocalError{Err: fmt.Errorf("file %s has %d bytes, not %d", f.Name, n, f.Size)}
-	}
-	if errors.Is(err, tar.ErrWriteTooLong) {
-		err = &remote.LocalError{Err: fmt.Errorf("file %s has more than %d bytes", f.Name, f.Size)}
-	}
-	return err
-}
-
-type localReader struct{ r io.Reader }
-
-func (l *localReader) Read(p []byte) (int, error) {
-	n, err := l.r.Read(p)
-	return n, remote.Local(err)
+// Close ends the sandbox.
+func (h *fileHost) Close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), bound)
+	defer cancel()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.end(ctx)
 }

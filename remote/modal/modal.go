@@ -24,6 +24,7 @@ import (
 	"fisub/internal/plain"
 	"fisub/remote"
 	"fisub/remote/agent"
+	"fisub/remote/work"
 )
 
 const (
@@ -34,6 +35,10 @@ const (
 	extra = 3 * time.Minute
 	// longest is the longest lifetime that Modal gives a sandbox.
 	longest = 24 * time.Hour
+	// startLog is the file in a job's folder on the volume with the output of starting its agent.
+	startLog = "start.log"
+	// soon is how long a sandbox may take to get a machine for a command that need not run.
+	soon = 3 * time.Second
 	// bound is the time limit for work that must continue after its context ends, such as ending a sandbox.
 	bound = 30 * time.Second
 	// exitDelay is how long a sandbox stays after its job, so that a following client can read the rest.
@@ -68,13 +73,14 @@ type Provider struct {
 	image *sdk.Image
 	store *sdk.Volume
 
-	files fileSandbox
+	folder *work.Folder // on the volume
 }
 
 // New returns the provider of the table [remote.name]. It reads Modal's profile, but sends no request.
 func New(name string, c Config) (*Provider, error) {
 	p := &Provider{name: name, config: c, exitDelay: exitDelay, saveInterval: saveInterval}
-	p.files.p = p
+	p.folder = work.New(&fileHost{p: p}, "", volume)
+	p.folder.Away, p.folder.Pack, p.folder.Given, p.folder.Storage = time.Minute, true, true, true
 	var err error
 	if p.client, err = newClient(c.Environment); err != nil {
 		return nil, p.fail(context.Background(), "reading Modal's profile", err)
@@ -140,11 +146,9 @@ func (p *Provider) Submit(
 	if err != nil {
 		return remote.Handle{}, err
 	}
-	if err := p.prepare(ctx); err != nil {
-		return remote.Handle{}, err
-	}
-	if err := p.send(ctx, job, progress); err != nil {
-		return remote.Handle{}, err
+	j, err := p.folder.Place(ctx, job, progress)
+	if err != nil {
+		return remote.Handle{}, work.Fault(ctx, p.name, "", err)
 	}
 	id, err := p.create(ctx, job, program)
 	if err == nil {
@@ -154,7 +158,12 @@ func (p *Provider) Submit(
 	// If the answer was lost, Modal may still have queued the sandbox.
 	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), bound)
 	defer cancel()
-	return remote.Handle{}, errors.Join(err, p.forget(clean, job.ID), p.removeJob(clean, job.ID))
+	return remote.Handle{}, errors.Join(err, p.forget(clean, job.ID), j.Remove(clean))
+}
+
+// at returns a job's folder on the volume.
+func (p *Provider) at(job, key string) *work.FolderJob {
+	return &work.FolderJob{Host: p.folder.Host, ID: job, Key: key, Work: volume}
 }
 
 // accept rejects jobs that no sandbox could run, and returns the hash of the program.
@@ -272,14 +281,7 @@ func (p *Provider) Release(ctx context.Context, h remote.Handle) error {
 			return err
 		}
 	}
-	if err := p.prepare(ctx); err != nil {
-		return err
-	}
-	return p.removeJob(ctx, h.Job)
-}
-
-func (p *Provider) removeJob(ctx context.Context, job string) error {
-	return p.files.run(ctx, "removing job "+job, call{run: "remove", args: []string{job}})
+	return work.Fault(ctx, p.name, "", p.at(h.Job, "").Remove(ctx))
 }
 
 // terminate ends a sandbox and waits for it. A sandbox that is unknown or has ended is not an error.
@@ -321,12 +323,11 @@ func (p *Provider) List(ctx context.Context) ([]remote.Handle, error) {
 			return nil, p.fail(ctx, "reading the tags of sandbox "+sb.SandboxID, err)
 		}
 	}
-	left := plain.Buffer{Limit: exitCap}
-	err = p.files.run(ctx, "listing leftover files of jobs", call{run: "leftovers", out: &left, reload: true})
-	for _, job := range strings.Fields(left.String()) {
-		add(job, "")
+	folders, _, err := p.folder.List(ctx)
+	for _, j := range folders {
+		add(j.ID, "")
 	}
-	return list, err
+	return list, work.Fault(ctx, p.name, "", err)
 }
 
 func (p *Provider) sandboxes(ctx context.Context, app *sdk.App, tags map[string]string) ([]*sdk.Sandbox, error) {
@@ -352,15 +353,11 @@ func (p *Provider) Collect(ctx context.Context, h remote.Handle, dst string) err
 		return err
 	}
 	log, err := p.live(ctx, h.Job, d.Sandbox)
-	if log == nil && err == nil {
-		log = &plain.Buffer{Limit: logCap}
-		if err = p.prepare(ctx); err == nil {
-			rest := call{run: "kept_log", args: []string{h.Job}, out: log, reload: true}
-			err = p.files.run(ctx, "reading the log", rest)
-		}
-	}
-	if err != nil {
+	switch {
+	case err != nil:
 		return err
+	case log == nil:
+		return work.Fault(ctx, p.name, "", p.at(h.Job, "").Collect(ctx, dst, startLog))
 	}
 	if err := plain.WriteFile(filepath.Join(dst, agent.LogName), log.Bytes(), 0o644); err != nil {
 		return fmt.Errorf("%s: %w", p.name, err)
@@ -382,7 +379,7 @@ func (p *Provider) live(ctx context.Context, job, id string) (*plain.Buffer, err
 		return nil, err
 	}
 	log := &plain.Buffer{Limit: logCap}
-	err = p.call(ctx, sb, call{run: "read_log", args: []string{job}, out: log, soon: true})
+	err = p.run(ctx, sb, script("read_log", job), soon, nil, log)
 	if err == nil || errors.Is(err, errQueued) { // a queued job has no log
 		return log, nil
 	}
@@ -394,11 +391,7 @@ func (p *Provider) live(ctx context.Context, job, id string) (*plain.Buffer, err
 
 // Close ends the sandbox for files and the connections.
 func (p *Provider) Close() error {
-	ctx, cancel := context.WithTimeout(context.Background(), bound)
-	defer cancel()
-	p.files.mu.Lock()
-	defer p.files.mu.Unlock()
-	err := p.files.end(ctx)
+	err := p.folder.Host.Close()
 	p.client.Close()
 	return err
 }

@@ -27,7 +27,7 @@ import (
 )
 
 // Root is the root of a command's files in a sandbox. In a command's arguments it is replaced with a folder of this
-// machine.
+// machine, and back in its output.
 const Root = "/fisub/"
 
 // A Server is one Modal, with one workspace and one user.

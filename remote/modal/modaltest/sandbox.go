@@ -1,6 +1,7 @@
 package modaltest
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -399,7 +400,7 @@ type sink struct {
 func (k sink) Write(p []byte) (int, error) {
 	k.e.mu.Lock()
 	defer k.e.mu.Unlock()
-	k.e.out[k.fd] = append(k.e.out[k.fd], p...)
+	k.e.out[k.fd] = append(k.e.out[k.fd], bytes.ReplaceAll(p, []byte(k.e.box.dir+Root), []byte(Root))...)
 	k.e.cond.Broadcast()
 	return len(p), nil
 }
