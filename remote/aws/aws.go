@@ -9,7 +9,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"net"
 	"net/http"
 	"path/filepath"
@@ -25,11 +24,11 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/batch/types"
 	"github.com/aws/aws-sdk-go-v2/service/cloudwatchlogs"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
-	"github.com/aws/smithy-go"
 
 	"fisub/internal/plain"
 	"fisub/remote"
 	"fisub/remote/aws/mailbox"
+	"fisub/remote/follow"
 )
 
 // Kind is the provider's name in config.toml and in handles.
@@ -259,80 +258,25 @@ func (p *Provider) life(ctx context.Context, a *account, job *remote.Job) (time.
 	return min(most, left), nil
 }
 
-// maxGarbled is the number of consecutive unreadable answers of Batch that end the Wait for a job that has not started.
-const maxGarbled = 5
-
 // Wait copies the event stream from the bucket while the host writes it.
 func (p *Provider) Wait(ctx context.Context, h remote.Handle, from int64, w remote.Watcher) (remote.Exit, error) {
 	a, d, err := p.open(ctx, h)
 	if err != nil {
 		return remote.Exit{}, err
 	}
-	r := &reader{Feed: remote.Feed{To: w, At: from}, bucket: &bucket{a.s3, d.Bucket}, folder: d.folder() + "out/",
-		seal: remote.Seal{Key: h.Key, Job: h.Job}}
-	var now status
-	var asked time.Time
-	away, garbled := false, 0
+	s := newSource(p, a, d, h.Key)
 	last := d.Until.Add(maxSkew)
-	// trouble returns the errors that end the Wait. It reports temporary ones to the watcher.
-	trouble := func(host string, err error) error {
-		if err = p.denied(ctx, host, err); ctx.Err() != nil || !passing(err) {
-			return err
-		}
-		r.Tell(remote.Away, err.Error())
-		return nil
-	}
-	for {
-		if time.Since(asked) >= p.query || now.exit != nil {
-			fresh, err := a.jobStatus(ctx, d)
-			if errors.As(err, new(*smithy.DeserializationError)) {
-				garbled++
-			} else {
-				garbled = 0
-			}
-			if away, asked = err != nil, time.Now(); !away {
-				now = fresh
-			} else if garbled >= maxGarbled && !r.started {
-				return remote.Exit{}, p.denied(ctx, "unreadable reply from Batch", err)
-			} else if err := trouble("", err); err != nil {
-				return remote.Exit{}, err
-			}
-		}
-		// A job that had ended before this query will write nothing more.
-		exit, err := r.read(ctx)
-		switch {
-		case r.Err != nil:
-			return remote.Exit{}, r.Err
-		case err != nil:
-			if err := trouble("bucket "+d.Bucket, err); err != nil {
-				return remote.Exit{}, err
-			}
-		case exit != nil:
-			if exit.End != remote.Refused {
-				r.Tell(remote.Running, now.text)
-			}
-			return *exit, nil
-		case now.exit != nil:
-			if now.exit.End == remote.Lost {
-				if lines := p.words(ctx, a, d); len(lines) > 0 {
-					now.exit.Text += "; last message: " + lines[len(lines)-1]
-				}
-			}
-			return *now.exit, nil
-		case time.Now().After(last):
+	rules := follow.Rules{Read: p.poll, Query: p.query, Slow: p.query, Away: follow.Forever, Until: last,
+		Late: func() remote.Exit {
 			return remote.Exit{End: remote.Lost, Text: "its links expired at " + last.UTC().Format(time.RFC3339) +
-				", and it can store no results; Batch: " + cmp.Or(string(now.phase), "nothing"),
-				Hint: "raise remote." + p.name + ".queue_limit if it waited for a machine"}, nil
-		case away:
-		case now.phase == remote.Running && !r.started:
-			r.Tell(remote.Starting, now.text)
-		default:
-			r.Tell(now.phase, now.text)
-		}
-		if remote.Sleep(ctx, p.poll) != nil {
-			return remote.Exit{}, fmt.Errorf("%s: %w", p.name, ctx.Err())
-		}
+				", and it can store no results; Batch: " + cmp.Or(string(s.last.phase), "nothing"),
+				Hint: "raise remote." + p.name + ".queue_limit if it waited for a machine"}
+		}}
+	exit, err := follow.Wait(ctx, s, rules, from, w)
+	if ctx.Err() != nil {
+		err = fmt.Errorf("%s: %w", p.name, ctx.Err())
 	}
+	return exit, err
 }
 
 // Collect fetches the log. If the job never started, the log is the container's output from CloudWatch.
@@ -365,9 +309,9 @@ func (p *Provider) Release(ctx context.Context, h remote.Handle) error {
 		return errors.Join(p.denied(ctx, "", err), stopErr)
 	}
 	// AWS has accepted the request. If the job had started, the agent ends it and writes its exit.
-	r := &reader{Feed: remote.Feed{At: math.MaxInt64}, bucket: b, folder: d.folder() + "out/"}
+	s := newSource(p, a, d, "")
 	for end := time.Now().Add(45 * time.Second); time.Now().Before(end); {
-		if exit, err := r.read(ctx); err != nil || exit != nil {
+		if _, err := s.b.get(ctx, s.folder+mailbox.Exit, 64<<10); code(err) != "NoSuchKey" {
 			break
 		}
 		if s, err := a.jobStatus(ctx, d); err != nil || s.exit != nil || remote.Sleep(ctx, p.poll) != nil {

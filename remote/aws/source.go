@@ -1,0 +1,153 @@
+package aws
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/aws/smithy-go"
+
+	"fisub/remote"
+	"fisub/remote/agent"
+	"fisub/remote/aws/mailbox"
+	"fisub/remote/follow"
+)
+
+// A source is the follow.Source of a job: its folder of the bucket, and Batch. It does not trust the host's objects.
+type source struct {
+	p      *Provider
+	a      *account
+	d      *data
+	b      *bucket
+	folder string // ends with "out/"
+	seal   remote.Seal
+
+	after   string // the last key that is completely read
+	started bool   // the host has written something
+	ended   bool   // it has written its exit, after all the rest
+	last    status
+	garbled int // consecutive unreadable answers of Batch
+}
+
+func newSource(p *Provider, a *account, d *data, key string) *source {
+	return &source{p: p, a: a, d: d, b: &bucket{a.s3, d.Bucket}, folder: d.folder() + "out/",
+		seal: remote.Seal{Key: key, Job: d.job}}
+}
+
+// fault rewords an error, and marks those that a repetition does not cure.
+func (s *source) fault(ctx context.Context, host string, err error) error {
+	if err = s.p.denied(ctx, host, err); err != nil && !passing(err) {
+		return &follow.FinalError{Err: err}
+	}
+	return err
+}
+
+// maxGarbled is the number of consecutive unreadable answers of Batch that end the Wait for a job that has not started.
+const maxGarbled = 5
+
+// Status implements follow.Source.
+func (s *source) Status(ctx context.Context) (is follow.Status, err error) {
+	now, err := s.a.jobStatus(ctx, s.d)
+	if s.garbled++; !errors.As(err, new(*smithy.DeserializationError)) {
+		s.garbled = 0
+	}
+	switch {
+	case s.garbled >= maxGarbled && !s.started:
+		return is, &follow.FinalError{Err: s.p.denied(ctx, "unreadable reply from Batch", err)}
+	case err != nil:
+		return is, s.fault(ctx, "", err)
+	}
+	if s.last = now; now.exit != nil {
+		is.Over = true
+		if now.exit.End != remote.Lost {
+			is.End = *now.exit
+		}
+		return is, nil
+	}
+	is.Stage = remote.Stage{Phase: now.phase, Text: now.text}
+	if now.phase == remote.Running && !s.started {
+		is.Stage.Phase = remote.Starting
+	}
+	return is, nil
+}
+
+// Read implements follow.Source.
+func (s *source) Read(ctx context.Context, from int64, w remote.Watcher) (follow.Part, error) {
+	in := &s3.ListObjectsV2Input{Bucket: &s.b.name, Prefix: &s.folder}
+	if s.after != "" {
+		in.StartAfter = &s.after
+	}
+	pages := s3.NewListObjectsV2Paginator(s.b.s3, in)
+	for pages.HasMorePages() {
+		page, err := pages.NextPage(ctx)
+		if err != nil {
+			return follow.Absent, s.fault(ctx, "bucket "+s.b.name, err)
+		}
+		for _, o := range page.Contents {
+			name := strings.TrimPrefix(aws.ToString(o.Key), s.folder)
+			s.started, s.ended = s.started || name == mailbox.Started, s.ended || name == mailbox.Exit
+			offset, ok := mailbox.EventOffset(name)
+			if !ok {
+				continue
+			}
+			if offset+aws.ToInt64(o.Size) > from {
+				n, err := s.piece(ctx, *o.Key, offset, from, w)
+				if from += n; err != nil {
+					return follow.Absent, err
+				}
+			}
+			s.after = *o.Key
+		}
+	}
+	if s.started {
+		w.State(remote.Stage{Phase: remote.Running})
+	}
+	switch {
+	case s.ended:
+		return follow.Whole, nil
+	case s.started || s.after != "":
+		return follow.All, nil
+	}
+	return follow.Absent, nil
+}
+
+// piece writes the part from byte from of the piece of the stream that begins at offset.
+func (s *source) piece(ctx context.Context, key string, offset, from int64, w remote.Watcher) (int64, error) {
+	if offset > from {
+		return 0, &follow.FinalError{Err: fmt.Errorf("bytes %d to %d of the event stream are missing in %s", from, offset-1,
+			s.folder)}
+	}
+	content, err := s.b.get(ctx, key, mailbox.MaxPiece)
+	if err != nil {
+		return 0, s.fault(ctx, "bucket "+s.b.name, err)
+	}
+	n, err := w.Write(content[min(from-offset, int64(len(content))):])
+	return int64(n), err
+}
+
+// Exit implements follow.Source. The host writes the exit after all the rest, so it is there once a Read has seen it.
+func (s *source) Exit(ctx context.Context) (*remote.Exit, error) {
+	if !s.ended {
+		return nil, nil
+	}
+	raw, err := s.b.get(ctx, s.folder+mailbox.Exit, 64<<10)
+	if err != nil {
+		return nil, s.fault(ctx, "bucket "+s.b.name, err)
+	}
+	exit := agent.ParseExit(raw, s.seal)
+	return &exit, nil
+}
+
+// Lost implements follow.Source.
+func (s *source) Lost(ctx context.Context) (exit remote.Exit, sure bool, err error) {
+	if exit = (remote.Exit{End: remote.Lost, Text: "its exit was deleted"}); s.last.exit != nil {
+		exit = *s.last.exit
+	}
+	if lines := s.p.words(ctx, s.a, s.d); len(lines) > 0 {
+		exit.Text += "; last message: " + lines[len(lines)-1]
+	}
+	return exit, true, nil
+}
