@@ -17,33 +17,6 @@ func Slots(name string, n int) (places []Place) {
 	return places
 }
 
-// A Feed passes the output of a Wait to its Watcher. It counts bytes and drops repeated Stages.
-type Feed struct {
-	To   Watcher
-	At   int64 // offset of the next byte in the stream
-	Last Stage
-	Err  error // a *LocalError if To failed; it ends the Wait
-}
-
-// Write writes p to the watcher.
-func (f *Feed) Write(p []byte) (int, error) {
-	n, err := f.To.Write(p)
-	f.At += int64(n)
-	f.Err = Local(err)
-	return n, f.Err
-}
-
-// Tell reports a Stage without a Start.
-func (f *Feed) Tell(phase Phase, text string) { f.State(Stage{Phase: phase, Text: text}) }
-
-// State reports s unless it equals the last Stage.
-func (f *Feed) State(s Stage) {
-	if s != f.Last {
-		f.Last = s
-		f.To.State(s)
-	}
-}
-
 // A Progress reports bytes sent to the progress function of a Submit. It is safe for concurrent use.
 type Progress struct {
 	Tell func(sent, total int64) // may be nil

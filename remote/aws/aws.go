@@ -39,6 +39,7 @@ const extra = 15 * time.Minute
 
 // A Provider is the remote.Provider of one table of the config.
 type Provider struct {
+	follow.Jobs
 	name   string
 	config Config
 	poll   time.Duration // between reads of the bucket
@@ -54,8 +55,10 @@ type dialer func(ctx context.Context, network, address string) (net.Conn, error)
 
 // New returns the provider of the table [remote.name]. It connects to nothing.
 func New(name string, c Config) *Provider {
-	return &Provider{name: name, config: c, poll: time.Second, query: 5 * time.Second, turn: make(chan struct{}, 1),
+	p := &Provider{name: name, config: c, poll: time.Second, query: 5 * time.Second, turn: make(chan struct{}, 1),
 		clients: map[string]*account{}}
+	p.Jobs.Starter = p
+	return p
 }
 
 // Close closes idle connections.
@@ -186,8 +189,16 @@ func (p *Provider) Check(ctx context.Context) ([]remote.Host, error) {
 	return []remote.Host{host}, nil
 }
 
-// Submit uploads the bundle and starts the job.
-func (p *Provider) Submit(
+// Fault implements follow.Starter: the other methods have reworded the errors of AWS.
+func (p *Provider) Fault(ctx context.Context, _ remote.Place, err error) error {
+	if err != nil && ctx.Err() != nil {
+		return fmt.Errorf("%s: %w", p.name, ctx.Err())
+	}
+	return err
+}
+
+// Start implements follow.Starter. It uploads the bundle and starts the job.
+func (p *Provider) Start(
 	ctx context.Context, job *remote.Job, progress func(sent, total int64),
 ) (h remote.Handle, err error) {
 	program, err := job.Program()
@@ -212,31 +223,12 @@ func (p *Provider) Submit(
 	if err := p.send(ctx, b, job, progress); err != nil {
 		return h, p.denied(ctx, "bucket "+b.name, err)
 	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, p.undo(ctx, a, b, d))
-		}
-	}()
 	boot, err := p.post(ctx, b, d, job, program.SHA256, life)
 	if err != nil {
-		return h, p.denied(ctx, "bucket "+b.name, err)
+		return d.handle(job.Place), p.denied(ctx, "bucket "+b.name, err)
 	}
-	if d.ID, err = p.start(ctx, a, job, program.SHA256, boot); err != nil {
-		return h, p.denied(ctx, "", err)
-	}
-	return d.handle(job.Place), nil
-}
-
-// undo stops the job and deletes the folder of a failed Submit, if they exist.
-func (p *Provider) undo(ctx context.Context, a *account, b *bucket, d *data) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
-	defer cancel()
-	// A host that starts anyway finds no job without the folder, and ends.
-	err := errors.Join(p.denied(ctx, "", b.clear(ctx, d.folder())), p.denied(ctx, "", a.stop(ctx, d)))
-	if err != nil {
-		return fmt.Errorf("undoing the submission of %s: %w", d.job, err)
-	}
-	return nil
+	d.ID, err = p.start(ctx, a, job, program.SHA256, boot)
+	return d.handle(job.Place), p.denied(ctx, "", err)
 }
 
 // life returns how long the links of a job must stay valid. If the credentials expire before the queue limit is over,
@@ -258,25 +250,21 @@ func (p *Provider) life(ctx context.Context, a *account, job *remote.Job) (time.
 	return min(most, left), nil
 }
 
-// Wait copies the event stream from the bucket while the host writes it.
-func (p *Provider) Wait(ctx context.Context, h remote.Handle, from int64, w remote.Watcher) (remote.Exit, error) {
+// Source implements follow.Starter. The event stream is copied from the bucket while the host writes it.
+func (p *Provider) Source(ctx context.Context, h remote.Handle) (follow.Source, follow.Rules, error) {
 	a, d, err := p.open(ctx, h)
 	if err != nil {
-		return remote.Exit{}, err
+		return nil, follow.Rules{}, err
 	}
-	s := newSource(p, a, d, h.Key)
+	s := &source{p: p, a: a, d: d, b: &bucket{a.s3, d.Bucket}, folder: d.folder() + "out/",
+		seal: remote.Seal{Key: h.Key, Job: d.job}}
 	last := d.Until.Add(maxSkew)
-	rules := follow.Rules{Read: p.poll, Query: p.query, Slow: p.query, Away: follow.Forever, Until: last,
+	return s, follow.Rules{Read: p.poll, Query: p.query, Slow: p.query, Away: follow.Forever, Until: last,
 		Late: func() remote.Exit {
 			return remote.Exit{End: remote.Lost, Text: "its links expired at " + last.UTC().Format(time.RFC3339) +
 				", and it can store no results; Batch: " + cmp.Or(string(s.last.phase), "nothing"),
 				Hint: "raise remote." + p.name + ".queue_limit if it waited for a machine"}
-		}}
-	exit, err := follow.Wait(ctx, s, rules, from, w)
-	if ctx.Err() != nil {
-		err = fmt.Errorf("%s: %w", p.name, ctx.Err())
-	}
-	return exit, err
+		}}, nil
 }
 
 // Collect fetches the log. If the job never started, the log is the container's output from CloudWatch.
@@ -296,29 +284,25 @@ func (p *Provider) Collect(ctx context.Context, h remote.Handle, dst string) err
 	return plain.WriteFile(filepath.Join(dst, mailbox.Log), log, 0o644)
 }
 
-// Release ends the job and deletes its folder.
-func (p *Provider) Release(ctx context.Context, h remote.Handle) error {
+// Stop implements follow.Starter. The stop object also ends the job if AWS does not let this client do so. The folder
+// is deleted once the agent has written its exit: a host that starts later finds no job there, and ends.
+func (p *Provider) Stop(ctx context.Context, h remote.Handle) (removed bool, err error) {
 	a, d, err := p.open(ctx, h)
 	if err != nil {
-		return err
+		return false, err
 	}
 	b := &bucket{a.s3, d.Bucket}
-	// The stop object also ends the job if AWS does not let this client do so.
 	stopErr := p.denied(ctx, "bucket "+b.name, b.put(ctx, d.folder()+"stop", []byte("stop\n")))
 	if err := a.stop(ctx, d); err != nil {
-		return errors.Join(p.denied(ctx, "", err), stopErr)
+		return false, errors.Join(p.denied(ctx, "", err), stopErr)
 	}
-	// AWS has accepted the request. If the job had started, the agent ends it and writes its exit.
-	s := newSource(p, a, d, "")
-	for end := time.Now().Add(45 * time.Second); time.Now().Before(end); {
-		if _, err := s.b.get(ctx, s.folder+mailbox.Exit, 64<<10); code(err) != "NoSuchKey" {
-			break
-		}
-		if s, err := a.jobStatus(ctx, d); err != nil || s.exit != nil || remote.Sleep(ctx, p.poll) != nil {
-			break
+	_, err = b.get(ctx, d.folder()+"out/"+mailbox.Exit, 64<<10)
+	if code(err) == "NoSuchKey" {
+		if s, err := a.jobStatus(ctx, d); err == nil && s.exit == nil {
+			return false, nil
 		}
 	}
-	return p.denied(ctx, "bucket "+b.name, b.clear(ctx, d.folder()))
+	return true, p.denied(ctx, "bucket "+b.name, b.clear(ctx, d.folder()))
 }
 
 // List returns the jobs that have a folder under the prefix, and running jobs without one.

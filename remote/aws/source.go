@@ -32,11 +32,6 @@ type source struct {
 	garbled int // consecutive unreadable answers of Batch
 }
 
-func newSource(p *Provider, a *account, d *data, key string) *source {
-	return &source{p: p, a: a, d: d, b: &bucket{a.s3, d.Bucket}, folder: d.folder() + "out/",
-		seal: remote.Seal{Key: key, Job: d.job}}
-}
-
 // fault rewords an error, and marks those that a repetition does not cure.
 func (s *source) fault(ctx context.Context, host string, err error) error {
 	if err = s.p.denied(ctx, host, err); err != nil && !passing(err) {

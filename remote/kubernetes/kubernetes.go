@@ -37,6 +37,7 @@ const Kind = "kubernetes"
 
 // A Provider runs jobs in pods of one namespace.
 type Provider struct {
+	follow.Jobs
 	name    string
 	config  Config
 	kubectl host.Kubectl
@@ -51,6 +52,7 @@ type Provider struct {
 // New returns the provider of the table [remote.name]. It runs nothing.
 func New(name string, c Config) *Provider {
 	p := &Provider{name: name, config: c, pace: 500 * time.Millisecond}
+	p.Jobs.Starter = p
 	for _, flag := range []struct{ name, value string }{
 		{"kubeconfig", c.Kubeconfig}, {"context", c.Context}, {"namespace", c.Namespace}} {
 		if flag.value != "" {
@@ -103,9 +105,14 @@ func (p *Provider) open(h remote.Handle) (*data, error) {
 	d.ID, d.Place, d.Key = h.Job, h.Place, h.Key
 	named := func(s string) bool { return s == "" || objectForm.MatchString(s) }
 	if err != nil || h.Provider != Kind || !d.Valid() || !named(d.Name) || !named(d.Pod) || d.Name == "" && d.Pod == "" {
-		return nil, fmt.Errorf("%s: job %.80q: the handle is not from %s", p.name, h.Job, Kind)
+		return nil, fmt.Errorf("job %.80q: the handle is not from %s", h.Job, Kind)
 	}
 	return d, nil
+}
+
+// Fault implements follow.Starter.
+func (p *Provider) Fault(ctx context.Context, _ remote.Place, err error) error {
+	return p.fault(ctx, err)
 }
 
 // fault rewords an error for the user.
@@ -116,60 +123,50 @@ func (p *Provider) fault(ctx context.Context, err error) error {
 	return work.Fault(ctx, p.name, "", err)
 }
 
-// Submit creates a Job, uploads the bundle once its pod runs, and starts the agent.
-func (p *Provider) Submit(ctx context.Context, job *remote.Job, progress func(sent, total int64)) (remote.Handle,
+// Start implements follow.Starter. It creates a Job, uploads the bundle once its pod runs, and starts the agent.
+func (p *Provider) Start(ctx context.Context, job *remote.Job, progress func(sent, total int64)) (remote.Handle,
 	error) {
-	d, err := p.submit(ctx, job, progress)
-	if err != nil {
-		return remote.Handle{}, p.fault(ctx, err)
-	}
-	return d.handle(), nil
-}
-
-func (p *Provider) submit(ctx context.Context, job *remote.Job, progress func(sent, total int64)) (*data, error) {
 	if _, err := job.Program(); err != nil {
-		return nil, err
+		return remote.Handle{}, err
 	}
 	if p.config.Pod != "" {
 		pod, err := p.standing(ctx)
 		if err != nil {
-			return nil, err
+			return remote.Handle{}, err
 		}
 		return p.begin(ctx, p.folder, pod, job, progress)
 	}
-	d := &data{Name: objectName(job.ID)}
 	text, err := p.plan(ctx, job)
 	if err != nil {
-		return nil, err
+		return remote.Handle{}, err
 	}
+	d := &data{Name: objectName(job.ID)}
+	d.ID, d.Place, d.Work = job.ID, job.Place, p.config.Workdir
 	err = p.kubectl.Do(ctx, bytes.NewReader(text), nil, "create", "--filename=-")
 	if code := remote.CodeOf(err); err != nil && ctx.Err() == nil && code != "unreachable" {
-		return nil, err
+		return remote.Handle{}, err
 	}
 	if err == nil {
 		var pod *item
 		if pod, err = p.wait(ctx, d, job.Tell); err == nil {
-			if d, err = p.begin(ctx, p.at(pod.Metadata.Name), pod, job, progress); err == nil {
-				return d, nil
+			var h remote.Handle
+			if h, err = p.begin(ctx, p.at(pod.Metadata.Name), pod, job, progress); err == nil {
+				return h, nil
 			}
 		}
 	}
-	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
-	defer cancel()
-	if left := p.remove(clean, objectName(job.ID)); left != nil {
-		err = fmt.Errorf("%w; Job %s may be left in the cluster: %w", err, objectName(job.ID), left)
-	}
-	return nil, err
+	return d.handle(), err
 }
 
 func (p *Provider) begin(ctx context.Context, f *work.Folder, pod *item, job *remote.Job,
-	progress func(sent, total int64)) (*data, error) {
+	progress func(sent, total int64)) (remote.Handle, error) {
 	j, err := f.Submit(ctx, job, progress)
 	if err != nil {
-		return nil, err
+		return remote.Handle{}, err
 	}
-	return &data{FolderJob: *j, Name: pod.Metadata.Labels[labelName], Pod: pod.Metadata.Name,
-		Container: pod.containerID(j.Host.(*host.Pod).Container)}, nil
+	d := &data{FolderJob: *j, Name: pod.Metadata.Labels[labelName], Pod: pod.Metadata.Name,
+		Container: pod.containerID(j.Host.(*host.Pod).Container)}
+	return d.handle(), nil
 }
 
 // standing returns the table's pod, or an error if it cannot run jobs.
@@ -298,15 +295,11 @@ func (p *Provider) owner(ctx context.Context) (string, error) {
 	return p.user, nil
 }
 
-// Wait follows the job in its pod. If the pod has ended, it reads the rest from the pod's log.
-func (p *Provider) Wait(ctx context.Context, h remote.Handle, from int64, w remote.Watcher) (remote.Exit, error) {
+// Source implements follow.Starter.
+func (p *Provider) Source(_ context.Context, h remote.Handle) (follow.Source, follow.Rules, error) {
 	d, err := p.open(h)
-	if err != nil {
-		return remote.Exit{}, err
-	}
-	rules := follow.Rules{Tail: true, Read: p.pace, Slow: 20 * p.pace, Away: p.config.Away, Doubt: doubtful}
-	exit, err := follow.Wait(ctx, &source{p: p, data: d}, rules, from, w)
-	return exit, p.fault(ctx, err)
+	return &source{p: p, data: d}, follow.Rules{Tail: true, Read: p.pace, Slow: 20 * p.pace, Away: p.config.Away,
+		Doubt: doubtful}, err
 }
 
 // doubtful reports whether the pod may know better how the job ended: a restart ends an agent, too.
@@ -417,15 +410,13 @@ func (p *Provider) log(ctx context.Context, pod *item) (map[string][]byte, error
 // Collect copies the job's log from the running pod or, after the pod has ended, from the pod's log.
 func (p *Provider) Collect(ctx context.Context, h remote.Handle, dst string) error {
 	d, err := p.open(h)
-	if err != nil {
-		return err
+	var f found
+	if err == nil {
+		f, err = p.find(ctx, d)
 	}
-	f, err := p.find(ctx, d)
 	switch {
-	case err != nil:
+	case err != nil || f.pod == nil || p.restarted(d, f.pod):
 		return p.fault(ctx, err)
-	case f.pod == nil || p.restarted(d, f.pod):
-		return nil
 	case f.pod.running(p.containerName(d)):
 		return p.fault(ctx, d.Collect(ctx, dst))
 	}
@@ -436,48 +427,28 @@ func (p *Provider) Collect(ctx context.Context, h remote.Handle, dst string) err
 	return p.fault(ctx, err)
 }
 
-// Release ends the job and removes its own pod, if it has one.
-func (p *Provider) Release(ctx context.Context, h remote.Handle) error {
+// Stop implements follow.Starter. A job with a pod of its own is removed once that has ended or is gone.
+func (p *Provider) Stop(ctx context.Context, h remote.Handle) (removed bool, err error) {
 	d, err := p.open(h)
 	if err != nil {
-		return err
+		return false, err
 	}
 	f, err := p.find(ctx, d)
 	if err != nil {
-		return p.fault(ctx, err)
+		return false, err
 	}
 	if f.pod != nil && f.pod.running(p.containerName(d)) && !p.restarted(d, f.pod) {
 		err = d.Free(ctx) // in the job's own pod only a volume needs this
 	}
-	if d.Name != "" {
-		err = p.remove(ctx, d.Name)
+	if d.Name == "" {
+		return true, err
 	}
-	return p.fault(ctx, err)
-}
-
-// remove deletes a Job and waits until its pod has ended or is gone.
-func (p *Provider) remove(ctx context.Context, name string) error {
-	for begun := time.Now(); ; {
-		err := p.kubectl.Do(ctx, nil, nil, "delete", "jobs.batch", name, "--ignore-not-found", "--wait=false",
-			"--cascade=background")
-		if err != nil {
-			return err
-		}
-		f, err := p.find(ctx, &data{Name: name})
-		if err != nil || f.job == nil && (f.pod == nil || f.pod.over()) {
-			return err
-		}
-		if time.Since(begun) > stop {
-			return fmt.Errorf("the Job %s is being deleted, but its pod is still there after %v", name, stop)
-		}
-		if err := remote.Sleep(ctx, p.pace); err != nil {
-			return err
-		}
+	if f.job == nil && (f.pod == nil || f.pod.over()) {
+		return true, nil
 	}
+	return false, p.kubectl.Do(ctx, nil, nil, "delete", "jobs.batch", d.Name, "--ignore-not-found", "--wait=false",
+		"--cascade=background")
 }
-
-// stop is the time a deleted pod has to end.
-const stop = 40 * time.Second
 
 // List returns the user's jobs that have a Job, or the jobs in the table's pod.
 func (p *Provider) List(ctx context.Context) (handles []remote.Handle, err error) {

@@ -18,7 +18,7 @@ const Kind = "loopback"
 // A Provider runs jobs on this machine.
 type Provider struct {
 	Config
-	work.Hosts
+	*work.Hosts
 }
 
 // New returns the provider of the table [remote.name].
@@ -34,8 +34,7 @@ func New(name string, c Config) (*Provider, error) {
 	}
 	folder := work.New(host.Local{}, "", c.Workdir)
 	folder.Move = move
-	return &Provider{c, work.Hosts{Kind: Kind, Table: name, Folders: []*work.Folder{folder},
-		At: func(remote.Place) *work.Folder { return folder }}}, nil
+	return &Provider{c, work.NewHosts(Kind, name, func(remote.Place) *work.Folder { return folder }, folder)}, nil
 }
 
 // Places returns the GPUs, or the slots.

@@ -178,11 +178,10 @@ func (p *Provider) exec(
 // callTime is the time limit of a command, including an upload, and the lifetime of the sandbox for files.
 const callTime = time.Hour
 
-// run runs a command in a sandbox to its end, if that has a machine within the time soon. An error of in that is one of
-// this machine leaves the command's input open, or a partial one would look complete.
-func (p *Provider) run(ctx context.Context, sb *sdk.Sandbox, command []string, soon time.Duration, in io.Reader,
-	out io.Writer) error {
-	cp, err := p.exec(ctx, sb, command, callTime, time.Now().Add(soon))
+// run runs a command in a sandbox to its end. An error of in that is one of this machine leaves the command's input
+// open, or a partial one would look complete.
+func (p *Provider) run(ctx context.Context, sb *sdk.Sandbox, command []string, in io.Reader, out io.Writer) error {
+	cp, err := p.exec(ctx, sb, command, callTime, time.Now().Add(bound))
 	if err != nil {
 		return err
 	}

@@ -40,7 +40,7 @@ func (h *fileHost) Run(ctx context.Context, argv []string, in io.Reader, out io.
 	if out == nil {
 		to.w = io.Discard
 	}
-	err = h.p.run(ctx, sb, append(script("saved"), argv...), bound, in, to)
+	err = h.p.run(ctx, sb, append(script("saved"), argv...), in, to)
 	failed, exited := errors.AsType[*host.ExitError](err)
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -12,7 +12,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -23,7 +22,7 @@ import (
 
 	"fisub/internal/plain"
 	"fisub/remote"
-	"fisub/remote/agent"
+	"fisub/remote/follow"
 	"fisub/remote/work"
 )
 
@@ -37,7 +36,7 @@ const (
 	longest = 24 * time.Hour
 	// startLog is the file in a job's folder on the volume with the output of starting its agent.
 	startLog = "start.log"
-	// soon is how long a sandbox may take to get a machine for a command that need not run.
+	// soon is how long a sandbox may take to get a machine although its time in the queue is over.
 	soon = 3 * time.Second
 	// bound is the time limit for work that must continue after its context ends, such as ending a sandbox.
 	bound = 30 * time.Second
@@ -62,6 +61,7 @@ var (
 
 // A Provider runs jobs in sandboxes of one app.
 type Provider struct {
+	follow.Jobs
 	name         string
 	config       Config
 	client       *sdk.Client
@@ -79,6 +79,7 @@ type Provider struct {
 // New returns the provider of the table [remote.name]. It reads Modal's profile, but sends no request.
 func New(name string, c Config) (*Provider, error) {
 	p := &Provider{name: name, config: c, exitDelay: exitDelay, saveInterval: saveInterval}
+	p.Jobs.Starter = p
 	p.folder = work.New(&fileHost{p: p}, "", volume)
 	p.folder.Away, p.folder.Pack, p.folder.Given, p.folder.Storage = time.Minute, true, true, true
 	var err error
@@ -138,27 +139,36 @@ func (p *Provider) open(h remote.Handle) (handle, error) {
 	return d, nil
 }
 
-// Submit uploads missing files through the sandbox for files, and queues a sandbox that runs the agent.
-func (p *Provider) Submit(
+// Fault implements follow.Starter: the other methods have reworded the errors of Modal.
+func (p *Provider) Fault(ctx context.Context, _ remote.Place, err error) error {
+	if err != nil && ctx.Err() != nil {
+		return fmt.Errorf("%s: %w", p.name, ctx.Err())
+	}
+	return err
+}
+
+// fault rewords an error of the files on the volume.
+func (p *Provider) fault(ctx context.Context, err error) error {
+	return work.Fault(ctx, p.name, "", err)
+}
+
+// Start implements follow.Starter. It uploads missing files through the sandbox for files, and queues a sandbox that
+// runs the agent.
+func (p *Provider) Start(
 	ctx context.Context, job *remote.Job, progress func(sent, total int64),
-) (remote.Handle, error) {
+) (h remote.Handle, err error) {
 	program, err := p.accept(job)
 	if err != nil {
-		return remote.Handle{}, err
+		return h, err
 	}
-	j, err := p.folder.Place(ctx, job, progress)
-	if err != nil {
-		return remote.Handle{}, work.Fault(ctx, p.name, "", err)
+	if _, err := p.folder.Place(ctx, job, progress); err != nil {
+		return h, p.fault(ctx, err)
 	}
-	id, err := p.create(ctx, job, program)
-	if err == nil {
-		d := handle{Sandbox: id, App: p.config.App, Created: time.Now().UTC().Truncate(time.Second)}
-		return remote.NewHandle(Kind, job.ID, job.Place, d), nil
+	d := handle{App: p.config.App}
+	if d.Sandbox, err = p.create(ctx, job, program); err == nil {
+		d.Created = time.Now().UTC().Truncate(time.Second)
 	}
-	// If the answer was lost, Modal may still have queued the sandbox.
-	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), bound)
-	defer cancel()
-	return remote.Handle{}, errors.Join(err, p.forget(clean, job.ID), j.Remove(clean))
+	return remote.NewHandle(Kind, job.ID, job.Place, d), err // with an error Modal may still have queued the sandbox
 }
 
 // at returns a job's folder on the volume.
@@ -266,22 +276,28 @@ func (p *Provider) forget(ctx context.Context, job string) error {
 	return err
 }
 
-// Release ends the sandbox and removes the job's folder on the volume.
-func (p *Provider) Release(ctx context.Context, h remote.Handle) error {
+// Stop implements follow.Starter. It ends the sandbox and removes the job's folder on the volume.
+func (p *Provider) Stop(ctx context.Context, h remote.Handle) (removed bool, err error) {
 	d, err := p.open(h)
 	if err != nil {
-		return err
+		return false, err
 	}
-	if d.Sandbox != "" {
-		sb, err := p.client.Sandboxes.FromID(ctx, d.Sandbox, nil)
-		if err != nil {
-			return p.fail(ctx, "finding sandbox "+d.Sandbox, err)
+	if d.Sandbox == "" {
+		if err := p.prepare(ctx); err != nil {
+			return false, err
 		}
-		if err := p.terminate(ctx, sb); err != nil {
-			return err
+		err = p.forget(ctx, h.Job)
+	} else {
+		var sb *sdk.Sandbox
+		if sb, err = p.client.Sandboxes.FromID(ctx, d.Sandbox, nil); err != nil {
+			return false, p.fail(ctx, "finding sandbox "+d.Sandbox, err)
 		}
+		err = p.terminate(ctx, sb)
 	}
-	return work.Fault(ctx, p.name, "", p.at(h.Job, "").Remove(ctx))
+	if err != nil {
+		return false, err
+	}
+	return true, p.fault(ctx, p.at(h.Job, "").Remove(ctx))
 }
 
 // terminate ends a sandbox and waits for it. A sandbox that is unknown or has ended is not an error.
@@ -327,7 +343,7 @@ func (p *Provider) List(ctx context.Context) ([]remote.Handle, error) {
 	for _, j := range folders {
 		add(j.ID, "")
 	}
-	return list, work.Fault(ctx, p.name, "", err)
+	return list, p.fault(ctx, err)
 }
 
 func (p *Provider) sandboxes(ctx context.Context, app *sdk.App, tags map[string]string) ([]*sdk.Sandbox, error) {
@@ -346,47 +362,12 @@ func (p *Provider) sandboxes(ctx context.Context, app *sdk.App, tags map[string]
 	return all, nil
 }
 
-// Collect copies the job's log into dst, from the sandbox while it exists, then from the volume.
+// Collect copies the job's log into dst. That of a running job is as old as the last save to the volume.
 func (p *Provider) Collect(ctx context.Context, h remote.Handle, dst string) error {
-	d, err := p.open(h)
-	if err != nil {
+	if _, err := p.open(h); err != nil {
 		return err
 	}
-	log, err := p.live(ctx, h.Job, d.Sandbox)
-	switch {
-	case err != nil:
-		return err
-	case log == nil:
-		return work.Fault(ctx, p.name, "", p.at(h.Job, "").Collect(ctx, dst, startLog))
-	}
-	if err := plain.WriteFile(filepath.Join(dst, agent.LogName), log.Bytes(), 0o644); err != nil {
-		return fmt.Errorf("%s: %w", p.name, err)
-	}
-	return nil
-}
-
-// live returns the log of a job whose sandbox exists, else nil.
-func (p *Provider) live(ctx context.Context, job, id string) (*plain.Buffer, error) {
-	if id == "" {
-		return nil, nil
-	}
-	sb, err := p.client.Sandboxes.FromID(ctx, id, nil)
-	if err != nil {
-		return nil, p.fail(ctx, "finding sandbox "+id, err)
-	}
-	defer sb.Detach()
-	if end, err := p.ended(ctx, sb); err != nil || end != nil {
-		return nil, err
-	}
-	log := &plain.Buffer{Limit: logCap}
-	err = p.run(ctx, sb, script("read_log", job), soon, nil, log)
-	if err == nil || errors.Is(err, errQueued) { // a queued job has no log
-		return log, nil
-	}
-	if end, err := p.ended(ctx, sb); err != nil || end != nil {
-		return nil, err
-	}
-	return nil, p.fail(ctx, "reading the log", err)
+	return p.fault(ctx, p.at(h.Job, "").Collect(ctx, dst, startLog))
 }
 
 // Close ends the sandbox for files and the connections.

@@ -26,6 +26,7 @@ entry() {
 		if [ $((n % $4)) = 0 ]; then keep; fi
 	done
 	keep
+	: >"$dir/.kept"
 	sleep "$3"
 }
 
@@ -36,19 +37,16 @@ keep() {
 	sync $volume
 }
 
-# follow writes the event stream from byte $2 on, as it grows.
+# follow writes the event stream from byte $2 on, as it grows. It ends once the results are on the volume.
 follow() {
 	dir=$work/jobs/$1
 	while [ ! -e "$dir/agent.json" ] && [ ! -e "$dir/exit.json" ]; do
 		if [ -e "$dir/.ended" ]; then cat $volume/jobs/"$1"/start.log >&2; exit 4; fi
 		sleep 0.1
 	done
-	exec $work/program agent tail "$dir" --from "$2"
+	$work/program agent tail "$dir" --from "$2" || exit
+	while [ ! -e "$dir/.kept" ]; do sleep 0.1; done
 }
-
-read_exit() { cat $work/jobs/"$1"/exit.json; }
-
-read_log() { cat $work/jobs/"$1"/log 2>/dev/null || cat $volume/jobs/"$1"/start.log 2>/dev/null || true; }
 
 # saved runs a command for files and makes its changes visible to other sandboxes.
 saved() {

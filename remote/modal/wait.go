@@ -11,7 +11,6 @@ import (
 	sdk "github.com/modal-labs/modal-client/go"
 	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
 
-	"fisub/internal/plain"
 	"fisub/remote"
 	"fisub/remote/agent"
 	"fisub/remote/follow"
@@ -20,9 +19,6 @@ import (
 )
 
 const (
-	// logCap and exitCap are the most that is read of a log and of exit.json, in bytes.
-	logCap  = 16 << 20
-	exitCap = 1 << 20
 	// again and againMax are the first and the longest pause after an error.
 	again    = 200 * time.Millisecond
 	againMax = 10 * time.Second
@@ -55,33 +51,36 @@ func (p *Provider) ended(ctx context.Context, sb *sdk.Sandbox) (*result, error) 
 	return &result{status: w.result.GetStatus(), code: *code, text: text}, nil
 }
 
-// Wait follows the job in its sandbox. Once that is gone, it reads the rest from the volume.
-func (p *Provider) Wait(ctx context.Context, h remote.Handle, from int64, w remote.Watcher) (remote.Exit, error) {
+// Source implements follow.Starter.
+func (p *Provider) Source(ctx context.Context, h remote.Handle) (follow.Source, follow.Rules, error) {
 	d, err := p.open(h)
 	if err != nil {
-		return remote.Exit{}, err
+		return nil, follow.Rules{}, err
 	}
-	s := &source{FolderJob: p.at(h.Job, h.Key), p: p, from: from, until: time.Now().Add(p.config.Queue)}
+	s := &source{FolderJob: p.at(h.Job, h.Key), p: p, until: time.Now().Add(p.config.Queue)}
 	if !d.Created.IsZero() {
 		s.until = d.Created.Add(p.config.Queue)
 	}
-	if s.sb, err = p.client.Sandboxes.FromID(ctx, d.Sandbox, nil); err != nil {
-		return remote.Exit{}, p.fail(ctx, "finding sandbox "+d.Sandbox, err)
-	}
-	defer s.sb.Detach()
 	if d.Sandbox == "" {
 		s.end = &result{}
+	} else if s.sb, err = p.client.Sandboxes.FromID(ctx, d.Sandbox, nil); err != nil {
+		return nil, follow.Rules{}, p.fail(ctx, "finding sandbox "+d.Sandbox, err)
 	}
-	rules := follow.Rules{Tail: true, Read: again, Slow: againMax, Away: follow.Forever,
+	return s, follow.Rules{Tail: true, Read: again, Slow: againMax, Away: follow.Forever,
 		Until: time.Now().Add(longest + away),
 		Late: func() remote.Exit {
 			return remote.Exit{End: remote.Lost, Text: fmt.Sprintf("Modal has not answered for %v", longest+away),
 				Hint: "modal.com shows whether sandbox " + d.Sandbox + " is still there"}
 		},
-		Stop: func(ctx context.Context) error { return p.terminate(ctx, s.sb) }}
-	exit, err := follow.Wait(ctx, s, rules, from, w)
-	exit.Text = redact(exit.Text)
-	return exit, work.Fault(ctx, p.name, "", err)
+		Stop: func(ctx context.Context) error { return p.terminate(ctx, s.sb) }}, nil
+}
+
+// Close closes the connection to the sandbox.
+func (s *source) Close() error {
+	if s.sb == nil {
+		return nil
+	}
+	return s.sb.Detach()
 }
 
 // A source is the follow.Source of a job: its sandbox, then its folder on the volume.
@@ -91,7 +90,7 @@ type source struct {
 	sb    *sdk.Sandbox
 	until time.Time // when Modal must have found a machine
 	found bool      // Modal has found one
-	from  int64     // where the Wait began
+	first *int64    // where the Wait began; nil before the first Read
 	end   *result   // of the sandbox; nil as long as it is there
 }
 
@@ -128,8 +127,10 @@ func (s *source) Read(ctx context.Context, from int64, w remote.Watcher) (follow
 	}
 	cp, err := s.p.exec(ctx, s.sb, script("follow", s.ID, fmt.Sprint(from)), 0, until)
 	if err == nil {
-		s.found = true
-		if from == s.from {
+		if s.found = true; s.first == nil {
+			s.first = &from
+		}
+		if from == *s.first {
 			w.State(remote.Stage{Phase: remote.Starting})
 		} else {
 			w.State(remote.Stage{Phase: remote.Running})
@@ -137,32 +138,22 @@ func (s *source) Read(ctx context.Context, from int64, w remote.Watcher) (follow
 		defer closing(ctx, cp)()
 		err = drain(ctx, cp, w)
 	}
-	if err == nil {
+	switch {
+	case err == nil:
 		return follow.Whole, nil
+	case errors.Is(err, errQueued), errors.As(err, new(*host.ExitError)), gone(err):
+		return follow.Absent, nil // once the sandbox has ended, its result gives the reason
 	}
-	return follow.Absent, s.there(ctx, err)
-}
-
-// there returns the error of a command in the sandbox, nil if the sandbox's result will say why it failed.
-func (s *source) there(ctx context.Context, err error) error {
-	if err == nil || errors.Is(err, errQueued) || errors.As(err, new(*host.ExitError)) || gone(err) {
-		return nil
-	}
-	return fault(s.p.fail(ctx, "following the job", err))
+	return follow.Absent, fault(s.p.fail(ctx, "following the job", err))
 }
 
 // Exit implements follow.Source.
 func (s *source) Exit(ctx context.Context) (*remote.Exit, error) {
-	if s.end != nil {
-		exit, err := s.FolderJob.Exit(ctx)
-		return exit, fault(err)
+	exit, err := s.FolderJob.Exit(ctx)
+	if exit != nil {
+		exit.Text = redact(exit.Text)
 	}
-	data := plain.Buffer{Limit: exitCap}
-	if err := s.p.run(ctx, s.sb, script("read_exit", s.ID), bound, nil, &data); err != nil {
-		return nil, s.there(ctx, err)
-	}
-	exit := agent.ParseExit(data.Bytes(), remote.Seal{Key: s.Key, Job: s.ID})
-	return &exit, nil
+	return exit, fault(err)
 }
 
 // Lost implements follow.Source.

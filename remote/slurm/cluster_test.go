@@ -29,7 +29,7 @@ func TestMain(m *testing.M) { remotetest.Main(m) }
 // brisk is for tests against their own cluster.
 var brisk = pace{
 	read: 50 * time.Millisecond, queued: 200 * time.Millisecond, slow: time.Second, grace: 2 * time.Second,
-	command: 20 * time.Second, stop: 40 * time.Second,
+	command: 20 * time.Second,
 }
 
 func open(name string, values map[string]any) (*Provider, error) {

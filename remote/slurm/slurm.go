@@ -19,6 +19,7 @@ import (
 	"fisub/internal/plain"
 	"fisub/remote"
 	"fisub/remote/agent"
+	"fisub/remote/follow"
 	"fisub/remote/host"
 	"fisub/remote/work"
 )
@@ -56,7 +57,7 @@ func foreign(option string) string {
 
 // A Provider submits jobs to one cluster.
 type Provider struct {
-	work.Hosts
+	*work.Hosts
 	config *Config
 	pace   pace
 	folder *work.Folder // on the login host
@@ -69,12 +70,11 @@ type pace struct {
 	slow    time.Duration // between queries of a job's state, at most
 	grace   time.Duration // for the files of an ended job to appear on a network file system
 	command time.Duration // for one of Slurm's commands, which wait long for a dead controller
-	stop    time.Duration // for a job to end after scancel
 }
 
 var usual = pace{
 	read: 100 * time.Millisecond, queued: time.Second, slow: 15 * time.Second, grace: 40 * time.Second,
-	command: 30 * time.Second, stop: 2 * time.Minute,
+	command: 30 * time.Second,
 }
 
 // New returns the provider of the table [remote.name]. It runs nothing.
@@ -88,8 +88,9 @@ func New(name string, c Config) *Provider {
 		folder.Pack, pace.read = true, time.Second/2 // each read takes a few processes on the login host
 	}
 	at := func(remote.Place) *work.Folder { return folder }
-	return &Provider{work.Hosts{Kind: Kind, Table: name, Folders: []*work.Folder{folder}, Logs: []string{logName},
-		Valid: valid, At: at}, &c, pace, folder}
+	p := &Provider{work.NewHosts(Kind, name, at, folder), &c, pace, folder}
+	p.Jobs, p.Logs, p.Valid = follow.Jobs{Starter: p}, []string{logName}, valid
+	return p
 }
 
 // Places returns one slot for each job that the table allows in the queue at a time.
@@ -121,6 +122,11 @@ func program(argv []string) string {
 	return argv[0]
 }
 
+// Fault implements follow.Starter.
+func (p *Provider) Fault(ctx context.Context, _ remote.Place, err error) error {
+	return p.fault(ctx, err)
+}
+
 // fault rewords an error for the user.
 func (p *Provider) fault(ctx context.Context, err error) error {
 	return work.Fault(ctx, p.Table, p.config.Login, p.denied(ctx, err))
@@ -134,46 +140,26 @@ func onCluster(j *work.FolderJob, args []string) []string {
 	return slices.Insert(args, slices.Index(args, program(args))+1, "--clusters="+j.Cluster)
 }
 
-// Submit uploads missing files and passes the job to sbatch.
-func (p *Provider) Submit(ctx context.Context, job *remote.Job, progress func(sent, total int64)) (remote.Handle,
-	error) {
-	j, err := p.submit(ctx, job, progress)
-	if err != nil {
-		return remote.Handle{}, p.fault(ctx, err)
-	}
-	return j.Handle(Kind), nil
-}
-
-func (p *Provider) submit(ctx context.Context, rj *remote.Job,
-	progress func(sent, total int64)) (*work.FolderJob, error) {
+// Start implements follow.Starter. A job whose folder was removed cannot run, even if the answer of sbatch was lost.
+func (p *Provider) Start(ctx context.Context, rj *remote.Job, progress func(sent, total int64)) (remote.Handle, error) {
 	j, err := p.folder.Place(ctx, rj, progress)
 	if err != nil {
-		return nil, p.denied(ctx, err)
+		return remote.Handle{}, p.denied(ctx, err)
 	}
-	text := script(agent.Stored(j.Work, j.Program), j.Dir())
-	out, err := p.feed(ctx, sbatchArgs(p.config, rj, j.Dir()), text)
+	out, err := p.feed(ctx, sbatchArgs(p.config, rj, j.Dir()), script(agent.Stored(j.Work, j.Program), j.Dir()))
 	if err == nil {
 		j.Number, j.Cluster, err = accepted(out)
 	}
-	if err != nil {
-		err = p.denied(ctx, err)
-		return nil, errors.Join(err, p.undo(ctx, j, err))
+	if err == nil {
+		return j.Handle(Kind), nil
 	}
-	return j, nil
-}
-
-// undo removes all of a job whose submission failed with cause, even if the answer of sbatch was lost.
-func (p *Provider) undo(ctx context.Context, j *work.FolderJob, cause error) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*p.pace.command)
+	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.pace.command)
 	defer cancel()
-	var err error
-	if code := remote.CodeOf(cause); code == "" || code == "unreachable" {
-		err = p.cancel(ctx, j)
+	err = errors.Join(p.denied(ctx, err), j.Remove(clean))
+	if code := remote.CodeOf(err); code == "" || code == "unreachable" {
+		return j.Handle(Kind), err
 	}
-	if err = errors.Join(err, j.Remove(ctx)); err != nil {
-		return fmt.Errorf("job %s may still be in the queue (scancel --name=%s): %w", j.ID, called(j.ID), err)
-	}
-	return nil
+	return remote.Handle{}, err
 }
 
 // cancel cancels the job in Slurm and does not wait for its end. An ended or unknown job is not an error.
@@ -252,34 +238,20 @@ func (p *Provider) ready(ctx context.Context) (state, detail string, err error) 
 	return state, detail, nil
 }
 
-// Release cancels the job, waits until it has ended in Slurm, and removes its folder.
-func (p *Provider) Release(ctx context.Context, h remote.Handle) (err error) {
+// Stop implements follow.Starter.
+func (p *Provider) Stop(ctx context.Context, h remote.Handle) (removed bool, err error) {
 	j, _, err := p.Open(h)
 	if err != nil {
-		return err
+		return false, err
 	}
-	defer func() { err = p.fault(ctx, err) }()
-	deadline := time.Now().Add(p.pace.stop)
-	for wait := p.pace.read; ; wait = min(2*wait, 2*time.Second) {
-		s, err := p.jobStatus(ctx, j)
-		if err != nil {
-			return err
-		}
-		if s.over() {
-			break
-		}
-		if time.Now().After(deadline) {
-			return fmt.Errorf("job %s is still %s %v after scancel", j.Number, s.state, p.pace.stop)
-		}
-		// Repeat this: a starting job may miss it.
-		if err := p.cancel(ctx, j); err != nil {
-			return err
-		}
-		if err := remote.Sleep(ctx, wait); err != nil {
-			return err
-		}
+	s, err := p.jobStatus(ctx, j)
+	switch {
+	case err != nil:
+		return false, err
+	case s.over():
+		return true, j.Remove(ctx)
 	}
-	return j.Remove(ctx)
+	return false, p.cancel(ctx, j)
 }
 
 // List returns the jobs in the queue, and ended jobs that have a folder.

@@ -18,6 +18,7 @@ import (
 
 	"fisub/remote"
 	"fisub/remote/agent"
+	"fisub/remote/follow"
 	"fisub/remote/host"
 	"fisub/remote/remotetest"
 	"fisub/remote/work"
@@ -431,7 +432,7 @@ func faked(t *testing.T, answer func(program string, args []string) (string, str
 		t.Fatal(err)
 	}
 	p.pace = pace{read: 10 * time.Millisecond, queued: 10 * time.Millisecond, slow: 20 * time.Millisecond,
-		grace: 500 * time.Millisecond, command: time.Second, stop: 300 * time.Millisecond}
+		grace: 500 * time.Millisecond, command: time.Second}
 	p.folder.Host = &fake{answer: answer}
 	dir := agent.JobDir(root, "j")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -498,7 +499,9 @@ func TestNoAnswer(t *testing.T) {
 
 func TestReleaseInVain(t *testing.T) {
 	p, h, dir := faked(t, func(string, []string) (string, string, int) { return "JobState=RUNNING NodeList=n1\n", "", 0 })
-	if err := p.Release(remotetest.Within(t), h); err == nil || !strings.Contains(err.Error(), "job 7 is still RUNNING") {
+	defer func(d time.Duration) { follow.StopTime = d }(follow.StopTime)
+	follow.StopTime = 300 * time.Millisecond
+	if err := p.Release(remotetest.Within(t), h); err == nil || !strings.Contains(err.Error(), "job j has not ended") {
 		t.Errorf("got %v", err)
 	}
 	if _, err := os.Stat(dir); err != nil {

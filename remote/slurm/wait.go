@@ -12,17 +12,13 @@ import (
 	"fisub/remote/work"
 )
 
-// Wait reads the job's files through the login host. It queries Slurm rarely while the job runs, and again at its end.
-func (p *Provider) Wait(ctx context.Context, h remote.Handle, from int64, w remote.Watcher) (remote.Exit, error) {
+// Source implements follow.Starter. The job's files are read through the login host. Slurm is queried rarely while the
+// job runs, and again at its end.
+func (p *Provider) Source(_ context.Context, h remote.Handle) (follow.Source, follow.Rules, error) {
 	j, _, err := p.Open(h)
-	if err != nil {
-		return remote.Exit{}, err
-	}
-	rules := follow.Rules{Read: p.pace.read, Query: p.pace.queued, Slow: p.pace.slow, Grace: p.pace.grace,
-		Away: follow.Forever, Signed: h.Key != "", Doubt: doubtful,
-		Stop: func(ctx context.Context) error { return p.cancel(ctx, j) }}
-	exit, err := follow.Wait(ctx, &source{p: p, j: j}, rules, from, w)
-	return exit, p.fault(ctx, err)
+	return &source{p: p, j: j}, follow.Rules{Read: p.pace.read, Query: p.pace.queued, Slow: p.pace.slow,
+		Grace: p.pace.grace, Away: follow.Forever, Signed: h.Key != "", Doubt: doubtful,
+		Stop: func(ctx context.Context) error { return p.cancel(ctx, j) }}, err
 }
 
 // doubtful reports whether Slurm may know better how the job ended: it signals both the agent and its program.

@@ -17,14 +17,14 @@ const Kind = "ssh"
 // A Provider runs jobs on hosts over SSH.
 type Provider struct {
 	config Config
-	work.Hosts
+	*work.Hosts
 }
 
 // New returns the provider of the table [remote.name]. It connects to no host.
 func New(name string, c Config) *Provider {
 	folders := map[string]*work.Folder{}
 	at := func(p remote.Place) *work.Folder { return folders[p.Host] }
-	p := &Provider{c, work.Hosts{Kind: Kind, Table: name, At: at}}
+	p := &Provider{c, work.NewHosts(Kind, name, at)}
 	for _, h := range c.Hosts {
 		f := work.New(&host.SSH{Name: h, Config: c.SSHConfig}, h, c.Workdir)
 		f.Away, f.Pack = c.Away, true

@@ -61,8 +61,12 @@ exit $s`,
 // Wait passes on the event stream from byte from, like remote.Provider's Wait. It returns the error if the host is
 // unreachable for longer than away.
 func (j *FolderJob) Wait(ctx context.Context, from int64, w remote.Watcher, away time.Duration) (remote.Exit, error) {
-	rules := follow.Rules{Tail: true, Read: 250 * time.Millisecond, Slow: 5 * time.Second, Away: away}
-	return follow.Wait(ctx, j, rules, from, w)
+	return follow.Wait(ctx, j, Rules(away), from, w)
+}
+
+// Rules returns the rules for jobs on a host that may be unreachable for that long.
+func Rules(away time.Duration) follow.Rules {
+	return follow.Rules{Tail: true, Read: 250 * time.Millisecond, Slow: 5 * time.Second, Away: away}
 }
 
 // Status implements follow.Source: the host has no scheduler.

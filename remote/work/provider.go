@@ -12,12 +12,14 @@ import (
 	"syscall"
 
 	"fisub/remote"
+	"fisub/remote/follow"
 	"fisub/remote/host"
 )
 
 // Hosts are the hosts of one table, with a work folder each. They have the methods of a remote.Provider except Places
 // and Check.
 type Hosts struct {
+	follow.Jobs
 	Kind    string // of the provider
 	Table   string // its name
 	Folders []*Folder
@@ -29,17 +31,51 @@ type Hosts struct {
 	At func(remote.Place) *Folder
 }
 
-// Submit sends the missing files and starts an agent.
-func (s *Hosts) Submit(ctx context.Context, job *remote.Job, progress func(sent, total int64)) (remote.Handle, error) {
+// NewHosts returns the hosts of a table.
+func NewHosts(kind, table string, at func(remote.Place) *Folder, folders ...*Folder) *Hosts {
+	s := &Hosts{Kind: kind, Table: table, At: at, Folders: folders}
+	s.Jobs = follow.Jobs{Starter: s}
+	return s
+}
+
+// Start implements follow.Starter.
+func (s *Hosts) Start(ctx context.Context, job *remote.Job, progress func(sent, total int64)) (remote.Handle, error) {
 	f := s.At(job.Place)
 	if f == nil {
-		return remote.Handle{}, fmt.Errorf("%s: no host %q in the table", s.Table, job.Place.Host)
+		return remote.Handle{}, fmt.Errorf("no host %q in the table", job.Place.Host)
 	}
 	j, err := f.Submit(ctx, job, progress)
 	if err != nil {
-		return remote.Handle{}, Fault(ctx, s.Table, f.Name, err)
+		return remote.Handle{}, err
 	}
 	return j.Handle(s.Kind), nil
+}
+
+// Stop implements follow.Starter: the agent ends the job and removes its folder.
+func (s *Hosts) Stop(ctx context.Context, h remote.Handle) (removed bool, err error) {
+	j, _, err := s.Open(h)
+	if err != nil {
+		return false, err
+	}
+	return true, j.Free(ctx)
+}
+
+// Source implements follow.Starter.
+func (s *Hosts) Source(_ context.Context, h remote.Handle) (follow.Source, follow.Rules, error) {
+	j, f, err := s.Open(h)
+	if err != nil {
+		return nil, follow.Rules{}, err
+	}
+	return j, Rules(f.Away), nil
+}
+
+// Fault implements follow.Starter.
+func (s *Hosts) Fault(ctx context.Context, where remote.Place, err error) error {
+	name := where.Host
+	if f := s.At(where); f != nil {
+		name = f.Name
+	}
+	return Fault(ctx, s.Table, name, err)
 }
 
 // Open returns the job of a handle and its folder.
@@ -48,7 +84,7 @@ func (s *Hosts) Open(h remote.Handle) (*FolderJob, *Folder, error) {
 	err := json.Unmarshal(h.Data, j)
 	j.ID, j.Place, j.Key = h.Job, h.Place, h.Key
 	if err != nil || h.Provider != s.Kind || !j.Valid() || s.Valid != nil && !s.Valid(j) {
-		return nil, nil, fmt.Errorf("%s: job %.80q: the handle is not from %s", s.Table, h.Job, s.Kind)
+		return nil, nil, fmt.Errorf("job %.80q: the handle is not from %s", h.Job, s.Kind)
 	}
 	f := s.At(h.Place)
 	if f == nil {
@@ -59,32 +95,13 @@ func (s *Hosts) Open(h remote.Handle) (*FolderJob, *Folder, error) {
 	return j, f, nil
 }
 
-// Wait follows the job's stream and reconnects as needed.
-func (s *Hosts) Wait(ctx context.Context, h remote.Handle, from int64, w remote.Watcher) (remote.Exit, error) {
-	j, f, err := s.Open(h)
-	if err != nil {
-		return remote.Exit{}, err
-	}
-	exit, err := j.Wait(ctx, from, w, f.Away)
-	return exit, Fault(ctx, s.Table, f.Name, err)
-}
-
 // Collect copies the log and the files in Logs.
 func (s *Hosts) Collect(ctx context.Context, h remote.Handle, dst string) error {
-	j, f, err := s.Open(h)
-	if err != nil {
-		return err
+	j, _, err := s.Open(h)
+	if err == nil {
+		err = j.Collect(ctx, dst, s.Logs...)
 	}
-	return Fault(ctx, s.Table, f.Name, j.Collect(ctx, dst, s.Logs...))
-}
-
-// Release ends the job and removes its folder.
-func (s *Hosts) Release(ctx context.Context, h remote.Handle) error {
-	j, f, err := s.Open(h)
-	if err != nil {
-		return err
-	}
-	return Fault(ctx, s.Table, f.Name, j.Free(ctx))
+	return s.Fault(ctx, h.Place, err)
 }
 
 // List returns the jobs on all hosts. Its error includes unreachable hosts.

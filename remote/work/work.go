@@ -20,6 +20,7 @@ import (
 	"fisub/internal/plain"
 	"fisub/remote"
 	"fisub/remote/agent"
+	"fisub/remote/follow"
 	"fisub/remote/host"
 )
 
@@ -239,7 +240,7 @@ func (f *Folder) Submit(ctx context.Context, job *remote.Job, progress func(sent
 			return j, nil
 		}
 		if again || !errors.As(err, new(*host.ExitError)) || !f.Heal(ctx, facts, job.Files) {
-			return nil, f.undo(ctx, j, err)
+			return nil, follow.Undo(ctx, err, j.Free)
 		}
 	}
 }
@@ -281,21 +282,6 @@ func (f *Folder) Heal(ctx context.Context, facts *Facts, files []remote.File) bo
 	removed := &plain.Buffer{Limit: 1}
 	err := shell(ctx, f.Host, heal, []string{agent.Store(facts.Root)}, strings.NewReader(names.String()), removed)
 	return err == nil && len(removed.Bytes()) > 0
-}
-
-// undo ends a job whose start failed with err, and which may be running.
-func (f *Folder) undo(ctx context.Context, j *FolderJob, err error) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
-	defer cancel()
-	for {
-		left := j.Free(ctx)
-		if left == nil {
-			return err
-		}
-		if remote.Sleep(ctx, time.Second) != nil {
-			return fmt.Errorf("%w; the job may be running: %w", err, left)
-		}
-	}
 }
 
 // maxJob limits the bytes read of a job's description.
