@@ -296,7 +296,7 @@ func TestRemoteKill(t *testing.T) {
 	b.whole(b.last(), 8)
 	nothingIn(t, work)
 	random := mathrand.New(mathrand.NewPCG(5, 26))
-	times, kills, inside := longtest.Rounds(15), 0, 0 // inside: kills of runs that had started
+	times, kills, inside := longtest.Rounds(6), 0, 0 // inside: kills of runs that had started
 	for round := 0; kills < times || inside < times/2; round++ {
 		if round > 20*times {
 			t.Fatalf("%d kills in %d rounds, %d of them of runs that had begun", kills, round, inside)

@@ -258,13 +258,7 @@ func (p *Provider) Source(ctx context.Context, h remote.Handle) (follow.Source, 
 	}
 	s := &source{p: p, a: a, d: d, b: &bucket{a.s3, d.Bucket}, folder: d.folder() + "out/",
 		seal: remote.Seal{Key: h.Key, Job: d.job}}
-	last := d.Until.Add(maxSkew)
-	return s, follow.Rules{Read: p.poll, Query: p.query, Slow: p.query, Away: follow.Forever, Until: last,
-		Late: func() remote.Exit {
-			return remote.Exit{End: remote.Lost, Text: "its links expired at " + last.UTC().Format(time.RFC3339) +
-				", and it can store no results; Batch: " + cmp.Or(string(s.last.phase), "nothing"),
-				Hint: "raise remote." + p.name + ".queue_limit if it waited for a machine"}
-		}}, nil
+	return s, follow.Rules{Read: p.poll, Query: p.query, Slow: p.query, Away: follow.Forever}, nil
 }
 
 // Collect fetches the log. If the job never started, the log is the container's output from CloudWatch.
@@ -298,7 +292,7 @@ func (p *Provider) Stop(ctx context.Context, h remote.Handle) (removed bool, err
 	}
 	_, err = b.get(ctx, d.folder()+"out/"+mailbox.Exit, 64<<10)
 	if code(err) == "NoSuchKey" {
-		if s, err := a.jobStatus(ctx, d); err == nil && s.exit == nil {
+		if s, err := a.jobStatus(ctx, d); err == nil && !s.Over {
 			return false, nil
 		}
 	}

@@ -17,6 +17,7 @@ import (
 
 	"fisub/internal/plain"
 	"fisub/remote"
+	"fisub/remote/follow"
 )
 
 //go:embed host.sh
@@ -200,41 +201,37 @@ func (a *account) list(ctx context.Context, queue, name string, tell func(job st
 // newJob is how long AWS may not yet list a job that it has accepted.
 const newJob = 2 * time.Minute
 
-// A status is Batch's view of a job. exit is set once the job has ended.
-type status struct {
-	phase remote.Phase
-	text  string
-	exit  *remote.Exit
-}
-
-func (a *account) jobStatus(ctx context.Context, d *data) (status, error) {
+// jobStatus returns Batch's view of a job. A job that runs may not have started its agent.
+func (a *account) jobStatus(ctx context.Context, d *data) (is follow.Status, err error) {
 	j, err := a.find(ctx, d)
-	if err != nil {
-		return status{}, err
-	}
-	if j == nil {
-		if time.Since(d.At) < newJob && d.ID != "" {
-			return status{phase: remote.Queued}, nil
-		}
-		return status{exit: &remote.Exit{End: remote.Lost, Text: "Batch no longer knows the job"}}, nil
+	switch {
+	case err != nil:
+		return is, err
+	case j == nil && time.Since(d.At) < newJob && d.ID != "":
+		is.Stage.Phase = remote.Queued
+		return is, nil
+	case j == nil:
+		return follow.Status{Over: true, End: remote.Exit{End: remote.Lost, Text: "Batch no longer knows the job"}}, nil
 	}
 	reason := plain.Brief(aws.ToString(j.StatusReason), 300)
+	is.Stage.Text = reason
 	switch j.Status {
 	case types.JobStatusSubmitted, types.JobStatusPending, types.JobStatusRunnable:
-		text := strings.ToLower(string(j.Status))
+		is.Stage.Phase, is.Stage.Text = remote.Queued, strings.ToLower(string(j.Status))
 		if j.CreatedAt != nil {
-			text += " since " + time.UnixMilli(*j.CreatedAt).UTC().Format("15:04:05Z")
+			is.Stage.Text += " since " + time.UnixMilli(*j.CreatedAt).UTC().Format("15:04:05Z")
 		}
 		if reason != "" {
-			text += ": " + reason
+			is.Stage.Text += ": " + reason
 		}
-		return status{phase: remote.Queued, text: text}, nil
 	case types.JobStatusStarting:
-		return status{phase: remote.Starting, text: reason}, nil
+		is.Stage.Phase = remote.Starting
 	case types.JobStatusRunning:
-		return status{phase: remote.Running, text: reason}, nil
+		is.Stage.Phase = remote.Running
+	default:
+		return follow.Status{Over: true, End: batchExit(j, reason)}, nil
 	}
-	return status{exit: batchExit(j, reason)}, nil
+	return is, nil
 }
 
 // released is the termination reason that Release gives.
@@ -246,12 +243,12 @@ var batchReason = regexp.MustCompile(`^(Essential container|Host EC2|Job attempt
 	`Resource|OutOfMemory|Docker|ECS|Internal|Dependent Job|(Canceled|Terminated) by JobStateTimeLimit|$)`)
 
 // batchExit returns the exit of a job that wrote none.
-func batchExit(j *types.JobSummary, reason string) *remote.Exit {
+func batchExit(j *types.JobSummary, reason string) remote.Exit {
 	text := "Batch: " + strings.ToLower(string(j.Status))
 	if reason != "" {
 		text += ": " + reason
 	}
-	exit := &remote.Exit{End: remote.Lost, Text: text}
+	exit := remote.Exit{End: remote.Lost, Text: text}
 	if c := j.Container; c != nil {
 		if c.ExitCode != nil {
 			exit.Text += fmt.Sprintf("; the container ended with %d", *c.ExitCode)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
@@ -28,7 +29,7 @@ type source struct {
 	after   string // the last key that is completely read
 	started bool   // the host has written something
 	ended   bool   // it has written its exit, after all the rest
-	last    status
+	last    follow.Status
 	garbled int // consecutive unreadable answers of Batch
 }
 
@@ -45,8 +46,9 @@ const maxGarbled = 5
 
 // Status implements follow.Source.
 func (s *source) Status(ctx context.Context) (is follow.Status, err error) {
-	now, err := s.a.jobStatus(ctx, s.d)
-	if s.garbled++; !errors.As(err, new(*smithy.DeserializationError)) {
+	if is, err = s.a.jobStatus(ctx, s.d); errors.As(err, new(*smithy.DeserializationError)) {
+		s.garbled++
+	} else {
 		s.garbled = 0
 	}
 	switch {
@@ -55,16 +57,17 @@ func (s *source) Status(ctx context.Context) (is follow.Status, err error) {
 	case err != nil:
 		return is, s.fault(ctx, "", err)
 	}
-	if s.last = now; now.exit != nil {
-		is.Over = true
-		if now.exit.End != remote.Lost {
-			is.End = *now.exit
-		}
-		return is, nil
+	if last := s.d.Until.Add(maxSkew); !is.Over && time.Now().After(last) {
+		return follow.Status{Over: true, End: remote.Exit{End: remote.Lost, Text: "its links expired at " +
+			last.UTC().Format(time.RFC3339) + ", and it can store no results; Batch: " + string(is.Stage.Phase),
+			Hint: "raise remote." + s.p.name + ".queue_limit if it waited for a machine"}}, nil
 	}
-	is.Stage = remote.Stage{Phase: now.phase, Text: now.text}
-	if now.phase == remote.Running && !s.started {
+	s.last = is
+	if is.Stage.Phase == remote.Running && !s.started {
 		is.Stage.Phase = remote.Starting
+	}
+	if is.End.End == remote.Lost {
+		is.End = remote.Exit{} // Lost adds the last message of the host
 	}
 	return is, nil
 }
@@ -138,8 +141,8 @@ func (s *source) Exit(ctx context.Context) (*remote.Exit, error) {
 
 // Lost implements follow.Source.
 func (s *source) Lost(ctx context.Context) (exit remote.Exit, sure bool, err error) {
-	if exit = (remote.Exit{End: remote.Lost, Text: "its exit was deleted"}); s.last.exit != nil {
-		exit = *s.last.exit
+	if exit = s.last.End; !s.last.Over {
+		exit = remote.Exit{End: remote.Lost, Text: "its exit was deleted"}
 	}
 	if lines := s.p.words(ctx, s.a, s.d); len(lines) > 0 {
 		exit.Text += "; last message: " + lines[len(lines)-1]

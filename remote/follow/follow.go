@@ -63,8 +63,6 @@ type Rules struct {
 
 	Grace time.Duration // how long exit.json may take to appear on a network file system, and the scheduler to end a job
 	Away  time.Duration // how long the host and the scheduler may be unreachable before Wait returns the error
-	Until time.Time     // when a job must be over; if it is not, Late returns its end. Zero means never
-	Late  func() remote.Exit
 
 	// Signed is set if others than the agent can write exit.json while it is alive: then an unsigned one never counts.
 	Signed bool
@@ -73,8 +71,7 @@ type Rules struct {
 	// signals to the agent. nil means that it never does.
 	Doubt func(remote.Exit) bool
 
-	// Stop asks the scheduler to end the job. It is nil if no Status has Never.
-	Stop func(context.Context) error
+	stop func(context.Context) error // for a job that will never start; Jobs sets it
 }
 
 // Forever is the Away of providers that never give up.
@@ -104,6 +101,12 @@ func Wait(ctx context.Context, src Source, rules Rules, from int64, w remote.Wat
 			_ = remote.Sleep(ctx, time.Duration(a))
 		case end:
 			return a.exit, a.err
+		case refuse:
+			err := rules.stop(ctx)
+			if err == nil {
+				return a.exit, nil
+			}
+			got = failed{err: err}
 		case ask:
 			got = f.perform(ctx, src, a)
 		}
@@ -138,9 +141,6 @@ func (f *feed) perform(ctx context.Context, src Source, a ask) fact {
 		var l lostFact
 		l.exit, l.sure, err = src.Lost(ctx)
 		got = l
-	case stop:
-		err = f.s.rules.Stop(ctx)
-		got = stopped{}
 	}
 	if err != nil {
 		return failed{a, err}

@@ -35,7 +35,7 @@ type Jobs struct{ Starter }
 var StopTime = 2 * time.Minute
 
 // undoTime bounds the attempts to end a job whose start failed.
-const undoTime = 30 * time.Second
+const undoTime = time.Minute
 
 // Submit implements remote.Provider.
 func (s Jobs) Submit(ctx context.Context, job *remote.Job, progress func(sent, total int64)) (remote.Handle, error) {
@@ -57,6 +57,10 @@ func (s Jobs) Wait(ctx context.Context, h remote.Handle, from int64, w remote.Wa
 	}
 	if c, ok := src.(io.Closer); ok {
 		defer c.Close()
+	}
+	rules.stop = func(ctx context.Context) error {
+		_, err := s.Stop(ctx, h)
+		return err
 	}
 	exit, err := Wait(ctx, src, rules, from, w)
 	return exit, s.Fault(ctx, h.Place, err)

@@ -8,7 +8,7 @@ import (
 	"fisub/remote"
 )
 
-// An action is the next step of a Wait: an ask, a pause or an end.
+// An action is the next step of a Wait: an ask, a pause, an end, or to stop a job that will never start.
 type action any
 
 // An ask is a request to the Source.
@@ -19,30 +19,29 @@ const (
 	read   ask = "read"
 	exit   ask = "exit"
 	lost   ask = "lost"
-	stop   ask = "stop" // Rules.Stop
 )
 
 type (
-	pause time.Duration
-	end   struct {
+	pause  time.Duration
+	refuse struct{ exit remote.Exit } // stop the job, and end with the exit
+	end    struct {
 		exit remote.Exit
 		err  error
 	}
 )
 
-// A fact is the result of a request (Status, Part, *remote.Exit, lostFact, stopped or failed), or what a Read learns
-// before it returns (wrote, remote.Stage).
+// A fact is the result of a request (Status, Part, *remote.Exit, lostFact or failed), or what a Read learns before it
+// returns (wrote, remote.Stage).
 type fact any
 
 type (
 	wrote    struct{} // bytes of the stream
-	stopped  struct{}
 	lostFact struct {
 		exit remote.Exit
 		sure bool
 	}
 	failed struct {
-		ask ask
+		ask ask // "" for a refuse
 		err error
 	}
 )
@@ -71,7 +70,6 @@ type state struct {
 	due   time.Time     // when it is asked again
 	asked bool          // in this round
 	never int           // consecutive Statuses with Never
-	gone  bool          // Rules.Stop has stopped the job
 
 	whole  bool         // the agent has ended, as a Read of this round says
 	over   time.Time    // when the scheduler reported the end; zero before
@@ -100,8 +98,8 @@ func (s *state) next(now time.Time) action {
 	}
 	if len(s.todo) == 0 {
 		if a := s.decide(now); a != nil {
-			s.rest = true
-			if _, ok := a.(pause); ok && s.err == nil {
+			_, s.rest = a.(pause)
+			if s.rest && s.err == nil {
 				s.since, s.away = time.Time{}, ""
 			}
 			return a
@@ -152,8 +150,6 @@ func (s *state) apply(f fact, now time.Time) {
 		s.status(f, now)
 	case lostFact:
 		s.lost = &f
-	case stopped:
-		s.gone = true
 	case failed:
 		s.failed(f, now)
 	}
@@ -218,18 +214,14 @@ func (s *state) decide(now time.Time) action {
 	switch {
 	case s.exit != nil && (s.rules.Doubt == nil || !s.rules.Doubt(*s.exit)):
 		return end{exit: *s.exit}
-	case s.gone:
-		return end{exit: *s.said.Never}
 	case !over && !s.asked && (s.whole || !s.rules.Tail && !now.Before(s.due)):
 		return s.ask(status)
 	case s.never > 1:
-		return s.ask(stop)
+		return refuse{*s.said.Never}
 	case over || s.whole:
 		return s.ends(now)
 	case s.exit != nil && now.Sub(s.exitAt) >= s.rules.Grace:
 		return end{exit: *s.exit}
-	case s.late(now):
-		return end{exit: s.rules.Late()}
 	case s.rules.Tail:
 		return s.slower()
 	}
@@ -255,8 +247,6 @@ func (s *state) ends(now time.Time) action {
 	}
 	return end{exit: s.lost.exit}
 }
-
-func (s *state) late(now time.Time) bool { return !s.rules.Until.IsZero() && now.After(s.rules.Until) }
 
 func (s *state) ask(a ask) action {
 	s.todo = []ask{a}
@@ -284,8 +274,6 @@ func (s *state) fails(now time.Time) action {
 		return end{exit: remote.Exit{End: remote.Lost, Text: "following the job: " + agent.Error()}}
 	case !ok && silent >= s.rules.Away:
 		return end{err: fmt.Errorf("unreachable for %v: %w", silent.Round(time.Second), s.err)}
-	case s.late(now):
-		return end{exit: s.rules.Late()}
 	}
 	s.away, s.due = s.err.Error(), time.Time{}
 	if denied, ok := errors.AsType[*remote.Denied](s.err); ok {

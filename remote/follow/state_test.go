@@ -123,7 +123,7 @@ func (p *play) fact(s *state, a ask) fact {
 		}
 		return lostFact{exit: exitOf(word)}
 	}
-	return stopped{}
+	panic(a)
 }
 
 // run plays the world and returns the stages that are told, and the end with its time.
@@ -156,6 +156,13 @@ func (p *play) run(rules Rules, world string) string {
 				what = fmt.Sprintf("%s %d %s", a.exit.End, a.exit.Code, a.exit.Text)
 			}
 			return strings.Join(append(told, strings.TrimSpace(what)), ", ") + " at " + p.now.Round(time.Second).String()
+		case refuse:
+			if p.is["stop"] == "done" {
+				told = append(told, "stopped", string(a.exit.End)+" "+a.exit.Text)
+				return strings.Join(told, ", ") + " at " + p.now.Round(time.Second).String()
+			}
+			s.apply(p.fact(s, "stop"), zero.Add(p.now))
+			tell()
 		case ask:
 			s.apply(p.fact(s, a), zero.Add(p.now))
 			tell()
@@ -174,8 +181,7 @@ var (
 	signed  = with(queue, func(r *Rules) { r.Signed = true })
 	ssh     = Rules{Tail: true, Read: time.Second / 4, Slow: 5 * time.Second, Away: time.Minute}
 	pods    = with(ssh, func(r *Rules) { r.Doubt = func(e remote.Exit) bool { return e.End != remote.Exited } })
-	storage = Rules{Read: time.Second, Query: 5 * time.Second, Slow: 5 * time.Second, Away: Forever,
-		Until: zero.Add(time.Hour), Late: func() remote.Exit { return remote.Exit{End: remote.Lost, Text: "late"} }}
+	storage = Rules{Read: time.Second, Query: 5 * time.Second, Slow: 5 * time.Second, Away: Forever}
 )
 
 func with(r Rules, change func(*Rules)) Rules {
@@ -242,6 +248,8 @@ func TestPlays(t *testing.T) {
 		{"cut", ssh, "0s read=follow; 5s read=up; 10s read=follow; 20s read=whole exit=exited-0",
 			"running, away cut, away unreachable, running, exited 0 at 20s"},
 		{"given up", ssh, "0s read=unreachable", "away unreachable, unreachable for 1m0s: asking: t: h: unreachable at 1m0s"},
+		{"away twice", pods, "0s status=unreachable; 50s status=starting; 70s status=unreachable; 100s status=none read=follow;" +
+			"110s read=whole exit=exited-0", "away unreachable, starting, away unreachable, running, exited 0 at 1m50s"},
 		{"given up at once", with(ssh, func(r *Rules) { r.Away = 0 }), "0s read=unreachable",
 			"unreachable for 0s: asking: t: h: unreachable at 0s"},
 		{"never given up", queue, "0s exit=credentials; 1000s exit=exited-0 read=all",
@@ -262,15 +270,12 @@ func TestPlays(t *testing.T) {
 		{"exit is away", ssh, "0s read=whole exit=unreachable; 400ms exit=exited-0",
 			"away unreachable, exited 0 at 1s"},
 
-		// Jobs that cannot start, or must be over.
-		{"never starts", queue, "0s status=never", "queued, refused 0 never at 1s"},
+		// Jobs that cannot start.
+		{"never starts", queue, "0s status=never", "queued, stopped, refused never at 1s"},
 		{"never starts, but cannot be stopped", queue, "0s status=never stop=unreachable; 9s stop=done",
-			"queued, away unreachable, refused 0 never at 17s"},
+			"queued, away unreachable, stopped, refused never at 17s"},
 		{"starts after all", queue, "0s status=never; 1s status=running read=all exit=exited-0",
 			"queued, running, exited 0 at 1s"},
-		{"too late", storage, "0s status=queued", "queued, lost 0 late at 1h0m5s"},
-		{"too late, and away", storage, "0s status=unreachable", "away unreachable, lost 0 late at 1h0m2s"},
-		{"over, not late", storage, "0s status=queued; 4000s exit=exited-0", "queued, lost 0 late at 1h0m5s"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p := &play{t: t}

@@ -20,20 +20,13 @@ import (
 	"fisub/remote"
 )
 
-// A Host runs commands and contains files. Its methods may be called concurrently, and return soon after ctx ends. A
-// failed command gives an *ExitError, a missing file fs.ErrNotExist. Behind a network, an unreachable host or a
+// A Host runs commands. Its methods may be called concurrently, and return soon after ctx ends. A
+// failed command gives an *ExitError. Behind a network, an unreachable host or a
 // rejected login gives a *remote.Denied, whose Provider the caller must set, and a broken connection a *LostError.
 type Host interface {
 	// Run runs a command, without a shell, and waits for it. stdin and stdout may be nil. An error of stdout ends the
 	// command and is returned.
 	Run(ctx context.Context, argv []string, stdin io.Reader, stdout io.Writer) error
-
-	// Read copies at most limit bytes of the file's current content to w, from byte offset from. It opens the file each
-	// time, because only that makes a network file system look for changes by other hosts.
-	Read(ctx context.Context, name string, from, limit int64, w io.Writer) (int64, error)
-
-	// Sizes returns the sizes in bytes of files and folders in dir, by name.
-	Sizes(ctx context.Context, dir string) (map[string]int64, error)
 
 	Close() error
 }
@@ -45,14 +38,11 @@ func Shell(script string, args ...string) []string {
 	return append([]string{"sh", "-c", "trap '' INT; trap - INT; " + script, "sh"}, args...)
 }
 
-// A Runner is the Run of a Host that accesses files only through commands.
-type Runner func(ctx context.Context, argv []string, stdin io.Reader, stdout io.Writer) error
-
 // absent is the exit status of scripts that do not find the file.
 const absent = 44
 
-func (run Runner) file(ctx context.Context, script string, args []string, stdout io.Writer) error {
-	err := run(ctx, Shell(script, args...), nil, stdout)
+func file(ctx context.Context, h Host, script string, args []string, stdout io.Writer) error {
+	err := h.Run(ctx, Shell(script, args...), nil, stdout)
 	if failed, ok := errors.AsType[*ExitError](err); ok && failed.Status == absent {
 		return fmt.Errorf("%s: %w", args[0], fs.ErrNotExist)
 	} else if ok && failed.Stderr != "" {
@@ -64,10 +54,18 @@ func (run Runner) file(ctx context.Context, script string, args []string, stdout
 // read prints at most $3 bytes of file $1 from byte $2 (the first is 1).
 var read = fmt.Sprintf(`[ -e "$1" ] || exit %d; exec <"$1" && tail -c "+$2" | head -c "$3"`, absent)
 
-// Read implements Host.Read.
-func (run Runner) Read(ctx context.Context, name string, from, limit int64, w io.Writer) (int64, error) {
+// Read copies at most limit bytes of the current content of a host's file to w, from byte offset from. A missing file
+// gives fs.ErrNotExist. It opens the file each time, because only that makes a network file system look for changes by
+// other hosts.
+func Read(ctx context.Context, h Host, name string, from, limit int64, w io.Writer) (int64, error) {
+	type reader interface { // Local needs no command
+		Read(ctx context.Context, name string, from, limit int64, w io.Writer) (int64, error)
+	}
+	if r, ok := h.(reader); ok {
+		return r.Read(ctx, name, from, limit, w)
+	}
 	to := &counter{w: w}
-	err := run.file(ctx, read, []string{name, strconv.FormatInt(from+1, 10), strconv.FormatInt(limit, 10)}, to)
+	err := file(ctx, h, read, []string{name, strconv.FormatInt(from+1, 10), strconv.FormatInt(limit, 10)}, to)
 	return to.n, err
 }
 
@@ -86,10 +84,11 @@ func (c *counter) Write(p []byte) (int, error) {
 var sizes = fmt.Sprintf(`[ -d "$1" ] || exit %d
 cd -- "$1" && find . -maxdepth 1 ! -name . -exec stat -c '%%s %%n' {} +`, absent)
 
-// Sizes implements Host.Sizes.
-func (run Runner) Sizes(ctx context.Context, dir string) (map[string]int64, error) {
+// Sizes returns the sizes in bytes of files and folders in a folder of a host, by name. A missing folder gives
+// fs.ErrNotExist.
+func Sizes(ctx context.Context, h Host, dir string) (map[string]int64, error) {
 	out := &plain.Buffer{Limit: 16 << 20}
-	err := run.file(ctx, sizes, []string{dir}, out)
+	err := file(ctx, h, sizes, []string{dir}, out)
 	all := map[string]int64{}
 	for line := range strings.Lines(out.String()) {
 		size, name, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ./")
@@ -234,21 +233,6 @@ func (Local) Read(ctx context.Context, name string, from, limit int64, w io.Writ
 	defer context.AfterFunc(ctx, func() { f.Close() })()
 	n, err := io.Copy(w, io.LimitReader(f, limit))
 	return n, cmp.Or(ctx.Err(), err)
-}
-
-// Sizes lists a folder.
-func (Local) Sizes(_ context.Context, dir string) (map[string]int64, error) {
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return nil, err
-	}
-	sizes := map[string]int64{}
-	for _, e := range entries {
-		if st, err := e.Info(); err == nil {
-			sizes[e.Name()] = st.Size()
-		}
-	}
-	return sizes, nil
 }
 
 // Close does nothing: there is no connection.

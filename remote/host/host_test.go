@@ -78,7 +78,7 @@ func promises(t *testing.T, h host.Host) {
 		t.Errorf("no such command: got %v", err)
 	}
 	dir := filepath.Join(t.TempDir(), "it's a dir")
-	if _, err := h.Sizes(ctx, dir); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := host.Sizes(ctx, h, dir); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("no folder: got %v", err)
 	}
 	if err := os.Mkdir(dir, 0o700); err != nil {
@@ -94,18 +94,18 @@ func promises(t *testing.T, h host.Host) {
 		t.Fatal(err)
 	}
 	cut := errors.New("cut")
-	if sizes, err := h.Sizes(ctx, dir); err != nil || len(sizes) != 1 || sizes["big"] != int64(len(big)) {
+	if sizes, err := host.Sizes(ctx, h, dir); err != nil || len(sizes) != 1 || sizes["big"] != int64(len(big)) {
 		t.Errorf("sizes: %v, %v", sizes, err)
 	}
 	out.Reset()
-	if n, err := h.Read(ctx, name, 1000, 2_000_000, &out); err != nil || n != 2_000_000 ||
+	if n, err := host.Read(ctx, h, name, 1000, 2_000_000, &out); err != nil || n != 2_000_000 ||
 		!bytes.Equal(out.Bytes(), big[1000:2_001_000]) {
 		t.Errorf("read: %d bytes, %v", n, err)
 	}
-	if n, err := h.Read(ctx, name, int64(len(big))+5, 10, &out); err != nil || n != 0 {
+	if n, err := host.Read(ctx, h, name, int64(len(big))+5, 10, &out); err != nil || n != 0 {
 		t.Errorf("read behind the end: %d bytes, %v", n, err)
 	}
-	if _, err := h.Read(ctx, name, 0, 10, &failing{cut}); !errors.Is(err, cut) {
+	if _, err := host.Read(ctx, h, name, 0, 10, &failing{cut}); !errors.Is(err, cut) {
 		t.Errorf("read into nothing: got %v", err)
 	}
 	if err := h.Run(ctx, []string{"cat", name}, nil, &failing{cut}); !errors.Is(err, cut) {
@@ -116,7 +116,7 @@ func promises(t *testing.T, h host.Host) {
 	if !errors.Is(err, cut) || time.Since(begun) > 30*time.Second {
 		t.Errorf("a command that says no more: got %v after %v", err, time.Since(begun))
 	}
-	if _, err := h.Read(ctx, filepath.Join(dir, "none"), 0, 5, &out); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := host.Read(ctx, h, filepath.Join(dir, "none"), 0, 5, &out); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("read of no file: got %v", err)
 	}
 	short, end := context.WithTimeout(ctx, 300*time.Millisecond)
@@ -185,7 +185,7 @@ func TestHangs(t *testing.T) {
 	defer cancel()
 	ended := make(chan error, 1)
 	go func() {
-		_, err := s.Sizes(ctx, "/")
+		_, err := host.Sizes(ctx, s, "/")
 		ended <- err
 	}()
 	servertest.Until(t, "the request", func() bool { _, err := os.Stat(asked); return err == nil })

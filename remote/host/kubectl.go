@@ -80,16 +80,6 @@ func (p *Pod) Run(ctx context.Context, argv []string, stdin io.Reader, stdout io
 	return explain(err)
 }
 
-// Read copies part of a file.
-func (p *Pod) Read(ctx context.Context, name string, from, limit int64, w io.Writer) (int64, error) {
-	return Runner(p.Run).Read(ctx, name, from, limit, w)
-}
-
-// Sizes lists a folder.
-func (p *Pod) Sizes(ctx context.Context, dir string) (map[string]int64, error) {
-	return Runner(p.Run).Sizes(ctx, dir)
-}
-
 // Close does nothing: there is no connection.
 func (p *Pod) Close() error { return nil }
 

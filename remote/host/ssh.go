@@ -341,16 +341,6 @@ func (u *unmarked) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-// Read copies part of a file.
-func (s *SSH) Read(ctx context.Context, name string, from, limit int64, w io.Writer) (int64, error) {
-	return Runner(s.Run).Read(ctx, name, from, limit, w)
-}
-
-// Sizes lists a folder.
-func (s *SSH) Sizes(ctx context.Context, dir string) (map[string]int64, error) {
-	return Runner(s.Run).Sizes(ctx, dir)
-}
-
 func (s *SSH) denied(code, text, hint string) error {
 	return &remote.Denied{Code: code, Host: s.Name, Text: text, Hint: hint}
 }

@@ -437,7 +437,8 @@ func (p *Provider) Stop(ctx context.Context, h remote.Handle) (removed bool, err
 	if err != nil {
 		return false, err
 	}
-	if f.pod != nil && f.pod.running(p.containerName(d)) && !p.restarted(d, f.pod) {
+	if f.pod != nil && f.pod.Metadata.DeletionTimestamp == nil && f.pod.running(p.containerName(d)) &&
+		!p.restarted(d, f.pod) {
 		err = d.Free(ctx) // in the job's own pod only a volume needs this
 	}
 	if d.Name == "" {

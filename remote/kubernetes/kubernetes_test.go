@@ -17,6 +17,7 @@ import (
 
 	"fisub/remote"
 	"fisub/remote/agent"
+	"fisub/remote/host"
 	"fisub/remote/kubernetes/kubernetestest"
 	"fisub/remote/remotetest"
 )
@@ -426,7 +427,7 @@ func hostCases(t *testing.T, c *kubernetestest.Cluster) {
 	stand(t, c, "files")
 	p := open(t, c, map[string]any{"pod": "files"})
 	h := p.folder.Host
-	if _, err := h.Read(remotetest.Within(t), "/none", 0, 5, new(strings.Builder)); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := host.Read(remotetest.Within(t), h, "/none", 0, 5, new(strings.Builder)); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("no file: got %v", err)
 	}
 }

@@ -19,9 +19,13 @@ import (
 type fileHost struct {
 	p *Provider
 
-	mu      sync.Mutex
-	sb      *sdk.Sandbox
-	running int // number of commands in it
+	mu  sync.Mutex
+	now *fileSandbox // nil if there is none
+}
+
+type fileSandbox struct {
+	*sdk.Sandbox
+	running int // number of commands
 }
 
 const (
@@ -40,11 +44,11 @@ func (h *fileHost) Run(ctx context.Context, argv []string, in io.Reader, out io.
 	if out == nil {
 		to.w = io.Discard
 	}
-	err = h.p.run(ctx, sb, append(script("saved"), argv...), in, to)
+	err = h.p.run(ctx, sb.Sandbox, append(script("saved"), argv...), in, to)
 	failed, exited := errors.AsType[*host.ExitError](err)
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.running--
+	sb.running--
 	switch {
 	case exited:
 		failed.Name = argv[0]
@@ -54,7 +58,7 @@ func (h *fileHost) Run(ctx context.Context, argv []string, in io.Reader, out io.
 	case to.err != nil:
 		return to.err
 	}
-	if h.sb == sb {
+	if h.now == sb {
 		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), bound)
 		defer cancel()
 		err = errors.Join(err, h.end(clean))
@@ -86,20 +90,23 @@ func (p *Provider) lost(ctx context.Context, err error) error {
 }
 
 // enter returns the running sandbox, or a new one. If no command runs in it, it shows the changes of other sandboxes.
-func (h *fileHost) enter(ctx context.Context) (*sdk.Sandbox, error) {
+func (h *fileHost) enter(ctx context.Context) (*fileSandbox, error) {
 	if err := h.p.prepare(ctx); err != nil {
 		return nil, err
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.sb != nil {
-		code, err := h.sb.Poll(ctx, nil)
-		if err == nil && code == nil && h.running == 0 {
-			err = h.sb.ReloadVolumes(ctx, nil)
+	if sb := h.now; sb != nil {
+		code, err := sb.Poll(ctx, nil)
+		if err == nil && code == nil && sb.running == 0 {
+			err = sb.ReloadVolumes(ctx, nil)
 		}
-		if err == nil && code == nil {
-			h.running++
-			return h.sb, nil
+		switch {
+		case err == nil && code == nil:
+			sb.running++
+			return sb, nil
+		case ctx.Err() != nil:
+			return nil, ctx.Err()
 		}
 		if err := h.end(ctx); err != nil {
 			return nil, err
@@ -120,32 +127,22 @@ func (h *fileHost) enter(ctx context.Context) (*sdk.Sandbox, error) {
 	if err != nil {
 		return nil, err
 	}
-	h.sb, h.running = sb, 1
-	return sb, nil
+	h.now = &fileSandbox{sb, 1}
+	return h.now, nil
 }
 
 // end ends the sandbox, if there is one.
 func (h *fileHost) end(ctx context.Context) error {
-	if h.sb == nil {
+	sb := h.now
+	if sb == nil {
 		return nil
 	}
-	sb := h.sb
-	h.sb, h.running = nil, 0
+	h.now = nil
 	defer sb.Detach()
 	if _, err := sb.Terminate(ctx, nil); err != nil && !gone(err) {
 		return h.p.fail(ctx, "ending sandbox "+sb.SandboxID, err)
 	}
 	return nil
-}
-
-// Read implements host.Host.
-func (h *fileHost) Read(ctx context.Context, name string, from, limit int64, w io.Writer) (int64, error) {
-	return host.Runner(h.Run).Read(ctx, name, from, limit, w)
-}
-
-// Sizes implements host.Host.
-func (h *fileHost) Sizes(ctx context.Context, dir string) (map[string]int64, error) {
-	return host.Runner(h.Run).Sizes(ctx, dir)
 }
 
 // Close ends the sandbox.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -212,36 +211,6 @@ func TestLostWhileDetached(t *testing.T) {
 	}
 }
 
-func TestEnds(t *testing.T) {
-	s := start(t)
-	for _, c := range []struct {
-		status pb.GenericResult_GenericStatus
-		text   string
-		want   remote.Exit
-	}{
-		{pb.GenericResult_GENERIC_STATUS_TIMEOUT, "",
-			remote.Exit{End: remote.Limited, Text: "Modal ended the sandbox at its time limit"}},
-		{pb.GenericResult_GENERIC_STATUS_TERMINATED, "", remote.Exit{End: remote.Cancelled, Text: "the sandbox was ended"}},
-		{pb.GenericResult_GENERIC_STATUS_MEMORY_MANAGER_EVICTION, "",
-			remote.Exit{End: remote.Lost, Text: "the sandbox ended: memory_manager_eviction",
-				Hint: "another sandbox can run its unfinished workloads"}},
-		{pb.GenericResult_GENERIC_STATUS_INTERNAL_FAILURE, "worker ak-Abc123 went away",
-			remote.Exit{End: remote.Lost, Text: "worker ak-... went away",
-				Hint: "another sandbox can run its unfinished workloads"}},
-	} {
-		t.Run(c.status.String(), func(t *testing.T) {
-			p := open(t, nil)
-			h := remotetest.Submit(t, p, remotetest.Script(t, `sleep 300`, nil))
-			if err := s.Kill(sandboxOf(t, h), c.status, c.text); err != nil {
-				t.Fatal(err)
-			}
-			if _, exit := remotetest.Wait(t, p, h); exit != c.want {
-				t.Errorf("got %+v, want %+v", exit, c.want)
-			}
-		})
-	}
-}
-
 // Modal accepts a job before it has a machine; Submit does not wait for one.
 func TestQueued(t *testing.T) {
 	s := start(t)
@@ -329,22 +298,6 @@ func TestNoCapacity(t *testing.T) {
 		t.Errorf("got %+v", exit)
 	}
 	servertest.Until(t, "the sandbox's end", func() bool { return !running(s, sandboxOf(t, h)) })
-}
-
-// The stream is complete however often its connection breaks.
-func TestStreamCut(t *testing.T) {
-	s := start(t)
-	p := open(t, nil)
-	h := remotetest.Submit(t, p, remotetest.Script(t, `i=0; while [ $i -lt 100 ]; do echo "line $i"; i=$((i+1)); done`, nil))
-	s.Cut(7)
-	r, exit := remotetest.Wait(t, p, h)
-	var want strings.Builder
-	for i := range 100 {
-		fmt.Fprintf(&want, "line %d\n", i)
-	}
-	if r.Stream() != want.String() || exit.End != remote.Exited {
-		t.Errorf("got %q, %+v", r.Stream(), exit)
-	}
 }
 
 // An upload resumes after a broken connection, and fails if the connection stays broken.

@@ -22,8 +22,6 @@ const (
 	// again and againMax are the first and the longest pause after an error.
 	again    = 200 * time.Millisecond
 	againMax = 10 * time.Second
-	// away is how long Modal may not answer, beyond a sandbox's longest life, before a job counts as lost.
-	away = 10 * time.Minute
 )
 
 // A result is how a sandbox ended.
@@ -66,13 +64,7 @@ func (p *Provider) Source(ctx context.Context, h remote.Handle) (follow.Source, 
 	} else if s.sb, err = p.client.Sandboxes.FromID(ctx, d.Sandbox, nil); err != nil {
 		return nil, follow.Rules{}, p.fail(ctx, "finding sandbox "+d.Sandbox, err)
 	}
-	return s, follow.Rules{Tail: true, Read: again, Slow: againMax, Away: follow.Forever,
-		Until: time.Now().Add(longest + away),
-		Late: func() remote.Exit {
-			return remote.Exit{End: remote.Lost, Text: fmt.Sprintf("Modal has not answered for %v", longest+away),
-				Hint: "modal.com shows whether sandbox " + d.Sandbox + " is still there"}
-		},
-		Stop: func(ctx context.Context) error { return p.terminate(ctx, s.sb) }}, nil
+	return s, follow.Rules{Tail: true, Read: again, Slow: againMax, Away: follow.Forever}, nil
 }
 
 // Close closes the connection to the sandbox.

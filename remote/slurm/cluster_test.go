@@ -166,7 +166,7 @@ func (l *cuttable) Read(ctx context.Context, name string, from, limit int64, w i
 	if l.cut() {
 		return 0, errCut
 	}
-	return l.Host.Read(ctx, name, from, limit, w)
+	return host.Read(ctx, l.Host, name, from, limit, w)
 }
 
 func both(t *testing.T, test func(t *testing.T, c *slurmtest.Cluster)) {

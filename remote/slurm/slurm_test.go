@@ -18,7 +18,6 @@ import (
 
 	"fisub/remote"
 	"fisub/remote/agent"
-	"fisub/remote/follow"
 	"fisub/remote/host"
 	"fisub/remote/remotetest"
 	"fisub/remote/work"
@@ -416,12 +415,6 @@ func (l *fake) Run(ctx context.Context, argv []string, stdin io.Reader, stdout i
 	return &host.ExitError{Name: argv[0], Status: status, Stderr: words}
 }
 
-func (l *fake) has(word string) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return slices.ContainsFunc(l.ran, func(line string) bool { return slices.Contains(strings.Fields(line), word) })
-}
-
 // faked returns a provider on a fake, the handle of job "j" with number 7, and its existing folder.
 func faked(t *testing.T, answer func(program string, args []string) (string, string, int)) (*Provider, remote.Handle,
 	string) {
@@ -448,28 +441,6 @@ func write(t *testing.T, dir, name, text string) {
 	}
 }
 
-// A network file system may show a job's files after Slurm has reported its end, and accounting may be missing.
-func TestLateFiles(t *testing.T) {
-	forgotten := func(program string, _ []string) (string, string, int) {
-		if program == "scontrol" {
-			return "", "slurm_load_jobs error: Invalid job id specified", 1
-		}
-		return "", "Slurm accounting storage is disabled", 1
-	}
-	p, h, dir := faked(t, forgotten)
-	time.AfterFunc(200*time.Millisecond, func() {
-		write(t, dir, agent.EventsName, "one\n")
-		write(t, dir, agent.ExitName, `{"end":"exited","code":3}`)
-	})
-	if w, exit := remotetest.Wait(t, p, h); exit != (remote.Exit{End: remote.Exited, Code: 3}) || w.Stream() != "one\n" {
-		t.Errorf("got %+v, %q", exit, w.Stream())
-	}
-	p, h, _ = faked(t, forgotten)
-	if _, exit := remotetest.Wait(t, p, h); exit.End != remote.Lost || !strings.Contains(exit.Text, "unknown to Slurm") {
-		t.Errorf("got %+v", exit)
-	}
-}
-
 func TestAccounting(t *testing.T) {
 	p, h, dir := faked(t, func(program string, _ []string) (string, string, int) {
 		if program == "sacct" {
@@ -482,33 +453,6 @@ func TestAccounting(t *testing.T) {
 	if w, exit := remotetest.Wait(t, p, h); exit.End != remote.Lost || exit.Text != "job 7: OUT_OF_MEMORY on n1" ||
 		w.Stream() != "one\n" {
 		t.Errorf("got %+v, %q", exit, w.Stream())
-	}
-}
-
-// The agent's exit is enough if Slurm does not answer.
-func TestNoAnswer(t *testing.T) {
-	p, h, dir := faked(t, func(string, []string) (string, string, int) {
-		return "", "Unable to contact slurm controller",
-			1
-	})
-	write(t, dir, agent.ExitName, `{"end":"cancelled","text":"stopped before the start"}`)
-	if _, exit := remotetest.Wait(t, p, h); exit.End != remote.Cancelled {
-		t.Errorf("got %+v", exit)
-	}
-}
-
-func TestReleaseInVain(t *testing.T) {
-	p, h, dir := faked(t, func(string, []string) (string, string, int) { return "JobState=RUNNING NodeList=n1\n", "", 0 })
-	defer func(d time.Duration) { follow.StopTime = d }(follow.StopTime)
-	follow.StopTime = 300 * time.Millisecond
-	if err := p.Release(remotetest.Within(t), h); err == nil || !strings.Contains(err.Error(), "job j has not ended") {
-		t.Errorf("got %v", err)
-	}
-	if _, err := os.Stat(dir); err != nil {
-		t.Errorf("the folder of a job that runs: %v", err)
-	}
-	if l := p.folder.Host.(*fake); !l.has("scancel") || l.has("rm") {
-		t.Errorf("ran %q", l.ran)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"fisub/remote"
 	"fisub/remote/agent"
 	"fisub/remote/follow"
+	"fisub/remote/host"
 	"fisub/remote/work"
 )
 
@@ -17,8 +18,7 @@ import (
 func (p *Provider) Source(_ context.Context, h remote.Handle) (follow.Source, follow.Rules, error) {
 	j, _, err := p.Open(h)
 	return &source{p: p, j: j}, follow.Rules{Read: p.pace.read, Query: p.pace.queued, Slow: p.pace.slow,
-		Grace: p.pace.grace, Away: follow.Forever, Signed: h.Key != "", Doubt: doubtful,
-		Stop: func(ctx context.Context) error { return p.cancel(ctx, j) }}, err
+		Grace: p.pace.grace, Away: follow.Forever, Signed: h.Key != "", Doubt: doubtful}, err
 }
 
 // doubtful reports whether Slurm may know better how the job ended: it signals both the agent and its program.
@@ -39,7 +39,7 @@ func (s *source) Read(ctx context.Context, from int64, w remote.Watcher) (follow
 	part, err := s.j.Written(ctx, from, w)
 	if s.ended && part == follow.All && err == nil && from > 0 {
 		var files map[string]int64
-		files, err = s.j.Host.Sizes(ctx, s.j.Dir())
+		files, err = host.Sizes(ctx, s.j.Host, s.j.Dir())
 		if size, ok := files[agent.EventsName]; ok && size < from {
 			err = &follow.FinalError{Err: fmt.Errorf("job %s: offset %d is after the end of the stream, %d", s.j.ID, from, size)}
 		}
@@ -81,7 +81,7 @@ func (s *source) Status(ctx context.Context) (is follow.Status, err error) {
 // Lost implements follow.Source.
 func (s *source) Lost(ctx context.Context) (exit remote.Exit, sure bool, err error) {
 	// Listing the folder makes a network file system show the files of other hosts.
-	files, err := s.j.Host.Sizes(ctx, s.j.Dir())
+	files, err := host.Sizes(ctx, s.j.Host, s.j.Dir())
 	if errors.Is(err, fs.ErrNotExist) {
 		text := fmt.Sprintf("job %s: its folder is gone", s.j.Number)
 		return remote.Exit{End: remote.Lost, Text: text}, true, nil

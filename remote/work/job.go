@@ -10,7 +10,6 @@ import (
 	"path"
 	"path/filepath"
 	"strconv"
-	"time"
 
 	"fisub/internal/cache"
 	"fisub/internal/plain"
@@ -58,17 +57,6 @@ if [ $s -eq 0 ] && [ -d "$1" ] && [ ! -e "$1/%s" ]; then echo the program of the
 exit $s`,
 	noJob, agent.ExitName)
 
-// Wait passes on the event stream from byte from, like remote.Provider's Wait. It returns the error if the host is
-// unreachable for longer than away.
-func (j *FolderJob) Wait(ctx context.Context, from int64, w remote.Watcher, away time.Duration) (remote.Exit, error) {
-	return follow.Wait(ctx, j, Rules(away), from, w)
-}
-
-// Rules returns the rules for jobs on a host that may be unreachable for that long.
-func Rules(away time.Duration) follow.Rules {
-	return follow.Rules{Tail: true, Read: 250 * time.Millisecond, Slow: 5 * time.Second, Away: away}
-}
-
 // Status implements follow.Source: the host has no scheduler.
 func (j *FolderJob) Status(context.Context) (follow.Status, error) { return follow.Status{}, nil }
 
@@ -88,7 +76,7 @@ const chunk = 4 << 20
 
 // Written is a follow.Source's Read that does not need the agent: it writes what is in the folder.
 func (j *FolderJob) Written(ctx context.Context, from int64, w io.Writer) (follow.Part, error) {
-	n, err := j.Host.Read(ctx, path.Join(j.Dir(), agent.EventsName), from, chunk, w)
+	n, err := host.Read(ctx, j.Host, path.Join(j.Dir(), agent.EventsName), from, chunk, w)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return follow.Absent, nil
@@ -134,7 +122,7 @@ func (j *FolderJob) Exit(ctx context.Context) (*remote.Exit, error) {
 // read returns the beginning of a file in the job's folder, or nil if it does not exist.
 func (j *FolderJob) read(ctx context.Context, name string, limit int64) ([]byte, error) {
 	text := bytes.NewBuffer([]byte{})
-	_, err := j.Host.Read(ctx, path.Join(j.Dir(), name), 0, limit, text)
+	_, err := host.Read(ctx, j.Host, path.Join(j.Dir(), name), 0, limit, text)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -157,7 +145,7 @@ func (j *FolderJob) Collect(ctx context.Context, dst string, names ...string) er
 func (j *FolderJob) collect(ctx context.Context, name, to string) error {
 	var read error
 	err := cache.Write(to, 0o644, func(f io.Writer) error {
-		_, read = j.Host.Read(ctx, path.Join(j.Dir(), name), 0, maxLog, localWriter{f})
+		_, read = host.Read(ctx, j.Host, path.Join(j.Dir(), name), 0, maxLog, localWriter{f})
 		return read
 	})
 	switch {

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	"fisub/remote"
 	"fisub/remote/follow"
@@ -66,7 +67,7 @@ func (s *Hosts) Source(_ context.Context, h remote.Handle) (follow.Source, follo
 	if err != nil {
 		return nil, follow.Rules{}, err
 	}
-	return j, Rules(f.Away), nil
+	return j, follow.Rules{Tail: true, Read: 250 * time.Millisecond, Slow: 5 * time.Second, Away: f.Away}, nil
 }
 
 // Fault implements follow.Starter.

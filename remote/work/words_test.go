@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -89,22 +88,5 @@ func TestFreeHalf(t *testing.T) {
 	}
 	if left, err := os.ReadDir(agent.Jobs(dir)); err != nil || len(left) > 0 {
 		t.Errorf("left: %v, %v", left, err)
-	}
-}
-
-// The message about an unreachable host does not repeat the table and the host.
-func TestAwayWords(t *testing.T) {
-	h := &faulty{fail: func(int, string) error {
-		return &remote.Denied{Code: "unreachable", Host: "h2", Text: "Connection refused"}
-	}}
-	j := &work.FolderJob{Host: h, ID: "j1", Work: t.TempDir()}
-	var texts []string
-	r := &remotetest.Recorder{OnState: func(s remote.Stage) { texts = append(texts, s.Text) }}
-	if _, err := j.Wait(remotetest.Within(t), 0, r, 10*time.Millisecond); err == nil || strings.Contains(err.Error(), ": : ") ||
-		!strings.HasSuffix(err.Error(), ": h2: Connection refused") {
-		t.Errorf("got %v", err)
-	}
-	if len(texts) == 0 || texts[0] != "Connection refused" {
-		t.Errorf("stages: %q", texts)
 	}
 }

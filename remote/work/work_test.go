@@ -20,6 +20,7 @@ import (
 	"fisub/internal/longtest"
 	"fisub/remote"
 	"fisub/remote/agent"
+	"fisub/remote/follow"
 	"fisub/remote/host"
 	"fisub/remote/remotetest"
 	"fisub/remote/servertest"
@@ -76,6 +77,12 @@ func folder(t *testing.T) (*work.Folder, *faulty) {
 	return work.New(h, "h1", t.TempDir()), h
 }
 
+// wait follows a job whose host may be away for a minute.
+func wait(t *testing.T, j *work.FolderJob, r *remotetest.Recorder) (remote.Exit, error) {
+	rules := follow.Rules{Tail: true, Read: time.Millisecond, Slow: time.Second, Away: time.Minute}
+	return follow.Wait(remotetest.Within(t), j, rules, 0, r)
+}
+
 // If any call, or the reply to it, is lost with its connection, the job still runs, its stream is complete and nothing is
 // left behind.
 func TestEachCallLost(t *testing.T) {
@@ -103,7 +110,7 @@ func TestEachCallLost(t *testing.T) {
 			continue
 		}
 		r := &remotetest.Recorder{}
-		exit, err := j.Wait(remotetest.Within(t), 0, r, f.Away)
+		exit, err := wait(t, j, r)
 		if err != nil || exit.Code != 3 || r.Stream() != "one\ntwo\n" {
 			t.Errorf("call %d: got %+v, %v, %q", n, exit, err, r.Stream())
 		}
@@ -140,7 +147,7 @@ func TestKeyboard(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := &remotetest.Recorder{}
-	exit, err := j.Wait(remotetest.Within(t), 0, r, time.Minute)
+	exit, err := wait(t, j, r)
 	if err != nil || exit.Code != 0 || r.Stream() != "one\n" {
 		t.Errorf("got %+v, %v, %q", exit, err, r.Stream())
 	}
@@ -183,23 +190,6 @@ func TestGivenUp(t *testing.T) {
 			}
 		})
 	}
-	f, h := folder(t)
-	f.Away = 300 * time.Millisecond
-	j, err := f.Submit(remotetest.Within(t), remotetest.Script(t, "echo one; sleep 300", nil), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer j.Free(context.Background())
-	h.mu.Lock()
-	h.fail = func(int, string) error { return away }
-	h.mu.Unlock()
-	r := &remotetest.Recorder{}
-	exit, err := j.Wait(remotetest.Within(t), 0, r, f.Away)
-	if remote.CodeOf(err) != "unreachable" || !strings.Contains(err.Error(), "no route") ||
-		!slices.Contains(r.Phases(), remote.Away) {
-		t.Errorf("got %+v, %v, %v", exit, err, r.Phases())
-	}
-	h.fail = nil
 }
 
 // The store keeps a job's files and new ones and sends neither again. It deletes files unused for a month.
@@ -420,7 +410,7 @@ func TestSendAtOnce(t *testing.T) {
 				t.Error(err)
 				return
 			}
-			exit, err := j.Wait(remotetest.Within(t), 0, &remotetest.Recorder{}, time.Minute)
+			exit, err := wait(t, j, &remotetest.Recorder{})
 			if err != nil || exit.End != remote.Exited || exit.Code != 0 {
 				t.Errorf("got %+v, %v", exit, err)
 			}
@@ -463,7 +453,7 @@ func TestDamaged(t *testing.T) {
 		"no program": bytes.Repeat([]byte("\n"), len(content)), "not what it was": append([]byte("#!/bin/true\n"), content[12:]...)} {
 		put(damaged)
 		if name == "empty" { // once is enough: the other cases take as long
-			if exit, err := j.Wait(remotetest.Within(t), 0, &remotetest.Recorder{}, time.Minute); err != nil || exit.End != remote.Lost ||
+			if exit, err := wait(t, j, &remotetest.Recorder{}); err != nil || exit.End != remote.Lost ||
 				!strings.HasPrefix(exit.Text, "following the job: ") {
 				t.Errorf("%s: following: got %+v, %v", name, exit, err)
 			}
@@ -478,7 +468,7 @@ func TestDamaged(t *testing.T) {
 			continue
 		}
 		r := &remotetest.Recorder{}
-		if exit, err := n.Wait(remotetest.Within(t), 0, r, time.Minute); err != nil || exit.End != remote.Exited || r.Stream() != "ran\n" {
+		if exit, err := wait(t, n, r); err != nil || exit.End != remote.Exited || r.Stream() != "ran\n" {
 			t.Errorf("%s: the next job: got %+v, %v, %q", name, exit, err, r.Stream())
 		}
 		put(damaged)
