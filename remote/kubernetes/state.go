@@ -11,6 +11,7 @@ import (
 
 	"fisub/internal/plain"
 	"fisub/remote"
+	"fisub/remote/follow"
 	"fisub/remote/host"
 )
 
@@ -217,55 +218,81 @@ func (p *Provider) refused(ctx context.Context, d *data) string {
 // reason is how much longer than pending a busy cluster may take to report why a pod does not run.
 const reason = time.Minute
 
+// A pending is the follow.Source of a Job until its pod runs, to which the bundle can then be sent.
+type pending struct {
+	source
+	until time.Time
+	last  string // why it does not run
+}
+
 // wait waits until a pod of the Job runs, and reports the reason for waiting.
 func (p *Provider) wait(ctx context.Context, d *data, tell func(remote.Stage)) (*item, error) {
-	last, shown := "it has no pod", remote.Stage{}
-	deadline := time.Now().Add(p.config.Pending)
-	for pause := p.pace; ; pause = min(2*pause, 20*p.pace) {
-		f, err := p.find(ctx, d)
-		if err != nil && remote.CodeOf(err) != "unreachable" {
-			return nil, err
+	s := &pending{source{p: p, data: d}, time.Now().Add(p.config.Pending), "it has no pod"}
+	rules := follow.Rules{Tail: true, Read: p.pace, Slow: 20 * p.pace, Away: p.config.Pending}
+	_, err := follow.Wait(ctx, s, rules, 0, teller(tell))
+	return s.pod, err
+}
+
+// A teller is the Watcher of a job without a stream. It may be nil.
+type teller func(remote.Stage)
+
+func (t teller) State(s remote.Stage) {
+	if t != nil {
+		t(s)
+	}
+}
+
+func (t teller) Write(p []byte) (int, error) { return len(p), nil }
+
+// Status implements follow.Source.
+func (s *pending) Status(ctx context.Context) (is follow.Status, err error) {
+	is.Stage.Phase = remote.Queued
+	s.found, err = s.p.find(ctx, s.data)
+	switch {
+	case remote.CodeOf(err) == "unreachable":
+		return is, err
+	case err != nil:
+	case s.job == nil:
+		err = &remote.Denied{Code: "no-such", Text: "its Job was deleted while waiting"}
+	case s.running():
+		return follow.Status{}, nil
+	case s.pod != nil:
+		err = s.pod.hopeless()
+		if s.last = s.pod.waiting(); !strings.HasPrefix(s.last, "Unschedulable") {
+			is.Stage.Phase = remote.Starting
 		}
-		phase := remote.Queued
-		switch {
-		case err != nil:
-			phase, last = remote.Away, err.Error()
-		case f.job == nil:
-			return nil, &remote.Denied{Code: "no-such", Text: "its Job was deleted while waiting"}
-		case f.pod != nil && f.pod.running(""):
-			return f.pod, nil
-		case f.pod != nil:
-			if err := f.pod.hopeless(); err != nil {
-				return nil, err
-			}
-			if last = f.pod.waiting(); !strings.HasPrefix(last, "Unschedulable") {
-				phase = remote.Starting
-			}
-		case f.job.Spec.Suspend:
-			last = "suspended, until queue " + p.config.Queue + " admits it"
-		default:
-			if why := p.refused(ctx, d); why != "" {
-				return nil, cmp.Or(host.Refused(why), &remote.Denied{Code: "capacity", Text: plain.Brief(why, 1000),
-					Hint: "kubectl describe job " + d.Name + " shows more"})
-			}
-		}
-		if s := (remote.Stage{Phase: phase, Text: last}); tell != nil && s != shown {
-			shown = s
-			tell(s)
-		}
-		if message, failed := failure(f.job); failed {
-			return nil, &remote.Denied{Code: "capacity", Text: message}
-		}
-		over := time.Since(deadline)
-		if over > 0 && last != "" || over > reason {
-			return nil, &remote.Denied{Code: "capacity",
-				Text: fmt.Sprintf("no pod runs after %v: %s", p.config.Pending, last),
-				Hint: "check gpu, node_selector and tolerations (kubectl describe nodes), or raise pending"}
-		}
-		if err := remote.Sleep(ctx, pause); err != nil {
-			return nil, err
+	case s.job.Spec.Suspend:
+		s.last = "suspended, until queue " + s.p.config.Queue + " admits it"
+	default:
+		if why := s.p.refused(ctx, s.data); why != "" {
+			err = cmp.Or(host.Refused(why), &remote.Denied{Code: "capacity", Text: plain.Brief(why, 1000),
+				Hint: "kubectl describe job " + s.Name + " shows more"})
 		}
 	}
+	if message, failed := failure(s.job); err == nil && failed {
+		err = &remote.Denied{Code: "capacity", Text: message}
+	}
+	if over := time.Since(s.until); err == nil && (over > 0 && s.last != "" || over > reason) {
+		err = &remote.Denied{Code: "capacity", Text: fmt.Sprintf("no pod runs after %v: %s", s.p.config.Pending, s.last),
+			Hint: "check gpu, node_selector and tolerations (kubectl describe nodes), or raise pending"}
+	}
+	if is.Stage.Text = s.last; err != nil {
+		err = &follow.FinalError{Err: err}
+	}
+	return is, err
+}
+
+// Read implements follow.Source: a pod that runs ends the wait.
+func (s *pending) Read(context.Context, int64, remote.Watcher) (follow.Part, error) {
+	if s.running() {
+		return follow.Whole, nil
+	}
+	return follow.Absent, nil
+}
+
+// Exit implements follow.Source.
+func (s *pending) Exit(context.Context) (*remote.Exit, error) {
+	return &remote.Exit{End: remote.Exited}, nil
 }
 
 // failure returns why the cluster gave up a Job; ok reports whether it did.
