@@ -44,7 +44,6 @@ type Server struct {
 	build    []string
 	broken   string // error of building an image; "" for none
 	fails    map[string]*failure
-	cut      int // stdout streams break after this many bytes; 0 for never
 	stall    chan struct{}
 	calls    []string
 	boxes    []*box
@@ -135,13 +134,6 @@ func (s *Server) Builds(log []string, broken string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.build, s.broken = log, broken
-}
-
-// Cut breaks each stream of a command's output after n bytes, even when reopened; 0 stops that.
-func (s *Server) Cut(n int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.cut = n
 }
 
 // Drop breaks the open streams.

@@ -511,9 +511,9 @@ func (t *router) TaskExecStdioRead(r *pb.TaskExecStdioReadRequest,
 		return err
 	}
 	t.s.mu.Lock()
-	cut, dropped := t.s.cut, t.s.stall
+	dropped := t.s.stall
 	t.s.mu.Unlock()
-	fd, at, sent := 1, r.GetOffset(), 0
+	fd, at := 1, r.GetOffset()
 	if r.GetFileDescriptor() == pb.TaskExecStdioFileDescriptor_TASK_EXEC_STDIO_FILE_DESCRIPTOR_STDERR {
 		fd = 2
 	}
@@ -547,17 +547,10 @@ func (t *router) TaskExecStdioRead(r *pb.TaskExecStdioReadRequest,
 		}
 		for len(chunk) > 0 {
 			n := min(len(chunk), 1<<20)
-			if cut > 0 {
-				n = min(n, cut-sent)
-			}
-			if n == 0 {
-				return status.Error(codes.Unavailable, "connection reset by peer")
-			}
 			if err := st.Send(pb.TaskExecStdioReadResponse_builder{Data: chunk[:n]}.Build()); err != nil {
 				return err
 			}
 			at += uint64(n)
-			sent += n
 			chunk = chunk[n:]
 		}
 		if done {
