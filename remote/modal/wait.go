@@ -18,17 +18,10 @@ import (
 	"fisub/remote/work"
 )
 
-const (
-	// again and againMax are the first and the longest pause after an error.
-	again    = 200 * time.Millisecond
-	againMax = 10 * time.Second
-)
-
 // A result is how a sandbox ended.
 type result struct {
 	status pb.GenericResult_GenericStatus // UNSPECIFIED if Modal does not know the sandbox
-	code   int
-	text   string // Modal's own words
+	text   string                         // Modal's own words
 }
 
 // ended returns the result of a sandbox, nil if it has not ended.
@@ -46,7 +39,7 @@ func (p *Provider) ended(ctx context.Context, sb *sdk.Sandbox) (*result, error) 
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	text := redact(strings.TrimSpace(w.result.GetException()))
-	return &result{status: w.result.GetStatus(), code: *code, text: text}, nil
+	return &result{status: w.result.GetStatus(), text: text}, nil
 }
 
 // Source implements follow.Starter.
@@ -64,7 +57,7 @@ func (p *Provider) Source(ctx context.Context, h remote.Handle) (follow.Source, 
 	} else if s.sb, err = p.client.Sandboxes.FromID(ctx, d.Sandbox, nil); err != nil {
 		return nil, follow.Rules{}, p.fail(ctx, "finding sandbox "+d.Sandbox, err)
 	}
-	return s, follow.Rules{Tail: true, Read: again, Slow: againMax, Away: follow.Forever}, nil
+	return s, follow.Rules{Tail: true, Read: 200 * time.Millisecond, Slow: 10 * time.Second, Away: follow.Forever}, nil
 }
 
 // Close closes the connection to the sandbox.
