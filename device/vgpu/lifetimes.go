@@ -24,12 +24,12 @@ type lifetime struct {
 // overwrites reports whether an instruction replaces the old values of the registers that it writes.
 func overwrites(in *ptx.Inst) bool {
 	name, _, _ := strings.Cut(in.Op, ".")
-	return in.Guard < 0 && (instructions[name].class == laneByLane || name == "ld" || name == "mma" || name == "ldmatrix" ||
-		name == "shfl")
+	return in.Guard < 0 && (instructions[name].class == laneByLane ||
+		slices.Contains([]string{"ld", "mma", "ldmatrix", "shfl"}, name))
 }
 
-// lifetimes returns the lifetimes of a kernel's registers. The values that an instruction reads and those that it writes
-// are needed at the same time. A register that may be read before it is written is not shared.
+// lifetimes returns the lifetimes of a kernel's registers. The values that an instruction reads and those that it
+// writes are needed at the same time. A register that may be read before it is written is not shared.
 func lifetimes(f *ptx.Func) []lifetime {
 	w := flowOf(f)
 	blocks := len(w.preds)

@@ -24,9 +24,9 @@ type nativeRun struct {
 	_          int32
 }
 
-// translate returns a nativeRun for each instruction of code, or nil without any run. extra has further operands, params
-// is the size in bytes of the kernel's parameters. The memory of translated code is never freed, like that of decoded
-// code.
+// translate returns a nativeRun for each instruction of code, or nil without any run. extra has further operands,
+// params is the size in bytes of the kernel's parameters. The memory of translated code is never freed, like that of
+// decoded code.
 func translate(code []inst, extra []int32, params int32) []nativeRun {
 	if !cpu.X86.HasAVX2 || !cpu.X86.HasFMA || !cpu.X86.HasBMI2 || os.Getenv("FISUB_EMU_JIT") == "0" {
 		return nil
@@ -125,8 +125,8 @@ func writeTable(to []byte) {
 	}
 }
 
-// Registers. The frame, the pool and the warp's registers are at r8, r9 and r10, as operands are encoded, the parameters
-// at rcx. r11 has the number of the strip, rdi 32 times it. rsi has the mask from the strip on, edx the strip's part of
+// Registers. The frame, the pool and the warp's registers are at r8, r9 and r10, as operands are encoded, the
+// parameters at rcx. r11 has the number of the strip, rdi 32 times it. rsi has the mask from the strip on, edx the strip's part of
 // it, laneMask the same as a vector.
 const (
 	free     = 13 // ymm0 to ymm12 hold values
@@ -459,7 +459,8 @@ func (g *native) translatable(in *inst) bool {
 		n := in.c & 31
 		return int32(in.imm)+n*in.n <= g.params && in.imm >= 0 && (n == 4 && in.c&(m64|m16) == 0 || n == 8 && in.c&m64 != 0)
 	}
-	integers := strings.HasPrefix(shape, "pw") && in.op != opSetpF32 || strings.HasPrefix(shape, "pq") && in.op != opSetpF64
+	compares := strings.HasPrefix(shape, "pw") || strings.HasPrefix(shape, "pq")
+	integers := compares && in.op != opSetpF32 && in.op != opSetpF64
 	return ok && !(integers && in.kind > cmpGeu)
 }
 
@@ -1148,8 +1149,8 @@ func (g *native) canonical(y int) {
 	g.blend(y, y, scratch2, scratch)
 }
 
-// choose emits y = the smaller or greater of two numbers: -0 is below +0, a number is preferred to a NaN, and b is taken
-// if both are NaN.
+// choose emits y = the smaller or greater of two numbers: -0 is below +0, a number is preferred to a NaN, and b is
+// taken if both are NaN.
 func (g *native) choose(y, a, b int, greater bool, compare int) {
 	order, both := byte(17), vpor // a < b
 	if greater {
