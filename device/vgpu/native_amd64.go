@@ -126,8 +126,8 @@ func writeTable(to []byte) {
 }
 
 // Registers. The frame, the pool and the warp's registers are at r8, r9 and r10, as operands are encoded, the
-// parameters at rcx. r11 has the number of the strip, rdi 32 times it. rsi has the mask from the strip on, edx the strip's part of
-// it, laneMask the same as a vector.
+// parameters at rcx. r11 has the number of the strip, rdi 32 times it. rsi has the mask from the strip on, edx the
+// strip's part of it, laneMask the same as a vector.
 const (
 	free     = 13 // ymm0 to ymm12 hold values
 	scratch  = 13
