@@ -46,7 +46,7 @@ INLINE void copy_lane(u8 *const *to, u8 *p, u32 l, int size, int n, int c, int w
       u32 *d = (u32 *)to[i] + l;
       if (write) memcpy(p + size * i, d, (size_t)size);
       else if (size == 4) memcpy(d, p + 4 * i, 4);
-      else *d = (u32)load_element(p, size, c) & (c & M_16 ? 0xffff : ~0u);
+      else *d = (u32)load_element(p + size * i, size, c) & (c & M_16 ? 0xffff : ~0u);
     }
   }
 }
