@@ -55,11 +55,11 @@ func lifetimes(f *ptx.Func) []lifetime {
 		}
 	}
 	each(func(i, r int, needed bool) {
-		b := w.block[i]
-		if in[r] == 0 {
+		b, first := w.block[i], in[r] == 0
+		if first {
 			in[r], all[r] = b+1, lifetime{i, i, true}
 		}
-		if global[r] == 0 && (needed && all[r].first == i && all[r].last == i || in[r] != b+1) {
+		if global[r] == 0 && (needed && first || in[r] != b+1) {
 			globals = append(globals, r)
 			global[r] = len(globals)
 		}

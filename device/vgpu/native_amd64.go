@@ -434,7 +434,7 @@ var single = map[opcode]int{
 	opAdd32: vpaddd, opSub32: vpsubd, opMullo32: vpmulld, opAdd64: vpaddq, opSub64: vpsubq, opAnd32: vpand,
 	opOr32: vpor, opXor32: vpxor, opAnd64: vpand, opOr64: vpor, opXor64: vpxor, opShl32: vpsllvd,
 	opShrU32: vpsrlvd, opShrS32: vpsravd, opMinS32: vpminsd, opMaxS32: vpmaxsd, opMinU32: vpminud,
-	opMaxU32: vpmaxud, opPand: vpand, opPor: vpor, opPxor: vpxor,
+	opMaxU32: vpmaxud, opPand: vpand, opPor: vpor, opPxor: vpxor, opDivF64: vdivpd,
 }
 
 // floatOperations has those on float32 numbers, whose NaN results are canonical, and whether subnormal numbers are
@@ -443,9 +443,8 @@ var floatOperations = map[opcode]struct {
 	op  int
 	ftz bool
 }{opAddF32: {vaddps, false}, opSubF32: {vsubps, false}, opMulF32: {vmulps, false},
-	opFmaF32:    {vfmadd213ps, false},
-	opAddFtzF32: {vaddps, true},
-	opSubFtzF32: {vsubps, true}, opMulFtzF32: {vmulps, true}, opFmaFtzF32: {vfmadd213ps, true}}
+	opFmaF32: {vfmadd213ps, false}, opAddFtzF32: {vaddps, true}, opSubFtzF32: {vsubps, true},
+	opMulFtzF32: {vmulps, true}, opFmaFtzF32: {vfmadd213ps, true}}
 
 // comparisons of vcmpps by CMP_*.
 var floatCompare = [...]byte{
@@ -551,12 +550,16 @@ func (g *native) instruction(in *inst) {
 			g.constant(op, y, a, at)
 			return y
 		})
-	case opMov32_64, opCvtU32_64, opCvtS32_64:
+	case opMov32_64, opCvtU32_64, opCvtS32_64, opCvtU16_64:
 		op := vpmovzxdq
 		if in.op == opCvtS32_64 {
 			op = vpmovsxdq
 		}
 		a, lo, hi := source(1, word), g.take(), g.take()
+		if in.op == opCvtU16_64 {
+			g.constant(vpand, hi, a, constHalf)
+			a = hi
+		}
 		g.widen(lo, a, lower, op)
 		g.widen(hi, a, upper, op)
 		g.set(in, in.d, lower, lo)
@@ -650,17 +653,14 @@ func (g *native) instruction(in *inst) {
 		})
 	case opLop3:
 		g.lop3(in)
-	case opAddF64, opMulF64, opDivF64: // the processor takes the first NaN operand, these the last one
+	case opAddF64, opMulF64: // the processor takes the first NaN operand, these the last one
+		op := vaddpd
+		if in.op == opMulF64 {
+			op = vmulpd
+		}
 		g.each(in, 'q', func(part valueKind) int {
 			a, b, y := source(1, part), source(2, part), g.take()
-			switch in.op {
-			case opAddF64:
-				g.op(vaddpd, y, b, a)
-			case opMulF64:
-				g.op(vmulpd, y, b, a)
-			default:
-				g.op(vdivpd, y, a, b)
-			}
+			g.op(op, y, b, a)
 			return y
 		})
 	case opSubF64, opFmaF64:
@@ -710,7 +710,11 @@ func (g *native) instruction(in *inst) {
 			g.quiet(y, y, a)
 			return y
 		})
-	case opCvtF64S32:
+	case opCvtF64S32, opCvtF64F32:
+		op := vcvtdq2pd
+		if in.op == opCvtF64F32 {
+			op = vcvtps2pd
+		}
 		g.each(in, 'q', func(part valueKind) int {
 			a, y := source(1, word), g.take()
 			if part == upper {
@@ -718,7 +722,7 @@ func (g *native) instruction(in *inst) {
 				g.emit(1)
 				a = y
 			}
-			g.op(vcvtdq2pd, y, 0, a)
+			g.op(op, y, 0, a)
 			return y
 		})
 	case opMullo64, opMadlo64:
@@ -831,17 +835,6 @@ func (g *native) instruction(in *inst) {
 			g.op(vpsubq, y, y, a)
 			return y
 		})
-	case opCvtF64F32:
-		g.each(in, 'q', func(part valueKind) int {
-			a, y := source(1, word), g.take()
-			if part == upper {
-				g.op(vextracti128, a, 0, y)
-				g.emit(1)
-				a = y
-			}
-			g.op(vcvtps2pd, y, 0, a)
-			return y
-		})
 	case opCvtF64U32:
 		g.each(in, 'q', func(part valueKind) int {
 			a, y := source(1, word), g.take()
@@ -861,13 +854,6 @@ func (g *native) instruction(in *inst) {
 		g.op(vinserti128, y, scratch, y)
 		g.emit(1)
 		g.set(in, in.d, word, y)
-	case opCvtU16_64:
-		a, x, lo, hi := source(1, word), g.take(), g.take(), g.take()
-		g.constant(vpand, x, a, constHalf)
-		g.widen(lo, x, lower, vpmovzxdq)
-		g.widen(hi, x, upper, vpmovzxdq)
-		g.set(in, in.d, lower, lo)
-		g.set(in, in.d, upper, hi)
 	case opSetpS16, opSetpU16:
 		a, b, x, z, y := source(1, word), source(2, word), g.take(), g.take(), g.take()
 		g.shift32(x, a, 6, 16)

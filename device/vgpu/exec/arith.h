@@ -326,6 +326,12 @@ static inline u32 fp8_of(u32 a, int e5m2) {
   u32 code = m >= top ? (e5m2 ? 0x7b : 0x7e) : m < (bias + 1) << 23 ? below : normal;
   return m > 0x7f800000u ? 0x7f : sign | code;
 }
+// fp8_pair converts two numbers, hi to the upper byte. With relu, negative ones become 0.
+static inline u32 fp8_pair(u32 hi, u32 lo, int e5m2, int relu) {
+  if (relu && hi >> 31 && !is_nan(hi)) hi = 0;
+  if (relu && lo >> 31 && !is_nan(lo)) lo = 0;
+  return fp8_of(hi, e5m2) << 8 | fp8_of(lo, e5m2);
+}
 static inline f32 fp8_f32(u8 v, int e5m2) {
   int p = e5m2 ? 2 : 3, emin = e5m2 ? -14 : -6;
   u32 m = v & ((1u << p) - 1), e = (v & 0x7f) >> p;

@@ -377,7 +377,7 @@ static __attribute__((cold, noinline)) void check_width(worker *k, warp *w, grou
   {                                                                            \
     const S *s = (const S *)p + i;                                             \
     D *d = (D *)P(extra[in->x + i]);                                           \
-    if (n == 1) LANES { S v = s[l]; d[l] = expr; }                        \
+    if (n == 1) LANES { S v = s[l]; d[l] = expr; }                             \
     else if (n == 2) LANES { S v = s[2 * l]; d[l] = expr; }                    \
     else if (n == 4) LANES { S v = s[4 * l]; d[l] = expr; }                    \
     else LANES { S v = s[8 * l]; d[l] = expr; }                                \

@@ -9,11 +9,11 @@
       break;
     case E_ld_global: g->pc = pc; if (!quick_load(k, w, in, base, m, extra) && !load(k, w, g, in, base, GLOBAL, m, extra)) FAULTED break;
     case E_ld_shared: g->pc = pc; if (!quick_load(k, w, in, base, m, extra) && !load(k, w, g, in, base, SHARED, m, extra)) FAULTED break;
-    case E_ld_local: g->pc = pc; if (!quick_load(k, w, in, base, m, extra) && !load(k, w, g, in, base, LOCAL, m, extra)) FAULTED break;
+    case E_ld_local: g->pc = pc; if (!load(k, w, g, in, base, LOCAL, m, extra)) FAULTED break;
     case E_ld_generic: g->pc = pc; if (!quick_load(k, w, in, base, m, extra) && !load(k, w, g, in, base, GENERIC, m, extra)) FAULTED break;
     case E_st_global: g->pc = pc; if (!quick_store(k, w, in, base, m, extra) && !store(k, w, g, in, base, GLOBAL, m, extra)) FAULTED break;
     case E_st_shared: g->pc = pc; if (!quick_store(k, w, in, base, m, extra) && !store(k, w, g, in, base, SHARED, m, extra)) FAULTED break;
-    case E_st_local: g->pc = pc; if (!quick_store(k, w, in, base, m, extra) && !store(k, w, g, in, base, LOCAL, m, extra)) FAULTED break;
+    case E_st_local: g->pc = pc; if (!store(k, w, g, in, base, LOCAL, m, extra)) FAULTED break;
     case E_st_generic: g->pc = pc; if (!quick_store(k, w, in, base, m, extra) && !store(k, w, g, in, base, GENERIC, m, extra)) FAULTED break;
     case E_mark: g->pc = pc; if (!mark_unwritten(k, w, g, in, base, m, extra)) FAULTED break;
     case E_atom: g->pc = pc; if (!atomic(k, w, g, in, base, m, extra)) FAULTED break;

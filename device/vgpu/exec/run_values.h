@@ -185,18 +185,16 @@
       }
       break;
     }
-#define CVT_FP8(hi, lo, e5m2) { u32 h = hi, w = lo; r[l] = fp8_of(relu && !is_nan(h) && h >> 31 ? 0 : h, e5m2) << 8 | fp8_of(relu && !is_nan(w) && w >> 31 ? 0 : w, e5m2); }
     case E_cvt_fp8x2: { // kind 1: e5m2; n 1: from a pair of float16; imm: relu flag
       const u32 *a_ = U32(in->a), *b_ = U32(in->b);
       u32 *r = scratch;
       int relu = in->imm != 0;
-      if (in->n) LANES CVT_FP8(f16_bits32((u16)(a_[l] >> 16)), f16_bits32((u16)a_[l]), in->kind)
-      else if (in->kind) LANES CVT_FP8(a_[l], b_[l], 1)
-      else LANES CVT_FP8(a_[l], b_[l], 0)
+      if (in->n) LANES r[l] = fp8_pair(f16_bits32((u16)(a_[l] >> 16)), f16_bits32((u16)a_[l]), in->kind, relu);
+      else if (in->kind) LANES r[l] = fp8_pair(a_[l], b_[l], 1, relu);
+      else LANES r[l] = fp8_pair(a_[l], b_[l], 0, relu);
       blend32(U32(in->d), r, m);
       break;
     }
-#undef CVT_FP8
     case E_cvt_from_fp8x2:
       EACH(m) {
         u32 v = U32(in->a)[l];
