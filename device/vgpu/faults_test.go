@@ -89,6 +89,17 @@ void run(tvm::ffi::TensorView t, int64_t which) {
   case 109: { void* all[] = {&p}; cudaLaunchCooperativeKernel(reinterpret_cast<void*>(bounded), 5000, 64, all, 0, nullptr); } break;
   case 104: p[1] = 1; bounded<<<1, 1>>>(p); break;
   case 115: p[1024] = 1; break;
+  case 119: { // a part of large memory becomes 0, and the host still cannot access it
+    unsigned char *own, v[4];
+    size_t n = 3 << 20;
+    cudaMalloc(&own, n);
+    cudaMemset(own, 5, n);
+    cudaMemset(own + 7, 0, n - 9);
+    cudaMemcpy(v, own + 6, 2, cudaMemcpyDeviceToHost);
+    cudaMemcpy(v + 2, own + n - 3, 2, cudaMemcpyDeviceToHost);
+    TVM_FFI_CHECK(v[0] == 5 && v[1] == 0 && v[2] == 0 && v[3] == 5, RuntimeError) << +v[0] << +v[1] << +v[2] << +v[3];
+    own[1 << 20] = 1;
+  } break;
   case 105: { float big[64]; cudaMemcpyAsync(p, big, sizeof big, cudaMemcpyHostToDevice); } break;
   case 106: cudaMemset(p + 60, 0, 16); break;
   case 107: {
@@ -256,6 +267,7 @@ TVM_FFI_DLL_EXPORT_TYPED_FUNC(run, run);
 		106: `^cudaMemset of 16 bytes at 0x[0-9a-f]+, crossing the end of argument 0 \(data\) by 4 bytes$`,
 		107: "",
 		108: `^host code in run reads device memory, byte 0 of the submission's allocation 1 \(64 bytes\): `,
+		119: `^host code in run writes device memory, byte 1048576 of the submission's allocation 1 \(3145728 bytes\): `,
 		116: `^cudaMemcpy reads host memory at 0x12345000, which is not accessible: on a GPU this is a segmentation fault$`,
 		117: `^cudaMemcpy reads host memory at 0xdead000000000010, `,
 		118: `^cudaMemcpy writes host memory at 0xdead000000000010, `,

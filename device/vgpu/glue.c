@@ -47,7 +47,9 @@ static int set(const char *function, void *to, unsigned value, int width, size_t
   if (e) return e;
   vgUse((char *)function, "memset", (uintptr_t)to, width * n, 1);
   vg_device_begins();
-  if (width == 1)
+  if (value == 0)
+    vg_zero(to, width * n);
+  else if (width == 1)
     memset(to, (int)value, n);
   else
     for (size_t i = 0; i < n; i++) ((unsigned *)to)[i] = value;

@@ -140,17 +140,20 @@ static char *room(size_t size, int kind, size_t gap, region **behind) {
 }
 
 // poison fills memory with VG_POISON. Large memory is mapped from one file and takes no memory until it is written to.
-enum { SHEET = 64 << 20 };
+enum { SHEET = 4 << 20 };
 static void poison(char *p, size_t size) {
   static int fd = -1;
-  if (fd < 0 && size > SHEET && (fd = memfd_create("poison", MFD_CLOEXEC)) >= 0) {
+  if (fd < 0 && size >= LARGE && (fd = memfd_create("poison", MFD_CLOEXEC)) >= 0) {
     char *s = ftruncate(fd, SHEET) ? MAP_FAILED : mmap(NULL, SHEET, OPEN, MAP_SHARED, fd, 0);
     if (s == MAP_FAILED) abort();
     memset(s, VG_POISON, SHEET);
     munmap(s, SHEET);
   }
-  for (; fd >= 0 && size >= SHEET; p += SHEET, size -= SHEET)
-    if (mmap(p, SHEET, OPEN, MAP_PRIVATE | MAP_NORESERVE | MAP_FIXED, fd, 0) == MAP_FAILED) abort();
+  while (fd >= 0 && size >= LARGE) {
+    size_t n = size < SHEET ? size & ~(PAGE - 1) : SHEET;
+    if (mmap(p, n, OPEN, MAP_PRIVATE | MAP_NORESERVE | MAP_FIXED, fd, 0) == MAP_FAILED) abort();
+    p += n, size -= n;
+  }
   memset(p, VG_POISON, size);
 }
 
@@ -219,6 +222,23 @@ void *vg_copy(void *to, const void *from, size_t n) {
   copying = NULL;
   // The address of an access beyond the processor's address space is unknown.
   return inaccessible ? inaccessible : (uintptr_t)from >> 47 ? (void *)from : to;
+}
+
+void vg_zero(void *p, size_t n) {
+  char *from = p, *first = (char *)(((uintptr_t)p + PAGE - 1) & ~(PAGE - 1)), *last = (char *)(((uintptr_t)p + n) & ~(PAGE - 1));
+  int fresh = 0;
+  if (n >= LARGE) {
+    pthread_mutex_lock(&lock);
+    region *r = regions;
+    while (r && !(r->base && from >= r->base && from + n <= r->base + r->size)) r = r->next;
+    if (r) {
+      set_open(r, 1);
+      fresh = mmap(first, (size_t)(last - first), OPEN, RESERVED | MAP_FIXED, -1, 0) != MAP_FAILED;
+    }
+    pthread_mutex_unlock(&lock);
+  }
+  memset(from, 0, fresh ? (size_t)(first - from) : n);
+  if (fresh) memset(last, 0, (size_t)(from + n - last));
 }
 
 int64_t vg_unwritten(void *p, size_t size) {

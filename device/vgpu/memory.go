@@ -134,8 +134,14 @@ func (m *Machine) written(p uintptr, size int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.dropShadows()
-	for _, a := range m.ranges {
-		if from, to := max(uint64(p), a.base), min(uint64(p)+uint64(size), a.base+a.size); a.shadow != 0 && from < to {
+	for i := range m.ranges {
+		a := &m.ranges[i]
+		from, to := max(uint64(p), a.base), min(uint64(p)+uint64(size), a.base+a.size)
+		switch {
+		case a.shadow == 0 || from >= to:
+		case to-from == a.size:
+			a.shadow = 0
+		default:
 			C.memset(at(uintptr(from+uint64(a.shadow))), 1, C.size_t(to-from))
 		}
 	}
