@@ -4,6 +4,8 @@
 // two times are kept: a cluster's last release to the others, and its last acquire from them. In case of doubt,
 // accesses count as ordered.
 #pragma once
+#include <pthread.h>
+
 #include "state.h"
 
 // An access is the latest access of its kind to a 4-byte word, by any task.
@@ -18,10 +20,23 @@ enum { MORALLY_STRONG = A_ATOMIC | A_STRONG };             // two such accesses 
 enum { MANY_LANES = 254, ANY_LANE = 255 };                 // several lanes read the same; the lane is unknown
 typedef struct word { access w[2], r[2]; } word; // w[0] is the last write, w[1] the last one before it by another warp
 
-enum { PAGE = 4096, BUCKETS = 64 };
+enum { PAGE = 4096, LINE = 128, BUCKETS = 64 };
+
+// A line has the records of 128 bytes of global memory. As long as all of its words are accessed together by runs, one
+// record is enough. Its lanes are codes: LANE_CODES | logarithm of the words per lane << 3 | number of the line in the run.
+typedef struct line {
+  word all;
+  word *words; // NULL: all is the record of each word
+} line;
+enum { LANE_CODES = 128 };
+static inline u32 line_code(u32 shift, u32 number) { return LANE_CODES | shift << 3 | number; }
+static inline u32 decoded(u32 lane, u32 i) { // the lane of word i
+  return lane < LANE_CODES || lane >= MANY_LANES ? lane : (LINE / 4 * (lane & 7) + i) >> (lane >> 3 & 3);
+}
+
 typedef struct page { // of global memory
   u64 number;  // 0: an unused entry
-  word *words; // NULL beyond MAX_PAGES
+  line *lines; // NULL beyond MAX_PAGES
   u8 *used;    // by byte: USE_*, if the launch records its accesses
 } page;
 
@@ -180,26 +195,61 @@ static void release_to_clusters(worker *k, warp *w, u32 lanes) {
 }
 static void acquire_from_clusters(worker *k, task *t) { t->acquired = ++k->time; }
 
+// A chunk is memory for records. Chunks are reused by later launches, up to MOST_IDLE of them: the pages of new memory
+// cost more than to clear it.
+enum { CHUNK = 4 << 20, MOST_IDLE = 32 };
 typedef struct chunk {
   struct chunk *next;
-  size_t size;
+  int used; // it is not all zero
 } chunk;
+static struct { pthread_mutex_t lock; chunk *first; int n; } idle = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-// page_records returns records for a page, or NULL. They come from chunks, of which later ones are large and
-// need no page faults.
-static word *page_records(pages *all) {
-  enum { NEED = PAGE / 4 * sizeof(word), FIRST = 1 << 20, LATER = 4 << 20 };
-  if (all->left < NEED) {
-    size_t size = all->chunks ? LATER : FIRST;
-    chunk *c = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | (all->chunks ? MAP_POPULATE : 0), -1, 0);
-    if (c == MAP_FAILED) return NULL;
-    *c = (chunk){all->chunks, size};
-    all->chunks = c;
-    all->unused = (u8 *)c + PAGE, all->left = size - PAGE;
+static chunk *new_chunk(int populated) {
+  pthread_mutex_lock(&idle.lock);
+  chunk *c = idle.first;
+  if (c) idle.first = c->next, idle.n--;
+  pthread_mutex_unlock(&idle.lock);
+  if (c) {
+    c->used = 1;
+    return c;
   }
-  word *words = (word *)(void *)all->unused;
-  all->unused += NEED, all->left -= NEED;
-  return words;
+  c = mmap(NULL, CHUNK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | (populated ? MAP_POPULATE : 0), -1, 0);
+  return c == MAP_FAILED ? NULL : c;
+}
+static void drop_chunk(chunk *c) {
+  pthread_mutex_lock(&idle.lock);
+  int keep = idle.n < MOST_IDLE;
+  if (keep) c->next = idle.first, idle.first = c, idle.n++;
+  pthread_mutex_unlock(&idle.lock);
+  if (!keep) munmap(c, CHUNK);
+}
+
+// new_records returns size zero bytes for records, or NULL.
+static void *new_records(pages *all, size_t size) {
+  if (all->left < size) {
+    chunk *c = new_chunk(all->chunks != NULL); // later ones need no page faults
+    if (c == NULL) return NULL;
+    c->next = all->chunks;
+    all->chunks = c;
+    all->unused = (u8 *)c + LINE, all->left = CHUNK - LINE;
+  }
+  void *records = all->unused;
+  all->unused += size, all->left -= size;
+  if (all->chunks->used) memset(records, 0, size);
+  return records;
+}
+
+// words_of returns a record for each word of a line, or NULL.
+static word *words_of(worker *k, line *at) {
+  enum { WORDS = LINE / 4 };
+  if (at->words || (at->words = new_records(&k->pages, WORDS * sizeof *at->words)) == NULL) return at->words;
+  for (u32 i = 0; i < WORDS; i++) {
+    word *s = &at->words[i];
+    *s = at->all;
+    access *each[] = {&s->w[0], &s->w[1], &s->r[0], &s->r[1]};
+    for (int j = 0; j < 4; j++) each[j]->lane = (u8)decoded(each[j]->lane, i);
+  }
+  return at->words;
 }
 
 // page_of returns the records of a page of global memory, or NULL if there are too many.
@@ -222,8 +272,8 @@ static page *page_of(worker *k, u64 number) {
   for (i = number * 0x9e3779b97f4a7c15ull & (all->room - 1); all->all[i].number && all->all[i].number != number; i = (i + 1) & (all->room - 1)) {}
   page *at = &all->all[i];
   if (at->number == 0) {
-    if (all->n < MAX_PAGES) at->words = page_records(all);
-    if (at->words == NULL && !k->l->record) return NULL;
+    if (all->n < MAX_PAGES) at->lines = new_records(all, PAGE / LINE * sizeof *at->lines);
+    if (at->lines == NULL && !k->l->record) return NULL;
     if (k->l->record && (at->used = calloc(PAGE, 1)) == NULL) abort();
     at->number = number;
     all->n++;
@@ -232,19 +282,27 @@ static page *page_of(worker *k, u64 number) {
   return at;
 }
 
+// line_of returns the records of the line with global memory at p, or NULL.
+static line *line_of(worker *k, u64 p) {
+  page *at = page_of(k, p / PAGE);
+  return at && at->lines ? &at->lines[p % PAGE / LINE] : NULL;
+}
+
 static word *word_of(worker *k, warp *w, const u8 *p, u64 *task_at) {
   block *b = block_at(w, p);
   *task_at = b == NULL;
   if (b) return &b->words[(p - b->shared) >> 2];
   if (in_local(w, p)) return NULL;
-  page *at = page_of(k, (u64)(uintptr_t)p / PAGE);
-  return at && at->words ? &at->words[(u64)(uintptr_t)p % PAGE / 4] : NULL;
+  u64 a = (u64)(uintptr_t)p;
+  line *at = line_of(k, a);
+  word *words = at ? words_of(k, at) : NULL;
+  return words ? &words[a % LINE / 4] : NULL;
 }
 
 static void drop_pages(pages *all) {
   for (u64 i = 0; i < all->room; i++) free(all->all[i].used);
   free(all->all);
-  for (chunk *c = all->chunks, *next; c; c = next) next = c->next, munmap(c, c->size);
+  for (chunk *c = all->chunks, *next; c; c = next) next = c->next, drop_chunk(c);
 }
 
 // record_use records that n bytes of global memory at p are accessed.
@@ -254,7 +312,11 @@ static void record_use(worker *k, warp *w, const u8 *p, u32 n, int how) {
   if (block_at(w, p) || in_local(w, p)) return;
   for (u64 at = (u64)(uintptr_t)p, end = at + n; at < end;) {
     u8 *used = page_of(k, at / PAGE)->used;
-    for (u64 stop = at - at % PAGE + PAGE; at < end && at < stop; at++) used[at % PAGE] |= (u8)kinds;
+    u64 stop = at - at % PAGE + PAGE < end ? at - at % PAGE + PAGE : end;
+    if ((at | stop) % 4 == 0)
+      for (u32 *to = (u32 *)(void *)(used + at % PAGE); at < stop; at += 4) *to++ |= (u32)kinds * 0x01010101;
+    else
+      for (; at < stop; at++) used[at % PAGE] |= (u8)kinds;
   }
 }
 
@@ -286,7 +348,8 @@ static void take_uses(worker *k) {
   for (const page *q = all->all; q < all->all + all->room; q++)
     for (u32 i = 0; q->number && i < PAGE; i += 4) {
       const u8 *used = q->used + i;
-      const word *s = q->words ? &q->words[i / 4] : NULL;
+      const line *at = q->lines ? &q->lines[i / LINE] : NULL;
+      const word *s = !at ? NULL : at->words ? &at->words[i % LINE / 4] : &at->all;
       u32 four, n = 4;
       memcpy(&four, used, 4);
       if (four == 0) continue;
@@ -422,8 +485,8 @@ static inline word *record_of(toucher *c, u64 a) {
   if (s == NULL) return NULL;
   c->global = (int)global;
   const block *b = global ? NULL : block_at(c->w, (u8 *)(uintptr_t)a);
-  c->from = b ? (u64)(uintptr_t)b->shared : a - a % PAGE, c->size = b ? b->shared_size : PAGE;
-  c->words = b ? b->words : s - a % PAGE / 4;
+  c->from = b ? (u64)(uintptr_t)b->shared : a - a % LINE, c->size = b ? b->shared_size : LINE;
+  c->words = b ? b->words : s - a % LINE / 4;
   return s;
 }
 
@@ -495,9 +558,14 @@ static inline int alike(const access *a, const access *b) {
   return key_of(a) == key_of(b) && ((tail_of(a) ^ tail_of(b)) & 0xff00ffff) == 0; // whatever their lanes and places
 }
 
-// A part is n words of a run from word number at on, with records s.
-typedef struct { word *s; u32 n, at, shift; } part;
-static inline u32 lane_of(const part *q, u32 i) { return (q->at + i) >> q->shift; }
+// A part is n words of a run from word number at on, with records s. If it has a code, s is the record of a line.
+typedef struct { word *s; u32 n, at, shift, code; } part;
+static inline u32 lane_of(const part *q, u32 i) { return q->code ? q->code : (q->at + i) >> q->shift; }
+
+// one_record reports whether a line has one record even after an access of part q has been merged into a.
+static inline int one_record(const access *a, const part *q) {
+  return !q->code || a->lane == q->code || a->lane >= MANY_LANES;
+}
 
 // all_settled is settled for the same access of each word, of which a is the first.
 static inline int all_settled(const toucher *c, const access *a, const part *q) {
@@ -542,7 +610,7 @@ static inline int touch_read(toucher *c, part *q, u32 how) {
   q->n = n;
   if (written && (!all_settled(c, &s->w[0], q) || !all_settled(c, &s->w[1], q))) return 0;
   if (other) r = &s->r[1];
-  if (key_of(r) == key_of(&c->now) && r->warp == c->now.warp && r->how != how && (r->how | 15) == (how | 15)) return 0;
+  if (key_of(r) == key_of(&c->now) && r->warp == c->now.warp && (r->how | 15) == (how | 15) && (r->how != how || !one_record(r, q))) return 0;
   keep_all(r, &c->now, q, how);
   return 1;
 }
@@ -555,7 +623,7 @@ static inline int touch_write(toucher *c, part *q, u32 how, int same) {
   if (!all_settled(c, &s->w[0], q)) return 0;
   if (!same && !(all_settled(c, &s->w[1], q) && all_settled(c, &s->r[0], q) && all_settled(c, &s->r[1], q))) return 0;
   const access *last = &s->w[0];
-  if (key_of(last) == key_of(&c->now) && last->warp == c->now.warp && last->how != how && (last->how | 15) == (how | 15)) return 0;
+  if (key_of(last) == key_of(&c->now) && last->warp == c->now.warp && (last->how | 15) == (how | 15) && (last->how != how || !one_record(last, q))) return 0;
   if (last->task && (last->task != c->now.task || last->warp != c->now.warp))
     for (u32 i = 0; i < n; i++) s[i].w[1] = s[i].w[0];
   keep_all(&s->w[0], &c->now, q, how);
@@ -565,19 +633,37 @@ static inline int touch_write(toucher *c, part *q, u32 how, int same) {
 // touch_run records and checks an access of all lanes to consecutive elements of some bytes, from p on. It returns the
 // number of lanes that it has handled; the others have to be handled one by one.
 static u32 touch_run(toucher *c, u8 *p, u32 bytes, int same) {
-  enum { MOST_PARTS = 4 };
+  enum { MOST_PARTS = 8, WORDS = LINE / 4 };
   worker *k = c->k;
   u64 a = (u64)(uintptr_t)p;
-  word *s;
-  if ((a | bytes) & 3) return 0;
-  u32 n = 8 * bytes, shift = (u32)__builtin_ctz(bytes) - 2;
-  if (c->how != (c->how & A_WRITE) || (s = record_of(c, a)) == NULL || a + 4 * n > c->from + c->size) return 0;
+  block *b = block_at(c->w, p);
+  u32 n = 8 * bytes, done = 0;
+  if ((a | bytes) & 3 || c->how != (c->how & A_WRITE) || in_local(c->w, p)) return 0;
+  if (b && a + 4 * n > (u64)(uintptr_t)b->shared + b->shared_size) return 0;
+  u32 how = (u32)c->how | 15, shift = (u32)__builtin_ctz(bytes) - 2;
+  c->global = b == NULL;
   c->now.tick = c->t->ticks[c->who], c->now.time = (u32)k->time;
-  u32 how = (u32)c->how | 15, done = 0;
   c->now.how = (u8)how; // for alike
   for (int parts = 0; done < n && parts < MOST_PARTS; parts++) {
-    part q = {s + done, n - done, done, shift};
-    if (how & A_WRITE ? !touch_write(c, &q, how, same) : !touch_read(c, &q, how)) break;
+    part q = {.n = n - done, .at = done, .shift = shift};
+    if (b) {
+      q.s = &b->words[((p - b->shared) >> 2) + done];
+    } else {
+      u64 from = a + 4 * done, word_at = from % LINE / 4;
+      line *at = line_of(k, from);
+      if (at == NULL) break;
+      if (at->words == NULL && a % LINE == 0 && q.n >= WORDS) {
+        part all = {.s = &at->all, .n = 1, .code = line_code(shift, done / WORDS)};
+        if (how & A_WRITE ? touch_write(c, &all, how, same) : touch_read(c, &all, how)) {
+          done += WORDS;
+          continue;
+        }
+      }
+      if (words_of(k, at) == NULL) break;
+      q.s = &at->words[word_at];
+      if (q.n > WORDS - word_at) q.n = (u32)(WORDS - word_at);
+    }
+    if (!(how & A_WRITE ? touch_write(c, &q, how, same) : touch_read(c, &q, how))) break;
     done += q.n;
   }
   if (k->l->record && done) record_use(k, c->w, p, 4 * done, c->how);
