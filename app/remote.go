@@ -209,11 +209,6 @@ func (a *app) remoteResume(ctx context.Context, o remoteOptions, given []string)
 		return err
 	}
 	d := dispatch.New(plan, folder, old, open, files)
-	if n, err := d.Reopen(ctx); err != nil {
-		a.term.Warn(usage.Explain(err))
-	} else if n > 0 {
-		a.term.Note("%s may have results that are not in the run yet; fetching them first", plain.Count(n, "job"))
-	}
 	if err := prepareResume(plan, o.jobs, len(lacking), h); err != nil {
 		return err
 	}

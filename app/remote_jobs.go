@@ -101,10 +101,6 @@ func (a *app) remoteAttach(ctx context.Context, arg string) error {
 		}
 		return a.showEnded(plan, old)
 	}
-	if _, err := d.Reopen(ctx); err != nil {
-		text, hint := usage.Explain(err)
-		a.term.Warn("unknown whether it has results of the run: "+text, hint)
-	}
 	if plan.Done {
 		a.term.Note("run the remaining workloads with: fisub remote --resume %s", plan.Run.ID)
 		return a.showEnded(plan, old)

@@ -24,7 +24,7 @@ import (
 var hostScript string
 
 // Names of Batch jobs begin with jobPrefix, as do job ids of runs. Other ids get the prefix anyJob, which no id
-// contains. Earlier versions wrote jobPrefix before every id.
+// contains.
 const (
 	jobPrefix = "fisub-"
 	anyJob    = "fisub_"
@@ -41,9 +41,6 @@ func jobName(job string) string {
 func jobOf(name string) string {
 	if job, ok := strings.CutPrefix(name, anyJob); ok && remote.ValidID(job) {
 		return job
-	}
-	if strings.HasPrefix(name, jobPrefix+jobPrefix) {
-		name = strings.TrimPrefix(name, jobPrefix)
 	}
 	if strings.HasPrefix(name, jobPrefix) && remote.ValidID(name) {
 		return name
@@ -163,17 +160,12 @@ func (p *Provider) submitInput(job *remote.Job, program, boot string) *batch.Sub
 // find returns Batch's list entry for a job, or nil if Batch does not know the job. It does not call DescribeJobs:
 // permission for that includes reading the boot links of all jobs in the account.
 func (a *account) find(ctx context.Context, d *data) (found *types.JobSummary, err error) {
-	for _, name := range []string{jobName(d.job), jobPrefix + d.job} {
-		err := a.list(ctx, d.Queue, name, func(job string, j types.JobSummary) {
-			if d.ID == aws.ToString(j.JobId) || d.ID == "" && (found == nil || !over(j)) {
-				found = &j
-			}
-		})
-		if err != nil || found != nil {
-			return found, err
+	err = a.list(ctx, d.Queue, jobName(d.job), func(job string, j types.JobSummary) {
+		if d.ID == aws.ToString(j.JobId) || d.ID == "" && (found == nil || !over(j)) {
+			found = &j
 		}
-	}
-	return nil, nil
+	})
+	return found, err
 }
 
 func over(j types.JobSummary) bool {

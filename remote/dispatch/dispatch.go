@@ -6,7 +6,6 @@ import (
 	"errors"
 	"io"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"fisub/internal/event"
@@ -172,34 +171,6 @@ func (d *Dispatcher) Cancel(ctx context.Context) error {
 	}
 	err := e.perform(s.next(time.Now()))
 	return errors.Join(s.left, err, d.finish(true))
-}
-
-// Reopen looks for jobs that were given up although workloads have no verdict. Those still on their host are marked as
-// running, so that Run fetches their results. Reopen returns their number; the error names the hosts that did not
-// answer.
-func (d *Dispatcher) Reopen(ctx context.Context) (n int, err error) {
-	if err := d.prepare(); err != nil {
-		return 0, err
-	}
-	given := map[string][]*job{}
-	for _, j := range d.state.jobs {
-		if j.Ended != nil && j.Handle != nil && d.state.awaited(j) && d.providers[j.Place.Table] != nil {
-			given[j.Place.Table] = append(given[j.Place.Table], j)
-		}
-	}
-	var faults []error
-	for table, jobs := range given {
-		held, err := d.providers[table].List(ctx)
-		faults = append(faults, err)
-		for _, j := range jobs {
-			if slices.ContainsFunc(held, func(h remote.Handle) bool { return h.Job == j.ID }) {
-				n++
-				j.Ended, j.Exit, d.Plan.Done = nil, nil, false
-				faults = append(faults, d.Plan.Save(d.Folder.Path()))
-			}
-		}
-	}
-	return n, errors.Join(faults...)
 }
 
 // ReplayOutput passes the recorded lines of a tool's job to line.

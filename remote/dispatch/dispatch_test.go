@@ -458,33 +458,6 @@ func TestHalfSubmitted(t *testing.T) {
 	}
 }
 
-// Reopen finds a job that was given up, as by older versions, and Run fetches its results.
-func TestReopen(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t, 2, map[string]map[string]any{"a": {}})
-	f.submitted(f.plan.Places[0], program, "w00", "w01")
-	now := time.Now()
-	f.plan.Jobs[0].Ended, f.plan.Jobs[0].Exit, f.plan.Done = &now, &remote.Exit{End: remote.Lost}, true
-	reopen := func() (int, error) {
-		d, folder := f.dispatcher()
-		defer folder.Close()
-		return d.Reopen(t.Context())
-	}
-	s := f.scripted("a")
-	s.list = func(context.Context) error { return errors.New("h2 is down") }
-	if n, err := reopen(); n != 1 || err == nil || f.plan.Done {
-		t.Fatalf("got %d, %v", n, err)
-	}
-	if got, err := f.run(t.Context()); err != nil || got.Passed != 2 || len(f.plan.Jobs) != 1 {
-		t.Errorf("got %+v, %v, %d jobs", got, err, len(f.plan.Jobs))
-	}
-	s.list = nil
-	f.check(2)
-	if n, err := reopen(); n != 0 || err != nil {
-		t.Errorf("a job that is released: got %d, %v", n, err)
-	}
-}
-
 func TestDeal(t *testing.T) {
 	all := func(string, int) bool { return true }
 	for _, tc := range []struct {

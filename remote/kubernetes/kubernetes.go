@@ -112,11 +112,6 @@ func (p *Provider) open(h remote.Handle) (*data, error) {
 
 // Fault implements follow.Starter.
 func (p *Provider) Fault(ctx context.Context, _ remote.Place, err error) error {
-	return p.fault(ctx, err)
-}
-
-// fault rewords an error for the user.
-func (p *Provider) fault(ctx context.Context, err error) error {
 	if ctx.Err() == nil && errors.As(err, new(*host.LostError)) {
 		return &remote.Denied{Code: "unreachable", Provider: p.name, Text: err.Error(), Hint: "see kubectl get pods"}
 	}
@@ -416,15 +411,15 @@ func (p *Provider) Collect(ctx context.Context, h remote.Handle, dst string) err
 	}
 	switch {
 	case err != nil || f.pod == nil || p.restarted(d, f.pod):
-		return p.fault(ctx, err)
+		return p.Fault(ctx, remote.Place{}, err)
 	case f.pod.running(p.containerName(d)):
-		return p.fault(ctx, d.Collect(ctx, dst))
+		return p.Fault(ctx, remote.Place{}, d.Collect(ctx, dst))
 	}
 	files, err := p.log(ctx, f.pod)
 	if text, ok := files[agent.LogName]; ok && err == nil {
 		return remote.Local(plain.WriteFile(filepath.Join(dst, agent.LogName), text, 0o644))
 	}
-	return p.fault(ctx, err)
+	return p.Fault(ctx, remote.Place{}, err)
 }
 
 // Stop implements follow.Starter. A job with a pod of its own is removed once that has ended or is gone.
@@ -453,7 +448,7 @@ func (p *Provider) Stop(ctx context.Context, h remote.Handle) (removed bool, err
 
 // List returns the user's jobs that have a Job, or the jobs in the table's pod.
 func (p *Provider) List(ctx context.Context) (handles []remote.Handle, err error) {
-	defer func() { err = p.fault(ctx, err) }()
+	defer func() { err = p.Fault(ctx, remote.Place{}, err) }()
 	if p.config.Pod != "" {
 		if _, err := p.standing(ctx); err != nil {
 			return nil, err
@@ -489,10 +484,10 @@ func (p *Provider) Check(ctx context.Context) ([]remote.Host, error) {
 	h := remote.Host{Name: p.name}
 	var err error
 	if h.State, h.Detail, err = p.ready(ctx); err != nil {
-		h.State, h.Detail, h.Err = "down", "", p.fault(ctx, err)
+		h.State, h.Detail, h.Err = "down", "", p.Fault(ctx, remote.Place{}, err)
 	}
 	if ctx.Err() != nil {
-		return nil, p.fault(ctx, ctx.Err())
+		return nil, p.Fault(ctx, remote.Place{}, ctx.Err())
 	}
 	return []remote.Host{h}, nil
 }

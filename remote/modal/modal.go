@@ -267,32 +267,24 @@ func clean(s string) string {
 var gpuNames = map[string]string{"": "", "t4": "T4", "l4": "L4", "a10": "A10", "l40s": "L40S", "a100": "A100-80GB",
 	"h100": "H100!", "h200": "H200", "b200": "B200"}
 
-// forget ends all sandboxes of a job; their ids need not be known.
-func (p *Provider) forget(ctx context.Context, job string) error {
-	all, err := p.sandboxes(ctx, p.app, map[string]string{tagKind: "job", tagJob: job})
-	for _, sb := range all {
-		err = errors.Join(err, p.terminate(ctx, sb))
-	}
-	return err
-}
-
 // Stop implements follow.Starter. It ends the sandbox and removes the job's folder on the volume.
 func (p *Provider) Stop(ctx context.Context, h remote.Handle) (removed bool, err error) {
 	d, err := p.open(h)
 	if err != nil {
 		return false, err
 	}
-	if d.Sandbox == "" {
-		if err := p.prepare(ctx); err != nil {
-			return false, err
-		}
-		err = p.forget(ctx, h.Job)
-	} else {
-		var sb *sdk.Sandbox
-		if sb, err = p.client.Sandboxes.FromID(ctx, d.Sandbox, nil); err != nil {
+	var all []*sdk.Sandbox
+	if d.Sandbox != "" {
+		sb, err := p.client.Sandboxes.FromID(ctx, d.Sandbox, nil)
+		if err != nil {
 			return false, p.fail(ctx, "finding sandbox "+d.Sandbox, err)
 		}
-		err = p.terminate(ctx, sb)
+		all = append(all, sb)
+	} else if err = p.prepare(ctx); err == nil {
+		all, err = p.sandboxes(ctx, p.app, map[string]string{tagKind: "job", tagJob: h.Job})
+	}
+	for _, sb := range all {
+		err = errors.Join(err, p.terminate(ctx, sb))
 	}
 	if err != nil {
 		return false, err

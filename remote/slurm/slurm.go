@@ -122,13 +122,8 @@ func program(argv []string) string {
 	return argv[0]
 }
 
-// Fault implements follow.Starter.
+// Fault implements follow.Starter. There is one host for all places.
 func (p *Provider) Fault(ctx context.Context, _ remote.Place, err error) error {
-	return p.fault(ctx, err)
-}
-
-// fault rewords an error for the user.
-func (p *Provider) fault(ctx context.Context, err error) error {
 	return work.Fault(ctx, p.Table, p.config.Login, p.denied(ctx, err))
 }
 
@@ -205,7 +200,7 @@ func (p *Provider) jobStatus(ctx context.Context, j *work.FolderJob) (status, er
 // Check reports the partition's nodes, and when a job would start.
 func (p *Provider) Check(ctx context.Context) ([]remote.Host, error) {
 	state, detail, err := p.ready(ctx)
-	if err = p.fault(ctx, err); ctx.Err() != nil {
+	if err = p.Fault(ctx, remote.Place{}, err); ctx.Err() != nil {
 		return nil, err
 	}
 	return []remote.Host{{Name: p.Table, State: state, Detail: detail, Err: err}}, nil
@@ -256,7 +251,7 @@ func (p *Provider) Stop(ctx context.Context, h remote.Handle) (removed bool, err
 
 // List returns the jobs in the queue, and ended jobs that have a folder.
 func (p *Provider) List(ctx context.Context) (handles []remote.Handle, err error) {
-	defer func() { err = p.fault(ctx, err) }()
+	defer func() { err = p.Fault(ctx, remote.Place{}, err) }()
 	folders, root, err := p.folder.List(ctx)
 	if err != nil {
 		return nil, err
@@ -277,7 +272,7 @@ func (p *Provider) List(ctx context.Context) (handles []remote.Handle, err error
 		id := path.Base(f[3])
 		in, below := strings.CutSuffix(f[3], "/jobs/"+id)
 		kept := in == root && jobs[id] != nil
-		if f[2] != called(id) && f[2] != prefix+id || !below || !remote.ValidID(id) || !kept && (status{state: f[1]}).over() {
+		if f[2] != called(id) || !below || !remote.ValidID(id) || !kept && (status{state: f[1]}).over() {
 			continue
 		}
 		if !kept {

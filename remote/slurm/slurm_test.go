@@ -306,7 +306,7 @@ func TestDenied(t *testing.T) {
 		}
 		p.folder.Host = &failing{err: &host.ExitError{Name: tt.name, Status: tt.status, Stderr: tt.stderr}}
 		_, err = p.slurm(t.Context(), []string{tt.name})
-		err = p.fault(t.Context(), fmt.Errorf("x: %w", err))
+		err = p.Fault(t.Context(), remote.Place{}, fmt.Errorf("x: %w", err))
 		var d *remote.Denied
 		if !errors.As(err, &d) {
 			d = &remote.Denied{}
@@ -465,7 +465,7 @@ func TestThisMachine(t *testing.T) {
 		t.Errorf("a full disk: got %v", err)
 	}
 	unreadable := &fs.PathError{Op: "read", Path: "/x", Err: syscall.EACCES}
-	if got := p.fault(t.Context(), &remote.LocalError{Err: unreadable}); !errors.Is(got, fs.ErrPermission) ||
+	if got := p.Fault(t.Context(), remote.Place{}, &remote.LocalError{Err: unreadable}); !errors.Is(got, fs.ErrPermission) ||
 		errors.As(got, &d) {
 		t.Errorf("an unreadable file: got %v", got)
 	}
