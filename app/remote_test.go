@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	mathrand "math/rand/v2"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -281,53 +280,6 @@ func has(file, word string) func(dir string) bool {
 	return func(dir string) bool {
 		text, _ := os.ReadFile(filepath.Join(dir, file))
 		return strings.Contains(string(text), word)
-	}
-}
-
-// The client is killed at random points of runs over two places, and attach follows each run to its end. No finished
-// workload is lost or judged twice, and nothing keeps running.
-func TestRemoteKill(t *testing.T) {
-	t.Parallel()
-	b, work := newLoopbackBench(t, "slots = 2")
-	b.fisub(0, "remote", "--limit", "8") // builds the kernel there
-	begun := time.Now()
-	b.fisub(0, "remote", "--limit", "8")
-	length := time.Since(begun)
-	b.whole(b.last(), 8)
-	nothingIn(t, work)
-	random := mathrand.New(mathrand.NewPCG(5, 26))
-	times, kills, inside := longtest.Rounds(6), 0, 0 // inside: kills of runs that had started
-	for round := 0; kills < times || inside < times/2; round++ {
-		if round > 20*times {
-			t.Fatalf("%d kills in %d rounds, %d of them of runs that had begun", kills, round, inside)
-		}
-		known, _ := runs.IDs(b.dir)
-		args := []string{"remote", "--limit", "8"}
-		for n := 0; ; n++ {
-			client := b.start(args...)
-			if n < 3 {
-				time.Sleep(time.Duration(random.Float64() * float64(length) * 0.9))
-				_ = client.Process.Kill()
-			}
-			status := client.ends(nil)
-			if status == -1 {
-				kills++
-			}
-			ids, _ := runs.IDs(b.dir)
-			if plan, err := dispatch.Load(b.lastFolder()); len(ids) == len(known) || err != nil || !plan.Packed() {
-				break // killed before the plan was ready: no job had started
-			}
-			if status == -1 {
-				inside++
-			} else if status != 0 {
-				t.Fatalf("exit status %d\n%s", status, &client.out)
-			} else {
-				b.whole(b.last(), 8)
-				break
-			}
-			args = []string{"remote", "attach", "last"}
-		}
-		nothingIn(t, work)
 	}
 }
 

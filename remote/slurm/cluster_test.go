@@ -361,25 +361,6 @@ func TestNodeFails(t *testing.T) {
 	}
 }
 
-func TestPreempted(t *testing.T) {
-	t.Parallel()
-	c := slurmtest.Start(t, slurmtest.Setup{GPUs: 1, Conf: []string{"PreemptType=preempt/partition_prio",
-		"PreemptMode=CANCEL",
-		"PartitionName=urgent Nodes=ALL PriorityTier=10 MaxTime=60 State=UP PreemptMode=OFF"}})
-	p := provider(t, c, map[string]any{"workdir": t.TempDir(), "gres": "gpu:b200:1"})
-	h := remotetest.Submit(t, p, newJob(t, "j", "echo on; sleep 30"))
-	var once sync.Once
-	w := &remotetest.Recorder{Fail: func([]byte) error {
-		once.Do(func() {
-			c.Run("sbatch", "--partition=urgent", "--gres=gpu:b200:1", "--output=/dev/null", "--wrap=sleep 5")
-		})
-		return nil
-	}}
-	if exit := remotetest.Follow(t, p, h, 0, w); exit.End != remote.Lost || !strings.Contains(exit.Text, "PREEMPTED") {
-		t.Errorf("exit: %+v", exit)
-	}
-}
-
 func TestControllerAway(t *testing.T) {
 	t.Parallel()
 	c := slurmtest.Start(t, slurmtest.Setup{})

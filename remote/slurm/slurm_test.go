@@ -6,13 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -453,31 +451,5 @@ func TestAccounting(t *testing.T) {
 	if w, exit := remotetest.Wait(t, p, h); exit.End != remote.Lost || exit.Text != "job 7: OUT_OF_MEMORY on n1" ||
 		w.Stream() != "one\n" {
 		t.Errorf("got %+v, %q", exit, w.Stream())
-	}
-}
-
-// Errors of this machine's files are not blamed on the cluster.
-func TestThisMachine(t *testing.T) {
-	p, h, dir := faked(t, func(string, []string) (string, string, int) { return "JobState=RUNNING NodeList=n1\n", "", 0 })
-	write(t, dir, agent.EventsName, "one\n")
-	var d *remote.Denied
-	if _, err := p.Wait(remotetest.Within(t), h, 0, &remotetest.Recorder{Fail: func([]byte) error { return syscall.ENOSPC }}); !errors.Is(err, syscall.ENOSPC) || errors.As(err, &d) {
-		t.Errorf("a full disk: got %v", err)
-	}
-	unreadable := &fs.PathError{Op: "read", Path: "/x", Err: syscall.EACCES}
-	if got := p.Fault(t.Context(), remote.Place{}, &remote.LocalError{Err: unreadable}); !errors.Is(got, fs.ErrPermission) ||
-		errors.As(got, &d) {
-		t.Errorf("an unreadable file: got %v", got)
-	}
-	var own *remote.LocalError
-	for name, path := range map[string]string{"no such file": filepath.Join(dir, "none"),
-		"a file that cannot be read": dir} {
-		file := remote.File{Name: "x", SHA256: strings.Repeat("0", 64), Path: path}
-		if _, err := p.folder.Send(t.Context(), []remote.File{file}, nil); !errors.As(err, &own) {
-			t.Errorf("%s: got %v", name, err)
-		}
-	}
-	if err := p.Collect(t.Context(), h, filepath.Join(dir, "none")); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("a folder that is not there: got %v", err)
 	}
 }

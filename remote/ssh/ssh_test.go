@@ -3,18 +3,14 @@ package ssh_test
 import (
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
-	"syscall"
 	"testing"
 
 	"fisub/remote"
-	"fisub/remote/agent"
 	"fisub/remote/remotetest"
 	"fisub/remote/servertest"
 	"fisub/remote/ssh"
@@ -99,62 +95,6 @@ func script(t testing.TB, p remote.Provider, text string) *remote.Job {
 	return job
 }
 
-// A Wait for a job whose host is unreachable or rejects the user ends after the table's time limit, with ssh's reason.
-// The job continues: a later Wait gets all of it.
-func TestWaitDenied(t *testing.T) {
-	t.Parallel()
-	f := newFleet(t, 1)
-	d := f.Daemons[0]
-	conf := readFile(t, d.Conf)
-	key := filepath.Join(f.Dir, "other.key")
-	output(t, sshdtest.Tool(t, "ssh-keygen"), "-q", "-t", "ed25519", "-N", "", "-f", key)
-	restart := func(conf string) {
-		d.Stop()
-		write(t, d.Conf, conf)
-		d.Start(t)
-	}
-	p := f.closed(t, map[string]any{"away": "1s"})
-	more := filepath.Join(f.Dir, "more")
-	h := remotetest.Submit(t, p, script(t, p, `i=0; while [ $i -lt 4 ]; do i=$((i+1)); echo $i
-while ! [ -e `+more+`$i ]; do sleep 0.05; done; done`))
-	r := &remotetest.Recorder{}
-	for i, tc := range []struct {
-		code, text string
-		spoil      func()
-	}{
-		{"unreachable", "Connection refused", d.Stop},
-		{"host-key", "host key has changed", func() {
-			restart(strings.Replace(conf, filepath.Join(f.Dir, d.Name+".key"), key, 1))
-		}},
-		{"credentials", "Permission denied", func() {
-			restart(strings.Replace(conf, filepath.Join(f.Dir, "id.pub"), "/dev/null", 1))
-		}},
-	} {
-		ended := make(chan error, 1)
-		go func() {
-			exit, err := p.Wait(t.Context(), h, int64(len(r.Stream())), r)
-			if err == nil {
-				err = fmt.Errorf("it gives %+v", exit)
-			}
-			ended <- err
-		}()
-		servertest.Until(t, "a line", func() bool { return strings.HasSuffix(r.Stream(), fmt.Sprintln(i+1)) })
-		tc.spoil()
-		write(t, more+fmt.Sprint(i+1), "")
-		err := <-ended
-		denied(t, err, tc.code, tc.text)
-		if !strings.Contains(fmt.Sprint(err), "lab: h1: unreachable for ") {
-			t.Errorf("%s: got %v", tc.code, err)
-		}
-		restart(conf)
-	}
-	write(t, more+"4", "")
-	if exit, err := p.Wait(t.Context(), h, int64(len(r.Stream())), r); err != nil || exit.End != remote.Exited ||
-		r.Stream() != "1\n2\n3\n4\n" {
-		t.Errorf("then: got %+v, %v, %q", exit, err, r.Stream())
-	}
-}
-
 // A network that silently drops packets is noticed and survived.
 func TestNetworkCut(t *testing.T) {
 	t.Parallel()
@@ -183,153 +123,6 @@ func TestNetworkCut(t *testing.T) {
 	}
 	if exit.End != remote.Exited || r.Stream() != want.String() {
 		t.Errorf("got %+v, %q", exit, r.Stream())
-	}
-}
-
-// A host that disappears during an upload is waited for as long as one that disappears during a job.
-func TestUploadAway(t *testing.T) {
-	t.Parallel()
-	f := newFleet(t, 1)
-	d := f.Daemons[0]
-	p := f.closed(t, nil)
-	big := filepath.Join(t.TempDir(), "big")
-	if err := os.WriteFile(big, make([]byte, 20<<20), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	job := script(t, p, `wc -c <big`)
-	job.Files = append(job.Files, remotetest.File(t, "big", big, false))
-	half, away := make(chan bool), make(chan bool)
-	var once sync.Once
-	type submitted struct {
-		h   remote.Handle
-		err error
-	}
-	ended := make(chan submitted, 1)
-	go func() {
-		h, err := p.Submit(t.Context(), job, func(sent, total int64) {
-			if sent > total/2 {
-				once.Do(func() { close(half); <-away })
-			}
-		})
-		ended <- submitted{h, err}
-	}()
-	<-half
-	d.Stop()
-	l, err := net.Listen("tcp", fmt.Sprintf("%s:%d", d.Addr, d.Port))
-	if err != nil {
-		t.Fatal(err)
-	}
-	close(away)
-	refused := make(chan bool)
-	go func() {
-		defer close(refused)
-		for range 5 {
-			if c, err := l.Accept(); err == nil {
-				c.Close()
-			}
-		}
-	}()
-	select {
-	case <-refused:
-	case got := <-ended:
-		t.Errorf("Submit while the host is away: got %v", got.err)
-		l.Close()
-		return
-	}
-	l.Close()
-	d.Start(t)
-	got := <-ended
-	if got.err != nil {
-		t.Fatal(got.err)
-	}
-	defer p.Release(t.Context(), got.h)
-	if r, exit := remotetest.Wait(t, p, got.h); strings.TrimSpace(r.Stream()) != fmt.Sprint(20<<20) {
-		t.Errorf("got %q, %+v", r.Stream(), exit)
-	}
-}
-
-// An error of the host's file system is not a lost connection.
-func TestStoreUnwritable(t *testing.T) {
-	t.Parallel()
-	f := newFleet(t, 1)
-	p := f.closed(t, nil)
-	if err := os.MkdirAll(work(f.Daemons[0]), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink("/proc", agent.Store(work(f.Daemons[0]))); err != nil { // even root cannot create files there
-		t.Fatal(err)
-	}
-	_, err := p.Submit(t.Context(), script(t, p, "echo ran"), nil)
-	var d *remote.Denied
-	if err == nil || errors.As(err, &d) || !strings.HasPrefix(err.Error(), "lab: h1: ") ||
-		!strings.Contains(err.Error(), "No such file or directory") {
-		t.Errorf("got %v", err)
-	}
-}
-
-// A handle names its job's agent, which is needed to release a running job.
-func TestHandle(t *testing.T) {
-	t.Parallel()
-	f := newFleet(t, 1)
-	p := f.closed(t, nil)
-	job := script(t, p, "echo one; sleep 300")
-	h, err := p.Submit(t.Context(), job, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	program, err := job.Program()
-	if err != nil {
-		t.Fatal(err)
-	}
-	h.Data = fmt.Appendf(nil, `{"work":%q,"program":%q}`, work(f.Daemons[0]), program.SHA256)
-	seen := errors.New("seen")
-	r := &remotetest.Recorder{Fail: func([]byte) error { return seen }}
-	if _, err := p.Wait(t.Context(), h, 0, r); !errors.Is(err, seen) || r.Stream() != "one\n" {
-		t.Errorf("got %v, %q", err, r.Stream())
-	}
-	// List returns such a handle if the job's description is unreadable.
-	unknown := h
-	unknown.Data = fmt.Appendf(nil, `{"work":%q,"program":%q}`, work(f.Daemons[0]), strings.Repeat("0", 64))
-	if err := p.Release(t.Context(), unknown); err == nil || !strings.Contains(err.Error(), "may still run") {
-		t.Errorf("release without the agent of a job that runs: got %v", err)
-	}
-	for range 2 {
-		if err := p.Release(t.Context(), h); err != nil {
-			t.Error(err)
-		}
-	}
-	if err := p.Release(t.Context(), unknown); err != nil {
-		t.Errorf("release without the agent: got %v", err)
-	}
-	if all, err := p.List(t.Context()); err != nil || len(all) != 0 {
-		t.Errorf("left: %v, %v", all, err)
-	}
-}
-
-func TestFullDisk(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("only root can mount a small disk")
-	}
-	f := newFleet(t, 1)
-	disk := filepath.Join(f.Daemons[0].Home, "small")
-	if err := os.Mkdir(disk, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := syscall.Mount("tmpfs", disk, "tmpfs", 0, "size=40m"); err != nil {
-		t.Skipf("no small disk: %v", err)
-	}
-	t.Cleanup(func() { _ = syscall.Unmount(disk, syscall.MNT_DETACH) })
-	p := f.closed(t, map[string]any{"workdir": disk + "/work"})
-	big := filepath.Join(t.TempDir(), "big")
-	if err := os.WriteFile(big, make([]byte, 100<<20), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	job := script(t, p, `echo ran`)
-	job.Files = append(job.Files, remotetest.File(t, "big", big, false))
-	_, err := p.Submit(t.Context(), job, nil)
-	denied(t, err, "disk", "free in")
-	if all, err := p.List(t.Context()); err != nil || len(all) != 0 {
-		t.Errorf("left: %v, %v", all, err)
 	}
 }
 
@@ -407,39 +200,6 @@ func readFile(t *testing.T, path string) string {
 		t.Fatal(err)
 	}
 	return string(data)
-}
-
-// Jobs work with a login shell whose startup files print, without an sftp subsystem, and with a space in the home
-// folder's path.
-func TestNoisyShell(t *testing.T) {
-	t.Parallel()
-	f := newFleet(t, 1)
-	d := f.Daemons[0]
-	home := filepath.Join(d.Home, "my home")
-	if err := os.Mkdir(home, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	d.Stop()
-	noisy := filepath.Join(f.Dir, "noisy")
-	write(t, noisy, `case $SSH_ORIGINAL_COMMAND in *sftp*) exit 1;; esac
-HOME='`+home+`'; export HOME; echo welcome; echo noise >&2; eval "$SSH_ORIGINAL_COMMAND"`)
-	write(t, d.Conf, readFile(t, d.Conf)+"ForceCommand /bin/sh "+noisy+"\n")
-	d.Start(t)
-	p := f.closed(t, nil)
-	h := remotetest.Submit(t, p, script(t, p, `echo one; exit 4`))
-	if _, err := os.Stat(filepath.Join(home, ".cache/fisub/remote/jobs", h.Job)); err != nil {
-		t.Error(err)
-	}
-	if r, exit := remotetest.Wait(t, p, h); r.Stream() != "one\n" || exit.Code != 4 {
-		t.Errorf("got %q, %+v", r.Stream(), exit)
-	}
-	dst := t.TempDir()
-	if err := p.Collect(t.Context(), h, dst); err != nil {
-		t.Error(err)
-	}
-	if log, err := os.ReadFile(filepath.Join(dst, agent.LogName)); err != nil || strings.Contains(string(log), "noise") {
-		t.Errorf("log: got %q, %v", log, err)
-	}
 }
 
 // A host that allows few sessions per connection gets more connections.

@@ -63,15 +63,20 @@ func TestPrepareHints(t *testing.T) {
 		_, err := work.New(host.Local{Env: []string{"PATH=/nonexistent"}}, "", open(t)).Prepare(remotetest.Within(t))
 		refused(t, err, "not found", "PATH on the host")
 	})
-	t.Run("inodes", func(t *testing.T) {
-		dir := open(t)
-		if err := errors.Join(os.Mkdir(dir, 0o700), unix.Mount("none", dir, "tmpfs", 0, "nr_inodes=30,size=500m,mode=700")); err != nil {
-			t.Skip(err)
-		}
-		defer unix.Unmount(dir, unix.MNT_DETACH)
-		_, err := work.New(host.Local{}, "", dir).Send(remotetest.Within(t), remotetest.Script(t, "true", nil).Files, nil)
-		refused(t, err, "inodes free in "+dir, "df -i")
-	})
+	for what, size := range map[string]string{"inodes": "nr_inodes=30,size=500m", "MB": "size=30m"} {
+		t.Run(what, func(t *testing.T) {
+			dir := open(t)
+			if err := errors.Join(os.Mkdir(dir, 0o700), unix.Mount("none", dir, "tmpfs", 0, size+",mode=700")); err != nil {
+				t.Skip(err)
+			}
+			defer unix.Unmount(dir, unix.MNT_DETACH)
+			_, err := work.New(host.Local{}, "", dir).Send(remotetest.Within(t), remotetest.Script(t, "true", nil).Files, nil)
+			refused(t, err, what+" free in "+dir, "df -i")
+			if left, _ := os.ReadDir(agent.Store(dir)); len(left) != 0 {
+				t.Errorf("sent in vain: %v", left)
+			}
+		})
+	}
 }
 
 // If an agent has ended its job but cannot remove the rest of the folder, the shell removes it.

@@ -156,8 +156,8 @@ func TestKeyboard(t *testing.T) {
 	}
 }
 
-// Send gives up an unreachable host after Away, or at once if it never answered, and a connection that is lost each
-// time.
+// Send waits Away for an unreachable host that has answered before, and tries again a few times if the connection is
+// lost.
 func TestGivenUp(t *testing.T) {
 	t.Parallel()
 	away := &remote.Denied{Code: "unreachable", Text: "no route"}
@@ -178,15 +178,30 @@ func TestGivenUp(t *testing.T) {
 			&host.LostError{Text: "again"}},
 		{"refused", func(int, string) error { return &remote.Denied{Code: "credentials"} }, 1,
 			&remote.Denied{Code: "credentials"}},
+		{"back in time", func(n int, _ string) error {
+			if n > 1 && n < 4 {
+				return away
+			}
+			return nil
+		}, 6, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			f, h := folder(t)
 			f.Away = 300 * time.Millisecond
 			h.fail = c.fail
-			_, err := f.Submit(remotetest.Within(t), remotetest.Script(t, "true", nil), nil)
-			if err == nil || err.Error() != c.want.Error() || len(h.calls) < c.least || c.least == 1 && len(h.calls) > 1 {
+			if c.want == nil {
+				f.Away = time.Minute
+			}
+			j, err := f.Submit(remotetest.Within(t), remotetest.Script(t, "true", nil), nil)
+			if fmt.Sprint(err) != fmt.Sprint(c.want) || len(h.calls) < c.least || c.least == 1 && len(h.calls) > 1 {
 				t.Errorf("got %v after %d calls, want %v after %d", err, len(h.calls), c.want, c.least)
+			}
+			if err == nil {
+				err = j.Free(remotetest.Within(t))
+			}
+			if c.want == nil && err != nil {
+				t.Error(err)
 			}
 		})
 	}
@@ -242,6 +257,10 @@ func TestStore(t *testing.T) {
 		if err != nil || st.Mode() != file.Mode() || time.Since(st.ModTime()) > time.Hour {
 			t.Errorf("%s: got %v, %v", file.Name, st, err)
 		}
+	}
+	file := remote.File{Name: "none", SHA256: strings.Repeat("0", 64), Path: filepath.Join(store, "none")}
+	if _, err := f.Send(remotetest.Within(t), []remote.File{file}, nil); !errors.As(err, new(*remote.LocalError)) {
+		t.Errorf("a file that is not on this machine: got %v", err)
 	}
 	// A truncated file, as after a crash of the host, is sent again.
 	if err := os.Truncate(agent.Stored(f.Dir, job.Files[0].SHA256), 10); err != nil {
