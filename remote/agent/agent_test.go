@@ -88,9 +88,7 @@ func prepare(t *testing.T, script string, change func(*remote.Job)) string {
 		t.Fatal(err)
 	}
 	data, _ := json.Marshal(job)
-	if err := os.WriteFile(filepath.Join(dir, agent.JobName), data, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	servertest.Write(t, filepath.Join(dir, agent.JobName), string(data))
 	return dir
 }
 
@@ -105,13 +103,12 @@ func runAgent(t *testing.T, env []string, args ...string) (stdout, stderr string
 	return out.String(), errs.String(), err
 }
 
-func read(t *testing.T, parts ...string) string {
+// do runs a command of the agent, which must succeed.
+func do(t *testing.T, args ...string) {
 	t.Helper()
-	data, err := os.ReadFile(filepath.Join(parts...))
-	if err != nil {
-		t.Fatal(err)
+	if _, errs, err := runAgent(t, nil, args...); err != nil {
+		t.Fatal(errs, err)
 	}
-	return string(data)
 }
 
 func exited(t *testing.T, dir string) remote.Exit {
@@ -128,7 +125,7 @@ func exited(t *testing.T, dir string) remote.Exit {
 // gone reports whether the process whose pid is in the file has ended.
 func gone(t *testing.T, file string) bool {
 	t.Helper()
-	pid, err := strconv.Atoi(strings.TrimSpace(read(t, file)))
+	pid, err := strconv.Atoi(strings.TrimSpace(servertest.Read(t, file)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -143,18 +140,18 @@ func TestRun(t *testing.T) {
 	if out, errs, err := runAgent(t, nil, "run", dir); err != nil || out != "" {
 		t.Fatalf("run: got %q, %q, %v", out, errs, err)
 	}
-	if got, want := read(t, dir, agent.EventsName), "{\"n\":1}\nsome data\na b|$x|value|cache\n"; got != want {
+	if got, want := servertest.Read(t, dir, agent.EventsName), "{\"n\":1}\nsome data\na b|$x|value|cache\n"; got != want {
 		t.Errorf("events: got %q, want %q", got, want)
 	}
 	if got := exited(t, dir); got.End != remote.Exited || got.Code != 3 {
 		t.Errorf("exit: got %+v, want exited with 3", got)
 	}
-	if log := read(t, dir, agent.LogName); !strings.Contains(log, "\nwords\n") || !strings.Contains(log, "exited with 3") {
+	if log := servertest.Read(t, dir, agent.LogName); !strings.Contains(log, "\nwords\n") || !strings.Contains(log, "exited with 3") {
 		t.Errorf("log: got %q", log)
 	}
-	before := read(t, dir, agent.EventsName)
-	if _, _, err := runAgent(t, nil, "run", dir); err != nil || read(t, dir, agent.EventsName) != before {
-		t.Errorf("run for the second time: %v, events %q", err, read(t, dir, agent.EventsName))
+	before := servertest.Read(t, dir, agent.EventsName)
+	if _, _, err := runAgent(t, nil, "run", dir); err != nil || servertest.Read(t, dir, agent.EventsName) != before {
+		t.Errorf("run for the second time: %v, events %q", err, servertest.Read(t, dir, agent.EventsName))
 	}
 	for from, want := range map[string]string{"0": before, "8": before[8:], strconv.Itoa(len(before)): ""} {
 		if out, errs, err := runAgent(t, nil, "tail", dir, "--from", from); err != nil || out != want {
@@ -175,29 +172,27 @@ func sealed(j *remote.Job) { j.Key = "secret-of-the-test" }
 func known(t *testing.T, dir string) (lines []string, all bool, exit remote.Exit) {
 	t.Helper()
 	seal, all := remote.Seal{Key: "secret-of-the-test", Job: "j1"}, true
-	for text := range strings.Lines(read(t, dir, agent.EventsName)) {
+	for text := range strings.Lines(servertest.Read(t, dir, agent.EventsName)) {
 		line, ok := seal.Line([]byte(strings.TrimSuffix(text, "\n")))
 		if ok {
 			lines = append(lines, string(line))
 		}
 		all = all && ok
 	}
-	exit = agent.ParseExit([]byte(read(t, dir, agent.ExitName)), seal)
+	exit = agent.ParseExit([]byte(servertest.Read(t, dir, agent.ExitName)), seal)
 	return lines, all && exit.Lines == int64(len(lines)), exit
 }
 
 // The agent signs the stream and the end of a job with a key, which the program cannot find.
 func TestSigned(t *testing.T) {
 	dir := prepare(t, `cat ../job.json >&2; grep -l secret-of-''the-test -r ..; printf 'one\ntw'; sleep 0.1; printf 'o\nhalf a line'; exit 3`, sealed)
-	if _, errs, err := runAgent(t, nil, "run", dir); err != nil {
-		t.Fatal(errs, err)
-	}
+	do(t, "run", dir)
 	lines, _, exit := known(t, dir)
 	if strings.Join(lines, "|") != "one|two" || exit.End != remote.Exited || exit.Code != 3 || exit.Lines != 2 ||
-		!strings.HasSuffix(read(t, dir, agent.EventsName), "\nhalf a line") {
+		!strings.HasSuffix(servertest.Read(t, dir, agent.EventsName), "\nhalf a line") {
 		t.Errorf("got %q, %+v", lines, exit)
 	}
-	if log := read(t, dir, agent.LogName); strings.Contains(log, "secret-of-the-test") || !strings.Contains(log, `"id":"j1"`) {
+	if log := servertest.Read(t, dir, agent.LogName); strings.Contains(log, "secret-of-the-test") || !strings.Contains(log, `"id":"j1"`) {
 		t.Errorf("log: got %q", log)
 	}
 }
@@ -222,9 +217,7 @@ func TestForged(t *testing.T) {
 			t.Parallel()
 			dir := prepare(t, `echo one; `+c.script+`; touch forged; while [ ! -e go ]; do sleep 0.02; done; echo two; exit 3`,
 				sealed)
-			if _, errs, err := runAgent(t, nil, "start", dir); err != nil {
-				t.Fatal(errs, err)
-			}
+			do(t, "start", dir)
 			file := func(name string) string { return filepath.Join(dir, agent.BundleName, name) }
 			servertest.Until(t, "the forgery", func() bool { _, err := os.Stat(file("forged")); return err == nil })
 			tailed := make(chan error, 1)
@@ -236,9 +229,7 @@ func TestForged(t *testing.T) {
 			case err := <-tailed:
 				t.Errorf("tail ended with the forgery: %v", err)
 			case <-time.After(100 * time.Millisecond): // a wrong tail may not have noticed yet
-				if err := os.WriteFile(file("go"), nil, 0o600); err != nil {
-					t.Fatal(err)
-				}
+				servertest.Write(t, file("go"), "")
 				if err := <-tailed; err != nil {
 					t.Error(err)
 				}
@@ -251,9 +242,7 @@ func TestForged(t *testing.T) {
 		})
 	}
 	dir := prepare(t, `echo '{"end":"exited","code":0}' >../exit.json; touch forged; exec sleep 307`, sealed)
-	if _, errs, err := runAgent(t, nil, "start", dir); err != nil {
-		t.Fatal(errs, err)
-	}
+	do(t, "start", dir)
 	servertest.Until(t, "the forgery", func() bool {
 		_, err := os.Stat(filepath.Join(dir, agent.BundleName, "forged"))
 		return err == nil
@@ -265,9 +254,7 @@ func TestForged(t *testing.T) {
 
 func TestSignalAndStatus(t *testing.T) {
 	dir := prepare(t, `kill -KILL $$`, nil)
-	if _, _, err := runAgent(t, nil, "run", dir); err != nil {
-		t.Fatal(err)
-	}
+	do(t, "run", dir)
 	if got := exited(t, dir); got.End != remote.Exited || got.Code != 137 {
 		t.Errorf("got %+v, want exited with 137", got)
 	}
@@ -280,9 +267,7 @@ func TestLimit(t *testing.T) {
 	dir := prepare(t, `trap '' TERM; `+spawn+`echo 1; while :; do sleep 0.1; done`,
 		func(j *remote.Job) { j.Limit = 300 * time.Millisecond })
 	begun := time.Now()
-	if _, errs, err := runAgent(t, nil, "run", dir); err != nil {
-		t.Fatal(errs, err)
-	}
+	do(t, "run", dir)
 	if got := exited(t, dir); got.End != remote.Limited || !strings.Contains(got.Text, "300ms") {
 		t.Errorf("got %+v, want limit", got)
 	}
@@ -327,9 +312,7 @@ func TestStartTailStop(t *testing.T) {
 	}()
 	servertest.Until(t, "events", func() bool { data, _ := os.ReadFile(filepath.Join(dir, agent.EventsName)); return len(data) == 6 })
 	for range 2 {
-		if _, errs, err := runAgent(t, nil, "stop", dir); err != nil {
-			t.Fatal(errs, err)
-		}
+		do(t, "stop", dir)
 	}
 	if got := exited(t, dir); got.End != remote.Cancelled {
 		t.Errorf("got %+v, want cancelled", got)
@@ -365,7 +348,7 @@ func TestStartOfFreshProgram(t *testing.T) {
 	if err := a.Start(t.Context(), dir); err != nil {
 		t.Fatal(err)
 	}
-	if got := exited(t, dir); got.End != remote.Exited || read(t, dir, agent.EventsName) != "ran\n" {
+	if got := exited(t, dir); got.End != remote.Exited || servertest.Read(t, dir, agent.EventsName) != "ran\n" {
 		t.Errorf("got %+v, want it to have run", got)
 	}
 }
@@ -375,9 +358,7 @@ func TestStopBeforeStart(t *testing.T) {
 	if _, err := agent.Stop(t.Context(), dir); err != nil {
 		t.Fatal(err)
 	}
-	if _, errs, err := runAgent(t, nil, "start", dir); err != nil {
-		t.Fatal(errs, err)
-	}
+	do(t, "start", dir)
 	if got := exited(t, dir); got.End != remote.Cancelled {
 		t.Errorf("got %+v, want cancelled", got)
 	}
@@ -388,9 +369,7 @@ func TestStopBeforeStart(t *testing.T) {
 
 func TestFree(t *testing.T) {
 	dir := prepare(t, `echo one; exec sleep 305`, nil)
-	if _, errs, err := runAgent(t, nil, "start", dir); err != nil {
-		t.Fatal(errs, err)
-	}
+	do(t, "start", dir)
 	ended := make(chan remote.Exit)
 	events, to := io.Pipe()
 	go func() { exit, _ := agent.Tail(t.Context(), dir, 0, to); ended <- exit }()
@@ -398,9 +377,7 @@ func TestFree(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 {
-		if _, errs, err := runAgent(t, nil, "free", dir); err != nil {
-			t.Fatal(errs, err)
-		}
+		do(t, "free", dir)
 		if entries, err := os.ReadDir(filepath.Dir(dir)); err != nil || len(entries) != 0 {
 			t.Errorf("left: %v, %v", entries, err)
 		}
@@ -409,9 +386,7 @@ func TestFree(t *testing.T) {
 	if err := os.MkdirAll(half, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if _, errs, err := runAgent(t, nil, "free", dir); err != nil {
-		t.Fatal(errs, err)
-	}
+	do(t, "free", dir)
 	if _, err := os.Stat(half); err == nil {
 		t.Error("what a killed free has left is still there")
 	}
@@ -426,9 +401,7 @@ func TestFreeWhileLost(t *testing.T) {
 	state, _ := json.Marshal(agent.Identity{Host: host})
 	for i := range 50 {
 		dir := prepare(t, `echo one`, nil)
-		if err := os.WriteFile(filepath.Join(dir, agent.StateName), state, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		servertest.Write(t, filepath.Join(dir, agent.StateName), string(state))
 		freed := make(chan error)
 		go func() {
 			time.Sleep(time.Duration(i) * 100 * time.Microsecond)
@@ -451,9 +424,7 @@ func TestFreeWhileLost(t *testing.T) {
 // A job whose folder is removed ends and does not create it again.
 func TestFolderGone(t *testing.T) {
 	dir := prepare(t, `echo $$ >pid; exec sleep 306`, nil)
-	if _, errs, err := runAgent(t, nil, "start", dir); err != nil {
-		t.Fatal(errs, err)
-	}
+	do(t, "start", dir)
 	away := filepath.Join(t.TempDir(), "away")
 	servertest.Until(t, "the program", func() bool {
 		data, _ := os.ReadFile(filepath.Join(dir, agent.BundleName, "pid"))
@@ -475,7 +446,7 @@ func TestAgentSignalled(t *testing.T) {
 			data, _ := os.ReadFile(filepath.Join(dir, agent.EventsName))
 			return len(data) > 0
 		})
-		if err := json.Unmarshal([]byte(read(t, dir, agent.StateName)), &s); err != nil {
+		if err := json.Unmarshal([]byte(servertest.Read(t, dir, agent.StateName)), &s); err != nil {
 			t.Fatal(err)
 		}
 		return s
@@ -499,13 +470,9 @@ func TestAgentSignalled(t *testing.T) {
 		}
 	}
 	dir := prepare(t, `echo one; exec sleep 305`, nil)
-	if _, errs, err := runAgent(t, nil, "start", dir); err != nil {
-		t.Fatal(errs, err)
-	}
+	do(t, "start", dir)
 	state(dir)
-	if _, errs, err := runAgent(t, nil, "stop", dir); err != nil {
-		t.Fatal(errs, err)
-	}
+	do(t, "stop", dir)
 	if got := exited(t, dir); got.End != remote.Cancelled {
 		t.Errorf("stop: got %+v", got)
 	}
@@ -526,34 +493,28 @@ func TestCacheHeld(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	if _, errs, err := runAgent(t, nil, "start", dir); err != nil {
-		t.Fatal(errs, err)
-	}
+	do(t, "start", dir)
 	servertest.Until(t, "a word of the lock", func() bool {
-		return strings.Contains(read(t, dir, agent.LogName), "waiting for "+f.Name()+", locked by another process")
+		return strings.Contains(servertest.Read(t, dir, agent.LogName), "waiting for "+f.Name()+", locked by another process")
 	})
-	if _, errs, err := runAgent(t, nil, "stop", dir); err != nil {
-		t.Fatal(errs, err)
-	}
+	do(t, "stop", dir)
 	if got := exited(t, dir); got.End != remote.Cancelled || !strings.HasPrefix(got.Text, "stopped before the start") {
 		t.Errorf("got %+v", got)
 	}
-	if text := read(t, dir, agent.LogName); strings.Contains(text, "continuing without it") {
+	if text := servertest.Read(t, dir, agent.LogName); strings.Contains(text, "continuing without it") {
 		t.Errorf("the lock was waited for to the end: %s", text)
 	}
 }
 
 func TestAgentKilled(t *testing.T) {
 	dir := prepare(t, `echo $$ >pid; echo one; exec sleep 303`, nil)
-	if _, errs, err := runAgent(t, nil, "start", dir); err != nil {
-		t.Fatal(errs, err)
-	}
+	do(t, "start", dir)
 	servertest.Until(t, "the program", func() bool {
 		data, _ := os.ReadFile(filepath.Join(dir, agent.EventsName))
 		return len(data) > 0
 	})
 	var state agent.Identity
-	if err := json.Unmarshal([]byte(read(t, dir, agent.StateName)), &state); err != nil {
+	if err := json.Unmarshal([]byte(servertest.Read(t, dir, agent.StateName)), &state); err != nil {
 		t.Fatal(err)
 	}
 	if err := syscall.Kill(state.PID, syscall.SIGKILL); err != nil {
@@ -586,11 +547,9 @@ func TestSweep(t *testing.T) {
 			dir := prepare(t, `setsid sh -c 'trap "" HUP TERM INT; echo $$ >`+pids+`/half; mv `+pids+`/half `+pids+`/daemon
 exec sleep 305' </dev/null >/dev/null 2>&1 &
 while ! [ -e `+pids+`/daemon ]; do sleep 0.01; done; kill -9 $PPID; sleep 306`, nil)
-			if _, errs, err := runAgent(t, nil, "start", dir); err != nil {
-				t.Fatal(errs, err)
-			}
+			do(t, "start", dir)
 			var state agent.Identity
-			if err := json.Unmarshal([]byte(read(t, dir, agent.StateName)), &state); err != nil {
+			if err := json.Unmarshal([]byte(servertest.Read(t, dir, agent.StateName)), &state); err != nil {
 				t.Fatal(err)
 			}
 			servertest.Until(t, "the agent's end", func() bool {
@@ -634,15 +593,13 @@ func TestOtherHosts(t *testing.T) {
 	}{
 		{"rebooted", agent.Identity{PID: os.Getpid(), Host: host, Boot: "other", Start: "1"}, true},
 		{"pid of another process", agent.Identity{PID: os.Getpid(), Host: host,
-			Boot: strings.TrimSpace(read(t, "/proc/sys/kernel/random/boot_id")), Start: "1"}, true},
+			Boot: strings.TrimSpace(servertest.Read(t, "/proc/sys/kernel/random/boot_id")), Start: "1"}, true},
 		{"other host", agent.Identity{PID: 1 << 22, Host: host + "x", Boot: "other", Start: "1"}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dir := prepare(t, "", nil)
 			data, _ := json.Marshal(c.state)
-			if err := os.WriteFile(filepath.Join(dir, agent.StateName), data, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			servertest.Write(t, filepath.Join(dir, agent.StateName), string(data))
 			ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 			defer cancel()
 			exit, err := agent.Tail(ctx, dir, 0, &bytes.Buffer{})
@@ -731,14 +688,14 @@ func TestGPU(t *testing.T) {
 		data, _ := os.ReadFile(filepath.Join(first, agent.EventsName))
 		return len(data) > 0
 	})
-	if got := read(t, first, agent.EventsName); !strings.HasPrefix(got, "GPU-test-") || !strings.HasSuffix(got, "-0\n") {
+	if got := servertest.Read(t, first, agent.EventsName); !strings.HasPrefix(got, "GPU-test-") || !strings.HasSuffix(got, "-0\n") {
 		t.Errorf("CUDA_VISIBLE_DEVICES: got %q", got)
 	}
 	second, other := job("echo ran", 0), job("echo $CUDA_VISIBLE_DEVICES", 1)
 	if _, errs, err := runAgent(t, env, "run", other); err != nil {
 		t.Fatal(errs, err)
 	}
-	if got := exited(t, other); got.End != remote.Exited || !strings.HasSuffix(read(t, other, agent.EventsName), "-1\n") {
+	if got := exited(t, other); got.End != remote.Exited || !strings.HasSuffix(servertest.Read(t, other, agent.EventsName), "-1\n") {
 		t.Errorf("the other GPU: got %+v", got)
 	}
 	if _, errs, err := runAgent(t, env, "run", second); err != nil {
@@ -839,14 +796,12 @@ func TestParseExit(t *testing.T) {
 func TestFlood(t *testing.T) {
 	dir := prepare(t, `head -c 3000000 /dev/zero; head -c 20000000 /dev/zero >&2; echo end`, nil)
 	var out bytes.Buffer
-	if _, errs, err := runAgent(t, nil, "start", dir); err != nil {
-		t.Fatal(errs, err)
-	}
+	do(t, "start", dir)
 	exit, err := agent.Tail(t.Context(), dir, 0, &out)
 	if err != nil || exit.End != remote.Exited || out.Len() != 3000004 {
 		t.Errorf("got %+v, %v, %d bytes, want 3000004", exit, err, out.Len())
 	}
-	if log := read(t, dir, agent.LogName); len(log) > 9<<20 || !strings.Contains(log, "truncated after") ||
+	if log := servertest.Read(t, dir, agent.LogName); len(log) > 9<<20 || !strings.Contains(log, "truncated after") ||
 		!strings.Contains(log, "exited with 0") {
 		t.Errorf("log: %d bytes", len(log))
 	}
@@ -867,12 +822,8 @@ func TestFullDisk(t *testing.T) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, agent.JobName), []byte(read(t, from, agent.JobName)), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if _, errs, err := runAgent(t, nil, "run", dir); err != nil {
-		t.Fatal(errs, err)
-	}
+	servertest.Write(t, filepath.Join(dir, agent.JobName), servertest.Read(t, from, agent.JobName))
+	do(t, "run", dir)
 	if got := exited(t, dir); got.End != remote.Refused || !strings.Contains(got.Text, "disk: ") || got.Hint == "" {
 		t.Errorf("got %+v, want refused", got)
 	}
@@ -898,11 +849,9 @@ cat /dev/zero >fill; head -c 800000 /dev/zero || exit 7`, nil)
 	if err := os.CopyFS(dir, os.DirFS(from)); err != nil {
 		t.Fatal(err)
 	}
-	if _, errs, err := runAgent(t, nil, "run", dir); err != nil {
-		t.Fatal(errs, err)
-	}
+	do(t, "run", dir)
 	if got := exited(t, dir); got.End != remote.Exited || got.Code != 7 || got.Hint == "" ||
-		!strings.Contains(got.Text, "no space left") || !strings.HasPrefix(read(t, dir, agent.EventsName), "one\n") {
+		!strings.Contains(got.Text, "no space left") || !strings.HasPrefix(servertest.Read(t, dir, agent.EventsName), "one\n") {
 		t.Errorf("got %+v, want exited with 7, and why", got)
 	}
 }

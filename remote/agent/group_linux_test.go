@@ -28,7 +28,7 @@ func TestUnkillable(t *testing.T) {
 		text, _ := os.ReadFile(filepath.Join(dir, agent.EventsName)) // the file may not exist yet
 		return strings.HasSuffix(string(text), "\n")
 	})
-	pid, err := strconv.Atoi(strings.TrimSpace(read(t, dir, agent.EventsName)))
+	pid, err := strconv.Atoi(strings.TrimSpace(servertest.Read(t, dir, agent.EventsName)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,7 +60,7 @@ func TestUnkillable(t *testing.T) {
 	if got := exited(t, dir); got.End != remote.Limited {
 		t.Errorf("got %+v, want limit", got)
 	}
-	if log := read(t, dir, agent.LogName); !strings.Contains(log, "cannot be killed") {
+	if log := servertest.Read(t, dir, agent.LogName); !strings.Contains(log, "cannot be killed") {
 		t.Errorf("log: got %q", log)
 	}
 }

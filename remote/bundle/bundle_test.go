@@ -15,6 +15,7 @@ import (
 	"fisub/internal/trace"
 	"fisub/remote"
 	"fisub/remote/bundle"
+	"fisub/remote/servertest"
 	"fisub/workloads"
 )
 
@@ -37,9 +38,7 @@ func solution(t *testing.T) string {
 func file(t *testing.T, name, content string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	servertest.Write(t, path, content)
 	return path
 }
 
@@ -146,9 +145,7 @@ func TestFolder(t *testing.T) {
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		servertest.Write(t, path, content)
 	}
 	put("definitions/d.json", string(def.JSON(trace.Compact)))
 	var lines strings.Builder
@@ -193,9 +190,7 @@ func TestFolder(t *testing.T) {
 			if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 				t.Fatal(err)
 			}
-			if err := os.WriteFile(path, content, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			servertest.Write(t, path, string(content))
 		}
 		data, err := workloads.Open(filepath.Join(there, "dataset"), root)
 		if err != nil {

@@ -18,6 +18,7 @@ import (
 	"fisub/remote/dispatch"
 	"fisub/remote/loopback"
 	"fisub/remote/remotetest"
+	"fisub/remote/servertest"
 	"fisub/runs"
 )
 
@@ -227,9 +228,7 @@ func TestDetachAndAttach(t *testing.T) {
 	f.script = strings.Replace(program, "# a test may wait here", "n=$((n + 1)); until [ -e '"+gate+"'/$n ]; do sleep 0.02; done", 1)
 	for n := 1; ; n++ {
 		for k := range n + 1 {
-			if err := os.WriteFile(filepath.Join(gate, fmt.Sprint(k+1)), nil, 0o644); err != nil {
-				t.Fatal(err)
-			}
+			servertest.Write(t, filepath.Join(gate, fmt.Sprint(k+1)), "")
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		count := 0

@@ -90,9 +90,7 @@ func promises(t *testing.T, h host.Host) {
 
 	name := filepath.Join(dir, "big")
 	big := bytes.Repeat([]byte("\x00\xff\n0123456789"), 300_000)
-	if err := os.WriteFile(name, big, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	servertest.Write(t, name, string(big))
 	cut := errors.New("cut")
 	if sizes, err := host.Sizes(ctx, h, dir); err != nil || len(sizes) != 1 || sizes["big"] != int64(len(big)) {
 		t.Errorf("sizes: %v, %v", sizes, err)
@@ -356,9 +354,7 @@ func TestChangedKey(t *testing.T) {
 		t.Fatal(err)
 	}
 	conf = bytes.Replace(conf, []byte(filepath.Join(f.Dir, d.Name+".key")), []byte(key), 1)
-	if err := os.WriteFile(d.Conf, conf, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	servertest.Write(t, d.Conf, string(conf))
 	d.Start(t)
 	var denied *remote.Denied
 	if err := s.Run(t.Context(), []string{"true"}, nil, nil); !errors.As(err, &denied) || denied.Code != "host-key" {

@@ -455,9 +455,7 @@ remote.cloud.jobs: want 1 to 1000, got 0`)
 		t.Errorf("another app: got %v", err)
 	}
 	t.Setenv("MODAL_CONFIG_PATH", filepath.Join(t.TempDir(), "modal.toml"))
-	if err := os.WriteFile(os.Getenv("MODAL_CONFIG_PATH"), []byte("[x]\ntoken_secret = "+tokenSecret), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	servertest.Write(t, os.Getenv("MODAL_CONFIG_PATH"), "[x]\ntoken_secret = "+tokenSecret)
 	if _, err := configure("cloud", nil); err == nil || strings.Contains(err.Error(), "Planted") {
 		t.Errorf("a broken profile: got %v", err)
 	}

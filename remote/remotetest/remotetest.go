@@ -149,15 +149,11 @@ func Script(t testing.TB, text string, files map[string]string) *remote.Job {
 	add(remote.Program, self, true)
 	for name, content := range files {
 		path := filepath.Join(dir, fmt.Sprint("f", len(job.Files)))
-		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		servertest.Write(t, path, content)
 		add(name, path, false)
 	}
 	path := filepath.Join(dir, "script")
-	if err := os.WriteFile(path, []byte("#!/bin/sh\n"+text+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	servertest.Write(t, path, "#!/bin/sh\n"+text+"\n")
 	add("run.sh", path, true)
 	return job
 }
@@ -607,9 +603,7 @@ func (s *suite) wrongHash(t *testing.T) {
 	for _, other := range []string{strings.Repeat("x", len(content)), "x"} {
 		job := s.job(t, p, `echo ran`, map[string]string{"a.txt": content})
 		at := slices.IndexFunc(job.Files, func(f remote.File) bool { return f.Name == "a.txt" })
-		if err := os.WriteFile(job.Files[at].Path, []byte(other), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		servertest.Write(t, job.Files[at].Path, other)
 		h, err := p.Submit(s.limited(t), job, nil)
 		if err == nil || !strings.Contains(err.Error(), job.Files[at].Path) &&
 			(!errors.Is(err, agent.ErrHash) && len(other) > 1 || !strings.Contains(err.Error(), "file a.txt")) {
@@ -833,9 +827,7 @@ func (s *suite) hostileExit(t *testing.T) {
 	h := s.submit(t, p, s.job(t, p, `echo ran`, nil))
 	s.wait(t, p, h, 0)
 	for name, text := range map[string]string{agent.ExitName: `{"end":"won"}`, agent.LogName: strings.Repeat("x", 17<<20)} {
-		if err := os.WriteFile(filepath.Join(agent.JobDir(s.Work, h.Job), name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		servertest.Write(t, filepath.Join(agent.JobDir(s.Work, h.Job), name), text)
 	}
 	if _, exit := s.wait(t, p, h, 0); exit.End != remote.Lost || !strings.Contains(exit.Text, "cannot be read") {
 		t.Errorf("got %+v", exit)
@@ -966,9 +958,7 @@ func (s *suite) waitCancelled(t *testing.T) {
 	case <-time.After(5 * time.Second):
 		t.Fatal("Wait does not end with its context")
 	}
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	servertest.Write(t, file, "")
 	rest, exit := s.wait(t, p, h, int64(len(r.Stream())))
 	if rest.Stream() != "two\n" || exit.End != remote.Exited || exit.Code != 0 {
 		t.Errorf("the job does not go on: got %q, %+v", rest.Stream(), exit)
@@ -1092,9 +1082,7 @@ func (s *suite) away(t *testing.T) {
 	servertest.Until(t, "the first event", func() bool { return r.Stream() == "one\n" })
 	cut()
 	servertest.Until(t, "a host that is away", func() bool { return slices.Contains(r.Phases(), remote.Away) })
-	if err := os.WriteFile(filepath.Join(dir, "go"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	servertest.Write(t, filepath.Join(dir, "go"), "")
 	servertest.Until(t, "the job's end", func() bool { _, err := os.Stat(filepath.Join(dir, "over")); return err == nil })
 	select {
 	case e := <-ended:

@@ -1,4 +1,4 @@
-// Package servertest starts servers for tests.
+// Package servertest starts servers for tests, and handles files for them.
 package servertest
 
 import (
@@ -21,6 +21,28 @@ func Until(t testing.TB, what string, cond func() bool) {
 			t.Fatalf("waited in vain: %s", what)
 		}
 	}
+}
+
+// Write writes a file that only its owner can access. It creates the folder if it is missing.
+func Write(t testing.TB, path, content string) {
+	t.Helper()
+	err := os.MkdirAll(filepath.Dir(path), 0o700)
+	if err == nil {
+		err = os.WriteFile(path, []byte(content), 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Read returns the content of a file.
+func Read(t testing.TB, path ...string) string {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(path...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
 }
 
 // Address returns a free address of this machine.

@@ -20,16 +20,18 @@ import (
 	"fisub/remote/agent"
 	"fisub/remote/host"
 	"fisub/remote/remotetest"
+	"fisub/remote/servertest"
 	"fisub/remote/slurm/slurmtest"
+	"fisub/remote/ssh/sshdtest"
 	"fisub/remote/work"
 )
 
 func TestMain(m *testing.M) { remotetest.Main(m) }
 
-// brisk is for tests against their own cluster.
-var brisk = pace{
-	read: 50 * time.Millisecond, queued: 200 * time.Millisecond, slow: time.Second, grace: 2 * time.Second,
-	command: 20 * time.Second,
+// hurry makes p ask its own cluster often.
+func hurry(p *Provider) {
+	p.rules.Read, p.rules.Query, p.rules.Slow = 50*time.Millisecond, 200*time.Millisecond, time.Second
+	p.rules.Grace, p.command = 2*time.Second, 20*time.Second
 }
 
 func open(name string, values map[string]any) (*Provider, error) {
@@ -46,7 +48,7 @@ func provider(t *testing.T, c *slurmtest.Cluster, table map[string]any) *Provide
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.pace = brisk
+	hurry(p)
 	if p.config.Login == "" {
 		p.folder.Host = host.Local{Env: []string{"SLURM_CONF=" + c.Conf, "FISUB_TEST_TOKEN=planted-secret-of-the-client"}}
 	}
@@ -59,6 +61,21 @@ func newJob(t *testing.T, id, text string) *remote.Job {
 	job := remotetest.Script(t, text, nil)
 	job.ID = id
 	return job
+}
+
+// loginHost starts an sshd whose sessions have the variables env, each "NAME=value".
+func loginHost(t *testing.T, env ...string) (*sshdtest.Fleet, *sshdtest.Daemon) {
+	t.Helper()
+	f := sshdtest.Prepare(t, 1, func(d *sshdtest.Daemon, _ int) { d.Addr = "127.0.0.2" })
+	d := f.Daemons[0]
+	conf := servertest.Read(t, d.Conf)
+	with := strings.Replace(conf, "SetEnv ", "SetEnv "+strings.Join(append(env, ""), " "), 1)
+	if with == conf && len(env) > 0 {
+		t.Fatalf("no SetEnv in %s", conf)
+	}
+	servertest.Write(t, d.Conf, with)
+	d.Start(t)
+	return f, d
 }
 
 func numberOf(t *testing.T, h remote.Handle) string {
@@ -201,7 +218,7 @@ echo "gpu $CUDA_VISIBLE_DEVICES"; exit 3`)
 		}
 		w := &remotetest.Recorder{OnState: func(s remote.Stage) {
 			if s == (remote.Stage{Phase: remote.Running, Text: "node " + c.Node}) {
-				write(t, filepath.Dir(heard), filepath.Base(heard), "")
+				servertest.Write(t, heard, "")
 			}
 		}}
 		if exit := remotetest.Follow(t, p, h, 0, w); exit.End != remote.Exited || exit.Code != 3 {
@@ -366,13 +383,13 @@ func TestControllerAway(t *testing.T) {
 	c := slurmtest.Start(t, slurmtest.Setup{})
 	work := t.TempDir()
 	p := provider(t, c, map[string]any{"workdir": work})
-	p.pace.command = time.Second
+	p.command = time.Second
 	c.Stop("slurmctld")
 	_, err := p.Submit(remotetest.Within(t), newJob(t, "none", "true"), nil)
 	if err == nil || !strings.Contains(err.Error(), "timeout after 1s") {
 		t.Errorf("submit: got %v", err)
 	}
-	p.pace = brisk
+	p.command = 20 * time.Second
 	var d *remote.Denied
 	if _, err = p.Submit(remotetest.Within(t), newJob(t, "none", "true"), nil); !errors.As(err, &d) || d.Code != "unreachable" {
 		t.Errorf("submit: got %v", err)
@@ -381,7 +398,7 @@ func TestControllerAway(t *testing.T) {
 		t.Errorf("folders left: %v", entries)
 	}
 	c.StartController()
-	p.pace.command = time.Second
+	p.command = time.Second
 
 	// The stream of a running job still arrives, and its end does not need the controller.
 	h := remotetest.Submit(t, p, newJob(t, "j", "echo on; sleep 3; echo off"))

@@ -58,23 +58,10 @@ func foreign(option string) string {
 // A Provider submits jobs to one cluster.
 type Provider struct {
 	*work.Hosts
-	config *Config
-	pace   pace
-	folder *work.Folder // on the login host
-}
-
-// A pace holds intervals and time limits.
-type pace struct {
-	read    time.Duration // between reads of a running job's stream
-	queued  time.Duration // between queries of a job's state, at first
-	slow    time.Duration // between queries of a job's state, at most
-	grace   time.Duration // for the files of an ended job to appear on a network file system
+	config  *Config
+	rules   follow.Rules
 	command time.Duration // for one of Slurm's commands, which wait long for a dead controller
-}
-
-var usual = pace{
-	read: 100 * time.Millisecond, queued: time.Second, slow: 15 * time.Second, grace: 40 * time.Second,
-	command: 30 * time.Second,
+	folder  *work.Folder  // on the login host
 }
 
 // New returns the provider of the table [remote.name]. It runs nothing.
@@ -83,12 +70,14 @@ func New(name string, c Config) *Provider {
 	if c.Login != "" {
 		login = &host.SSH{Name: c.Login, Config: c.SSHConfig}
 	}
-	folder, pace := work.New(login, c.Login, c.Workdir), usual
+	folder := work.New(login, c.Login, c.Workdir)
+	rules := follow.Rules{Read: 100 * time.Millisecond, Query: time.Second, Slow: 15 * time.Second,
+		Grace: 40 * time.Second, Away: follow.Forever, Doubt: doubtful}
 	if c.Login != "" {
-		folder.Pack, pace.read = true, time.Second/2 // each read takes a few processes on the login host
+		folder.Pack, rules.Read = true, time.Second/2 // each read takes a few processes on the login host
 	}
 	at := func(remote.Place) *work.Folder { return folder }
-	p := &Provider{work.NewHosts(Kind, name, at, folder), &c, pace, folder}
+	p := &Provider{work.NewHosts(Kind, name, at, folder), &c, rules, 30 * time.Second, folder}
 	p.Jobs, p.Logs, p.Valid = follow.Jobs{Starter: p}, []string{logName}, valid
 	return p
 }
@@ -103,7 +92,7 @@ func (p *Provider) slurm(ctx context.Context, argv []string) (string, error) {
 
 // feed is like slurm, with text for the command's standard input.
 func (p *Provider) feed(ctx context.Context, argv []string, stdin string) (string, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, p.pace.command, fmt.Errorf("timeout after %v", p.pace.command))
+	ctx, cancel := context.WithTimeoutCause(ctx, p.command, fmt.Errorf("timeout after %v", p.command))
 	defer cancel()
 	out := &plain.Buffer{Limit: 4 << 20}
 	err := p.folder.Host.Run(ctx, argv, strings.NewReader(stdin), out)
@@ -148,7 +137,7 @@ func (p *Provider) Start(ctx context.Context, rj *remote.Job, progress func(sent
 	if err == nil {
 		return j.Handle(Kind), nil
 	}
-	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.pace.command)
+	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.command)
 	defer cancel()
 	err = errors.Join(p.denied(ctx, err), j.Remove(clean))
 	if code := remote.CodeOf(err); code == "" || code == "unreachable" {

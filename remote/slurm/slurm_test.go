@@ -18,6 +18,7 @@ import (
 	"fisub/remote/agent"
 	"fisub/remote/host"
 	"fisub/remote/remotetest"
+	"fisub/remote/servertest"
 	"fisub/remote/work"
 )
 
@@ -422,21 +423,14 @@ func faked(t *testing.T, answer func(program string, args []string) (string, str
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.pace = pace{read: 10 * time.Millisecond, queued: 10 * time.Millisecond, slow: 20 * time.Millisecond,
-		grace: 500 * time.Millisecond, command: time.Second}
+	hurry(p)
+	p.rules.Grace, p.command = 500*time.Millisecond, time.Second
 	p.folder.Host = &fake{answer: answer}
 	dir := agent.JobDir(root, "j")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	return p, (&work.FolderJob{ID: "j", Work: root, Number: "7"}).Handle(Kind), dir
-}
-
-func write(t *testing.T, dir, name, text string) {
-	t.Helper()
-	if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
 }
 
 func TestAccounting(t *testing.T) {
@@ -446,8 +440,8 @@ func TestAccounting(t *testing.T) {
 		}
 		return "", "slurm_load_jobs error: Invalid job id specified", 1
 	})
-	write(t, dir, agent.StateName, "{}")
-	write(t, dir, agent.EventsName, "one\n")
+	servertest.Write(t, filepath.Join(dir, agent.StateName), "{}")
+	servertest.Write(t, filepath.Join(dir, agent.EventsName), "one\n")
 	if w, exit := remotetest.Wait(t, p, h); exit.End != remote.Lost || exit.Text != "job 7: OUT_OF_MEMORY on n1" ||
 		w.Stream() != "one\n" {
 		t.Errorf("got %+v, %q", exit, w.Stream())

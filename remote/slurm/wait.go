@@ -17,8 +17,9 @@ import (
 // job runs, and again at its end.
 func (p *Provider) Source(_ context.Context, h remote.Handle) (follow.Source, follow.Rules, error) {
 	j, _, err := p.Open(h)
-	return &source{p: p, j: j}, follow.Rules{Read: p.pace.read, Query: p.pace.queued, Slow: p.pace.slow,
-		Grace: p.pace.grace, Away: follow.Forever, Signed: h.Key != "", Doubt: doubtful}, err
+	rules := p.rules
+	rules.Signed = h.Key != ""
+	return &source{p: p, j: j}, rules, err
 }
 
 // doubtful reports whether Slurm may know better how the job ended: it signals both the agent and its program.

@@ -2,7 +2,6 @@ package ssh_test
 
 import (
 	"crypto/rand"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
@@ -11,6 +10,7 @@ import (
 	"time"
 
 	"fisub/remote/remotetest"
+	"fisub/remote/servertest"
 	"fisub/remote/ssh/sshdtest"
 )
 
@@ -23,9 +23,7 @@ func BenchmarkUpload(b *testing.B) {
 		big := filepath.Join(b.TempDir(), "big")
 		content := make([]byte, 100_000_000)
 		_, _ = rand.Read(content)
-		if err := os.WriteFile(big, content, 0o600); err != nil {
-			b.Fatal(err)
-		}
+		servertest.Write(b, big, string(content))
 		cmd := exec.Command(sftp, "-q", "-F", f.Config, "-b", "-", "h1")
 		cmd.Stdin = strings.NewReader("put " + big + " " + filepath.Join(f.Daemons[0].Home, "plain") + "\n")
 		begun := time.Now()

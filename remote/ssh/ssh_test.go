@@ -79,7 +79,7 @@ func TestProvider(t *testing.T) {
 		Sweeps:  true,
 		Work:    work(d),
 		Renames: true,
-		Secrets: []string{"planted-secret-of-the-client", strings.Split(readFile(t, filepath.Join(f.Dir, "id")), "\n")[2]},
+		Secrets: []string{"planted-secret-of-the-client", strings.Split(servertest.Read(t, filepath.Join(f.Dir, "id")), "\n")[2]},
 		Output:  func() string { return remotetest.Files(t, d.Home) },
 		GPUs: func(t *testing.T) (remote.Provider, string) {
 			g := newFleet(t, 1)
@@ -146,7 +146,7 @@ func TestDenied(t *testing.T) {
 		t.Helper()
 		text := strings.NewReplacer(with...).Replace(string(config))
 		path := filepath.Join(f.Dir, "config-"+change)
-		write(t, path, text)
+		servertest.Write(t, path, text)
 		p, err := open("lab", f.table(map[string]any{"ssh_config": path}))
 		if err != nil {
 			t.Fatal(err)
@@ -161,12 +161,12 @@ func TestDenied(t *testing.T) {
 	}
 	known := filepath.Join(f.Dir, "known")
 	other := filepath.Join(f.Dir, "other")
-	write(t, other, "")
+	servertest.Write(t, other, "")
 	denied(t, submit("unknown", known, other), "host-key", "unknown host key")
-	write(t, other, fmt.Sprintf("[%s]:%d %s", d.Addr, d.Port, readFile(t, filepath.Join(f.Dir, "id.pub"))))
+	servertest.Write(t, other, fmt.Sprintf("[%s]:%d %s", d.Addr, d.Port, servertest.Read(t, filepath.Join(f.Dir, "id.pub"))))
 	denied(t, submit("changed", known, other), "host-key", "has changed")
 	// The user's own config cannot disable the check.
-	write(t, other, "")
+	servertest.Write(t, other, "")
 	denied(t, submit("careless", known, other, "Host *\n", "Host *\n  StrictHostKeyChecking no\n"), "host-key",
 		"unknown host key")
 	output(t, sshdtest.Tool(t, "ssh-keygen"), "-q", "-t", "ed25519", "-N", "", "-f", filepath.Join(f.Dir, "stranger"))
@@ -186,29 +186,13 @@ func output(t *testing.T, name string, args ...string) {
 	}
 }
 
-func write(t *testing.T, path, content string) {
-	t.Helper()
-	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func readFile(t *testing.T, path string) string {
-	t.Helper()
-	data, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(data)
-}
-
 // A host that allows few sessions per connection gets more connections.
 func TestFewSessions(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, 1)
 	d := f.Daemons[0]
 	d.Stop()
-	write(t, d.Conf, readFile(t, d.Conf)+"MaxSessions 1\n")
+	servertest.Write(t, d.Conf, servertest.Read(t, d.Conf)+"MaxSessions 1\n")
 	d.Start(t)
 	p := f.closed(t, nil)
 	h := remotetest.Submit(t, p, script(t, p, `echo one; sleep 0.3; echo two`))

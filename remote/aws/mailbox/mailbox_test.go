@@ -22,6 +22,7 @@ import (
 	"fisub/remote"
 	"fisub/remote/agent"
 	"fisub/remote/remotetest"
+	"fisub/remote/servertest"
 )
 
 func TestMain(m *testing.M) { remotetest.Main(m) }
@@ -346,9 +347,7 @@ func TestHas(t *testing.T) {
 	run := file
 	run.Name, run.Exec = "run", true
 	raw, _ := json.Marshal(&remote.Job{ID: "j", Limit: 1, Args: []string{"run"}, Files: []remote.File{run, file}})
-	if err := os.WriteFile(filepath.Join(m.dir, agent.JobName), raw, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	servertest.Write(t, filepath.Join(m.dir, agent.JobName), string(raw))
 	for range 2 {
 		if err := m.prepare(t.Context()); err != nil {
 			t.Fatal(err)

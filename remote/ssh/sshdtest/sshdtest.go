@@ -69,13 +69,6 @@ func output(t testing.TB, name string, args ...string) string {
 	return string(out)
 }
 
-func write(t testing.TB, path, content string) {
-	t.Helper()
-	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // Options are lines of the configuration of every sshd in tests.
 const Options = `PidFile none
 UsePAM no
@@ -157,7 +150,7 @@ func Prepare(t testing.TB, n int, place func(d *Daemon, i int)) *Fleet {
 			d.Port = l.Addr().(*net.TCPAddr).Port
 			l.Close()
 		}
-		write(t, d.Conf,
+		servertest.Write(t, d.Conf,
 			fmt.Sprintf("ListenAddress %s\nHostKey %s\nAuthorizedKeysFile %s\nPermitRootLogin prohibit-password\n"+
 				"SetEnv HOME=%s GORACE=%s\n%s", d.address(), key, filepath.Join(dir, "id.pub"), d.Home,
 				cmp.Or(os.Getenv("GORACE"), "halt_on_error=0"), Options))
@@ -169,11 +162,11 @@ func Prepare(t testing.TB, n int, place func(d *Daemon, i int)) *Fleet {
 		fmt.Fprintf(&config, "Host %s\n  HostName %s\n  Port %d\n", d.Name, d.Addr, d.Port)
 		f.Daemons = append(f.Daemons, d)
 	}
-	write(t, filepath.Join(dir, "known"), known.String())
+	servertest.Write(t, filepath.Join(dir, "known"), known.String())
 	fmt.Fprintf(&config,
 		"Host *\n  IdentityFile %s\n  IdentitiesOnly yes\n  UserKnownHostsFile %s\n  GlobalKnownHostsFile /dev/null\n",
 		filepath.Join(dir, "id"), filepath.Join(dir, "known"))
-	write(t, f.Config, config.String())
+	servertest.Write(t, f.Config, config.String())
 	t.Cleanup(func() {
 		for _, d := range f.Daemons {
 			d.Stop()
