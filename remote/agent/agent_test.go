@@ -111,6 +111,27 @@ func do(t *testing.T, args ...string) {
 	}
 }
 
+// started is prepare, and starts the job.
+func started(t *testing.T, script string, change func(*remote.Job)) (dir string) {
+	t.Helper()
+	dir = prepare(t, script, change)
+	do(t, "start", dir)
+	return dir
+}
+
+// agentOf returns the agent of a job whose program has begun its stream.
+func agentOf(t *testing.T, dir string) (s agent.Identity) {
+	t.Helper()
+	servertest.Until(t, "the program", func() bool {
+		data, _ := os.ReadFile(filepath.Join(dir, agent.EventsName))
+		return len(data) > 0
+	})
+	if err := json.Unmarshal([]byte(servertest.Read(t, dir, agent.StateName)), &s); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
 func exited(t *testing.T, dir string) remote.Exit {
 	t.Helper()
 	var exit remote.Exit
@@ -215,9 +236,8 @@ func TestForged(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			dir := prepare(t, `echo one; `+c.script+`; touch forged; while [ ! -e go ]; do sleep 0.02; done; echo two; exit 3`,
+			dir := started(t, `echo one; `+c.script+`; touch forged; while [ ! -e go ]; do sleep 0.02; done; echo two; exit 3`,
 				sealed)
-			do(t, "start", dir)
 			file := func(name string) string { return filepath.Join(dir, agent.BundleName, name) }
 			servertest.Until(t, "the forgery", func() bool { _, err := os.Stat(file("forged")); return err == nil })
 			tailed := make(chan error, 1)
@@ -241,8 +261,7 @@ func TestForged(t *testing.T) {
 			}
 		})
 	}
-	dir := prepare(t, `echo '{"end":"exited","code":0}' >../exit.json; touch forged; exec sleep 307`, sealed)
-	do(t, "start", dir)
+	dir := started(t, `echo '{"end":"exited","code":0}' >../exit.json; touch forged; exec sleep 307`, sealed)
 	servertest.Until(t, "the forgery", func() bool {
 		_, err := os.Stat(filepath.Join(dir, agent.BundleName, "forged"))
 		return err == nil
@@ -368,8 +387,7 @@ func TestStopBeforeStart(t *testing.T) {
 }
 
 func TestFree(t *testing.T) {
-	dir := prepare(t, `echo one; exec sleep 305`, nil)
-	do(t, "start", dir)
+	dir := started(t, `echo one; exec sleep 305`, nil)
 	ended := make(chan remote.Exit)
 	events, to := io.Pipe()
 	go func() { exit, _ := agent.Tail(t.Context(), dir, 0, to); ended <- exit }()
@@ -423,8 +441,7 @@ func TestFreeWhileLost(t *testing.T) {
 
 // A job whose folder is removed ends and does not create it again.
 func TestFolderGone(t *testing.T) {
-	dir := prepare(t, `echo $$ >pid; exec sleep 306`, nil)
-	do(t, "start", dir)
+	dir := started(t, `echo $$ >pid; exec sleep 306`, nil)
 	away := filepath.Join(t.TempDir(), "away")
 	servertest.Until(t, "the program", func() bool {
 		data, _ := os.ReadFile(filepath.Join(dir, agent.BundleName, "pid"))
@@ -441,27 +458,14 @@ func TestFolderGone(t *testing.T) {
 
 // A signal to a detached agent means Lost, as when a host shuts down. A signal to an agent in a queue cancels the job.
 func TestAgentSignalled(t *testing.T) {
-	state := func(dir string) (s agent.Identity) {
-		servertest.Until(t, "the program", func() bool {
-			data, _ := os.ReadFile(filepath.Join(dir, agent.EventsName))
-			return len(data) > 0
-		})
-		if err := json.Unmarshal([]byte(servertest.Read(t, dir, agent.StateName)), &s); err != nil {
-			t.Fatal(err)
-		}
-		return s
-	}
 	for command, want := range map[string]remote.End{"start": remote.Lost, "run": remote.Cancelled} {
 		dir := prepare(t, `echo one; exec sleep 304`, nil)
 		ended := make(chan error, 1)
 		go func() { _, _, err := runAgent(t, nil, command, dir); ended <- err }()
-		if err := syscall.Kill(state(dir).PID, syscall.SIGTERM); err != nil {
+		if err := syscall.Kill(agentOf(t, dir).PID, syscall.SIGTERM); err != nil {
 			t.Fatal(err)
 		}
-		servertest.Until(t, "the end", func() bool {
-			_, err := agent.ReadExit(dir)
-			return err == nil
-		})
+		exited(t, dir)
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
@@ -469,9 +473,8 @@ func TestAgentSignalled(t *testing.T) {
 			t.Errorf("%s: got %+v, want %s", command, got, want)
 		}
 	}
-	dir := prepare(t, `echo one; exec sleep 305`, nil)
-	do(t, "start", dir)
-	state(dir)
+	dir := started(t, `echo one; exec sleep 305`, nil)
+	agentOf(t, dir)
 	do(t, "stop", dir)
 	if got := exited(t, dir); got.End != remote.Cancelled {
 		t.Errorf("stop: got %+v", got)
@@ -507,17 +510,8 @@ func TestCacheHeld(t *testing.T) {
 }
 
 func TestAgentKilled(t *testing.T) {
-	dir := prepare(t, `echo $$ >pid; echo one; exec sleep 303`, nil)
-	do(t, "start", dir)
-	servertest.Until(t, "the program", func() bool {
-		data, _ := os.ReadFile(filepath.Join(dir, agent.EventsName))
-		return len(data) > 0
-	})
-	var state agent.Identity
-	if err := json.Unmarshal([]byte(servertest.Read(t, dir, agent.StateName)), &state); err != nil {
-		t.Fatal(err)
-	}
-	if err := syscall.Kill(state.PID, syscall.SIGKILL); err != nil {
+	dir := started(t, `echo $$ >pid; echo one; exec sleep 303`, nil)
+	if err := syscall.Kill(agentOf(t, dir).PID, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 	// Nobody has called tail, stop or free so far.
@@ -544,10 +538,9 @@ func TestSweep(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			pids := t.TempDir()
-			dir := prepare(t, `setsid sh -c 'trap "" HUP TERM INT; echo $$ >`+pids+`/half; mv `+pids+`/half `+pids+`/daemon
+			dir := started(t, `setsid sh -c 'trap "" HUP TERM INT; echo $$ >`+pids+`/half; mv `+pids+`/half `+pids+`/daemon
 exec sleep 305' </dev/null >/dev/null 2>&1 &
 while ! [ -e `+pids+`/daemon ]; do sleep 0.01; done; kill -9 $PPID; sleep 306`, nil)
-			do(t, "start", dir)
 			var state agent.Identity
 			if err := json.Unmarshal([]byte(servertest.Read(t, dir, agent.StateName)), &state); err != nil {
 				t.Fatal(err)

@@ -63,26 +63,15 @@ func TestDenied(t *testing.T) {
 			defer func() { delete(c.faults, k.op) }()
 			job := script(t, p, `echo ran`)
 			_, err := p.Submit(t.Context(), job, nil)
-			var no *remote.Denied
-			if !errors.As(err, &no) || no.Code != k.code || no.Hint == "" || no.Provider != "cloud" {
-				t.Fatalf("got %#v, want denied for %s", err, k.code)
-			}
-			has(t, "text", err.Error(), k.a.code, k.a.message)
+			remotetest.CheckDenied(t, err, k.code, "cloud: "+k.a.code+": "+k.a.message, "")
 			nothingLeft(t, c, p)
 		})
 	}
 	t.Run("NoSuchBucket", func(t *testing.T) {
 		p := newProvider(t, map[string]any{"bucket": "other"})
 		_, err := p.Submit(t.Context(), script(t, p, `echo ran`), nil)
-		var no *remote.Denied
-		if !errors.As(err, &no) || no.Code != "no-such" {
-			t.Errorf("got %v, want no-such", err)
-		}
-		hosts, err := p.Check(t.Context())
-		if err != nil || len(hosts) != 1 || hosts[0].State != "down" || !errors.As(hosts[0].Err, &no) ||
-			no.Code != "no-such" {
-			t.Errorf("Check: got %+v, %v", hosts, err)
-		}
+		remotetest.CheckDenied(t, err, "no-such", "", "")
+		remotetest.CheckDown(t, p, "no-such", "")
 	})
 }
 
@@ -191,11 +180,8 @@ func TestClock(t *testing.T) {
 	p.Close()
 	t.Setenv("AWS_ENDPOINT_URL_S3", server.URL)
 	p = newProvider(t, nil)
-	var no *remote.Denied
-	if _, err := p.Submit(t.Context(), script(t, p, "true"), nil); !errors.As(err, &no) ||
-		!strings.Contains(no.Text, "wrong by ") {
-		t.Errorf("got %v, want denied for the clock", err)
-	}
+	_, err = p.Submit(t.Context(), script(t, p, "true"), nil)
+	remotetest.CheckDenied(t, err, "credentials", "wrong by ", "clock")
 	nothingLeft(t, c, p)
 }
 
@@ -210,11 +196,7 @@ func TestStopOrder(t *testing.T) {
 	if _, err := p.Wait(t.Context(), h, 0, r); err == nil || err.Error() != "seen" {
 		t.Fatalf("got %v", err)
 	}
-	err := p.Release(t.Context(), h)
-	var no *remote.Denied
-	if !errors.As(err, &no) || no.Code != "credentials" {
-		t.Errorf("Release: got %v, want denied", err)
-	}
+	remotetest.CheckDenied(t, p.Release(t.Context(), h), "credentials", "not authorized", "")
 	if _, exit := remotetest.Wait(t, p, h); exit.End != remote.Cancelled {
 		t.Errorf("got %+v, want cancelled", exit)
 	}
@@ -280,23 +262,18 @@ func TestCredentials(t *testing.T) {
 	}
 	t.Setenv("AWS_ACCESS_KEY_ID", "")
 	t.Setenv("AWS_SECRET_ACCESS_KEY", "")
-	if _, err := p.Check(t.Context()); !errors.As(err, &no) || no.Code != "credentials" || no.Hint == "" {
-		t.Errorf("no credentials: got %v", err)
-	}
-	if _, err := p.Submit(t.Context(), script(t, p, "true"), nil); !errors.As(err, &no) || no.Code != "credentials" {
-		t.Errorf("no credentials: got %v", err)
-	}
+	_, err := p.Check(t.Context())
+	remotetest.CheckDenied(t, err, "credentials", "", "")
+	_, err = p.Submit(t.Context(), script(t, p, "true"), nil)
+	remotetest.CheckDenied(t, err, "credentials", "", "")
 	t.Setenv("AWS_REGION", "")
 	t.Setenv("AWS_DEFAULT_REGION", "")
 	p = newProvider(t, nil)
-	if _, err := p.Check(t.Context()); !errors.As(err, &no) || no.Text != "no AWS region" {
-		t.Errorf("no region: got %v", err)
-	}
+	_, err = p.Check(t.Context())
+	remotetest.CheckDenied(t, err, "no-such", "no AWS region", "")
 	p = newProvider(t, map[string]any{"profile": "nobody"})
-	if _, err := p.Check(t.Context()); !errors.As(err, &no) || no.Code != "credentials" ||
-		!strings.Contains(err.Error(), "nobody") {
-		t.Errorf("no such profile: got %v", err)
-	}
+	_, err = p.Check(t.Context())
+	remotetest.CheckDenied(t, err, "credentials", "nobody", "")
 }
 
 func TestCheck(t *testing.T) {

@@ -125,17 +125,6 @@ func start(t *testing.T, p *Provider, text string) remote.Handle {
 	return remotetest.Submit(t, p, job)
 }
 
-// followed waits for a job, and calls then after its first line.
-func followed(t *testing.T, p *Provider, h remote.Handle, then func()) (*remotetest.Recorder, remote.Exit) {
-	t.Helper()
-	var once sync.Once
-	r := &remotetest.Recorder{Fail: func([]byte) error {
-		once.Do(then)
-		return nil
-	}}
-	return r, remotetest.Follow(t, p, h, 0, r)
-}
-
 func pod(t *testing.T, p *Provider, h remote.Handle) string {
 	t.Helper()
 	d, err := p.open(h)
@@ -180,7 +169,7 @@ func late(t *testing.T, c *kubernetestest.Cluster) {
 func evicted(t *testing.T, c *kubernetestest.Cluster) {
 	p := open(t, c, nil)
 	h := start(t, p, `echo one; sleep 300`)
-	r, exit := followed(t, p, h, func() { c.Evict(pod(t, p, h)) })
+	r, exit := remotetest.FollowThen(t, p, h, func() { c.Evict(pod(t, p, h)) })
 	if exit.End != remote.Lost || !strings.Contains(exit.Text, "Evicted: The node was low on resource") ||
 		exit.Hint == "" || r.Stream() != "one\n" {
 		t.Errorf("got %+v, %q", exit, r.Stream())
@@ -190,7 +179,7 @@ func evicted(t *testing.T, c *kubernetestest.Cluster) {
 func podDeleted(t *testing.T, c *kubernetestest.Cluster) {
 	p := open(t, c, nil)
 	h := start(t, p, `echo one; sleep 300`)
-	_, exit := followed(t, p, h, func() { c.Kubectl("", "delete", "pod", pod(t, p, h), "--wait=false") })
+	_, exit := remotetest.FollowThen(t, p, h, func() { c.Kubectl("", "delete", "pod", pod(t, p, h), "--wait=false") })
 	if exit.End != remote.Lost || !strings.Contains(exit.Text, "pod") || exit.Hint == "" {
 		t.Errorf("got %+v, want lost: its workloads go elsewhere", exit)
 	}
@@ -199,7 +188,7 @@ func podDeleted(t *testing.T, c *kubernetestest.Cluster) {
 func jobDeleted(t *testing.T, c *kubernetestest.Cluster) {
 	p := open(t, c, nil)
 	h := start(t, p, `echo one; sleep 300`)
-	_, exit := followed(t, p, h, func() { c.Kubectl("", "delete", "job", objectName(h.Job), "--wait=false") })
+	_, exit := remotetest.FollowThen(t, p, h, func() { c.Kubectl("", "delete", "job", objectName(h.Job), "--wait=false") })
 	if exit.End != remote.Cancelled {
 		t.Errorf("got %+v, want cancelled", exit)
 	}
@@ -218,7 +207,7 @@ func deadline(t *testing.T, c *kubernetestest.Cluster) {
 	if ttl != fmt.Sprint(seconds(kept)) {
 		t.Errorf("the Job is kept for %s s", ttl)
 	}
-	_, exit := followed(t, p, h, func() {
+	_, exit := remotetest.FollowThen(t, p, h, func() {
 		c.Kubectl("", "patch", "pod", name, "-p", `{"spec":{"activeDeadlineSeconds":1}}`)
 	})
 	if exit.End != remote.Limited || !strings.Contains(exit.Text, "DeadlineExceeded") {
@@ -274,10 +263,9 @@ func refusals(t *testing.T, c *kubernetestest.Cluster) {
 			job := remotetest.Script(t, `echo ran`, nil)
 			job.GPU, job.Place = one.gpu, p.Places(1)[0]
 			_, err := p.Submit(remotetest.Within(t), job, nil)
-			var denied *remote.Denied
-			if !errors.As(err, &denied) || denied.Code != one.code || !strings.Contains(denied.Text, one.text) ||
-				denied.Hint == "" || denied.Provider != "lab" {
-				t.Errorf("got %#v (%v), want %s: %s, with a hint", denied, err, one.code, one.text)
+			remotetest.CheckDenied(t, err, one.code, one.text, "")
+			if !strings.HasPrefix(fmt.Sprint(err), "lab: ") {
+				t.Errorf("the error lacks the table: %v", err)
 			}
 			if left := c.Kubectl("", "get", "jobs", "-A", "-l", labelName+"="+objectName(job.ID), "-o", "name"); left != "" {
 				t.Errorf("left: %s", left)
@@ -300,14 +288,8 @@ func quota(t *testing.T, c *kubernetestest.Cluster) {
 	job := remotetest.Script(t, `echo ran`, nil)
 	job.GPU, job.Place = "b200", p.Places(1)[0]
 	_, err := p.Submit(remotetest.Within(t), job, nil)
-	var denied *remote.Denied
-	if !errors.As(err, &denied) || denied.Code != "quota" || !strings.Contains(denied.Text, "exceeded quota: gpus") {
-		t.Errorf("Submit: got %v", err)
-	}
-	hosts, err := p.Check(remotetest.Within(t))
-	if err != nil || remote.CodeOf(hosts[0].Err) != "quota" {
-		t.Errorf("Check: got %+v, %v", hosts, err)
-	}
+	remotetest.CheckDenied(t, err, "quota", "exceeded quota: gpus", "")
+	remotetest.CheckDown(t, p, "quota", "")
 }
 
 // A Job with the label of Kueue's queue waits until Kueue admits it by clearing suspend.
@@ -355,7 +337,7 @@ func restarted(t *testing.T, c *kubernetestest.Cluster) {
 	stand(t, c, "again")
 	p := open(t, c, map[string]any{"pod": "again"})
 	h := start(t, p, `echo one; sleep 300`)
-	_, exit := followed(t, p, h, func() { c.Restart("again") })
+	_, exit := remotetest.FollowThen(t, p, h, func() { c.Restart("again") })
 	if exit.End != remote.Lost || !strings.Contains(exit.Text, "restarted") {
 		t.Errorf("got %+v, want lost", exit)
 	}

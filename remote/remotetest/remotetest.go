@@ -284,6 +284,34 @@ func Wait(t testing.TB, p remote.Provider, h remote.Handle) (*Recorder, remote.E
 	return r, Follow(t, p, h, 0, r)
 }
 
+// FollowThen is Follow from the beginning. It calls then after the first bytes of the stream.
+func FollowThen(t testing.TB, p remote.Provider, h remote.Handle, then func()) (*Recorder, remote.Exit) {
+	t.Helper()
+	var once sync.Once
+	r := &Recorder{Fail: func([]byte) error { once.Do(then); return nil }}
+	return r, Follow(t, p, h, 0, r)
+}
+
+// CheckDenied checks that err is a *remote.Denied with that code, and with those parts of its text and of its hint.
+func CheckDenied(t testing.TB, err error, code, text, hint string) {
+	t.Helper()
+	var d *remote.Denied
+	if !errors.As(err, &d) || d.Code != code || !strings.Contains(err.Error(), text) || d.Hint == "" ||
+		!strings.Contains(d.Hint, hint) {
+		t.Errorf("got %+v (%v), want %s: %s, with the hint %q", d, err, code, text, hint)
+	}
+}
+
+// CheckDown checks that Check gives one host, which is down for a reason with that code.
+func CheckDown(t testing.TB, p remote.Provider, code, text string) {
+	t.Helper()
+	hosts, err := p.Check(Within(t))
+	if err != nil || len(hosts) != 1 || hosts[0].State != "down" {
+		t.Fatalf("Check: got %+v, %v, want a host that is down", hosts, err)
+	}
+	CheckDenied(t, hosts[0].Err, code, text, "")
+}
+
 // KillAgent kills the agent of a job in a work folder of this machine without warning.
 func KillAgent(t testing.TB, work, job string) {
 	t.Helper()

@@ -11,7 +11,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -310,19 +309,12 @@ func TestNoSuch(t *testing.T) {
 			job := newJob(t, "j", "true")
 			job.GPU = tt.gpu
 			_, err := p.Submit(remotetest.Within(t), job, nil)
-			var d *remote.Denied
-			if !errors.As(err, &d) || d.Code != tt.code || !strings.HasPrefix(d.Text, tt.text) ||
-				!strings.Contains(d.Hint, tt.hints) {
-				t.Errorf("got %#v, want code %s, %q, hint %q", err, tt.code, tt.text, tt.hints)
-			}
+			remotetest.CheckDenied(t, err, tt.code, ": "+tt.text, tt.hints)
 			if entries, err := os.ReadDir(agent.Jobs(work)); err != nil || len(entries) != 0 {
 				t.Errorf("folders left: %v, %v", entries, err)
 			}
 			p.config.GPU = tt.gpu
-			if hosts, err := p.Check(remotetest.Within(t)); err != nil || !errors.As(hosts[0].Err, &d) || d.Code != tt.code ||
-				hosts[0].State != "down" {
-				t.Errorf("check: %+v, %v", hosts, err)
-			}
+			remotetest.CheckDown(t, p, tt.code, "")
 		})
 	}
 	if out := c.Run("squeue", "-h", "-o", "%j"); out != "" {
@@ -367,12 +359,9 @@ func TestNodeFails(t *testing.T) {
 	c := slurmtest.Start(t, slurmtest.Setup{})
 	p := provider(t, c, map[string]any{"workdir": t.TempDir()})
 	h := remotetest.Submit(t, p, newJob(t, "j", "trap '' TERM; echo on; sleep 30; echo off"))
-	var once sync.Once
-	w := &remotetest.Recorder{Fail: func([]byte) error {
-		once.Do(func() { c.Run("scontrol", "update", "nodename="+c.Node, "state=down", "reason=test") })
-		return nil
-	}}
-	exit := remotetest.Follow(t, p, h, 0, w)
+	w, exit := remotetest.FollowThen(t, p, h, func() {
+		c.Run("scontrol", "update", "nodename="+c.Node, "state=down", "reason=test")
+	})
 	if exit.End != remote.Lost || !strings.Contains(exit.Text, "NODE_FAIL") || w.Stream() != "on\n" {
 		t.Errorf("exit: %+v, stream %q", exit, w.Stream())
 	}
@@ -390,10 +379,8 @@ func TestControllerAway(t *testing.T) {
 		t.Errorf("submit: got %v", err)
 	}
 	p.command = 20 * time.Second
-	var d *remote.Denied
-	if _, err = p.Submit(remotetest.Within(t), newJob(t, "none", "true"), nil); !errors.As(err, &d) || d.Code != "unreachable" {
-		t.Errorf("submit: got %v", err)
-	}
+	_, err = p.Submit(remotetest.Within(t), newJob(t, "none", "true"), nil)
+	remotetest.CheckDenied(t, err, "unreachable", "", "")
 	if entries, _ := os.ReadDir(agent.Jobs(work)); len(entries) != 0 {
 		t.Errorf("folders left: %v", entries)
 	}
@@ -402,9 +389,7 @@ func TestControllerAway(t *testing.T) {
 
 	// The stream of a running job still arrives, and its end does not need the controller.
 	h := remotetest.Submit(t, p, newJob(t, "j", "echo on; sleep 3; echo off"))
-	var once sync.Once
-	w := &remotetest.Recorder{Fail: func([]byte) error { once.Do(func() { c.Stop("slurmctld") }); return nil }}
-	if exit := remotetest.Follow(t, p, h, 0, w); exit != (remote.Exit{End: remote.Exited}) || w.Stream() != "on\noff\n" {
+	if w, exit := remotetest.FollowThen(t, p, h, func() { c.Stop("slurmctld") }); exit != (remote.Exit{End: remote.Exited}) || w.Stream() != "on\noff\n" {
 		t.Errorf("exit: %+v, stream %q", exit, w.Stream())
 	}
 	c.StartController()

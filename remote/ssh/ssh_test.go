@@ -1,7 +1,6 @@
 package ssh_test
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -126,14 +125,6 @@ func TestNetworkCut(t *testing.T) {
 	}
 }
 
-func denied(t *testing.T, err error, code, text string) {
-	t.Helper()
-	var d *remote.Denied
-	if !errors.As(err, &d) || d.Code != code || !strings.Contains(err.Error(), text) || d.Hint == "" {
-		t.Errorf("got %v, want %s: %s, with a hint", err, code, text)
-	}
-}
-
 func TestDenied(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, 1)
@@ -153,30 +144,24 @@ func TestDenied(t *testing.T) {
 		}
 		defer p.Close()
 		_, err = p.Submit(t.Context(), script(t, p, "echo ran"), nil)
-		if hosts, err := p.Check(t.Context()); err != nil || len(hosts) != 1 || hosts[0].Err == nil ||
-			hosts[0].State != "down" {
-			t.Errorf("%s: Check: got %+v, %v", change, hosts, err)
-		}
+		remotetest.CheckDown(t, p, remote.CodeOf(err), "")
 		return err
 	}
 	known := filepath.Join(f.Dir, "known")
 	other := filepath.Join(f.Dir, "other")
 	servertest.Write(t, other, "")
-	denied(t, submit("unknown", known, other), "host-key", "unknown host key")
+	remotetest.CheckDenied(t, submit("unknown", known, other), "host-key", "unknown host key", "")
 	servertest.Write(t, other, fmt.Sprintf("[%s]:%d %s", d.Addr, d.Port, servertest.Read(t, filepath.Join(f.Dir, "id.pub"))))
-	denied(t, submit("changed", known, other), "host-key", "has changed")
+	remotetest.CheckDenied(t, submit("changed", known, other), "host-key", "has changed", "")
 	// The user's own config cannot disable the check.
 	servertest.Write(t, other, "")
-	denied(t, submit("careless", known, other, "Host *\n", "Host *\n  StrictHostKeyChecking no\n"), "host-key",
-		"unknown host key")
+	remotetest.CheckDenied(t, submit("careless", known, other, "Host *\n", "Host *\n  StrictHostKeyChecking no\n"), "host-key", "unknown host key", "")
 	output(t, sshdtest.Tool(t, "ssh-keygen"), "-q", "-t", "ed25519", "-N", "", "-f", filepath.Join(f.Dir, "stranger"))
-	denied(t, submit("stranger", filepath.Join(f.Dir, "id"), filepath.Join(f.Dir, "stranger")), "credentials",
-		"Permission denied")
-	denied(t, submit("keyless", filepath.Join(f.Dir, "id")+"\n", filepath.Join(f.Dir, "absent")+"\n"), "credentials",
-		"Permission denied")
-	denied(t, submit("name", "HostName "+d.Addr, "HostName no-such-host.invalid"), "unreachable", "resolve")
+	remotetest.CheckDenied(t, submit("stranger", filepath.Join(f.Dir, "id"), filepath.Join(f.Dir, "stranger")), "credentials", "Permission denied", "")
+	remotetest.CheckDenied(t, submit("keyless", filepath.Join(f.Dir, "id")+"\n", filepath.Join(f.Dir, "absent")+"\n"), "credentials", "Permission denied", "")
+	remotetest.CheckDenied(t, submit("name", "HostName "+d.Addr, "HostName no-such-host.invalid"), "unreachable", "resolve", "")
 	d.Stop()
-	denied(t, submit("down"), "unreachable", "refused")
+	remotetest.CheckDenied(t, submit("down"), "unreachable", "refused", "")
 }
 
 func output(t *testing.T, name string, args ...string) {

@@ -11,7 +11,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"fisub/remote"
 	"fisub/remote/agent"
 	"fisub/remote/host"
 	"fisub/remote/remotetest"
@@ -38,13 +37,6 @@ func TestPrepareHints(t *testing.T) {
 		t.Cleanup(func() { os.RemoveAll(dir) })
 		return filepath.Join(dir, "work")
 	}
-	refused := func(t *testing.T, err error, text, hint string) {
-		t.Helper()
-		var d *remote.Denied
-		if !errors.As(err, &d) || !strings.Contains(d.Text, text) || !strings.Contains(d.Hint, hint) {
-			t.Errorf("got %v, hint %+v, want %q and %q", err, d, text, hint)
-		}
-	}
 	t.Run("mode", func(t *testing.T) {
 		dir := open(t)
 		if err := errors.Join(os.MkdirAll(filepath.Join(dir, "store"), 0o700), os.Chown(dir, 65534, 65534),
@@ -56,12 +48,12 @@ func TestPrepareHints(t *testing.T) {
 				t.Fatal(err)
 			}
 			_, err := work.New(plain{}, "", dir).Prepare(remotetest.Within(t))
-			refused(t, err, bad+": no permission", "chmod u+rwx "+bad)
+			remotetest.CheckDenied(t, err, "disk", bad+": no permission", "chmod u+rwx "+bad)
 		}
 	})
 	t.Run("path", func(t *testing.T) {
 		_, err := work.New(host.Local{Env: []string{"PATH=/nonexistent"}}, "", open(t)).Prepare(remotetest.Within(t))
-		refused(t, err, "not found", "PATH on the host")
+		remotetest.CheckDenied(t, err, "no-such", "not found", "PATH on the host")
 	})
 	for what, size := range map[string]string{"inodes": "nr_inodes=30,size=500m", "MB": "size=30m"} {
 		t.Run(what, func(t *testing.T) {
@@ -71,7 +63,7 @@ func TestPrepareHints(t *testing.T) {
 			}
 			defer unix.Unmount(dir, unix.MNT_DETACH)
 			_, err := work.New(host.Local{}, "", dir).Send(remotetest.Within(t), remotetest.Script(t, "true", nil).Files, nil)
-			refused(t, err, what+" free in "+dir, "df -i")
+			remotetest.CheckDenied(t, err, "disk", what+" free in "+dir, "df -i")
 			if left, _ := os.ReadDir(agent.Store(dir)); len(left) != 0 {
 				t.Errorf("sent in vain: %v", left)
 			}
