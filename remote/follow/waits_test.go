@@ -12,8 +12,8 @@ import (
 
 // waits lists the functions of the providers that wait, and for what. None of them follows a job.
 var waits = map[string]string{
-	"work.sendAll": "for a host that is unreachable during an upload",
-	"work.Begin":   "for the kernel to see a new program as closed",
+	"work.Send":  "for a host that is unreachable during an upload",
+	"work.Begin": "for the kernel to see a new program as closed",
 }
 
 // Only this package waits for jobs.

@@ -174,7 +174,7 @@ func (p *Provider) names(ctx context.Context, there *listing) string {
 	if there == nil {
 		return ""
 	}
-	out, err := p.slurm(ctx, there.argv)
+	out, err := p.slurm(ctx, "", there.argv...)
 	var lines []string
 	for line := range strings.Lines(out) {
 		if line = plain.Brief(line, 200); line != "" && !slices.Contains(lines, line) && len(lines) < 20 {

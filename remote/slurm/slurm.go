@@ -86,12 +86,7 @@ func New(name string, c Config) *Provider {
 func (p *Provider) Places(n int) []remote.Place { return remote.Slots("slot", min(n, p.config.Jobs)) }
 
 // slurm runs one of Slurm's commands, with a time limit in case the controller is dead.
-func (p *Provider) slurm(ctx context.Context, argv []string) (string, error) {
-	return p.feed(ctx, argv, "")
-}
-
-// feed is like slurm, with text for the command's standard input.
-func (p *Provider) feed(ctx context.Context, argv []string, stdin string) (string, error) {
+func (p *Provider) slurm(ctx context.Context, stdin string, argv ...string) (string, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, p.command, fmt.Errorf("timeout after %v", p.command))
 	defer cancel()
 	out := &plain.Buffer{Limit: 4 << 20}
@@ -130,7 +125,7 @@ func (p *Provider) Start(ctx context.Context, rj *remote.Job, progress func(sent
 	if err != nil {
 		return remote.Handle{}, p.denied(ctx, err)
 	}
-	out, err := p.feed(ctx, sbatchArgs(p.config, rj, j.Dir()), script(agent.Stored(j.Work, j.Program), j.Dir()))
+	out, err := p.slurm(ctx, script(agent.Stored(j.Work, j.Program), j.Dir()), sbatchArgs(p.config, rj, j.Dir())...)
 	if err == nil {
 		j.Number, j.Cluster, err = accepted(out)
 	}
@@ -148,7 +143,7 @@ func (p *Provider) Start(ctx context.Context, rj *remote.Job, progress func(sent
 
 // cancel cancels the job in Slurm and does not wait for its end. An ended or unknown job is not an error.
 func (p *Provider) cancel(ctx context.Context, j *work.FolderJob) error {
-	_, err := p.slurm(ctx, onCluster(j, []string{"scancel", cmp.Or(j.Number, "--name="+called(j.ID))}))
+	_, err := p.slurm(ctx, "", onCluster(j, []string{"scancel", cmp.Or(j.Number, "--name="+called(j.ID))})...)
 	if unknown(err) {
 		return nil
 	}
@@ -166,20 +161,20 @@ func unknown(err error) bool {
 func (p *Provider) jobStatus(ctx context.Context, j *work.FolderJob) (status, error) {
 	if j.Number == "" {
 		ask := []string{"squeue", "--noheader", "--me", "--name=" + called(j.ID), "--format=%A"}
-		out, err := p.slurm(ctx, onCluster(j, ask))
+		out, err := p.slurm(ctx, "", onCluster(j, ask)...)
 		if j.Number = firstLine(out); err != nil || !jobNumber.MatchString(j.Number) {
 			j.Number = ""
 			return status{}, err
 		}
 	}
-	out, err := p.slurm(ctx, scontrolArgs(j))
+	out, err := p.slurm(ctx, "", scontrolArgs(j)...)
 	if !unknown(err) {
 		if err != nil {
 			return status{}, err
 		}
 		return readScontrol(out)
 	}
-	out, err = p.slurm(ctx, sacctArgs(j))
+	out, err = p.slurm(ctx, "", sacctArgs(j)...)
 	if errors.As(err, new(*host.ExitError)) {
 		err = nil // no accounting
 	}
@@ -204,14 +199,14 @@ func (p *Provider) ready(ctx context.Context) (state, detail string, err error) 
 	if err != nil {
 		return "down", "", err
 	}
-	nodes, err := p.slurm(ctx, sinfoArgs(p.config.Partition))
+	nodes, err := p.slurm(ctx, "", sinfoArgs(p.config.Partition)...)
 	if err != nil {
 		return "down", "", err
 	}
 	job := &remote.Job{ID: "check", GPU: p.config.Wanted(), Limit: max(p.config.Limit, time.Minute)}
 	ask := host.Shell(mergeOutput, "env", "SLURM_TIME_FORMAT=%s")
 	ask = append(append(ask, sbatchArgs(p.config, job, facts.Root)...), "--test-only")
-	words, err := p.feed(ctx, ask, script("true", "/"))
+	words, err := p.slurm(ctx, script("true", "/"), ask...)
 	state, detail = readiness(nodes, words, time.Now())
 	if failed, ok := errors.AsType[*host.ExitError](p.denied(ctx, err)); ok && failed.Name == "sbatch" && state != "down" {
 		return "busy", detail + ", " + failed.Error(), nil // a job would wait until nodes are back
@@ -245,7 +240,7 @@ func (p *Provider) List(ctx context.Context) (handles []remote.Handle, err error
 	if err != nil {
 		return nil, err
 	}
-	out, err := p.slurm(ctx, []string{"squeue", "--noheader", "--me", "--states=all", "--format=%A|%T|%j|%Z"})
+	out, err := p.slurm(ctx, "", "squeue", "--noheader", "--me", "--states=all", "--format=%A|%T|%j|%Z")
 	if err != nil {
 		return nil, err
 	}

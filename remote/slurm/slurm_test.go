@@ -304,7 +304,7 @@ func TestDenied(t *testing.T) {
 			t.Fatal(err)
 		}
 		p.folder.Host = &failing{err: &host.ExitError{Name: tt.name, Status: tt.status, Stderr: tt.stderr}}
-		_, err = p.slurm(t.Context(), []string{tt.name})
+		_, err = p.slurm(t.Context(), "", tt.name)
 		err = p.Fault(t.Context(), remote.Place{}, fmt.Errorf("x: %w", err))
 		var d *remote.Denied
 		if !errors.As(err, &d) {

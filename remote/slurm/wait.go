@@ -71,7 +71,7 @@ func (s *source) Status(ctx context.Context) (is follow.Status, err error) {
 	}
 	at, of := 0, 0
 	if s.last.phase() == remote.Queued && s.last.partition != "" {
-		if out, err := s.p.slurm(ctx, queueArgs(s.j, s.last.partition)); err == nil {
+		if out, err := s.p.slurm(ctx, "", queueArgs(s.j, s.last.partition)...); err == nil {
 			at, of = position(out, s.j.Number)
 		}
 	}

@@ -28,15 +28,10 @@ import (
 const tries = 4
 
 // Send uploads the files that are missing from the store and returns facts about the host. progress, which may be nil,
-// gets the uncompressed bytes sent so far, out of total. Concurrent calls run one after the other, so that each finds
-// the files of the one before. Send survives lost connections, without resending data, and an unreachable host for up
-// to Away.
-func (f *Folder) Send(ctx context.Context, files []remote.File, progress func(sent, total int64)) (*Facts, error) {
-	return f.sendAll(ctx, files, progress, nil)
-}
-
-// sendAll is Send with a function that can reject the host before anything is sent; fits may be nil.
-func (f *Folder) sendAll(ctx context.Context, files []remote.File, progress func(sent, total int64),
+// gets the uncompressed bytes sent so far, out of total. fits, which may be nil, can reject the host before anything is
+// sent. Concurrent calls run one after the other, so that each finds the files of the one before. Send survives lost
+// connections, without resending data, and an unreachable host for up to Away.
+func (f *Folder) Send(ctx context.Context, files []remote.File, progress func(sent, total int64),
 	fits func(*Facts) error) (*Facts, error) {
 	select {
 	case <-f.sending:

@@ -62,7 +62,7 @@ func TestPrepareHints(t *testing.T) {
 				t.Skip(err)
 			}
 			defer unix.Unmount(dir, unix.MNT_DETACH)
-			_, err := work.New(host.Local{}, "", dir).Send(remotetest.Within(t), remotetest.Script(t, "true", nil).Files, nil)
+			_, err := work.New(host.Local{}, "", dir).Send(remotetest.Within(t), remotetest.Script(t, "true", nil).Files, nil, nil)
 			remotetest.CheckDenied(t, err, "disk", what+" free in "+dir, "df -i")
 			if left, _ := os.ReadDir(agent.Store(dir)); len(left) != 0 {
 				t.Errorf("sent in vain: %v", left)

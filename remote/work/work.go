@@ -231,7 +231,7 @@ func (f *Folder) Submit(ctx context.Context, job *remote.Job, progress func(sent
 	var j *FolderJob
 	for again := false; ; again = true {
 		fits := func(facts *Facts) error { return f.fits(ctx, facts, job, program.SHA256) }
-		facts, err := f.sendAll(ctx, job.Files, progress, fits)
+		facts, err := f.Send(ctx, job.Files, progress, fits)
 		if err != nil {
 			return nil, err
 		}
@@ -252,9 +252,9 @@ func (f *Folder) Place(ctx context.Context, job *remote.Job, progress func(sent,
 	if err != nil {
 		return nil, err
 	}
-	facts, err := f.Send(ctx, job.Files, progress)
+	facts, err := f.Send(ctx, job.Files, progress, nil)
 	if err == nil && f.Heal(ctx, facts, []remote.File{program}) {
-		facts, err = f.Send(ctx, job.Files, progress)
+		facts, err = f.Send(ctx, job.Files, progress, nil)
 	}
 	if err != nil {
 		return nil, err

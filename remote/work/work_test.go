@@ -212,7 +212,7 @@ func TestStore(t *testing.T) {
 	f, h := folder(t)
 	job := remotetest.Script(t, "true", map[string]string{"a": "same", "b": "same"})
 	var sent, total int64
-	facts, err := f.Send(remotetest.Within(t), job.Files, func(s, all int64) { sent, total = s, all })
+	facts, err := f.Send(remotetest.Within(t), job.Files, func(s, all int64) { sent, total = s, all }, nil)
 	want := job.Files[0].Size + job.Files[1].Size + job.Files[3].Size
 	if err != nil || sent != want || total != want || facts.Root != f.Dir {
 		t.Fatalf("got %+v, %v, sent %d of %d bytes, want %d", facts, err, sent, total, want)
@@ -238,7 +238,7 @@ func TestStore(t *testing.T) {
 		age(file.SHA256, 100)
 	}
 	before := len(h.calls)
-	if _, err := f.Send(remotetest.Within(t), job.Files, func(s, all int64) { sent, total = s, all }); err != nil || total != 0 {
+	if _, err := f.Send(remotetest.Within(t), job.Files, func(s, all int64) { sent, total = s, all }, nil); err != nil || total != 0 {
 		t.Errorf("again: %v, sent %d of %d bytes", err, sent, total)
 	}
 	if got := h.calls[before:]; len(got) != 1 {
@@ -259,14 +259,14 @@ func TestStore(t *testing.T) {
 		}
 	}
 	file := remote.File{Name: "none", SHA256: strings.Repeat("0", 64), Path: filepath.Join(store, "none")}
-	if _, err := f.Send(remotetest.Within(t), []remote.File{file}, nil); !errors.As(err, new(*remote.LocalError)) {
+	if _, err := f.Send(remotetest.Within(t), []remote.File{file}, nil, nil); !errors.As(err, new(*remote.LocalError)) {
 		t.Errorf("a file that is not on this machine: got %v", err)
 	}
 	// A truncated file, as after a crash of the host, is sent again.
 	if err := os.Truncate(agent.Stored(f.Dir, job.Files[0].SHA256), 10); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := f.Send(remotetest.Within(t), job.Files, func(_, all int64) { total = all }); err != nil ||
+	if _, err := f.Send(remotetest.Within(t), job.Files, func(_, all int64) { total = all }, nil); err != nil ||
 		total != job.Files[0].Size {
 		t.Errorf("a short file: %v, %d bytes, want %d", err, total, job.Files[0].Size)
 	}
@@ -381,7 +381,7 @@ func TestUploadGoesOn(t *testing.T) {
 				f := work.New(h, "h1", dir)
 				f.Pack = c.pack
 				var sent, total int64
-				if _, err := f.Send(remotetest.Within(t), files, func(s, all int64) { sent, total = s, all }); err != nil || sent != total {
+				if _, err := f.Send(remotetest.Within(t), files, func(s, all int64) { sent, total = s, all }, nil); err != nil || sent != total {
 					t.Errorf("got %v, sent %d of %d bytes", err, sent, total)
 				}
 				entries, _ := os.ReadDir(agent.Store(dir))
