@@ -543,61 +543,6 @@ func TestRemoteGC(t *testing.T) {
 	nothingIn(t, work)
 }
 
-// gc spares a job that another process starts while gc asks the hosts. An unreachable host does not stop gc on the
-// others.
-func TestRemoteGCBeside(t *testing.T) {
-	b, f, works := newSSHBench(t, 2)
-	b.fisub(0, "remote", "--detach", "--limit", "1")
-	plan, err := dispatch.Load(b.lastFolder())
-	if err != nil {
-		t.Fatal(err)
-	}
-	name, later := filepath.Join(b.lastFolder(), dispatch.PlanName), filepath.Join(f.Dir, "later")
-	if err := os.Rename(name, later); err != nil {
-		t.Fatal(err)
-	}
-	plan.Jobs = nil
-	if err := plan.Save(b.lastFolder()); err != nil {
-		t.Fatal(err)
-	}
-	put := func(name string, content []byte) {
-		t.Helper()
-		if err := os.WriteFile(name, content, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	// The other process writes its plan and then submits, before the host lists its jobs.
-	conf, err := os.ReadFile(f.Daemons[0].Conf)
-	if err != nil {
-		t.Fatal(err)
-	}
-	force := filepath.Join(f.Dir, "force")
-	put(force, []byte(`case $SSH_ORIGINAL_COMMAND in *'read -r fisub'*) ;; *) exec /bin/sh -c "$SSH_ORIGINAL_COMMAND" ;; esac
-IFS= read -r script; case $script in *'for d in'*) cp `+later+" "+name+` ;; esac
-{ printf '%s\n' "$script"; cat; } | /bin/sh -c "$SSH_ORIGINAL_COMMAND"
-`))
-	f.Daemons[0].Stop()
-	put(f.Daemons[0].Conf, append(conf, "ForceCommand exec /bin/sh "+force+"\n"...))
-	f.Daemons[0].Start(t)
-	b.fisub(0, "remote", "gc", "--yes")
-	if entries, _ := os.ReadDir(agent.Jobs(works[0])); len(entries) != 1 {
-		t.Errorf("a job that is waited for: got %v\n%s", entries, &b.stderr)
-	}
-
-	f.Daemons[1].Stop()
-	if err := plan.Save(f.Dir); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(filepath.Join(f.Dir, dispatch.PlanName), later); err != nil {
-		t.Fatal(err)
-	}
-	b.fisub(1, "remote", "gc", "--yes")
-	if entries, _ := os.ReadDir(agent.Jobs(works[0])); len(entries) != 0 || !strings.Contains(b.stderr.String(), "lab: h2: ") {
-		t.Errorf("with a host that does not answer: got %v\n%s", entries, &b.stderr)
-	}
-	nothingIn(t, works[0])
-}
-
 // BenchmarkRemoteFirstEvent measures the time from the command to its first event with dist/fisub, which make builds:
 // on a host that has the bundle (aim: below 0.5 s), and on a fresh host over 20 Mbit/s (aim: 12 s). x-of-line is this
 // time divided by the minimum time for sending MB-sent (aim: 20) over the line.

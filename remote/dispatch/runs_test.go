@@ -23,9 +23,13 @@ type holder struct {
 	remote.Provider // never called
 	held            []string
 	down            error
+	listing         func() // may be nil
 }
 
 func (h *holder) List(context.Context) ([]remote.Handle, error) {
+	if h.listing != nil {
+		h.listing()
+	}
 	var all []remote.Handle
 	for _, job := range h.held {
 		all = append(all, remote.Handle{Job: job})
@@ -33,11 +37,12 @@ func (h *holder) List(context.Context) ([]remote.Handle, error) {
 	return all, h.down
 }
 
-// plan creates a run folder below root.
+// plan creates a run folder below root, of a run with two workloads.
 func plan(t *testing.T, root, id string, done bool, jobs ...*dispatch.JobRecord) string {
 	t.Helper()
 	folder := runs.NewFolder(root, id)
-	p := &dispatch.Plan{Version: 1, Run: event.Run{ID: id}, Jobs: jobs, Done: done}
+	p := &dispatch.Plan{Version: 1, Done: done, Jobs: jobs,
+		Run: event.Run{ID: id, Workloads: []event.WorkloadRef{{UUID: "w0"}, {UUID: "w1"}}}}
 	if err := errors.Join(p.Save(folder.Path()), folder.Close()); err != nil {
 		t.Fatal(err)
 	}
@@ -45,20 +50,11 @@ func plan(t *testing.T, root, id string, done bool, jobs ...*dispatch.JobRecord)
 }
 
 // An orphan is not free if a local run may need its results or it was submitted elsewhere. A job on a host of two
-// tables is listed once.
+// tables is listed once. A job that another process starts while the hosts are asked is no orphan.
 func TestOrphans(t *testing.T) {
 	root := t.TempDir()
 	now := time.Now()
-	w := []event.WorkloadRef{{UUID: "w0"}, {UUID: "w1"}}
-	write := func(id string, jobs ...*dispatch.JobRecord) string {
-		t.Helper()
-		folder := runs.NewFolder(root, id)
-		p := &dispatch.Plan{Version: 1, Run: event.Run{ID: id, Workloads: w}, Jobs: jobs}
-		if err := errors.Join(p.Save(folder.Path()), folder.Close()); err != nil {
-			t.Fatal(err)
-		}
-		return folder.Path()
-	}
+	write := func(id string, jobs ...*dispatch.JobRecord) string { return plan(t, root, id, false, jobs...) }
 	write("20260101-1", &dispatch.JobRecord{ID: "fisub-20260101-1-1", Workloads: []string{"w0"}},
 		&dispatch.JobRecord{ID: "fisub-20260101-1-2", Workloads: []string{"w1"}, Ended: &now})
 	// In this run w0 has a verdict, so job 1 is not needed.
@@ -79,8 +75,12 @@ func TestOrphans(t *testing.T) {
 		t.Fatal(err)
 	}
 	held := []string{"fisub-20260101-1-1", "fisub-20260101-1-2", "fisub-20260102-1-1", "fisub-20260102-1-2",
-		"fisub-20260102-1-7", "fisub-20260103-1-1", "fisub-elsewhere-0"}
-	open := map[string]remote.Provider{"lab": &holder{held: held}, "too": &holder{held: held}, "down": &holder{down: io.ErrUnexpectedEOF}}
+		"fisub-20260102-1-7", "fisub-20260103-1-1", "fisub-20260104-1-1",
+		"fisub-elsewhere-0"}
+	starts := func() {
+		write("20260104-1", &dispatch.JobRecord{ID: "fisub-20260104-1-1", Workloads: []string{"w0"}})
+	}
+	open := map[string]remote.Provider{"lab": &holder{held: held}, "too": &holder{held: held}, "down": &holder{down: io.ErrUnexpectedEOF, listing: starts}}
 	got, err := dispatch.Orphans(t.Context(), root, open, []string{"down", "lab", "too"})
 	var text []string
 	for _, o := range got {
@@ -95,8 +95,8 @@ lab fisub-elsewhere-0 true`
 		t.Errorf("got %v\n%s\nwant\n%s", err, strings.Join(text, "\n"), want)
 	}
 	lines, err := dispatch.List(root, nil)
-	if err != nil || len(lines) != 3 || lines[0].State != "cancelled" || lines[1].State != "detached" ||
-		lines[0].Active != 1 {
+	if err != nil || len(lines) != 4 || lines[1].State != "cancelled" || lines[2].State != "detached" ||
+		lines[1].Active != 1 {
 		t.Errorf("list: got %+v, %v", lines, err)
 	}
 }
