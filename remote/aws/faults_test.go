@@ -107,12 +107,7 @@ func TestEarlyEnd(t *testing.T) {
 		t.Errorf("got %+v, want lost", exit)
 	}
 	has(t, "exit", exit.Text, "last message: fisub: fetching the program: curl ended with 22")
-	dst := t.TempDir()
-	if err := p.Collect(t.Context(), h, dst); err != nil {
-		t.Fatal(err)
-	}
-	log, _ := os.ReadFile(filepath.Join(dst, "log"))
-	has(t, "log", string(log), "fisub: fetching the program")
+	has(t, "log", remotetest.Log(t, p, h), "fisub: fetching the program")
 
 	c.hold = true
 	job = script(t, p, `echo ran`)
@@ -320,9 +315,7 @@ func TestOrphans(t *testing.T) {
 	if err != nil || len(all) != 1 || all[0].Job != job.ID {
 		t.Fatalf("List: got %+v, %v", all, err)
 	}
-	if err := p.Release(t.Context(), all[0]); err != nil {
-		t.Fatal(err)
-	}
+	remotetest.Release(t, p, all[0])
 	nothingLeft(t, c, p)
 }
 
@@ -339,9 +332,7 @@ func TestWaitEnds(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "unreadable reply from Batch") {
 		t.Errorf("unreadable answers: got %v", err)
 	}
-	if err := p.Release(t.Context(), h); err != nil {
-		t.Errorf("Release: %v", err)
-	}
+	remotetest.Release(t, p, h)
 	for _, host := range c.hosts {
 		if !host.terminated {
 			t.Errorf("%s was not ended", host.id)

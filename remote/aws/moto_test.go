@@ -83,9 +83,7 @@ func TestMoto(t *testing.T) {
 	if all, err := p.List(t.Context()); err != nil || len(all) != 1 || all[0].Job != job.ID {
 		t.Errorf("List: got %+v, %v", all, err)
 	}
-	if err := p.Release(t.Context(), h); err != nil {
-		t.Errorf("Release: %v", err)
-	}
+	remotetest.Release(t, p, h)
 	p = newProvider(t, map[string]any{"queue": "none", "job_definition": out["JobDefinition"]})
 	_, err = p.Submit(t.Context(), script(t, p, "true"), nil)
 	remotetest.CheckDenied(t, err, "no-such", "", "")

@@ -151,16 +151,10 @@ func late(t *testing.T, c *kubernetestest.Cluster) {
 	if err != nil || r.Stream() != "two\n" || exit.End != remote.Exited || exit.Code != 3 {
 		t.Errorf("got %q, %+v, %v", r.Stream(), exit, err)
 	}
-	dir := t.TempDir()
-	if err := p.Collect(remotetest.Within(t), h, dir); err != nil {
-		t.Fatal(err)
-	}
-	if text, _ := os.ReadFile(filepath.Join(dir, agent.LogName)); !strings.Contains(string(text), "words\n") {
+	if text := remotetest.Log(t, p, h); !strings.Contains(text, "words\n") {
 		t.Errorf("log: %q", text)
 	}
-	if err := p.Release(remotetest.Within(t), h); err != nil {
-		t.Fatal(err)
-	}
+	remotetest.Release(t, p, h)
 	if left := c.Kubectl("", "get", "jobs,pods", "-l", labelBy+"=fisub", "-o", "name"); left != "" {
 		t.Errorf("left in the cluster: %s", left)
 	}
@@ -327,9 +321,7 @@ true}}}]}}`, "create", "-f", "-")
 	if label != "main" {
 		t.Errorf("label of the queue: %q", label)
 	}
-	if err := p.Release(remotetest.Within(t), h); err != nil {
-		t.Error(err)
-	}
+	remotetest.Release(t, p, h)
 }
 
 // A restarted pod is a different host.

@@ -176,18 +176,11 @@ func TestAttachAfterTheEnd(t *testing.T) {
 		if r.Stream() != "e\ntwo\n" || exit.End != remote.Exited || exit.Code != 3 {
 			t.Errorf("%s: got %q, %+v", name, r.Stream(), exit)
 		}
-		dst := t.TempDir()
-		if err := p.Collect(t.Context(), h, dst); err != nil {
-			t.Fatal(err)
-		}
-		if log, err := os.ReadFile(filepath.Join(dst, agent.LogName)); err != nil ||
-			!strings.Contains(string(log), "words\n") {
-			t.Errorf("%s: log: got %q, %v", name, log, err)
+		if log := remotetest.Log(t, p, h); !strings.Contains(log, "words\n") {
+			t.Errorf("%s: log: got %q", name, log)
 		}
 	}
-	if err := p.Release(t.Context(), all[0]); err != nil {
-		t.Fatal(err)
-	}
+	remotetest.Release(t, p, all[0])
 	if all, err = p.List(t.Context()); err != nil || len(all) > 0 {
 		t.Errorf("List after Release: got %+v, %v", all, err)
 	}
@@ -282,9 +275,7 @@ func TestAccepted(t *testing.T) {
 			t.Errorf("sandbox: got %+v", b)
 		}
 	}
-	if err := p.Release(t.Context(), h); err != nil {
-		t.Error(err)
-	}
+	remotetest.Release(t, p, h)
 }
 
 func TestNoCapacity(t *testing.T) {

@@ -257,14 +257,29 @@ func Submit(t testing.TB, p remote.Provider, job *remote.Job) remote.Handle {
 	if err != nil {
 		t.Fatalf("Submit: %v", err)
 	}
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
-		defer cancel()
-		if err := p.Release(ctx, h); err != nil {
-			t.Errorf("Release: %v", err)
-		}
-	})
+	t.Cleanup(func() { Release(t, p, h) })
 	return h
+}
+
+// Release releases a job.
+func Release(t testing.TB, p remote.Provider, h remote.Handle) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 2*time.Minute)
+	defer cancel()
+	if err := p.Release(ctx, h); err != nil {
+		t.Errorf("Release: %v", err)
+	}
+}
+
+// Log returns the log of a job.
+func Log(t testing.TB, p remote.Provider, h remote.Handle) string {
+	t.Helper()
+	dst := t.TempDir()
+	if err := p.Collect(Within(t), h, dst); err != nil {
+		t.Errorf("Collect: %v", err)
+	}
+	text, _ := os.ReadFile(filepath.Join(dst, agent.LogName))
+	return string(text)
 }
 
 // Follow waits for the end of a job, from that byte of its stream.
@@ -515,12 +530,8 @@ func (s *suite) events(t *testing.T) {
 	if again.Stream() != "two\nthree\n" || exit.End != remote.Exited {
 		t.Errorf("a second Wait, from 9: got %q, %+v", again.Stream(), exit)
 	}
-	dst := t.TempDir()
-	if err := p.Collect(s.limited(t), h, dst); err != nil {
-		t.Fatalf("Collect: %v", err)
-	}
-	if log, err := os.ReadFile(filepath.Join(dst, agent.LogName)); err != nil || !bytes.Contains(log, []byte("words\n")) {
-		t.Errorf("log: got %q, %v", log, err)
+	if log := Log(t, p, h); !strings.Contains(log, "words\n") {
+		t.Errorf("log: got %q", log)
 	}
 }
 
@@ -612,9 +623,7 @@ func (s *suite) sentOnceByMany(t *testing.T) {
 				return
 			}
 			sent.Add(total)
-			if err := p.Release(s.limited(t), h); err != nil {
-				t.Errorf("Release: %v", err)
-			}
+			Release(t, p, h)
 		})
 	}
 	group.Wait()
@@ -707,9 +716,7 @@ while ! [ -e '`+file+`' ]; do sleep 0.02; done; kill -9 $PPID; sleep 300`,
 	if exit, err := p.Wait(s.limited(t), h, 0, &Recorder{}); err != nil || exit.End != remote.Lost {
 		t.Errorf("got %+v, %v, want lost", exit, err)
 	}
-	if err := p.Release(s.limited(t), h); err != nil {
-		t.Errorf("Release: %v", err)
-	}
+	Release(t, p, h)
 	if beats(file) {
 		t.Error("what the job left goes on")
 	}
@@ -774,9 +781,7 @@ func (s *suite) cancel(t *testing.T) {
 	}
 	ended := background(s.limited(t), p, h, &Recorder{})
 	time.Sleep(100 * time.Millisecond)
-	if err := p.Release(s.limited(t), h); err != nil {
-		t.Fatalf("Release: %v", err)
-	}
+	Release(t, p, h)
 	if beats(file) {
 		t.Error("the job goes on")
 	}
@@ -798,9 +803,7 @@ func (s *suite) releaseTwice(t *testing.T) {
 		t.Error("List: the job is not there before Release")
 	}
 	for range 2 {
-		if err := p.Release(s.limited(t), h); err != nil {
-			t.Fatalf("Release: %v", err)
-		}
+		Release(t, p, h)
 	}
 	if s.listed(t, p, h.Job) {
 		t.Error("List: the job is there after Release")
@@ -840,9 +843,7 @@ func (s *suite) halfFree(t *testing.T) {
 	if i < 0 {
 		t.Fatal("List: the job is not there before Release has ended")
 	}
-	if err := p.Release(s.limited(t), all[i]); err != nil {
-		t.Fatalf("Release: %v", err)
-	}
+	Release(t, p, all[i])
 	if s.listed(t, p, h.Job) {
 		t.Error("List: the job is there after Release")
 	}
@@ -860,11 +861,8 @@ func (s *suite) hostileExit(t *testing.T) {
 	if _, exit := s.wait(t, p, h, 0); exit.End != remote.Lost || !strings.Contains(exit.Text, "cannot be read") {
 		t.Errorf("got %+v", exit)
 	}
-	dst := t.TempDir()
-	if err := p.Collect(s.limited(t), h, dst); err != nil {
-		t.Errorf("a long log: %v", err)
-	} else if st, err := os.Stat(filepath.Join(dst, agent.LogName)); err != nil || st.Size() != 16<<20 {
-		t.Errorf("a long log: got %v, %v", st, err)
+	if n := len(Log(t, p, h)); n != 16<<20 {
+		t.Errorf("a long log: got %d bytes", n)
 	}
 }
 
@@ -1193,9 +1191,7 @@ func (s *suite) gpus(t *testing.T) {
 		return err == nil && len(hosts) == 1 && hosts[0].State == "ready" &&
 			strings.Contains(hosts[0].Detail, "gpu 0 is in use by another fisub job: "+h.Job)
 	})
-	if err := p.Release(s.limited(t), h); err != nil {
-		t.Error(err)
-	}
+	Release(t, p, h)
 
 	// Jobs wait a while for a GPU that is in use; these jobs are short enough for that.
 	dir := t.TempDir()
