@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -150,12 +151,19 @@ func (a *app) emu(ctx context.Context, o emuOptions, program []string) error {
 	if err != nil {
 		return err
 	}
+	python, err := pyworker.ProgramEnv(ctx, root)
+	if err != nil {
+		return err
+	}
 	path, err := exec.LookPath(program[0])
 	if err != nil {
 		return usage.Errorf("a program in this folder is ./"+filepath.Base(program[0]), "emu: %w", err)
 	}
 	if err := linked(path, filepath.Base(cuda)); err != nil {
 		return err
+	}
+	if flag := isolated(program); flag != "" {
+		return usage.Errorf("leave it out", "emu: %s %s: Python then does not load what fisub adds to it", program[0], flag)
 	}
 	report, err := os.CreateTemp("", "fisub-emu-")
 	if err != nil {
@@ -180,7 +188,8 @@ func (a *app) emu(ctx context.Context, o emuOptions, program []string) error {
 	if set := os.Getenv("LD_LIBRARY_PATH"); set != "" {
 		libraries += ":" + set
 	}
-	cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+libraries, "FISUB_EMU="+library, "FISUB_EMU_RUNTIME="+cuda,
+	cmd.Env = append(append(os.Environ(), python...), "LD_LIBRARY_PATH="+libraries,
+		"FISUB_EMU="+library, "FISUB_EMU_RUNTIME="+cuda,
 		"FISUB_EMU_REPORT="+report.Name(), "FISUB_EMU_SANITIZE="+strings.Join(tools, ","))
 	if a.term.Moves() {
 		cmd.Env = append(cmd.Env, "FISUB_EMU_PROGRESS=1")
@@ -221,6 +230,9 @@ func (a *app) emu(ctx context.Context, o emuOptions, program []string) error {
 		if count(vgpu.Unlimited) > 0 {
 			text += "; register limits were not checked: the program has no machine code for the PTX's arch"
 		}
+		if count(vgpu.Racy) > 0 {
+			text += "; Triton's kernels were not checked for races"
+		}
 		a.term.Note("fisub: %s launched, %s, %s; %s", plain.Count(count(vgpu.Launched), "kernel"),
 			plain.Count(count(vgpu.Faulted), "fault"), plain.Count(count(vgpu.Hazard), "warning"), text)
 	} else {
@@ -243,6 +255,29 @@ func (a *app) emu(ctx context.Context, o emuOptions, program []string) error {
 		return shown(exitNotPassed)
 	}
 	return a.ended(program[0], err)
+}
+
+// pythonFlag matches a group of Python's flags up to the first one that isolates Python or has a value.
+var pythonName, pythonFlag = regexp.MustCompile(`^python[\d.]*$`), regexp.MustCompile(`^-[^-IEScmWX]*([IEScmWX])?(.*)`)
+
+// isolated returns the flag with which a command that starts Python keeps it from loading fisub's part, or "".
+func isolated(command []string) string {
+	if !pythonName.MatchString(filepath.Base(command[0])) {
+		return ""
+	}
+	for i := 1; i < len(command) && strings.HasPrefix(command[i], "-") && command[i] != "-"; i++ {
+		switch m := pythonFlag.FindStringSubmatch(command[i]); m[1] {
+		case "I", "E", "S":
+			return "-" + m[1]
+		case "c", "m":
+			return ""
+		case "W", "X":
+			if m[2] == "" {
+				i++ // the flag's value
+			}
+		}
+	}
+	return ""
 }
 
 // overProgress is the terminal as the stdout of a program, which shows the progress of its kernels there through

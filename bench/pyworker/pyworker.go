@@ -27,7 +27,7 @@ import (
 	"fisub/internal/trace"
 )
 
-//go:embed fisub_worker/*.py fisub_worker/vgpu/*.py fisub_worker/vgpu/torch_cuda.cpp
+//go:embed fisub_worker/*.py fisub_worker/vgpu/*.py fisub_worker/vgpu/torch_cuda.cpp startup/sitecustomize.py
 var program embed.FS // the name of a folder would leave out __init__.py
 
 // The virtual GPU as a library, for Triton: scripts/build puts it there.
@@ -52,17 +52,42 @@ func gpu() ([]byte, error) {
 	return io.ReadAll(z)
 }
 
+// vgpuFile is the path of the virtual GPU in the folder of the worker's program.
+const vgpuFile = "fisub_worker/vgpu/vgpu.so"
+
 // Library returns the path of the virtual GPU as a C library, stored below the cache folder root; "" if this program
 // was built without it.
 func Library(ctx context.Context, root string) (string, error) {
-	lib, err := gpu()
-	if err != nil || lib == nil {
+	dir, err := install(ctx, root)
+	if err != nil {
 		return "", err
 	}
-	dir, _, err := cache.Folder(ctx, root, "vgpu-library", cache.Key(string(lib)), func(dir string) error {
-		return os.WriteFile(filepath.Join(dir, "vgpu.so"), lib, 0o755)
-	})
-	return filepath.Join(dir, "vgpu.so"), err
+	path := filepath.Join(dir, vgpuFile)
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	return path, nil
+}
+
+// ProgramEnv returns the variables with which each Python that a program starts runs on the virtual GPU, in addition to
+// those of fisub emu.
+func ProgramEnv(ctx context.Context, root string) ([]string, error) {
+	dir, err := install(ctx, root)
+	if err != nil {
+		return nil, err
+	}
+	path := filepath.Join(dir, "startup")
+	if old := os.Getenv("PYTHONPATH"); old != "" {
+		path += string(filepath.ListSeparator) + old
+	}
+	var triton []string // by the tag of an interpreter
+	for _, tag := range nvcc.TritonTags() {
+		if dir, ok := nvcc.TritonInstalled(root, tag); ok {
+			triton = append(triton, tag+"="+dir)
+		}
+	}
+	return []string{"PYTHONPATH=" + path, "FISUB_EMU_CACHE=" + root,
+		"FISUB_EMU_TRITON=" + strings.Join(triton, string(filepath.ListSeparator))}, nil
 }
 
 // Runs reports whether solutions with that spec run in Python. CUDA and C++ do if they return their outputs.
@@ -76,9 +101,18 @@ func Command(ctx context.Context, root string) (worker.Command, error) {
 	if err != nil {
 		return worker.Command{}, err
 	}
-	lib, err := gpu()
+	dir, err := install(ctx, root)
 	if err != nil {
 		return worker.Command{}, err
+	}
+	return worker.Command{Args: []string{python, "-u", filepath.Join(dir, "fisub_worker", "__main__.py")}}, nil
+}
+
+// install stores the worker's program below the cache folder root, and returns its folder.
+func install(ctx context.Context, root string) (string, error) {
+	lib, err := gpu()
+	if err != nil {
+		return "", err
 	}
 	files, key := map[string][]byte{}, []string{string(lib)}
 	_ = fs.WalkDir(program, ".", func(name string, d fs.DirEntry, _ error) error { // reads memory
@@ -89,7 +123,7 @@ func Command(ctx context.Context, root string) (worker.Command, error) {
 		return nil
 	})
 	if lib != nil {
-		files["fisub_worker/vgpu/vgpu.so"] = lib
+		files[vgpuFile] = lib
 	}
 	dir, _, err := cache.Folder(ctx, root, "pyworker", cache.Key(key...), func(dir string) error {
 		for name, data := range files {
@@ -100,10 +134,7 @@ func Command(ctx context.Context, root string) (worker.Command, error) {
 		}
 		return nil
 	})
-	if err != nil {
-		return worker.Command{}, err
-	}
-	return worker.Command{Args: []string{python, "-u", filepath.Join(dir, "fisub_worker", "__main__.py")}}, nil
+	return dir, err
 }
 
 // A Triton describes the Triton available to an interpreter.

@@ -106,6 +106,14 @@ func Triton(tag string) (c Component, ok bool) {
 	return all[i], true
 }
 
+// TritonTags returns the Python tags that have a package of the contest's Triton.
+func TritonTags() (tags []string) {
+	for _, c := range components(pinnedTriton) {
+		tags = append(tags, c.tag)
+	}
+	return tags
+}
+
 // TritonInstalled reports whether the contest's Triton is installed below root, and returns the folder for Python's
 // path.
 func TritonInstalled(root, tag string) (dir string, ok bool) {

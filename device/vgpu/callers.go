@@ -39,7 +39,7 @@ func placeOf(frames []unsafe.Pointer) string {
 		}
 		for _, l := range linesOf(p) {
 			if !ofToolkit(l.File.Name) && !strings.Contains(l.File.Name, "/tmpxft_") {
-				return fmt.Sprintf("%s:%d:%d", sourceName(l.File.Name), l.Line, l.Column)
+				return fmt.Sprintf("%s:%d:%d", SourceName(l.File.Name), l.Line, l.Column)
 			}
 		}
 	}

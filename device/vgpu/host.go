@@ -71,7 +71,7 @@ func newHostModule(data unsafe.Pointer, relocatable bool, columns nvcc.Columns) 
 			return nil, err
 		}
 		host.loaded = append(host.loaded, mod)
-		mod.Rename, mod.Column, mod.Undefined, mod.usage = sourceName, columns.Of, true, i.usage
+		mod.Rename, mod.Column, mod.Undefined, mod.usage = SourceName, columns.Of, true, i.usage
 		if i.cubin != nil {
 			mod.code = sync.OnceValues(func() ([]sass.Kernel, error) { return sass.Read(i.cubin) })
 		}
@@ -119,9 +119,9 @@ func vgCapability() C.int {
 	return C.int(cmp.Or(newest, 100))
 }
 
-// sourceName returns the path of a source in the submission, which is built in a folder src of the cache. For a program
+// SourceName returns the path of a source in the submission, which is built in a folder src of the cache. For a program
 // it is relative to the working folder if it is below it.
-func sourceName(path string) string {
+func SourceName(path string) string {
 	path = filepath.ToSlash(path)
 	if attached.folder != "" {
 		if rel, err := filepath.Rel(attached.folder, path); err == nil && filepath.IsLocal(rel) {
@@ -231,6 +231,9 @@ func vgLaunch(id C.uintptr_t) C.int {
 	host.Unlock()
 	done := launching(p.kernel, &p.launch)
 	defer done()
+	if _, ok := p.kernel.usage(); !ok {
+		tell(Unlimited, "")
+	}
 	C.vg_device_begins()
 	err := host.machine.Run(p.kernel, p.launch)
 	C.vg_device_ends()

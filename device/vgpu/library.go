@@ -199,6 +199,8 @@ const (
 	Progress Event = 'p' // has a text: the progress of the running kernel, or "" when it has ended
 	// A kernel's register count is unknown, so its launches are not checked against the limit.
 	Unlimited Event = 'u'
+	// A kernel of Triton was launched, whose launches are never checked for races.
+	Racy Event = 'r'
 	// A size of launches is not checked, because checks have taken enough time; for some of them LaterChecked follows.
 	Unchecked    Event = 'c'
 	LaterChecked Event = 'd'

@@ -65,7 +65,7 @@ func TestPlaces(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			mod.Rename = sourceName
+			mod.Rename = SourceName
 			mod.Column = func(file string, line, col int) int {
 				if file == "kernel.cu" && line == 99 {
 					return 0

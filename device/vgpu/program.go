@@ -9,6 +9,7 @@ package vgpu
 import "C"
 
 import (
+	"errors"
 	"os"
 	"strings"
 	"sync"
@@ -33,10 +34,10 @@ var attached struct {
 const selected = Races | UnwrittenLocal | UnwrittenGlobal
 
 // Attach lets this process, a program with its own main, run on the virtual GPU through the CUDA runtime at path,
-// which it has loaded. Each launch is checked for the hazards of tools (see Sanitized), and the launches that
-// launchChecks selects for all others. notify is called with all hazards; those that only a tool looks for are faults.
-// Messages name sources relative to folder. notify is called before the runtime call that caused the event returns; it
-// must not use the virtual GPU.
+// which it has loaded, or through RunProgram if path is "". Each launch is checked for the hazards of tools (see
+// Sanitized), and the launches that launchChecks selects for all others. notify is called with all hazards; those that
+// only a tool looks for are faults. Messages name sources relative to folder. notify is called before the runtime call
+// that caused the event returns; it must not use the virtual GPU.
 func Attach(path, folder, tools string, notify func(Event, string)) error {
 	m := host.machine
 	attached.every = Sanitized(tools)
@@ -55,6 +56,9 @@ func Attach(path, folder, tools string, notify func(Event, string)) error {
 	attached.folder, attached.notify = folder, notify
 	attached.checked = map[any]bool{}
 	notify(Attached, "")
+	if path == "" {
+		return nil
+	}
 	err := install(path)
 	C.vg_host_begins()
 	return err
@@ -120,9 +124,6 @@ func launching(k *Kernel, l *Launch) (done func()) {
 	}
 	attached.running.Lock()
 	tell(Launched, "")
-	if _, ok := k.usage(); !ok {
-		tell(Unlimited, "")
-	}
 	m := host.machine
 	m.Check, m.RacesUntil = attached.every, 0
 	if attached.every&selected == selected {
@@ -145,6 +146,25 @@ func launching(k *Kernel, l *Launch) (done func()) {
 		}
 		attached.running.Unlock()
 	}
+}
+
+// RunProgram runs a kernel of Triton in the process that has called Attach. A *Fault was passed to its listener.
+func RunProgram(k *Kernel, l Launch) error {
+	done := launching(k, &l)
+	defer done()
+	tell(Racy, "")
+	m := host.machine
+	m.Check &^= Races
+	err := m.Run(k, l)
+	var f *Fault
+	if errors.As(err, &f) {
+		if f.Missing {
+			tell(Lacking, f.Text)
+		} else {
+			tell(Faulted, f.Text)
+		}
+	}
+	return err
 }
 
 // End stops the running kernel, which is reported like a fault, flushes the program's output, and ends the process. It

@@ -170,7 +170,8 @@ class Solution:
     def judged(self):
         """Calls the solution as the official harness does when it judges."""
         if self.device.vgpu:
-            self.device.machine.arguments, self.device.machine.tuned = self.bounds(), 0.0
+            self.device.machine.arguments = self.bounds()
+            self.device.machine.tuned.clear()
             self.device.machine.begin_call()
         with self.device.torch.no_grad():
             return self.device.does(lambda: self.plain(self.entry(*self.args)))

@@ -36,6 +36,7 @@ var (
 	machine = vgpu.Host()
 	mu      sync.Mutex
 	kernels []*vgpu.Kernel
+	program bool // this process runs a program, not a submission
 )
 
 func main() {}
@@ -53,7 +54,9 @@ func fisub_load(text *C.char, kernel, params *C.int) *C.char {
 	if err != nil {
 		return C.CString(err.Error())
 	}
-	mod.Rename = func(path string) string { return folder.ReplaceAllString(path, "") }
+	if mod.Rename = vgpu.SourceName; !program {
+		mod.Rename = func(path string) string { return folder.ReplaceAllString(path, "") }
+	}
 	names := mod.Names()
 	if len(names) != 1 {
 		return C.CString("not one kernel")
@@ -150,11 +153,25 @@ func fisub_launch(kernel C.int, grid *C.int, threads, shared C.int, values *C.ui
 		machine.Map(uintptr(base), int(unsafe.Slice(sizes, int(n))[i]), C.GoString(unsafe.Slice(names, int(n))[i]), false)
 		defer machine.Unmap(uintptr(base))
 	}
-	check := machine.Check
 	// In a Triton kernel every warp loads the data common to all warps, and only the first one stores it: no race.
-	machine.Check &^= vgpu.Races
-	err := machine.Run(k, l)
-	machine.Check = check
+	var err error
+	if program {
+		ends := make(chan os.Signal, 1)
+		signal.Notify(ends, os.Interrupt, syscall.SIGTERM)
+		go func() {
+			if end, ok := <-ends; ok {
+				vgpu.End(128 + int(end.(syscall.Signal)))
+			}
+		}()
+		err = vgpu.RunProgram(k, l)
+		signal.Stop(ends)
+		close(ends)
+	} else {
+		check := machine.Check
+		machine.Check &^= vgpu.Races
+		err = machine.Run(k, l)
+		machine.Check = check
+	}
 	if err == nil {
 		return done
 	}
@@ -163,7 +180,7 @@ func fisub_launch(kernel C.int, grid *C.int, threads, shared C.int, values *C.ui
 	if errors.As(err, &f) && f.Missing {
 		return lacks
 	}
-	if machine.OnHazard != nil {
+	if machine.OnHazard != nil && !program {
 		machine.OnHazard(device.Hazard{Kind: device.Faulted, Text: err.Error()})
 	}
 	return faulted
@@ -232,12 +249,38 @@ func fisub_worked() C.int {
 //
 //export fisub_emu
 func fisub_emu() *C.char {
-	report, err := os.OpenFile(os.Getenv("FISUB_EMU_REPORT"), os.O_WRONLY|os.O_APPEND, 0)
-	if err != nil {
+	if program { // a program in Python, which has called fisub_program
+		return nil
+	}
+	if err := attach(os.Getenv("FISUB_EMU_RUNTIME"), os.Stderr); err != nil {
 		return C.CString(err.Error())
 	}
+	ends := make(chan os.Signal, 1)
+	signal.Notify(ends, os.Interrupt, syscall.SIGTERM)
+	go func() { vgpu.End(128 + int((<-ends).(syscall.Signal))) }()
+	return nil
+}
+
+// fisub_program is fisub_emu for a program in Python. Texts are printed to the descriptor messages. Signals end the
+// process while a kernel of Triton runs; at other times they are Python's.
+//
+//export fisub_program
+func fisub_program(messages C.int) *C.char {
+	program = true
+	if err := attach("", os.NewFile(uintptr(messages), "stderr")); err != nil {
+		return C.CString(err.Error())
+	}
+	return nil
+}
+
+// attach calls vgpu.Attach for a program whose messages go to stderr.
+func attach(runtime string, stderr *os.File) error {
+	report, err := os.OpenFile(os.Getenv("FISUB_EMU_REPORT"), os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
+		return err
+	}
 	words := map[vgpu.Event]string{vgpu.Hazard: "warning: ", vgpu.Faulted: "fault: ", vgpu.Note: "note: "}
-	_, terr := unix.IoctlGetTermios(int(os.Stderr.Fd()), unix.TCGETS)
+	_, terr := unix.IoctlGetTermios(int(stderr.Fd()), unix.TCGETS)
 	progress := os.Getenv("FISUB_EMU_PROGRESS") != "" && terr == nil // the program may run in a shell with 2>FILE
 	var mu sync.Mutex
 	remove := "" // removes the progress from the terminal
@@ -250,20 +293,20 @@ func fisub_emu() *C.char {
 		_, _ = report.Write([]byte{byte(e)})
 		switch {
 		case e == vgpu.Progress:
-			_, _ = os.Stderr.WriteString(plain.Passing(text))
+			_, _ = stderr.WriteString(plain.Passing(text))
 			remove = plain.Passing("")
 		case text != "":
-			fmt.Fprintln(os.Stderr, remove+"fisub: "+words[e]+text)
+			fmt.Fprintln(stderr, remove+"fisub: "+words[e]+text)
 		}
 	}
 	folder, _ := os.Getwd()
-	if err := vgpu.Attach(os.Getenv("FISUB_EMU_RUNTIME"), folder, os.Getenv("FISUB_EMU_SANITIZE"), notify); err != nil {
-		return C.CString(err.Error())
+	if err := vgpu.Attach(runtime, folder, os.Getenv("FISUB_EMU_SANITIZE"), notify); err != nil {
+		return err
 	}
 	if path := os.Getenv("FISUB_EMU_COUNTERS"); path != "" {
 		to, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0)
 		if err != nil {
-			return C.CString(err.Error())
+			return err
 		}
 		machine.OnCounters = func(l counters.Launch) {
 			if line, err := json.Marshal(l); err == nil {
@@ -271,9 +314,6 @@ func fisub_emu() *C.char {
 			}
 		}
 	}
-	ends := make(chan os.Signal, 1)
-	signal.Notify(ends, os.Interrupt, syscall.SIGTERM)
-	go func() { vgpu.End(128 + int((<-ends).(syscall.Signal))) }()
 	return nil
 }
 

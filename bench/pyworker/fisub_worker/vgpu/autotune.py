@@ -7,7 +7,6 @@ import torch
 
 from .tensors import octets, real
 
-TUNING = 90  # seconds per call for trying configurations of autotuned kernels
 DIFFERENT = 0.02  # of the largest value: more than a different order of sums causes
 
 
@@ -33,7 +32,7 @@ class Tuning:
             self.before[storage.data_ptr()] = octets(storage), octets(storage).clone(), t.dtype
 
     def run(self, call, n):
-        if self.times and self.machine.tuned > TUNING:
+        if self.times and self.machine.tuned_enough(self.name):
             self.left += 1
             return [float("inf")] * n
         self.running, begun = True, time.monotonic()
@@ -44,7 +43,7 @@ class Tuning:
             call()
         finally:
             self.running = False
-            self.machine.tuned += time.monotonic() - begun
+            self.machine.tuned[self.name] += time.monotonic() - begun
         with real():
             self.after.append({at: memory.clone() for at, (memory, was, _) in self.before.items() if not memory.equal(was)})
             self.times.append([1.0] * n)
@@ -73,7 +72,7 @@ class Tuning:
             print(f"autotune: {self.name}: the results of {self.configs[self.times.index(min(self.times))]} differ from most others' by "
                   f"{1 / worst - 1:.3g} of the largest: these are judged", file=sys.stderr)
         if self.left:
-            print(f"autotune: {self.name}: {self.left} configurations were not run within {TUNING} s", file=sys.stderr)
+            print(f"autotune: {self.name}: {self.left} configurations were not run within {self.machine.tuning_limit:.0f} s", file=sys.stderr)
 
     def distances(self):
         """Returns the distance of each configuration's results from the median."""

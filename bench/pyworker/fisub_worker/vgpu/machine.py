@@ -1,5 +1,6 @@
 """The virtual GPU: fisub's library, and the memory that kernels may use."""
 
+import collections
 import contextlib
 import ctypes
 import functools
@@ -22,6 +23,7 @@ def allocation(nbytes):
 class Machine:
     """The virtual GPU: the library that comes with fisub. Its file may be missing until a kernel is loaded."""
 
+    tuning_limit = 90.0  # seconds, see tuned_enough
     library = os.path.join(os.path.dirname(os.path.abspath(__file__)), "vgpu.so")
 
     def __init__(self, tell, ledger, sanitize):
@@ -29,11 +31,12 @@ class Machine:
         self.sanitize = sanitize  # tools whose findings are faults
         self.ledger = ledger  # shared with fisub, for hazards; None without
         self.tell, self.process = tell, os.getpid()
+        self.loaded_by = None  # the process that has loaded the library
         self.trouble = None  # the first one
         self.arguments = {}  # of the entry: (bytes, name, whether it is an input) by address
         self.pointers = {}  # weak references, by address, to tensors whose address the solution took
         self.kept = []  # tensors that the solution gave to tvm-ffi
-        self.tuning, self.tuned = None, 0.0  # tuned: seconds in this call
+        self.tuning, self.tuned = None, collections.Counter()  # tuned: seconds in this call, by kernel
         # Whether the next call, and the present one, is the first of a workload; 2: and is checked fully.
         self.first = self.looks = 1
         self.sample = 0  # clusters of each launch to count, 0: none
@@ -79,13 +82,18 @@ class Machine:
     def lib(self):
         lib = ctypes.CDLL(self.library)
         lib.fisub_load.restype, lib.fisub_free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
-        lib.fisub_home.restype = lib.fisub_pending.restype = ctypes.c_void_p
+        lib.fisub_home.restype = lib.fisub_pending.restype = lib.fisub_program.restype = ctypes.c_void_p
+        self.loaded_by = os.getpid()
+        self.prepare(lib)
+        return lib
+
+    def prepare(self, lib):
+        """Configures the library."""
         if self.ledger:
             lib.fisub_ledger(ctypes.c_void_p(ctypes.addressof(self.ledger)))
         lib.fisub_sanitize(self.sanitize.encode())
         lib.fisub_look(int(self.looks))
         lib.fisub_count(self.sample)
-        return lib
 
     @functools.cached_property
     def home(self):
@@ -121,7 +129,24 @@ class Machine:
             for base in [r[0] for r in ranges] + [t.untyped_storage().data_ptr() for t in self.made[known:]]:
                 self.lib.fisub_unmap(u64(base))
             if result := self.lib.fisub_verdict(ctypes.byref(text)):
-                self.stop((Fault if result == 1 else Lacking)(self.text(text.value)))
+                self.stop(self.verdict(result, self.text(text.value)))
+
+    @staticmethod
+    def verdict(result, text):
+        """Returns the error of a kernel."""
+        return (Fault if result == 1 else Lacking)(text)
+
+    def explain(self, func, args, kwargs, e):
+        """Raises a better error for e, the error of a function of torch, if there is one."""
+
+    def timed(self, call):
+        """Returns the milliseconds that a call takes, which is made. Submissions are not timed."""
+        call()
+        return 1.0
+
+    def tuned_enough(self, kernel):
+        """Returns whether no more configurations of an autotuned kernel are to be tried in this call."""
+        return sum(self.tuned.values()) > self.tuning_limit
 
     def begin_call(self):
         """Begins a call. The first one of a workload is examined more closely."""
@@ -219,4 +244,4 @@ class Machine:
             (u64 * max(1, n))(*(r[0] for r in ranges)), (u64 * max(1, n))(*(r[1] for r in ranges)),
             (ctypes.c_char_p * max(1, n))(*(r[2].encode() for r in ranges)), ctypes.byref(text))
         if result:
-            self.stop((Fault if result == 1 else Lacking)(self.text(text.value)))
+            self.stop(self.verdict(result, self.text(text.value)))

@@ -1,6 +1,7 @@
 """The mode in which tensors in CPU memory appear on a CUDA device."""
 
 import functools
+import re
 import types
 import weakref
 
@@ -36,7 +37,11 @@ class Pretence(TorchFunctionMode):
             T.to: self.to,
             T.data_ptr: self.data_ptr,
             T.numpy: self.numpy,
+            T.__dlpack__: lambda t, **kwargs: t.detach().__dlpack__(),
+            T.__repr__: self.repr,
+            torch.from_dlpack: lambda t, **kwargs: t.detach() if isinstance(t, T) else NotImplemented,
             torch.as_tensor: self.as_tensor,
+            **{register: functools.partial(self.hooked, register) for register in (T.register_hook, T.register_post_accumulate_grad_hook)},
         }
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
@@ -45,12 +50,15 @@ class Pretence(TorchFunctionMode):
         if special and (result := special(*args, **kwargs)) is not NotImplemented:
             self.act(func, args, kwargs, result)
             return result
-        device = kind_of(kwargs.get("device"))
+        device = kind_of(given := kwargs.get("device"))
+        if device == "cuda" and str(given).partition(":")[2] not in ("", "0"):
+            raise RuntimeError("CUDA error: invalid device ordinal")
         if device in ("cuda", "cpu"):
             kwargs = kwargs | {"device": CPU}
         try:
             result = func(*args, **kwargs)
-        except (AttributeError, RuntimeError, TypeError):
+        except (AttributeError, RuntimeError, TypeError) as e:
+            self.machine.explain(func, args, kwargs, e)
             if any(isinstance(v, StandIn) for v in (*args, *kwargs.values())):
                 raise Lacking(f"the virtual GPU does not support {getattr(func, '__name__', func)} of a stream or an event") from None
             raise
@@ -76,6 +84,9 @@ class Pretence(TorchFunctionMode):
                 return f(*args, **kwargs)
 
         return run
+
+    def hooked(self, register, t, hook):
+        return register(t, self.shown(hook))
 
     @staticmethod
     def active():
@@ -144,6 +155,14 @@ class Pretence(TorchFunctionMode):
         t = torch.from_numpy(numpy.asarray(types.SimpleNamespace(__array_interface__=data.__cuda_array_interface__)))
         mark(t, False)
         return t
+
+    @staticmethod
+    def repr(t, **kwargs):
+        text = T.__repr__(t, **kwargs)
+        if is_host(t) or not text.endswith(")") or "device=" in text:
+            return text
+        end = re.search(r"(, (size|dtype|layout|grad_fn|requires_grad)=[^\n]*)?\)$", text)
+        return f"{text[:end.start()]}, device='cuda:0'{text[end.start():]}"
 
     @staticmethod
     def numpy(t, **kwargs):

@@ -1,6 +1,7 @@
 """Replacements of torch.cuda's objects."""
 
 import re
+import time
 
 import torch
 
@@ -67,7 +68,9 @@ class Stream(StandIn):
         return True
 
     def record_event(self, event=None):
-        return event or Event()
+        event = event or Event()
+        event.record(self)
+        return event
 
     def synchronize(self):
         pass
@@ -78,13 +81,16 @@ class Stream(StandIn):
 class Event(StandIn):
     real = torch.cuda.Event
 
+    elapsed = staticmethod(lambda begun, ended: 1.0)  # of a submission nothing is timed
+
     def __init__(self, enable_timing=False, blocking=False, interprocess=False, external=False):
-        self.cuda_event = 0
+        self.cuda_event, self.enable_timing, self.at = 0, enable_timing, None
 
     def record(self, stream=None):
-        pass
+        self.at = time.perf_counter()
 
-    wait = record
+    def wait(self, stream=None):
+        pass
 
     def query(self):
         return True
@@ -93,7 +99,11 @@ class Event(StandIn):
         pass
 
     def elapsed_time(self, end):
-        return 1.0  # nothing is timed
+        if not self.enable_timing or not end.enable_timing:
+            raise ValueError("Both events must be created with argument 'enable_timing=True'.")
+        if self.at is None or end.at is None:
+            raise ValueError("Both events must be recorded before calculating elapsed time.")
+        return Event.elapsed(self.at, end.at)
 
 
 class On:

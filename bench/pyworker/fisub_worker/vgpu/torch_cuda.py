@@ -4,9 +4,12 @@ import functools
 import threading
 import types
 import uuid
+import warnings
 import weakref
 
 import torch
+from torch.autograd.function import BackwardCFunction
+from torch.autograd.graph import saved_tensors_hooks
 
 from .b200 import CAPABILITY, L2_BYTES, MEMORY, MULTIPROCESSORS, SHARED, SHARED_PER_MULTIPROCESSOR, THREADS
 from .errors import Lacking
@@ -45,8 +48,10 @@ def pretend(machine):
     cuda.synchronize = lambda device=None: machine.check()
     cuda.Stream, cuda.ExternalStream, cuda.Event = Stream, Stream, Event
     cuda.device, cuda.device_of, cuda.stream, cuda.StreamContext = On, On, On, On
-    for name in ("CUDAGraph", "graph", "make_graphed_callables", "cudart"):
+    for name in ("make_graphed_callables", "cudart"):
         setattr(cuda, name, lacking(f"torch.cuda.{name}"))
+    for name in ("CUDAGraph", "graph"):  # classes, which annotations use
+        setattr(cuda, name, type(name, (), {"__new__": lacking(f"torch.cuda.{name}")}))
     torch._C._cuda_getCurrentRawStream = lambda device: 0
     torch.Tensor.record_stream = lambda t, stream: None  # torch checks the stream before it calls the mode
     allocated = {}
@@ -77,6 +82,8 @@ def pretend(machine):
         return t
 
     torch.set_default_device, torch.from_numpy = set_default_device, from_numpy
+    BackwardCFunction.apply = mode.shown(BackwardCFunction.apply)
+    saved_tensors_hooks.__init__ = packed(saved_tensors_hooks.__init__, mode)
     threading.Thread.start = started(threading.Thread.start, mode)
     torch.library.Library.impl = registered(torch.library.Library.impl, mode)
     return mode
@@ -93,6 +100,15 @@ def started(start, mode):
     return run
 
 
+def packed(init, mode):
+    """Returns the constructor of saved_tensors_hooks, which is init, for hooks that see the device too."""
+    @functools.wraps(init)
+    def run(self, pack_hook, unpack_hook):
+        init(self, mode.shown(pack_hook), mode.shown(unpack_hook))
+
+    return run
+
+
 def registered(register, mode):
     """Returns torch.library.Library.impl, which is register, for a solution's own operators. Their kernels for CUDA run
     with tensors that are in CPU memory."""
@@ -101,7 +117,7 @@ def registered(register, mode):
     @functools.wraps(register)
     def run(self, name, f, key="", **kwargs):
         key = key or self.dispatch_key
-        if self.ns == "aten" or key not in ("", "CPU", "CUDA", "CompositeExplicitAutograd", "CompositeImplicitAutograd"):
+        if self.ns == "aten" or self.ns.startswith("_inductor") or key not in ("", "CPU", "CUDA", "CompositeExplicitAutograd", "CompositeImplicitAutograd"):
             return register(self, name, f, key, **kwargs)
         at = self.ns, str(name)
         if key == "CUDA":
@@ -111,6 +127,8 @@ def registered(register, mode):
             if at in for_cuda:
                 return None
             for_cpu.add(at)
-        return register(self, name, mode.shown(f) if isinstance(f, types.FunctionType) else f, key, **kwargs)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Warning only once for all operators")  # about the override
+            return register(self, name, mode.shown(f) if isinstance(f, types.FunctionType) else f, key, **kwargs)
 
     return run

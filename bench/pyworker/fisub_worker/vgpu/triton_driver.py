@@ -29,6 +29,7 @@ from .tensors import is_host, octets, real
 EXECUTED = 89  # mma.sync with all types, including e4m3 and e5m2, and nothing newer
 PTX_VERSION = 87
 DESCRIPTOR_ALIGNMENT = 64  # bytes, of a descriptor in memory
+NV_INFO, REGISTERS, FRAME = 0x70000000, 0x2f, 0x11  # of a cubin: the type of sections, and two of their attributes
 INTEGERS = {"i1": "?", "i8": "b", "i16": "h", "i32": "i", "i64": "q", "u1": "?", "u8": "B", "u16": "H", "u32": "I", "u64": "Q"}
 
 machine = None  # set by install: Triton creates the objects below itself
@@ -250,7 +251,7 @@ class Driver(DriverBase):
 
     launcher_cls = Launcher
     utils = types.SimpleNamespace(
-        load_binary=lambda name, kernel, shared, device: (1, 1, 0, 0, 1024),
+        load_binary=lambda name, kernel, shared, device: (1, 1, *(resources(kernel) if kernel[:4] == b"\x7fELF" else (0, 0)), 1024),
         get_device_properties=lambda device: {
             "max_shared_mem": SHARED, "max_num_regs": 65536, "multiprocessor_count": MULTIPROCESSORS, "warpSize": 32,
             "sm_clock_rate": 1965000, "mem_clock_rate": 3996000, "mem_bus_width": 8192},
@@ -296,12 +297,31 @@ class Driver(DriverBase):
         pass
 
 
+def resources(cubin):
+    """Returns the registers of each thread, and the words of local memory, in the machine code of one kernel for a B200."""
+    def parts(format, at, n, size):
+        return (struct.unpack_from(format, cubin, at + i * size) for i in range(n))
+
+    registers = local = 0
+    start, = struct.unpack_from("<Q", cubin, 40)
+    size, n = struct.unpack_from("<HH", cubin, 58)
+    for _, kind, _, _, at, length, _, _, _, _ in parts("<IIQQQQIIQQ", start, n, size):
+        end = at + length if kind == NV_INFO else at
+        while at < end:
+            form, attribute, value = struct.unpack_from("<BBH", cubin, at)
+            if form == 4 and attribute in (REGISTERS, FRAME):
+                _, count = struct.unpack_from("<II", cubin, at + 4)
+                registers, local = (max(registers, count), local) if attribute == REGISTERS else (registers, max(local, count))
+            at += 4 + (value if form == 4 else 0)
+    return registers, local // 4
+
+
 def benchmark(call, *args, quantiles=None, **kwargs):
-    """Makes one call instead of many, with a constant duration except when tuning."""
+    """Makes one call instead of many."""
     if machine.tuning:
         return machine.tuning.run(call, len(quantiles or [0]))
-    call()
-    return [1.0] * len(quantiles) if quantiles else 1.0
+    milliseconds = machine.timed(call)
+    return [milliseconds] * len(quantiles) if quantiles else milliseconds
 
 
 def tuned(tune):

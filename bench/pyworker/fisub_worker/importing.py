@@ -1,0 +1,97 @@
+"""Gives the modules that a program imports the virtual GPU. It needs only the standard library."""
+
+import functools
+import importlib.machinery
+import importlib.metadata
+import os
+import sys
+
+from .image import TRITON
+
+# Libraries that use a GPU in ways the virtual GPU does not know. They can be imported, but not used.
+REFUSED = {"cupy": "CuPy", "pycuda": "PyCUDA", "numba.cuda": "Numba's kernels", "tilelang": "TileLang", "cutlass": "the CuTe DSL"}
+
+
+def start():
+    os.environ.pop("TRITON_INTERPRET", None)  # read when triton is imported
+    sys.meta_path.insert(0, Finder(os.dup(2)))
+
+
+class Finder:
+    """Finds modules like Python, and changes some of them once they are imported."""
+
+    def __init__(self, messages):
+        self.messages = messages  # descriptor of stderr: pytest redirects the program's
+        self.changes = {"torch": self.torch, "triton": self.triton, "torch.utils.cpp_extension": self.extensions, "tvm_ffi": self.tvm}
+
+    @functools.cached_property
+    def machine(self):
+        from .vgpu.program import Program
+        return Program(self.messages)
+
+    def find_spec(self, name, path=None, target=None):
+        change, refused = self.changes.get(name), REFUSED.get(name)
+        if not change and not refused:
+            return None
+        if name == "triton":
+            self.choose()
+        for finder in sys.meta_path:
+            if finder is not self and (spec := finder.find_spec(name, path, target)):
+                break
+        else:
+            return None
+        if refused:
+            return self.refused(name, refused)
+        load = spec.loader.exec_module
+
+        def exec_module(module):
+            load(module)
+            change(module)
+
+        spec.loader.exec_module = exec_module
+        return spec
+
+    def refused(self, name, title):
+        from .vgpu import missing
+        missing.stub(name, f"the virtual GPU does not support {title}: it supports PyTorch, Triton, torch's extensions and tvm-ffi")
+        return missing.finder.find_spec(name)
+
+    def choose(self):
+        """Makes the contest's Triton the one that is found, if it is in fisub's cache."""
+        if (has := version()) == TRITON:
+            return
+        tag = f"{'cp' * (sys.implementation.name == 'cpython')}{sys.version_info[0]}{sys.version_info[1]}{sys.abiflags}"
+        folders = dict(part.split("=", 1) for part in os.environ.get("FISUB_EMU_TRITON", "").split(os.pathsep) if part)
+        if tag in folders:
+            sys.path.insert(0, folders[tag])
+        elif has:
+            self.torch_needed()
+            self.machine.lacks(f"Triton {has} of {sys.executable} does not run on the virtual GPU, which needs Triton {TRITON}: "
+                               f"FISUB_PYTHON={sys.executable} fisub toolchain install fetches it, without a change to that Python")
+
+    @staticmethod
+    def torch_needed():
+        import torch  # noqa: F401
+
+    def torch(self, module):
+        self.machine.begin()
+
+    def triton(self, module):
+        self.torch_needed()
+        from .vgpu import install
+        install(self.machine)
+
+    def extensions(self, module):
+        from .vgpu.extensions import extend
+        extend(self.machine)
+
+    def tvm(self, module):
+        from .vgpu import tvm
+        tvm.expose(self.machine)
+
+
+def version():
+    try:
+        return importlib.metadata.version("triton")
+    except Exception:
+        return ""
