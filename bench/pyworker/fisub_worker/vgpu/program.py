@@ -16,7 +16,7 @@ import types
 
 import torch
 
-from . import errors, torch_cuda
+from . import autocast, errors, torch_cuda
 from .errors import Fault, Lacking
 from .machine import Machine
 from .stand_ins import Event
@@ -96,7 +96,8 @@ class Program(Machine):
         given = list(tensors_of((args, kwargs)))
         if not isinstance(e, errors.Trouble) and CPU_ONLY.search(str(e)) and not (given and all(is_host(t) for t in given)):
             name = getattr(func, "__name__", str(func))
-            raise Lacking(f"torch's own functions run in its CPU build, in which torch.{name} does not work: {str(e).splitlines()[0]}") from None
+            reason = re.split(r"[.] |\n", str(e))[0]
+            raise Lacking(f"torch's own functions run in its CPU build, in which torch.{name} does not work: {reason}") from None
 
     def tuned_enough(self, kernel):
         return self.tuned[kernel] > self.tuning_limit
@@ -151,7 +152,7 @@ def devices():
         if hasattr(accelerator, name):
             setattr(accelerator, name, lambda *args, value=value, **kwargs: value)
     torch.serialization.register_package(5, lambda storage: None, lambda storage, location: storage if location.startswith("cuda") else None)
-    load, enter = torch.load, torch.autocast.__enter__
+    load = torch.load
 
     @functools.wraps(load)
     def run_load(f, map_location=None, *args, **kwargs):
@@ -163,13 +164,8 @@ def devices():
 
     torch.load = run_load
 
-    @functools.wraps(enter)
-    def enter_autocast(self):
-        if self.device == "cuda" and self._enabled:
-            raise Lacking("the virtual GPU does not support torch.autocast for cuda: call the functions with tensors of the type that it chooses")
-        return enter(self)
-
-    torch.autocast.__enter__ = enter_autocast
+    torch.backends.cudnn.is_acceptable = lambda tensor: False
+    autocast.install()
 
 
 class Generator(torch.Generator):
