@@ -78,16 +78,17 @@ func (a *app) nvcc(ctx context.Context, args []string) error {
 	if err != nil {
 		return usage.Invalid(err)
 	}
-	command := append(vgpu.Compiler(t), args...)
-	cmd := device.Command(ctx, command[0], command[1:]...)
-	cmd.Dir = a.Dir
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = a.term.In, a.stdout, a.stderr
 	begun := time.Now()
-	err = cmd.Run()
-	if name := programOf(args); err == nil && ui.IsTerminal(a.stderr) && isNewProgram(a.Path(name), begun) {
-		a.term.Note("run it with: fisub emu %s", plain.Word(filepath.Dir(name)+"/"+filepath.Base(name)))
+	err = a.compile(ctx, root, t, args)
+	if name := programOf(args); err == nil && isNewProgram(a.Path(name), begun) {
+		if err := a.noteMissing(ctx, root, t, a.Path(name)); err != nil {
+			return err
+		}
+		if ui.IsTerminal(a.stderr) {
+			a.term.Note("run it with: fisub emu %s", plain.Word(filepath.Dir(name)+"/"+filepath.Base(name)))
+		}
 	}
-	return a.ended("nvcc", err)
+	return err
 }
 
 // programOf returns the output file of an nvcc with these arguments, if that is a program.
@@ -159,7 +160,7 @@ func (a *app) emu(ctx context.Context, o emuOptions, program []string) error {
 	if err != nil {
 		return usage.Errorf("a program in this folder is ./"+filepath.Base(program[0]), "emu: %w", err)
 	}
-	if err := linked(path, filepath.Base(cuda)); err != nil {
+	if err := errors.Join(linked(path, filepath.Base(cuda)), lackingLibraries(path)); err != nil {
 		return err
 	}
 	if flag := isolated(program); flag != "" {

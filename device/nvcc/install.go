@@ -202,7 +202,7 @@ func fetch(ctx context.Context, downloads string, c Component, progress func(str
 		args = append(args, "--python-version=3.12")
 	}
 	// Older pips match platforms literally: list all that pinned wheels may name.
-	for _, p := range []string{"_2_28", "_2_25", "_2_24", "_2_17", "2014", "_2_12", "2010"} {
+	for _, p := range []string{"_2_28", "_2_27", "_2_25", "_2_24", "_2_17", "2014", "_2_12", "2010"} {
 		args = append(args, "--platform=manylinux"+p+"_"+machine())
 	}
 	cmd := device.Command(ctx, python, append(args, "-r", requirements, "-d", dir)...)

@@ -31,6 +31,6 @@ func Verdict() error {
 	err := verdict()
 	host.Lock()
 	defer host.Unlock()
-	host.fault, host.lack = nil, ""
+	host.fault, host.lack, host.lacks = nil, "", nil
 	return err
 }

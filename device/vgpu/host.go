@@ -37,6 +37,7 @@ var host = struct {
 	columns nvcc.Columns // of the sources of the next modules
 	fault   *Fault       // the first fault of a kernel
 	lack    string       // the first unsupported feature, and its place
+	lacks   []string     // all that were reported
 
 	prepared map[uintptr]prepared
 	last     uintptr
@@ -345,7 +346,7 @@ func wrongUse(text string) {
 	keepFault(&Fault{Text: text})
 }
 
-// keepFault and keepLack keep the first fault and the first unsupported feature. The caller holds the lock.
+// keepFault keeps the first fault. The caller holds the lock, as of keepLack.
 func keepFault(f *Fault) {
 	if host.fault == nil {
 		host.fault = f
@@ -356,9 +357,11 @@ func keepFault(f *Fault) {
 	}
 }
 
+// keepLack keeps the first unsupported feature, and reports each one once.
 func keepLack(text string) {
-	if host.lack == "" {
-		host.lack = text
+	host.lack = cmp.Or(host.lack, text)
+	if !slices.Contains(host.lacks, text) {
+		host.lacks = append(host.lacks, text)
 		tell(Lacking, text)
 	}
 }
@@ -443,13 +446,19 @@ func misfreed(function string, p uintptr, a allocation, inside bool) {
 	host.machine.recordHazard(device.Hazard{Kind: "invalid-free", Place: fmt.Sprintf("%#x", p), Text: text})
 }
 
-// vgEnding lists the program's allocations that were never freed.
+// vgEnding lists the features that the program lacks besides those already reported, and its allocations that were
+// never freed.
 //
 //export vgEnding
 func vgEnding() {
 	const most = 10
 	host.Lock()
 	defer host.Unlock()
+	if host.lack != "" {
+		if others := otherLacks(); len(others) > 0 {
+			tell(Note, "the program also uses, and the virtual GPU lacks: "+strings.Join(others, ", "))
+		}
+	}
 	if attached.every&Refusals == 0 || host.fault != nil {
 		return
 	}
@@ -529,5 +538,5 @@ func vgRefused(kernel, why *C.char) { refused(C.GoString(kernel), C.GoString(why
 func vgLacks(name *C.char) {
 	host.Lock()
 	defer host.Unlock()
-	keepLack("the virtual GPU does not support " + C.GoString(name))
+	keepLack(lackingPrefix + C.GoString(name))
 }

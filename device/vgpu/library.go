@@ -5,9 +5,12 @@ import (
 	"cmp"
 	"context"
 	"debug/elf"
-	_ "embed"
+	"embed"
 	"fmt"
+	"io/fs"
+	"maps"
 	"os"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -21,14 +24,25 @@ import (
 // This file builds the libraries that stand for NVIDIA's in a program, the CUDA runtime and the driver, and has the
 // notifications that they send. It needs no cgo.
 
-//go:embed host/runtime.c
-var runtimeSource string
+//go:embed host/*.c host/*.h
+var hostFiles embed.FS
 
-//go:embed host/driver.c
-var driverSource string
-
-//go:embed host/hooks.h
-var hooksSource string
+// hostSources returns the sources of the runtime and the driver by file name.
+func hostSources() map[string]string {
+	names, err := fs.Glob(hostFiles, "host/*")
+	all := map[string]string{}
+	for _, name := range names {
+		var text []byte
+		if text, err = hostFiles.ReadFile(name); err != nil {
+			break
+		}
+		all[path.Base(name)] = string(text)
+	}
+	if err != nil {
+		panic(err) // they are part of this program
+	}
+	return all
+}
 
 // Arch is the default arch for submissions: PTX for a B200.
 const Arch = "compute_100"
@@ -60,8 +74,12 @@ func Runtime(ctx context.Context, root string, t *nvcc.Toolchain) (string, error
 // runtimeLibrary returns the virtual GPU's CUDA runtime with the given file name. It builds it in folder kind of the
 // cache if it is missing.
 func runtimeLibrary(ctx context.Context, root, kind string, t *nvcc.Toolchain, name string) (string, error) {
-	key := cache.Key("vgpu 8", runtimeSource, driverSource, hooksSource, t.CXXVersion, t.CUDAVersion, name)
-	dir, _, err := cache.Folder(ctx, root, kind, key, func(dir string) error {
+	files := hostSources()
+	key := []string{"vgpu 9", t.CXXVersion, t.CUDAVersion, name}
+	for _, file := range slices.Sorted(maps.Keys(files)) {
+		key = append(key, file, files[file])
+	}
+	dir, _, err := cache.Folder(ctx, root, kind, cache.Key(key...), func(dir string) error {
 		stubs, err := stubs(t.CUDART)
 		if err != nil {
 			return err
@@ -70,9 +88,9 @@ func runtimeLibrary(ctx context.Context, root, kind string, t *nvcc.Toolchain, n
 		if err != nil {
 			return err
 		}
-		for file, text := range map[string]string{"runtime.c": runtimeSource, "hooks.h": hooksSource,
-			"driver.c": driverSource, "stubs.c": stubs, "driver_stubs.c": driverStubs(string(header)),
-			"version": name + " { global: *; };\n"} {
+		files["stubs.c"], files["driver_stubs.c"] = stubs, driverStubs(string(header))
+		files["version"] = name + " { global: *; };\n"
+		for file, text := range files {
 			if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o644); err != nil {
 				return err
 			}
@@ -93,9 +111,56 @@ func runtimeLibrary(ctx context.Context, root, kind string, t *nvcc.Toolchain, n
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return fmt.Errorf("emu: building the CUDA driver: %w\n%s", err, bytes.TrimSpace(out))
 		}
-		return nil
+		return linkStub(ctx, t, dir)
 	})
 	return filepath.Join(dir, name), err
+}
+
+// Stubs returns a folder with a libcuda.so to link programs with.
+func Stubs(ctx context.Context, root string, t *nvcc.Toolchain) (string, error) {
+	library, err := Runtime(ctx, root, t)
+	return filepath.Join(filepath.Dir(library), stubFolder), err
+}
+
+const stubFolder = "stubs"
+
+// linkStub builds a library below dir that has the driver's functions and needs no other library, as linkers want it.
+func linkStub(ctx context.Context, t *nvcc.Toolchain, dir string) error {
+	f, err := elf.Open(filepath.Join(dir, driverName))
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	symbols, err := f.DynamicSymbols()
+	if err != nil {
+		return err
+	}
+	text := &strings.Builder{}
+	for _, s := range symbols {
+		if s.Section != elf.SHN_UNDEF && strings.HasPrefix(s.Name, "cu") {
+			fmt.Fprintf(text, "int %s(void) { return 999; }\n", s.Name)
+		}
+	}
+	if err := os.Mkdir(filepath.Join(dir, stubFolder), 0o755); err != nil {
+		return err
+	}
+	args := slices.Concat(t.CXX[1:], []string{"-w", "-fPIC", "-shared", "-x", "c", "-", "-x", "none",
+		"-o", stubFolder + "/libcuda.so", "-Wl,-soname," + driverName})
+	cmd := device.Command(ctx, t.CXX[0], args...)
+	cmd.Dir, cmd.Stdin = dir, strings.NewReader(text.String())
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("emu: building libcuda.so: %w\n%s", err, bytes.TrimSpace(out))
+	}
+	return nil
+}
+
+// Missing returns the names of CUDA's functions that the program or library at path uses and the virtual GPU lacks.
+func Missing(ctx context.Context, root string, t *nvcc.Toolchain, path string) ([]string, error) {
+	library, err := Runtime(ctx, root, t)
+	if err != nil {
+		return nil, err
+	}
+	return missingFunctions(path, library), nil
 }
 
 // stubs returns C definitions for all functions that the real runtime exports. A stub reports its name as unsupported;

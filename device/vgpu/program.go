@@ -20,8 +20,9 @@ import (
 
 // attached holds the arguments of Attach, for a process that runs a program instead of a submission.
 var attached struct {
-	folder string
-	notify func(Event, string)
+	folder  string
+	runtime string // path of the CUDA runtime
+	notify  func(Event, string)
 
 	running sync.Mutex   // held while a kernel runs
 	every   Hazards      // checked in every launch
@@ -53,7 +54,7 @@ func Attach(path, folder, tools string, notify func(Event, string)) error {
 		}
 	}
 	m.OnNote = func(text string) { notify(Note, text) }
-	attached.folder, attached.notify = folder, notify
+	attached.folder, attached.runtime, attached.notify = folder, path, notify
 	attached.checked = map[any]bool{}
 	notify(Attached, "")
 	if path == "" {

@@ -86,7 +86,7 @@ func open(ctx context.Context, opts device.Options) (device.Device, error) {
 		}
 	}
 	host.Lock()
-	host.fault, host.lack = nil, ""
+	host.fault, host.lack, host.lacks = nil, "", nil
 	host.machine.Strict = Sanitized(opts.Sanitize)
 	g.check, host.machine.RacesUntil, host.machine.Workload = host.machine.Strict, 0, 0
 	if opts.Sanitize == "" { // checks in the first call only

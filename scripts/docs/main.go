@@ -1,5 +1,6 @@
 // Command docs generates docs/commands.md, docs/config.md, docs/events.md and docs/agents.md with their JSON Schemas,
-// and the tables of keys in docs/remote.md and docs/remote. `go generate ./docs` runs it.
+// the tables of keys in docs/remote.md and docs/remote, and the lists of functions in docs/emulator.md. `go generate
+// ./docs` runs it.
 package main
 
 import (
@@ -21,6 +22,7 @@ import (
 
 	"fisub/app"
 	"fisub/app/outcome"
+	"fisub/device/vgpu"
 	"fisub/docs"
 	"fisub/internal/config"
 	"fisub/internal/event"
@@ -77,6 +79,12 @@ func pages(root string) (map[string][]byte, error) {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
 	}
+	const emulator = "docs/emulator.md"
+	text, err := os.ReadFile(filepath.Join(root, emulator))
+	if err != nil {
+		return nil, err
+	}
+	files[emulator] = withFunctions(text)
 	return files, nil
 }
 
@@ -145,6 +153,39 @@ func withTables(text []byte) ([]byte, error) {
 		fault = errors.New("no comment says where the keys go")
 	}
 	return []byte(out), fault
+}
+
+// withFunctions returns the text with the lists of functions that the virtual GPU has.
+func withFunctions(text []byte) []byte {
+	runtime, driver := vgpu.Functions()
+	for kind, names := range map[string][]string{"runtime": runtime, "driver": driver} {
+		place := regexp.MustCompile(`(?s)(<!-- functions of the ` + kind + ` -->\n).*?(<!-- end of functions -->\n)`)
+		text = place.ReplaceAll(text, []byte("${1}"+wrapped(names)+"$2"))
+	}
+	return text
+}
+
+// wrapped returns names in lines of at most 120 bytes.
+func wrapped(names []string) string {
+	text, width := &strings.Builder{}, 0
+	for i, name := range names {
+		name = "`" + name + "`"
+		if i < len(names)-1 {
+			name += ","
+		}
+		switch {
+		case i == 0:
+		case width+1+len(name) > 120:
+			text.WriteByte('\n')
+			width = 0
+		default:
+			text.WriteByte(' ')
+			width++
+		}
+		text.WriteString(name)
+		width += len(name)
+	}
+	return text.String() + "\n"
 }
 
 var marked = regexp.MustCompile(`(?s)(<!-- (keys of |topic )([a-z ]+) -->\n).*?(<!-- end of (?:keys|topic) -->\n)`)

@@ -1,0 +1,185 @@
+package app
+
+import (
+	"bytes"
+	"context"
+	"debug/elf"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"fisub/device"
+	"fisub/device/nvcc"
+	"fisub/device/vgpu"
+	"fisub/internal/usage"
+)
+
+// A cudaLibrary is a library that CUDA programs use and the virtual GPU lacks.
+type cudaLibrary struct {
+	name string
+	file *regexp.Regexp // base name of its headers and libraries, without lib and endings
+}
+
+var cudaLibraries = []cudaLibrary{
+	{"cuBLASLt", regexp.MustCompile(`^cublasLt`)},
+	{"cuBLAS", regexp.MustCompile(`^cublas`)},
+	{"cuSPARSE", regexp.MustCompile(`^cusparse`)},
+	{"cuFFT", regexp.MustCompile(`^cufft`)},
+	{"cuSOLVER", regexp.MustCompile(`^cusolver`)},
+	{"cuDNN", regexp.MustCompile(`^cudnn`)},
+	{"cuTENSOR", regexp.MustCompile(`^cutensor`)},
+	{"cuRAND's host API", regexp.MustCompile(`^curand$`)},
+	{"NPP", regexp.MustCompile(`^npp`)},
+	{"NCCL", regexp.MustCompile(`^nccl`)},
+	{"NVML", regexp.MustCompile(`^(nvml|nvidia-ml)$`)},
+	{"NVRTC", regexp.MustCompile(`^nvrtc`)},
+	{"nvJPEG", regexp.MustCompile(`^nvjpeg`)},
+	{"MPI", regexp.MustCompile(`^mpi(_cxx|cxx)?$`)},
+}
+
+// libraryOf returns the name of the library that the virtual GPU lacks and to which a header or a library file belongs,
+// or "".
+func libraryOf(file string) string {
+	base, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(file), "lib"), ".")
+	for _, l := range cudaLibraries {
+		if l.file.MatchString(base) {
+			return l.name
+		}
+	}
+	return ""
+}
+
+var (
+	absentFile = regexp.MustCompile(`fatal error: (\S+): No such file|cannot find -l(\S+?):? `)
+	included   = regexp.MustCompile(`(?m)^\s*#\s*include\s*[<"]([^>"]+)[>"]`)
+)
+
+// absentLibraries returns the libraries that a failed compilation lacks, by the compiler's messages and, if these name
+// one, by the program's sources and options too: a compiler stops at the first missing header.
+func absentLibraries(messages string, sources []string, options []string) (names []string) {
+	add := func(file string) {
+		if name := libraryOf(file); name != "" && !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	for _, m := range absentFile.FindAllStringSubmatch(messages, -1) {
+		add(m[1] + m[2])
+	}
+	if names == nil {
+		return nil
+	}
+	for _, text := range sources {
+		for _, m := range included.FindAllStringSubmatch(text, -1) {
+			if _, ok := nvcc.HeadersOf(m[1]); !ok {
+				add(m[1])
+			}
+		}
+	}
+	for _, o := range options {
+		if library, ok := strings.CutPrefix(o, "-l"); ok && library != "cublas" {
+			add(library)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// compile runs nvcc for the virtual GPU. If a header is missing that a pinned wheel has, it fetches the headers and
+// compiles again. If the compilation fails because of libraries that the virtual GPU lacks, it names all of them.
+func (a *app) compile(ctx context.Context, root string, t *nvcc.Toolchain, args []string) error {
+	for fetched := map[string]bool{}; ; {
+		command := append(vgpu.Compiler(t), args...)
+		for _, dir := range nvcc.HeaderFolders(root) {
+			command = append(command, "-isystem="+dir)
+		}
+		if links(args, "cuda") {
+			dir, err := vgpu.Stubs(ctx, root, t)
+			if err != nil {
+				return err
+			}
+			command = append(command, "-L"+dir)
+		}
+		cmd := device.Command(ctx, command[0], command[1:]...)
+		cmd.Dir = a.Dir
+		var messages bytes.Buffer
+		cmd.Stdin, cmd.Stdout, cmd.Stderr = a.term.In, a.stdout, &messages
+		err := cmd.Run()
+		if m := absentFile.FindStringSubmatch(messages.String()); err != nil && m != nil && m[1] != "" {
+			if c, ok := nvcc.HeadersOf(m[1]); ok && !fetched[c.Name] {
+				fetched[c.Name] = true
+				a.term.Note("fetching %s %s for %s; only its headers are kept", c.Name, c.Version, m[1])
+				progress, finish := a.components()
+				err := nvcc.InstallHeaders(ctx, root, c, progress)
+				finish()
+				if err != nil {
+					return err
+				}
+				continue
+			}
+		}
+		_, _ = a.stderr.Write(messages.Bytes())
+		if err == nil {
+			return nil
+		}
+		if absent := absentLibraries(messages.String(), a.sourcesOf(args), args); absent != nil {
+			text := "the virtual GPU lacks " + strings.Join(absent, ", ")
+			a.term.Error("nvcc: "+text, "compile it with the nvcc of a CUDA toolkit for a GPU, or replace these calls")
+		}
+		return a.ended("nvcc", err)
+	}
+}
+
+// links reports whether nvcc with these arguments links with a library.
+func links(args []string, library string) bool {
+	return slices.ContainsFunc(args, func(arg string) bool { return arg == "-l"+library || arg == library })
+}
+
+// sourcesOf returns the sources among the arguments of nvcc.
+func (a *app) sourcesOf(args []string) (texts []string) {
+	for _, arg := range args {
+		switch filepath.Ext(arg) {
+		case ".cu", ".cpp", ".cc", ".cxx", ".c":
+			if text, err := os.ReadFile(a.Path(arg)); err == nil {
+				texts = append(texts, string(text))
+			}
+		}
+	}
+	return texts
+}
+
+// noteMissing names the functions of CUDA that the program at path uses and the virtual GPU lacks.
+func (a *app) noteMissing(ctx context.Context, root string, t *nvcc.Toolchain, path string) error {
+	missing, err := vgpu.Missing(ctx, root, t, path)
+	if err == nil && missing != nil {
+		a.term.Warn(fmt.Sprintf("nvcc: the virtual GPU lacks functions that the program uses: %s",
+			strings.Join(missing, ", ")), "")
+	}
+	return err
+}
+
+// lackingLibraries returns an error if a program needs libraries that the virtual GPU lacks.
+func lackingLibraries(path string) error {
+	f, err := elf.Open(path)
+	if err != nil {
+		return nil // a script may start other programs
+	}
+	defer f.Close()
+	needs, err := f.ImportedLibraries()
+	if err != nil {
+		return nil
+	}
+	var names []string
+	for _, file := range needs {
+		if name := libraryOf(file); name != "" && name != "cuBLAS" && name != "MPI" {
+			names = append(names, name+" ("+file+")")
+		}
+	}
+	if names == nil {
+		return nil
+	}
+	return usage.Errorf("run it on a GPU, or replace these calls", "emu: %s needs %s, which the virtual GPU lacks", path,
+		strings.Join(names, ", "))
+}

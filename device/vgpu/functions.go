@@ -1,0 +1,69 @@
+package vgpu
+
+import (
+	"debug/elf"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+var functionDefinition = regexp.MustCompile(`(?m)^(?:cudaError_t|CUresult|const char \*) ?(cu\w+)\(`)
+
+// Functions returns the names of the functions of CUDA's runtime and driver API that the virtual GPU has, sorted.
+func Functions() (runtime, driver []string) {
+	for _, source := range hostSources() {
+		for _, m := range functionDefinition.FindAllStringSubmatch(source, -1) {
+			if strings.HasPrefix(m[1], "cuda") {
+				runtime = append(runtime, m[1])
+			} else {
+				driver = append(driver, m[1])
+			}
+		}
+	}
+	slices.Sort(runtime)
+	slices.Sort(driver)
+	return slices.Compact(runtime), slices.Compact(driver)
+}
+
+// missingFunctions returns the functions that the program or library at path imports and that the runtime library at
+// path runtime, or the driver next to it, only has stubs for. It returns nil for other files than ELF.
+func missingFunctions(path, runtime string) (names []string) {
+	f, err := elf.Open(path)
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	imported, err := f.ImportedSymbols()
+	if err != nil {
+		return nil
+	}
+	stubs := map[string]bool{}
+	for _, library := range []string{runtime, filepath.Join(filepath.Dir(runtime), driverName)} {
+		addStubs(stubs, library)
+	}
+	for _, s := range imported {
+		if stubs[s.Name] {
+			names = append(names, s.Name)
+		}
+	}
+	return names
+}
+
+// addStubs adds the functions for which a library only has stubs.
+func addStubs(stubs map[string]bool, library string) {
+	f, err := elf.Open(library)
+	if err != nil {
+		return
+	}
+	defer f.Close()
+	symbols, err := f.DynamicSymbols()
+	if err != nil {
+		return
+	}
+	for _, s := range symbols {
+		if s.Section != elf.SHN_UNDEF && elf.ST_BIND(s.Info) == elf.STB_WEAK && elf.ST_TYPE(s.Info) == elf.STT_FUNC {
+			stubs[s.Name] = true
+		}
+	}
+}
