@@ -106,7 +106,7 @@ func (d *decoder) call() {
 	} else {
 		i, ok := d.index[target.Name]
 		if !ok || !d.m.Funcs[i].HasBody {
-			d.lack("the function " + target.Name)
+			d.lack(undefinedFunction(target.Name))
 		}
 		in.imm, callee = int64(i), d.m.Funcs[i]
 	}

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"unsafe"
 
 	"github.com/klauspost/compress/zstd"
 
@@ -20,8 +21,8 @@ const fatbinMagic = 0xba55ed50
 
 // A moduleImage is the part of a fat binary that the virtual GPU uses.
 type moduleImage struct {
-	ptx  string
-	arch int // compute capability of the PTX, such as 100
+	ptx  []string // one text, or one for each unit of a program that nvlink linked
+	arch int      // compute capability of the PTX, such as 100
 	// By kernel, from the machine code for the same arch; nil without such code.
 	usage map[string]usage
 	cubin []byte // that machine code; nil without
@@ -42,10 +43,18 @@ const (
 	entryHead, sizeHead = 48, 64  // bytes of an entry's header: the minimum, and if compressed
 )
 
-// readImage reads a fat binary as nvcc writes it: a header, then entries with their own headers. If it has several PTX
-// entries, the one for the newest arch is used. read returns the first n bytes; readImage requests no more than the
-// header states.
+// readImage reads a fat binary with readEntries. If it has several PTX entries, the one for the newest arch is used.
 func readImage(read func(n int) []byte) (*moduleImage, error) {
+	all, err := readEntries(read)
+	if err != nil {
+		return nil, err
+	}
+	return choose(all)
+}
+
+// readEntries reads a fat binary as nvcc writes it: a header, then entries with their own headers. read returns the
+// first n bytes; readEntries requests no more than the header states.
+func readEntries(read func(n int) []byte) (all []entry, err error) {
 	head := read(16)
 	if binary.LittleEndian.Uint32(head) != fatbinMagic {
 		return nil, errors.New("vgpu: not a fat binary")
@@ -55,7 +64,6 @@ func readImage(read func(n int) []byte) (*moduleImage, error) {
 		return nil, fmt.Errorf("vgpu: a fat binary of %d bytes", size)
 	}
 	data := read(int(start + size))[start:]
-	var all []entry
 	for len(data) >= sizeHead {
 		e := entry{kind: binary.LittleEndian.Uint16(data), flags: binary.LittleEndian.Uint64(data[40:])}
 		header, payload := uint64(binary.LittleEndian.Uint32(data[4:])), binary.LittleEndian.Uint64(data[8:])
@@ -73,7 +81,7 @@ func readImage(read func(n int) []byte) (*moduleImage, error) {
 		all = append(all, e)
 		data = data[header+payload:]
 	}
-	return choose(all)
+	return all, nil
 }
 
 // An entry is PTX or machine code for one arch.
@@ -111,20 +119,45 @@ func choose(all []entry) (*moduleImage, error) {
 	if i := bytes.IndexByte(text, 0); i >= 0 {
 		text = text[:i]
 	}
-	m := &moduleImage{ptx: string(text), arch: best.arch}
-	for _, e := range all {
-		if e.kind != kindELF || e.arch != best.arch {
-			continue
-		}
-		if m.cubin, err = e.open(); err != nil {
+	m := &moduleImage{ptx: []string{string(text)}, arch: best.arch}
+	return m, m.readCode(all)
+}
+
+// readCode sets the cubin and the usage from the entry with machine code for the arch of the PTX, if there is one.
+func (m *moduleImage) readCode(all []entry) (err error) {
+	i := slices.IndexFunc(all, func(e entry) bool { return e.kind == kindELF && e.arch == m.arch })
+	if i < 0 {
+		return nil
+	}
+	if m.cubin, err = all[i].open(); err != nil {
+		return err
+	}
+	if m.usage, err = readUsage(m.cubin); err != nil {
+		return fmt.Errorf("vgpu: the machine code for sm_%d: %w", m.arch, err)
+	}
+	return nil
+}
+
+// linkedImage returns the image of a program that nvlink linked from units: their PTX, and the linked machine code.
+func linkedImage(linked unsafe.Pointer, units []unsafe.Pointer) (*moduleImage, error) {
+	m := &moduleImage{}
+	for _, unit := range units {
+		part, err := readImage(bytesAt(unit))
+		if err != nil {
 			return nil, err
 		}
-		if m.usage, err = readUsage(m.cubin); err != nil {
-			return nil, fmt.Errorf("vgpu: the machine code for sm_%d: %w", e.arch, err)
-		}
-		break
+		m.ptx, m.arch = append(m.ptx, part.ptx...), max(m.arch, part.arch)
 	}
-	return m, nil
+	all, err := readEntries(bytesAt(linked))
+	if err != nil {
+		return nil, err
+	}
+	return m, m.readCode(all)
+}
+
+// bytesAt returns a function for readEntries that reads from memory at p.
+func bytesAt(p unsafe.Pointer) func(n int) []byte {
+	return func(n int) []byte { return unsafe.Slice((*byte)(p), n) }
 }
 
 // open returns the decompressed data of an entry.

@@ -7,7 +7,7 @@
 
 #include "_cgo_export.h"
 
-static void *module(const void *fatbin, int relocatable) { return (void *)vgModule((void *)fatbin, relocatable); }
+static void *module(const void *fatbin, void **units) { return (void *)vgModule((void *)fatbin, units); }
 static void *prepare(void *m, const char *kernel, const unsigned *dims, void **args, size_t shared, int *error) {
   return (void *)vgPrepare((uintptr_t)m, (char *)kernel, (unsigned *)dims, args, shared, error);
 }
@@ -58,6 +58,8 @@ static int set(const char *function, void *to, unsigned value, int width, size_t
   return 0;
 }
 static int status(void) { return vgStatus(); }
+static int expose(void *p, size_t n) { return vgExpose((uintptr_t)p, n); }
+static int conceal(void *p) { return vgConceal((uintptr_t)p); }
 static void refused(const char *kernel, const char *why) { vgRefused((char *)kernel, (char *)why); }
 static void lacks(const char *name) { vgLacks((char *)name); }
 static void note(const char *text) { vgNote((char *)text); }
@@ -88,7 +90,7 @@ void *vg_stream(void) {
 
 char *vg_install(const char *path, const char *driver, int order) {
   fisub_vgpu_hooks hooks = {module, prepare, launch, forget, attributes, blocks, capability, symbol, alloc, release,
-                            known, limits, copy, set, status, lacks, refused, note, ending};
+                            known, expose, conceal, limits, copy, set, status, lacks, refused, note, ending};
   if (order) hooks.begin = begin, hooks.end = end, hooks.use = use, hooks.waited = waited;
   void *lib = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
   if (lib == NULL) return strdup(dlerror());

@@ -50,24 +50,25 @@ type hostModule struct {
 	load   func() (*Module, error)
 }
 
-func newHostModule(data unsafe.Pointer, relocatable bool, columns nvcc.Columns) *hostModule {
+// newHostModule returns the module in a fat binary or PTX at data. If the program was linked from units (nvcc
+// -rdc=true), they are its fat binaries before that, and data has only machine code.
+func newHostModule(data unsafe.Pointer, units []unsafe.Pointer, columns nvcc.Columns) *hostModule {
 	h := &hostModule{linked: *(*uint32)(data) == fatbinMagic}
 	h.image = sync.OnceValues(func() (*moduleImage, error) {
-		if relocatable {
-			return nil, errors.New("the program has relocatable device code (nvcc -rdc=true or -dc), which the virtual " +
-				"GPU does not support: compile it without, with all device code of a kernel in its source file or in headers")
+		if units != nil {
+			return linkedImage(data, units)
 		}
 		if h.linked {
-			return readImage(func(n int) []byte { return unsafe.Slice((*byte)(data), n) })
+			return readImage(bytesAt(data))
 		}
-		return &moduleImage{ptx: C.GoString((*C.char)(data))}, nil // from cuModuleLoadData
+		return &moduleImage{ptx: []string{C.GoString((*C.char)(data))}}, nil // from cuModuleLoadData
 	})
 	h.load = sync.OnceValues(func() (*Module, error) {
 		i, err := h.image()
 		if err != nil {
 			return nil, err
 		}
-		mod, err := host.machine.Load(i.ptx)
+		mod, err := host.machine.Load(i.ptx...)
 		if err != nil {
 			return nil, err
 		}
@@ -77,7 +78,7 @@ func newHostModule(data unsafe.Pointer, relocatable bool, columns nvcc.Columns) 
 			mod.code = sync.OnceValues(func() ([]sass.Kernel, error) { return sass.Read(i.cubin) })
 		}
 		if mod.arch = i.arch; mod.arch == 0 {
-			mod.arch = target(i.ptx)
+			mod.arch = target(i.ptx[0])
 		}
 		return mod, nil
 	})
@@ -163,10 +164,14 @@ func find(module uintptr, name string) (*Kernel, int) {
 }
 
 //export vgModule
-func vgModule(fatbin unsafe.Pointer, relocatable C.int) C.uintptr_t {
+func vgModule(fatbin unsafe.Pointer, units *unsafe.Pointer) C.uintptr_t {
 	host.Lock()
 	defer host.Unlock()
-	host.modules = append(host.modules, newHostModule(fatbin, relocatable != 0, host.columns))
+	var list []unsafe.Pointer
+	for p := units; p != nil && *p != nil; p = (*unsafe.Pointer)(unsafe.Add(unsafe.Pointer(p), unsafe.Sizeof(*p))) {
+		list = append(list, *p)
+	}
+	host.modules = append(host.modules, newHostModule(fatbin, list, host.columns))
 	return C.uintptr_t(len(host.modules))
 }
 

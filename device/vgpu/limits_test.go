@@ -137,8 +137,8 @@ __global__ void other(int* x, int n) { int a[300]; for (int i = 0; i < 300; i++)
 		if err != nil {
 			t.Fatalf("%s: %v", mode, err)
 		}
-		if i.arch != 90 || target(i.ptx) != 90 || !strings.Contains(i.ptx, ".entry _Z5scalePf") {
-			t.Errorf("%s: arch %d, PTX of %d bytes", mode, i.arch, len(i.ptx))
+		if i.arch != 90 || target(i.ptx[0]) != 90 || !strings.Contains(i.ptx[0], ".entry _Z5scalePf") {
+			t.Errorf("%s: arch %d, PTX of %d bytes", mode, i.arch, len(i.ptx[0]))
 		}
 		if u := i.usage["_Z5scalePf"]; u.registers == 0 || u.local != 0 {
 			t.Errorf("%s: scale has %+v", mode, u)
@@ -157,7 +157,7 @@ __global__ void other(int* x, int n) { int a[300]; for (int i = 0; i < 300; i++)
 		if err != nil {
 			t.Fatal(err)
 		}
-		mod, err := newHostModule(unsafe.Pointer(&data[0]), false, nil).load()
+		mod, err := newHostModule(unsafe.Pointer(&data[0]), nil, nil).load()
 		if err != nil {
 			t.Fatal(err)
 		}

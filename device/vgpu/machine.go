@@ -137,9 +137,15 @@ func (mod *Module) changed() (names []string) {
 	return names
 }
 
-// Load parses PTX and allocates its variables.
-func (m *Machine) Load(text string) (*Module, error) {
-	parsed, err := ptx.Parse(text)
+// Load parses PTX and allocates its variables. Several texts are the units of a program that were compiled separately.
+func (m *Machine) Load(texts ...string) (*Module, error) {
+	var parsed *ptx.Module
+	var err error
+	if len(texts) == 1 {
+		parsed, err = ptx.Parse(texts[0])
+	} else {
+		parsed, err = ptx.Link(texts)
+	}
 	if err != nil {
 		return nil, err
 	}

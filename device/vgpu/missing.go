@@ -60,3 +60,12 @@ func mappedFiles() (paths []string) {
 	}
 	return paths
 }
+
+// undefinedFunction returns what is missing if a kernel calls a function without a definition.
+func undefinedFunction(name string) string {
+	if strings.HasPrefix(name, "__cuda_syscall_cnp") || strings.HasPrefix(name, "cudaLaunchDevice") ||
+		strings.HasPrefix(name, "cudaGetParameterBuffer") {
+		return "kernels that launch kernels (dynamic parallelism)"
+	}
+	return "the function " + name
+}

@@ -38,14 +38,27 @@ CUresult cuCtxSetCurrent(CUcontext c) { (void)c; return CUDA_SUCCESS; }
 CUresult cuCtxPushCurrent(CUcontext c) { (void)c; return CUDA_SUCCESS; }
 CUresult cuCtxPopCurrent(CUcontext *c) { if (c) *c = (CUcontext)(uintptr_t)1; return CUDA_SUCCESS; }
 CUresult cuCtxGetDevice(CUdevice *d) { *d = 0; return CUDA_SUCCESS; }
+CUresult cuCtxCreate(CUcontext *c, CUctxCreateParams *p, unsigned f, CUdevice d) {
+  (void)p, (void)f;
+  *c = (CUcontext)(uintptr_t)1;
+  return d ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS;
+}
+CUresult cuCtxDestroy(CUcontext c) { (void)c; return R(cudaDeviceSynchronize()); }
 CUresult cuCtxSynchronize(void) { return R(cudaDeviceSynchronize()); }
 CUresult cuGetErrorString(CUresult e, const char **s) { *s = cudaGetErrorString((cudaError_t)e); return CUDA_SUCCESS; }
 CUresult cuGetErrorName(CUresult e, const char **s) { *s = cudaGetErrorName((cudaError_t)e); return CUDA_SUCCESS; }
 
 CUresult cuMemAlloc(CUdeviceptr *p, size_t n) { return R(cudaMalloc((void **)p, n)); }
+CUresult cuMemGetInfo(size_t *f, size_t *n) { return R(cudaMemGetInfo(f, n)); }
+CUresult cuMemAllocManaged(CUdeviceptr *p, size_t n, unsigned f) { return R(cudaMallocManaged((void **)p, n, f)); }
+CUresult cuMemAllocHost(void **p, size_t n) { return R(cudaMallocHost(p, n)); }
+CUresult cuMemHostAlloc(void **p, size_t n, unsigned f) { return R(cudaHostAlloc(p, n, f)); }
+CUresult cuMemFreeHost(void *p) { return R(cudaFreeHost(p)); }
 CUresult cuMemFree(CUdeviceptr p) { return R(cudaFree((void *)p)); }
 CUresult cuMemAllocAsync(CUdeviceptr *p, size_t n, CUstream s) { return R(cudaMallocAsync((void **)p, n, s)); }
 CUresult cuMemFreeAsync(CUdeviceptr p, CUstream s) { return R(cudaFreeAsync((void *)p, s)); }
+CUresult cuMemcpy(CUdeviceptr d, CUdeviceptr s, size_t n) { return R(cudaMemcpy((void *)d, (void *)s, n, cudaMemcpyDefault)); }
+CUresult cuMemcpyAsync(CUdeviceptr d, CUdeviceptr s, size_t n, CUstream st) { return R(cudaMemcpyAsync((void *)d, (void *)s, n, cudaMemcpyDefault, st)); }
 CUresult cuMemcpyHtoD(CUdeviceptr d, const void *s, size_t n) { return R(cudaMemcpy((void *)d, s, n, cudaMemcpyDefault)); }
 CUresult cuMemcpyDtoH(void *d, CUdeviceptr s, size_t n) { return R(cudaMemcpy(d, (void *)s, n, cudaMemcpyDefault)); }
 CUresult cuMemcpyDtoD(CUdeviceptr d, CUdeviceptr s, size_t n) { return R(cudaMemcpy((void *)d, (void *)s, n, cudaMemcpyDefault)); }
@@ -70,9 +83,24 @@ CUresult cuModuleLoadData(CUmodule *m, const void *image) {
   void *copy = malloc(n); // the caller may free image
   memcpy(copy, image, n);
   void **handle = calloc(1, sizeof *handle);
-  *handle = h->module(copy, 0);
+  *handle = h->module(copy, NULL);
   *m = (CUmodule)handle;
   return CUDA_SUCCESS;
+}
+// cuModuleLoad loads PTX or a fat binary from a file.
+CUresult cuModuleLoad(CUmodule *m, const char *path) {
+  FILE *f = fopen(path, "rb");
+  if (f == NULL) return CUDA_ERROR_FILE_NOT_FOUND;
+  size_t n = 0, room = 1 << 16, got;
+  char *image = malloc(room);
+  while (image && (got = fread(image + n, 1, room - n - 1, f)) > 0)
+    if ((n += got) == room - 1) image = realloc(image, room *= 2);
+  fclose(f);
+  if (image == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
+  image[n] = 0;
+  CUresult e = n < 16 ? CUDA_ERROR_INVALID_IMAGE : cuModuleLoadData(m, image);
+  free(image);
+  return e;
 }
 CUresult cuModuleLoadDataEx(CUmodule *m, const void *image, unsigned n, CUjit_option *o, void **v) { (void)n, (void)o, (void)v; return cuModuleLoadData(m, image); }
 CUresult cuModuleLoadFatBinary(CUmodule *m, const void *image) { return cuModuleLoadData(m, image); }
@@ -151,11 +179,15 @@ CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *n, CUfunction f, int b
 }
 CUresult cuStreamCreate(CUstream *s, unsigned f) { return R(cudaStreamCreateWithFlags(s, f)); }
 CUresult cuStreamDestroy(CUstream s) { return R(cudaStreamDestroy(s)); }
+CUresult cuStreamQuery(CUstream s) { return R(cudaStreamQuery(s)); }
+CUresult cuLaunchHostFunc(CUstream s, CUhostFn f, void *p) { return R(cudaLaunchHostFunc(s, f, p)); }
 CUresult cuStreamSynchronize(CUstream s) { return R(cudaStreamSynchronize(s)); }
 CUresult cuStreamWaitEvent(CUstream s, CUevent e, unsigned f) { return R(cudaStreamWaitEvent(s, e, f)); }
 CUresult cuEventCreate(CUevent *e, unsigned f) { return R(cudaEventCreateWithFlags(e, f)); }
 CUresult cuEventDestroy(CUevent e) { return R(cudaEventDestroy(e)); }
 CUresult cuEventRecord(CUevent e, CUstream s) { return R(cudaEventRecord(e, s)); }
+CUresult cuEventQuery(CUevent e) { return R(cudaEventQuery(e)); }
+CUresult cuEventElapsedTime(float *ms, CUevent a, CUevent b) { return R(cudaEventElapsedTime(ms, a, b)); }
 CUresult cuEventSynchronize(CUevent e) { return R(cudaEventSynchronize(e)); }
 CUresult cuPointerGetAttribute(void *v, CUpointer_attribute a, CUdeviceptr p) {
   struct cudaPointerAttributes all;

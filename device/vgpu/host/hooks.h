@@ -25,7 +25,7 @@ typedef struct {
 } fisub_vgpu_callers;
 
 typedef struct {
-  void *(*module)(const void *fatbin, int relocatable); // relocatable: linked by nvlink from units
+  void *(*module)(const void *fatbin, void **units); // units: the fat binaries that nvlink linked, up to NULL; or NULL
   // prepare copies everything that a launch needs. If the launch is refused, it returns NULL and sets *error. launch
   // may be called any number of times. numbers holds grid, block, cluster (0: the kernel's own), whether the launch is
   // cooperative, and whether clusters of more than 8 blocks are allowed.
@@ -40,6 +40,10 @@ typedef struct {
   // release frees p, which must be for host code too if host is set. It returns 0 if it is not allocated.
   int (*release)(const char *function, void *p, int host, const fisub_vgpu_callers *by);
   int (*known)(const void *p); // what p points to
+  // expose lets kernels use host memory; it returns 0 if they may use a part already. conceal ends that; it returns 0 if
+  // no such memory begins at p.
+  int (*expose)(void *p, size_t n);
+  int (*conceal)(void *p);
   void (*limits)(fisub_vgpu_limits *limits);
   // copy and set (elements of 1 or 4 bytes) access memory of the device or host. function is named in faults.
   int (*copy)(const char *function, void *to, const void *from, size_t n);

@@ -8,6 +8,7 @@
 #include <execinfo.h>
 #include <pthread.h>
 #include <stdarg.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,7 +43,7 @@ static variable *variables;
 
 // The handles that the program holds, in a hash table with open addressing: a handle that it does not hold is never
 // followed. A removed one leaves GONE behind.
-enum { STREAM = 1, EVENT, GRAPH, EXEC, NODE, GONE };
+enum { STREAM = 1, EVENT, GRAPH, EXEC, NODE, POOL, GONE };
 typedef struct {
   const void *p;
   int kind;
@@ -150,13 +151,13 @@ enum { RELOCATABLE = 2 };
 typedef struct {
   int magic, version; // version: 1, or RELOCATABLE
   const void *data;
-  void *more;
+  void *more; // of RELOCATABLE: the fat binaries of the units
 } wrapper;
 
 void **__cudaRegisterFatBinary(void *fat) {
   const wrapper *w = fat;
   void **handle = calloc(1, sizeof *handle);
-  *handle = hooks.module ? hooks.module(w->data, w->version == RELOCATABLE) : NULL;
+  *handle = hooks.module ? hooks.module(w->data, w->version == RELOCATABLE ? w->more : NULL) : NULL;
   return handle;
 }
 void __cudaRegisterFatBinaryEnd(void **handle) { (void)handle; }
@@ -275,7 +276,8 @@ enum { NODE_LAUNCH, NODE_COPY, NODE_SET, NODE_CALL, NODE_EMPTY, NODE_GRAPH };
 typedef struct node {
   struct node *next;
   int kind;
-  void *launch; // from hooks.prepare
+  void *launch;   // from hooks.prepare
+  int own_launch; // in a clone: it is not the source's
   char *to;
   const char *from;
   size_t size, rows, slices; // in bytes for a copy, in elements of width bytes for a set
@@ -477,7 +479,7 @@ static void drop(graph *g) {
   if (--g->users > 0) return;
   for (node *n = g->first, *next; n; n = next) {
     next = n->next;
-    if (n->launch && hooks.forget && !g->source) hooks.forget(n->launch);
+    if (n->launch && hooks.forget && (!g->source || n->own_launch)) hooks.forget(n->launch);
     if (n->child) drop(n->child);
     let_go(n);
     free(n->past.last);
@@ -535,7 +537,7 @@ static graph *clone_of(graph *of) {
     node *c = record(g, n->kind), *next = c->next;
     copies[n->index] = c;
     *c = *n;
-    c->next = next, c->after = NULL, c->n_after = 0, c->round = 0, c->past = (history){0};
+    c->next = next, c->after = NULL, c->n_after = 0, c->round = 0, c->own_launch = 0, c->past = (history){0};
     if (c->child) c->child->users++;
   }
   for (node *n = of->first, *c = g->first; n; n = n->next, c = c->next)
@@ -811,6 +813,11 @@ static const struct { int code; const char *name, *text; } errors[] = {
     {500, "cudaErrorSymbolNotFound", "named symbol not found"},
     {600, "cudaErrorNotReady", "device not ready"},
     {700, "cudaErrorIllegalAddress", "an illegal memory access was encountered"},
+    {704, "cudaErrorPeerAccessAlreadyEnabled", "peer access is already enabled"},
+    {705, "cudaErrorPeerAccessNotEnabled", "peer access has not been enabled"},
+    {712, "cudaErrorHostMemoryAlreadyRegistered", "part or all of the requested memory range is already mapped"},
+    {713, "cudaErrorHostMemoryNotRegistered", "pointer does not correspond to a registered memory region"},
+    {910, "cudaErrorGraphExecUpdateFailure", "the graph update was not performed because it included changes which violated constraints specific to instantiated graph update"},
     {701, "cudaErrorLaunchOutOfResources", "too many resources requested for launch"},
     {710, "cudaErrorAssert", "device-side assert triggered"},
     {716, "cudaErrorMisalignedAddress", "misaligned address"},
@@ -1622,3 +1629,5 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int d) {
   p->memoryPoolsSupported = 1;
   return cudaSuccess;
 }
+
+#include "memory.h"

@@ -40,9 +40,10 @@ type Var struct {
 	Size   int
 	Lanes  int // number of elements if Space is "reg" (parameter in registers), else 0
 	Extern bool
-	Init   []byte // nil: zeros; may be shorter than Size
-	Refs   []Ref  // addresses to insert in Init
-	Line   int    // of the PTX
+	Linkage
+	Init []byte // nil: zeros; may be shorter than Size
+	Refs []Ref  // addresses to insert in Init
+	Line int    // of the PTX
 }
 
 // A Ref is the address of a variable or function in an initializer.
@@ -55,8 +56,9 @@ type Ref struct {
 
 // A Func is a kernel or a function. A declaration has no Body.
 type Func struct {
-	Name            string
-	Entry           bool
+	Name  string
+	Entry bool
+	Linkage
 	Params, Returns []*Var
 	Vars            []*Var // shared, local and param variables of the body; names are unique in the function
 	Regs            []Reg
@@ -70,6 +72,15 @@ type Func struct {
 	ClusterDim      [3]int
 	Line            int
 }
+
+// A Linkage says which units of a program see a name.
+type Linkage uint8
+
+const (
+	Internal Linkage = iota // only its own
+	Visible
+	Weak // all; each unit may define it
+)
 
 // A Reg is a register. Type is the declared type, such as "pred", "b32", "b128" or "f32".
 type Reg struct {
@@ -286,9 +297,9 @@ func (p *parser) module() {
 		case ".section", ".pragma", ".alias":
 			p.skipSection(t)
 		case ".visible", ".extern", ".weak", ".common":
-			p.declaration(t == ".extern")
+			p.declaration(t)
 		case ".entry", ".func", ".global", ".const", ".shared", ".local":
-			p.declared(t, false)
+			p.declared(t, Internal, false)
 		case ";", "@@DWARF":
 		default:
 			p.fail("unknown directive %q", t)
@@ -296,20 +307,31 @@ func (p *parser) module() {
 	}
 }
 
-func (p *parser) declaration(extern bool) {
-	t := p.take()
+func (p *parser) declaration(t string) {
+	linkage, extern := Visible, t == ".extern"
 	for t == ".visible" || t == ".extern" || t == ".weak" || t == ".common" {
+		if t == ".weak" || t == ".common" {
+			linkage = Weak
+		}
 		t = p.take()
 	}
-	p.declared(t, extern)
+	p.declared(t, linkage, extern)
 }
 
-func (p *parser) declared(t string, extern bool) {
+func (p *parser) declared(t string, linkage Linkage, extern bool) {
 	switch t {
 	case ".entry", ".func":
+		before := len(p.m.Funcs)
 		p.function(t == ".entry")
+		for _, f := range p.m.Funcs[before:] {
+			f.Linkage = linkage
+		}
 	case ".global", ".const", ".shared", ".local":
-		p.m.Vars = append(p.m.Vars, p.variable(t[1:], extern)...)
+		all := p.variable(t[1:], extern)
+		for _, v := range all {
+			v.Linkage = linkage
+		}
+		p.m.Vars = append(p.m.Vars, all...)
 		p.accept(";")
 	default:
 		p.fail("unknown declaration %q", t)
