@@ -36,7 +36,7 @@ var layers = [][]string{
 	{"remote/aws/mailbox", "app/scaffold"},
 	{"device/cuda", "device/vgpu", "remote/loopback", "remote/ssh", "remote/aws", "remote/modal",
 		"remote/kubernetes", "remote/remotetest"},
-	{"device/vgpu/shared", "solution/solutiontest", "bench/reference", "bench/worker", "runs/compare", "remote/dispatch",
+	{"device/vgpu/shared", "device/vgpu/cublas", "solution/solutiontest", "bench/reference", "bench/worker", "runs/compare", "remote/dispatch",
 		"remote/bundle", "remote/slurm", "app/submit"},
 	{"remote/providers", "remote/faultstest"},
 	{"bench/pyworker"},

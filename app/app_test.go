@@ -23,6 +23,8 @@ import (
 
 	"fisub/bench/pyworker"
 	"fisub/device/devicetest"
+	"fisub/device/nvcc"
+	"fisub/device/vgpu/cublas"
 	"fisub/device/vgpu/vgputest"
 	"fisub/internal/event"
 	"fisub/internal/longtest"
@@ -91,6 +93,13 @@ func TestScripts(t *testing.T) {
 				return sandbox.State().Files(), nil
 			case "all":
 				return longtest.All(), nil
+			case "cublas": // its headers are 400 MB to fetch
+				tools, err := nvcc.Find(cacheDir)
+				if err != nil {
+					return false, err
+				}
+				_, ok := cublas.Include(cacheDir, tools)
+				return ok, nil
 			case "python":
 				_, err := pyworker.Command(t.Context(), cacheDir)
 				if err != nil && longtest.Required("python") {

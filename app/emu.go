@@ -186,6 +186,11 @@ func (a *app) emu(ctx context.Context, o emuOptions, program []string) error {
 		cmd.Stdout = &overProgress{a.stdout, report, false}
 	}
 	libraries := filepath.Dir(cuda)
+	if dir, err := cublasOf(ctx, root, t, path); err != nil {
+		return err
+	} else if dir != "" {
+		libraries += ":" + dir
+	}
 	if set := os.Getenv("LD_LIBRARY_PATH"); set != "" {
 		libraries += ":" + set
 	}

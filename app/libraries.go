@@ -14,6 +14,7 @@ import (
 	"fisub/device"
 	"fisub/device/nvcc"
 	"fisub/device/vgpu"
+	"fisub/device/vgpu/cublas"
 	"fisub/internal/usage"
 )
 
@@ -102,6 +103,13 @@ func (a *app) compile(ctx context.Context, root string, t *nvcc.Toolchain, args 
 			}
 			command = append(command, "-L"+dir)
 		}
+		if include, ok := cublas.Include(root, t); ok && links(args, "cublas") {
+			dir, err := cublas.Library(ctx, root, t, include)
+			if err != nil {
+				return err
+			}
+			command = append(command, "-L"+dir)
+		}
 		cmd := device.Command(ctx, command[0], command[1:]...)
 		cmd.Dir = a.Dir
 		var messages bytes.Buffer
@@ -152,7 +160,15 @@ func (a *app) sourcesOf(args []string) (texts []string) {
 
 // noteMissing names the functions of CUDA that the program at path uses and the virtual GPU lacks.
 func (a *app) noteMissing(ctx context.Context, root string, t *nvcc.Toolchain, path string) error {
-	missing, err := vgpu.Missing(ctx, root, t, path)
+	folder, err := cublasOf(ctx, root, t, path)
+	if err != nil {
+		return err
+	}
+	var more []string
+	if folder != "" {
+		more = append(more, filepath.Join(folder, cublas.Name))
+	}
+	missing, err := vgpu.Missing(ctx, root, t, path, more...)
 	if err == nil && missing != nil {
 		a.term.Warn(fmt.Sprintf("nvcc: the virtual GPU lacks functions that the program uses: %s",
 			strings.Join(missing, ", ")), "")
@@ -160,8 +176,17 @@ func (a *app) noteMissing(ctx context.Context, root string, t *nvcc.Toolchain, p
 	return err
 }
 
-// lackingLibraries returns an error if a program needs libraries that the virtual GPU lacks.
-func lackingLibraries(path string) error {
+// cublasOf returns the folder with the virtual GPU's cuBLAS if the program at path needs cuBLAS, or "".
+func cublasOf(ctx context.Context, root string, t *nvcc.Toolchain, path string) (string, error) {
+	include, ok := cublas.Include(root, t)
+	if !ok || !slices.Contains(librariesOf(path), cublas.Name) {
+		return "", nil
+	}
+	return cublas.Library(ctx, root, t, include)
+}
+
+// librariesOf returns the file names of the libraries that a program needs; none for other files than ELF.
+func librariesOf(path string) []string {
 	f, err := elf.Open(path)
 	if err != nil {
 		return nil // a script may start other programs
@@ -171,8 +196,13 @@ func lackingLibraries(path string) error {
 	if err != nil {
 		return nil
 	}
+	return needs
+}
+
+// lackingLibraries returns an error if a program needs libraries that the virtual GPU lacks.
+func lackingLibraries(path string) error {
 	var names []string
-	for _, file := range needs {
+	for _, file := range librariesOf(path) {
 		if name := libraryOf(file); name != "" && name != "cuBLAS" && name != "MPI" {
 			names = append(names, name+" ("+file+")")
 		}

@@ -26,9 +26,10 @@ func Functions() (runtime, driver []string) {
 	return slices.Compact(runtime), slices.Compact(driver)
 }
 
-// missingFunctions returns the functions that the program or library at path imports and that the runtime library at
-// path runtime, or the driver next to it, only has stubs for. It returns nil for other files than ELF.
-func missingFunctions(path, runtime string) (names []string) {
+// missingFunctions returns the functions that the program or library at path imports and for which the runtime library
+// at path runtime, the driver next to it, and the libraries more have only stubs. It returns nil for other files than
+// ELF.
+func missingFunctions(path, runtime string, more ...string) (names []string) {
 	f, err := elf.Open(path)
 	if err != nil {
 		return nil
@@ -39,12 +40,12 @@ func missingFunctions(path, runtime string) (names []string) {
 		return nil
 	}
 	stubs := map[string]bool{}
-	for _, library := range []string{runtime, filepath.Join(filepath.Dir(runtime), driverName)} {
+	for _, library := range append(more, runtime, filepath.Join(filepath.Dir(runtime), driverName)) {
 		addStubs(stubs, library)
 	}
 	for _, s := range imported {
 		if stubs[s.Name] {
-			names = append(names, s.Name)
+			names = append(names, strings.TrimSuffix(s.Name, "_v2"))
 		}
 	}
 	return names

@@ -155,12 +155,13 @@ func linkStub(ctx context.Context, t *nvcc.Toolchain, dir string) error {
 }
 
 // Missing returns the names of CUDA's functions that the program or library at path uses and the virtual GPU lacks.
-func Missing(ctx context.Context, root string, t *nvcc.Toolchain, path string) ([]string, error) {
+// more are libraries of the virtual GPU besides the runtime and the driver.
+func Missing(ctx context.Context, root string, t *nvcc.Toolchain, path string, more ...string) ([]string, error) {
 	library, err := Runtime(ctx, root, t)
 	if err != nil {
 		return nil, err
 	}
-	return missingFunctions(path, library), nil
+	return missingFunctions(path, library, more...), nil
 }
 
 // stubs returns C definitions for all functions that the real runtime exports. A stub reports its name as unsupported;

@@ -327,7 +327,11 @@ var lambda = regexp.MustCompile(`^.*\{lambda\(.*\)(#\d+)?\}::operator\(\)(\(.*\)
 // "a lambda".
 func Demangled(name string) string { return demangled(name, demangle.NoTemplateParams) }
 
+// static matches what nvcc -rdc=true puts before the name of a static function.
+var static = regexp.MustCompile(`^__nv_static_\d+__\w+?_(_Z)`)
+
 func demangled(name string, options ...demangle.Option) string {
+	name = static.ReplaceAllString(name, "$1")
 	text, err := demangle.ToString(name, append(options, demangle.NoParams, demangle.NoClones)...)
 	if err != nil {
 		return name

@@ -5,6 +5,7 @@ package vgpu
 import (
 	"bufio"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 )
@@ -14,8 +15,17 @@ const lackingPrefix = "the virtual GPU does not support "
 // otherLacks returns what the program uses and the virtual GPU lacks, except what was reported: functions that the
 // program or its libraries import, and instructions of all kernels. The caller holds the lock of host.
 func otherLacks() (all []string) {
-	for _, path := range mappedFiles() {
-		all = append(all, missingFunctions(path, attached.runtime)...)
+	files := mappedFiles()
+	var more []string
+	for _, path := range files {
+		if strings.HasPrefix(filepath.Base(path), "libcublas.so") {
+			more = append(more, path)
+		}
+	}
+	for _, path := range files {
+		if !slices.Contains(more, path) {
+			all = append(all, missingFunctions(path, attached.runtime, more...)...)
+		}
 	}
 	for _, h := range host.modules {
 		mod, err := h.load()
