@@ -58,5 +58,5 @@ func TestFunctions(t *testing.T) {
 // versioned reports whether symbol is name with a version, which the headers' macros add.
 func versioned(symbol, name string) bool {
 	rest, ok := strings.CutPrefix(symbol, name+"_")
-	return ok && (rest == "v2" || rest == "v3" || rest == "ptsz")
+	return ok && slices.Contains([]string{"v2", "v3", "v4", "ptsz"}, rest)
 }

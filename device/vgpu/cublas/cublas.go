@@ -64,7 +64,7 @@ func Library(ctx context.Context, root string, t *nvcc.Toolchain, include string
 	return dir, err
 }
 
-var function = regexp.MustCompile(`(?m)^CUBLASAPI cublasStatus_t CUBLASWINAPI\s+(cublas\w+)\(`)
+var function = regexp.MustCompile(`(?m)^(?:CUBLASAPI )?cublasStatus_t CUBLASWINAPI\s+(cublas\w+)\(`)
 
 // stubs returns definitions in C of the functions in the header. A stub reports its name and returns
 // CUBLAS_STATUS_NOT_SUPPORTED; the functions of cublas.cu replace it.
@@ -79,7 +79,7 @@ func stubs(header string) string {
 		"static int lacks(const char *name) { if (fisub_vgpu_missing) fisub_vgpu_missing(name); return 15; }\n")
 	for _, name := range slices.Compact(names) {
 		fmt.Fprintf(text, "__attribute__((weak)) int %s(void) { return lacks(\"%s\"); }\n", name,
-			strings.TrimSuffix(name, "_v2"))
+			strings.ReplaceAll(name, "_v2", ""))
 	}
 	return text.String()
 }
