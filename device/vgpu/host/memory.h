@@ -49,8 +49,7 @@ cudaError_t cudaDeviceCanAccessPeer(int *can, int d, int peer) {
   return d || peer ? fail(cudaErrorInvalidDevice) : cudaSuccess;
 }
 cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags) {
-  (void)peer;
-  return fail(flags ? cudaErrorInvalidValue : cudaErrorInvalidDevice);
+  return fail(flags ? cudaErrorInvalidValue : peer ? cudaErrorInvalidDevice : cudaErrorPeerAccessUnsupported);
 }
 cudaError_t cudaDeviceDisablePeerAccess(int peer) { return fail(peer ? cudaErrorInvalidDevice : cudaErrorPeerAccessNotEnabled); }
 cudaError_t cudaMemcpyPeer(void *d, int to, const void *s, int from, size_t n) {

@@ -807,6 +807,7 @@ static const struct { int code; const char *name, *text; } errors[] = {
     {101, "cudaErrorInvalidDevice", "invalid device ordinal"},
     {209, "cudaErrorNoKernelImageForDevice", "no kernel image is available for execution on the device"},
     {215, "cudaErrorUnsupportedLimit", "limit is not supported on this architecture"},
+    {217, "cudaErrorPeerAccessUnsupported", "peer access is not supported between these two devices"},
     {218, "cudaErrorInvalidPtx", "a PTX JIT compilation failed"},
     {400, "cudaErrorInvalidResourceHandle", "invalid resource handle"},
     {401, "cudaErrorIllegalState", "the operation cannot be performed in the present state"},
