@@ -249,9 +249,12 @@ func (a *app) emu(ctx context.Context, o emuOptions, program []string) error {
 			return err
 		}
 	}
+	exit, _ := errors.AsType[*exec.ExitError](err)
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
+	case exit != nil && exit.ExitCode() == exitInterrupted: // a terminal sends Ctrl-C to the program too
+		return context.Canceled
 	case run.Err() != nil:
 		a.term.Error(fmt.Sprintf("emu: %s: timeout after %v", program[0], o.timeout), "")
 		return shown(exitNotPassed)

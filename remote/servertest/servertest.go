@@ -2,7 +2,9 @@
 package servertest
 
 import (
+	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -45,15 +47,19 @@ func Read(t testing.TB, path ...string) string {
 	return string(data)
 }
 
-// Address returns a free address of this machine.
+// Address returns a free address of this machine. Its port is below those that the kernel chooses by itself: another
+// connection could take such a port before the server does.
 func Address(t testing.TB) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for range 100 {
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 10000+rand.IntN(22000)))
+		if err == nil {
+			defer l.Close()
+			return l.Addr().String()
+		}
 	}
-	defer l.Close()
-	return l.Addr().String()
+	t.Fatal("no free port from 10000 to 31999")
+	return ""
 }
 
 // Run starts a server that ends with the test. Its output is shown if the test fails.
