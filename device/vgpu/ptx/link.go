@@ -13,13 +13,20 @@ func Link(texts []string) (*Module, error) {
 		return nil, errors.New("no PTX")
 	}
 	l := linker{all: &Module{Files: map[int]string{}, Strings: map[string]string{}}, vars: map[string]int{},
-		funcs: map[string]int{}}
+		funcs: map[string]int{}, units: map[string]int{}}
+	units := make([]*Module, len(texts))
 	for i, text := range texts {
 		m, err := Parse(text)
-		if err == nil {
-			err = l.add(m, i)
-		}
 		if err != nil {
+			return nil, fmt.Errorf("unit %d: %w", i+1, err)
+		}
+		for name := range m.names() {
+			l.units[name]++
+		}
+		units[i] = m
+	}
+	for i, m := range units {
+		if err := l.add(m, i); err != nil {
 			return nil, fmt.Errorf("unit %d: %w", i+1, err)
 		}
 	}
@@ -29,6 +36,19 @@ func Link(texts []string) (*Module, error) {
 type linker struct {
 	all         *Module
 	vars, funcs map[string]int // indexes by name
+	units       map[string]int // by name: the number of units that have it
+}
+
+// names returns the names of a unit's variables and functions.
+func (m *Module) names() map[string]bool {
+	all := map[string]bool{}
+	for _, v := range m.Vars {
+		all[v.Name] = true
+	}
+	for _, f := range m.Funcs {
+		all[f.Name] = true
+	}
+	return all
 }
 
 // fileStep is more than the number of files of a unit.
@@ -37,12 +57,12 @@ const fileStep = 1 << 20
 func (l *linker) add(m *Module, unit int) error {
 	u := unitNames{unit: unit, names: map[string]string{}, seen: map[*Loc]bool{}}
 	for _, v := range m.Vars {
-		if _, taken := l.vars[v.Name]; taken && v.Linkage == Internal {
+		if l.units[v.Name] > 1 && v.Linkage == Internal && !v.Extern {
 			u.names[v.Name] = fmt.Sprintf("%s$%d", v.Name, unit)
 		}
 	}
 	for _, f := range m.Funcs {
-		if _, taken := l.funcs[f.Name]; taken && f.Linkage == Internal && !f.Entry {
+		if l.units[f.Name] > 1 && f.Linkage == Internal && f.HasBody && !f.Entry {
 			u.names[f.Name] = fmt.Sprintf("%s$%d", f.Name, unit)
 		}
 	}
