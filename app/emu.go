@@ -136,7 +136,7 @@ func (a *app) emu(ctx context.Context, o emuOptions, program []string) error {
 	if err != nil {
 		return err
 	}
-	library, err := pyworker.Library(ctx, root)
+	library, python, err := pyworker.ForPrograms(ctx, root)
 	if err != nil {
 		return err
 	}
@@ -149,10 +149,6 @@ func (a *app) emu(ctx context.Context, o emuOptions, program []string) error {
 		return usage.Invalid(err)
 	}
 	cuda, err := vgpu.Runtime(ctx, root, t)
-	if err != nil {
-		return err
-	}
-	python, err := pyworker.ProgramEnv(ctx, root)
 	if err != nil {
 		return err
 	}

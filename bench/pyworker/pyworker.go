@@ -55,26 +55,17 @@ func gpu() ([]byte, error) {
 // vgpuFile is the path of the virtual GPU in the folder of the worker's program.
 const vgpuFile = "fisub_worker/vgpu/vgpu.so"
 
-// Library returns the path of the virtual GPU as a C library, stored below the cache folder root; "" if this program
-// was built without it.
-func Library(ctx context.Context, root string) (string, error) {
+// ForPrograms returns the path of the virtual GPU as a C library, stored below the cache folder root, and the variables
+// with which each Python that a program starts runs on it, in addition to those of fisub emu. The path is "" if fisub
+// was built without the library.
+func ForPrograms(ctx context.Context, root string) (library string, env []string, err error) {
 	dir, err := install(ctx, root)
 	if err != nil {
-		return "", err
+		return "", nil, err
 	}
-	path := filepath.Join(dir, vgpuFile)
-	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-		return "", nil
-	}
-	return path, nil
-}
-
-// ProgramEnv returns the variables with which each Python that a program starts runs on the virtual GPU, in addition to
-// those of fisub emu.
-func ProgramEnv(ctx context.Context, root string) ([]string, error) {
-	dir, err := install(ctx, root)
-	if err != nil {
-		return nil, err
+	library = filepath.Join(dir, vgpuFile)
+	if _, err := os.Stat(library); errors.Is(err, fs.ErrNotExist) {
+		return "", nil, nil
 	}
 	path := filepath.Join(dir, "startup")
 	if old := os.Getenv("PYTHONPATH"); old != "" {
@@ -86,7 +77,7 @@ func ProgramEnv(ctx context.Context, root string) ([]string, error) {
 			triton = append(triton, tag+"="+dir)
 		}
 	}
-	return []string{"PYTHONPATH=" + path, "FISUB_EMU_CACHE=" + root,
+	return library, []string{"PYTHONPATH=" + path, "FISUB_EMU_CACHE=" + root,
 		"FISUB_EMU_TRITON=" + strings.Join(triton, string(filepath.ListSeparator))}, nil
 }
 

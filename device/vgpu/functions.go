@@ -53,18 +53,21 @@ func missingFunctions(path, runtime string, more ...string) (names []string) {
 
 // addStubs adds the functions for which a library only has stubs.
 func addStubs(stubs map[string]bool, library string) {
-	f, err := elf.Open(library)
-	if err != nil {
-		return
-	}
-	defer f.Close()
-	symbols, err := f.DynamicSymbols()
-	if err != nil {
-		return
-	}
+	symbols, _ := definedSymbols(library) // a library that cannot be read has none
 	for _, s := range symbols {
-		if s.Section != elf.SHN_UNDEF && elf.ST_BIND(s.Info) == elf.STB_WEAK && elf.ST_TYPE(s.Info) == elf.STT_FUNC {
+		if elf.ST_BIND(s.Info) == elf.STB_WEAK && elf.ST_TYPE(s.Info) == elf.STT_FUNC {
 			stubs[s.Name] = true
 		}
 	}
+}
+
+// definedSymbols returns the symbols that a library defines for others.
+func definedSymbols(library string) ([]elf.Symbol, error) {
+	f, err := elf.Open(library)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	symbols, err := f.DynamicSymbols()
+	return slices.DeleteFunc(symbols, func(s elf.Symbol) bool { return s.Section == elf.SHN_UNDEF }), err
 }

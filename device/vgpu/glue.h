@@ -38,8 +38,8 @@ int vg_map_file(void *p, size_t bytes, int fd, int64_t offset);
 // not accessible.
 void *vg_copy(void *to, const void *from, size_t n);
 
-// vg_zero sets n bytes of device memory to 0. Whole pages of large memory are mapped anew and take no memory until they
-// are written to.
+// vg_zero sets n bytes of device memory to 0. Whole pages of large memory are mapped again: they take no memory until
+// they are written to.
 void vg_zero(void *p, size_t n);
 
 // vg_unwritten marks memory as unwritten. It returns the distance from a byte to its shadow, which becomes 1 when the

@@ -126,18 +126,13 @@ const stubFolder = "stubs"
 
 // linkStub builds a library below dir that has the driver's functions and needs no other library, as linkers want it.
 func linkStub(ctx context.Context, t *nvcc.Toolchain, dir string) error {
-	f, err := elf.Open(filepath.Join(dir, driverName))
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	symbols, err := f.DynamicSymbols()
+	symbols, err := definedSymbols(filepath.Join(dir, driverName))
 	if err != nil {
 		return err
 	}
 	text := &strings.Builder{}
 	for _, s := range symbols {
-		if s.Section != elf.SHN_UNDEF && strings.HasPrefix(s.Name, "cu") {
+		if strings.HasPrefix(s.Name, "cu") {
 			fmt.Fprintf(text, "int %s(void) { return 999; }\n", s.Name)
 		}
 	}
