@@ -353,6 +353,8 @@ const (
 	opPair32
 	opPair64
 	opNonzero
+	opTex
+	opSurf
 )
 
 // opNames are the names of ops.h.
@@ -700,6 +702,8 @@ var opNames = [...]string{
 	"pair_32",
 	"pair_64",
 	"nonzero",
+	"tex",
+	"surf",
 }
 
 // The operations of an instruction by the type that it works on.
@@ -1097,6 +1101,20 @@ const (
 )
 
 const (
+	texLayered = 4
+	texCube    = 8
+	texInteger = 16
+	texGather  = 32
+)
+
+const (
+	surfTrap  = 0
+	surfClamp = 1
+	surfZero  = 2
+	surfWrite = 4
+)
+
+const (
 	trackCompute = 0
 	trackBitwise = 1
 	trackMove    = 2
@@ -1374,6 +1392,26 @@ type (
 		size      int32
 		base      bool
 	}
+	faultTextureObject struct {
+		handle  uint64
+		surface bool
+	}
+	faultTextureShape struct {
+		dims    int32
+		layered bool
+		cube    bool
+		linear  bool
+	}
+	faultSurfaceRange struct {
+		x      int32
+		y      int32
+		z      int32
+		size   int32
+		width  uint32
+		height uint32
+		depth  uint32
+		write  bool
+	}
 	faultTmemAlloc struct {
 		columns int32
 	}
@@ -1465,6 +1503,9 @@ var faultArguments = [...]func(p unsafe.Pointer) arguments{
 	func(p unsafe.Pointer) arguments { return (*faultTensorMap)(p) },
 	func(p unsafe.Pointer) arguments { return (*faultCoordinate)(p) },
 	func(p unsafe.Pointer) arguments { return (*faultDescriptor)(p) },
+	func(p unsafe.Pointer) arguments { return (*faultTextureObject)(p) },
+	func(p unsafe.Pointer) arguments { return (*faultTextureShape)(p) },
+	func(p unsafe.Pointer) arguments { return (*faultSurfaceRange)(p) },
 	func(p unsafe.Pointer) arguments { return (*faultTmemAlloc)(p) },
 	func(p unsafe.Pointer) arguments { return (*faultTmemDealloc)(p) },
 	func(p unsafe.Pointer) arguments { return (*faultTmemLeak)(p) },

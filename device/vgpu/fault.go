@@ -90,7 +90,7 @@ func (k *Kernel) describe(f *C.vg_fault, waits ...C.vg_wait) *Fault {
 func cudaCode(args arguments) C.int {
 	switch args.(type) {
 	case *faultOutOfBounds, *faultSharedAddress, *faultSharedRange, *faultLocalRange, *faultStackOverflow,
-		*faultTensorMapMemory, *faultPrintfString:
+		*faultTensorMapMemory, *faultPrintfString, *faultSurfaceRange:
 		return cudaIllegalAddress
 	case *faultMisaligned:
 		return cudaMisalignedAddress
@@ -407,6 +407,32 @@ func (f *faultTensorMapMemory) text(s *site) string {
 
 func (f *faultTensorMap) text(s *site) string {
 	return fmt.Sprintf("no tensor map of %d dimensions at %#x", f.dimensions, f.address)
+}
+
+func (f *faultTextureObject) text(s *site) string {
+	what := "texture"
+	if f.surface {
+		what = "surface"
+	}
+	return fmt.Sprintf("%#x is not the handle of a %s object: on a GPU this has no error, and any result", f.handle, what)
+}
+
+func (f *faultTextureShape) text(s *site) string {
+	text := fmt.Sprintf("%d dimensions", f.dims)
+	switch {
+	case f.linear:
+		text = "linear memory, for which there is only tex1Dfetch"
+	case f.cube:
+		text = "cubes"
+	case f.layered:
+		text = fmt.Sprintf("layers of %d dimensions", f.dims)
+	}
+	return fmt.Sprintf("%s does not fit the object, which is of %s", s.op, text)
+}
+
+func (f *faultSurfaceRange) text(s *site) string {
+	return fmt.Sprintf("invalid surface %s of %d bytes at byte %d of a row, row %d, layer %d: the surface has %d bytes "+
+		"in a row, rows %d, layers %d (x is in bytes)", access(f.write), f.size, f.x, f.y, f.z, f.width, f.height, f.depth)
 }
 
 func (f *faultCoordinate) text(s *site) string {

@@ -87,7 +87,9 @@ var instructions = func() map[string]instruction {
 			"ld ldu":                      (*decoder).memory,
 			"mbarrier":                    (*decoder).mbarrier,
 			"mma ldmatrix movmatrix":      (*decoder).matrix,
+			"suld":                        (*decoder).surface,
 			"tcgen05":                     (*decoder).tcgen05,
+			"tex tld4":                    (*decoder).texture,
 			"wgmma":                       (*decoder).wgmma,
 			"wmma":                        (*decoder).wmma,
 		},
@@ -105,6 +107,7 @@ var instructions = func() map[string]instruction {
 			"ret":      (*decoder).ret,
 			"st":       (*decoder).memory,
 			"stmatrix": (*decoder).matrix,
+			"sust":     (*decoder).surface,
 		},
 	} {
 		for names, decode := range decoders {

@@ -72,6 +72,9 @@ enum { FEATURE_INSTRUCTION, FEATURE_INTERLEAVED, FEATURE_PACKED, FEATURE_LOCAL }
   X(tensor_map, NONE, uint64_t address; int32_t dimensions;)                                                           \
   X(coordinate, NONE, int32_t coordinate, size;) /* size: of an element */                                             \
   X(descriptor, NONE, uint64_t address; int64_t stride; int32_t extent, dimension, size; bool base;)                   \
+  X(texture_object, NONE, uint64_t handle; bool surface;) /* no such object */                                        \
+  X(texture_shape, NONE, int32_t dims; bool layered, cube, linear;) /* of the object, which the instruction does not fit */ \
+  X(surface_range, NONE, int32_t x, y, z, size; uint32_t width, height, depth; bool write;) /* x and width in bytes */ \
   X(tmem_alloc, NONE, int32_t columns;)                                                                                \
   X(tmem_dealloc, NONE, uint32_t address; int32_t columns;)                                                            \
   X(tmem_leak, NONE, )                                                                                                 \
@@ -167,6 +170,11 @@ enum { MMA_F16, MMA_BF16, MMA_TF32, MMA_E4M3, MMA_E5M2, MMA_S8, MMA_U8, MMA_S4, 
 enum { TC_ALLOC, TC_DEALLOC, TC_LD, TC_ST, TC_MMA, TC_COMMIT, TC_CP };
 enum { TC_32X32, TC_16X64, TC_16X128, TC_16X256, TC_16X32X2 };
 enum { TCK_F16, TCK_TF32, TCK_F8, TCK_I8 };
+
+// The geometry of a texture instruction, with its number of dimensions, the coordinates, and whether it gathers one
+// component; what happens to a surface access outside, and whether it is a write.
+enum { TEX_LAYERED = 4, TEX_CUBE = 8, TEX_INTEGER = 16, TEX_GATHER = 32 }; // Go: tex
+enum { SURF_TRAP, SURF_CLAMP, SURF_ZERO, SURF_WRITE = 4 }; // Go: surf
 
 // How a PTX instruction treats undefined values; see taint.h. The first three differ in the result's undefined bytes.
 enum { TRACK_COMPUTE, TRACK_BITWISE, TRACK_MOVE, TRACK_SELECT, TRACK_SHUFFLE, TRACK_LOAD, TRACK_STORE, TRACK_USE }; // Go: track

@@ -196,5 +196,18 @@ typedef struct {
   uint8_t steps[5], type, rank, interleave, swizzle, fill;
 } vg_tensor_map;
 
+// A texture or surface object, whose handle is its address. host/texture.h makes them. The memory need not exist any
+// more: each texel is checked as a load is.
+#define VG_TEXTURE 0x65727574786574ull
+#define VG_SURFACE 0x65636166727573ull
+typedef struct {
+  uint64_t magic, address, row, slice; // bytes from one row, and from one slice or layer, to the next
+  uint32_t size[3];                    // in elements; the third: depth, layers, or faces of cubes
+  uint8_t dims, layered, cube, linear_memory; // dims: of a layer
+  uint8_t bytes, channels, type;       // of an element; type: a cudaChannelFormatKind
+  uint8_t mode[3], linear, normalized, floats; // cudaTextureAddressMode, filter, coordinates, integers read as 0 to 1
+  float border[4];
+} vg_texture;
+
 // vg_work runs blocks of the launch until none is left or one faults. Several threads may call it at once.
 void vg_work(const vg_launch *l, vg_state *s, int wide);

@@ -7,6 +7,7 @@
 #include "groups.h"
 #include "library.h"
 #include "tensor.h"
+#include "texture.h"
 
 static void shuffle(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base, u32 m, u32 need, const int32_t *extra) {
   const u32 *v = U32(in->a), *b = U32(in->b), *c = U32(in->c);

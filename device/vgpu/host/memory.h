@@ -14,17 +14,36 @@ cudaError_t cudaMalloc3D(struct cudaPitchedPtr *p, struct cudaExtent n) {
   if (n.depth && n.width > SIZE_MAX / 1024 / (n.height + 1) / n.depth) return fail(cudaErrorMemoryAllocation);
   return cudaMallocPitch(&p->ptr, &p->pitch, n.width, n.height * n.depth);
 }
+// A box is one side of a 3D copy: the address of its first byte, and the distances of rows and slices.
+typedef struct {
+  char *first;
+  size_t pitch, slice;
+} box;
+// box_of sets *b for an array or other memory; extent is in elements if it is an array, whose position is, too.
+static cudaError_t box_of(box *b, cudaArray_const_t handle, const struct cudaPitchedPtr *p, struct cudaPos at, struct cudaExtent n) {
+  const array *a = (const array *)handle;
+  if (a == NULL) {
+    if (p->ptr == NULL || (n.depth > 1 && p->ysize < n.height)) return fail(cudaErrorInvalidValue);
+    *b = (box){(char *)p->ptr + at.z * p->pitch * p->ysize + at.y * p->pitch + at.x, p->pitch, p->pitch * p->ysize};
+    return cudaSuccess;
+  }
+  if (!held(a, ARRAY)) return fail(cudaErrorInvalidResourceHandle);
+  if (p->ptr || at.x > a->size[0] || n.width > a->size[0] - at.x || at.y > a->size[1] || n.height > a->size[1] - at.y ||
+      at.z > a->size[2] || n.depth > a->size[2] - at.z)
+    return fail(cudaErrorInvalidValue);
+  *b = (box){a->data + at.z * a->slice + at.y * a->row + at.x * a->bytes, a->row, a->slice};
+  return cudaSuccess;
+}
 static cudaError_t copy_3d(const char *function, const struct cudaMemcpy3DParms *p, cudaStream_t st) {
   if (p == NULL) return fail(cudaErrorInvalidValue);
-  if (p->srcArray || p->dstArray) return lacks("cudaMemcpy3D with a cudaArray");
-  const struct cudaPitchedPtr *to = &p->dstPtr, *from = &p->srcPtr;
-  size_t to_slice = to->pitch * to->ysize, from_slice = from->pitch * from->ysize;
-  if (p->extent.depth > 1 && (to->ysize < p->extent.height || from->ysize < p->extent.height)) return fail(cudaErrorInvalidValue);
-  cudaError_t e = cudaSuccess;
+  box to, from;
+  cudaError_t e = box_of(&to, p->dstArray, &p->dstPtr, p->dstPos, p->extent);
+  if (e || (e = box_of(&from, p->srcArray, &p->srcPtr, p->srcPos, p->extent))) return e;
+  const array *a = (const array *)p->dstArray, *b = (const array *)p->srcArray;
+  if (a && b && a->bytes != b->bytes) return fail(cudaErrorInvalidValue);
+  size_t width = p->extent.width * (a ? a->bytes : b ? b->bytes : 1);
   for (size_t z = 0; z < p->extent.depth && e == cudaSuccess; z++)
-    e = copy_rows(function, (char *)to->ptr + (p->dstPos.z + z) * to_slice + p->dstPos.y * to->pitch + p->dstPos.x, to->pitch,
-                  (char *)from->ptr + (p->srcPos.z + z) * from_slice + p->srcPos.y * from->pitch + p->srcPos.x, from->pitch,
-                  p->extent.width, p->extent.height, p->kind, st);
+    e = copy_rows(function, to.first + z * to.slice, to.pitch, from.first + z * from.slice, from.pitch, width, p->extent.height, p->kind, st);
   return e;
 }
 cudaError_t cudaMemcpy3D(const struct cudaMemcpy3DParms *p) { return copy_3d("cudaMemcpy3D", p, NULL); }

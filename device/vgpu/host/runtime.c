@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -43,7 +44,7 @@ static variable *variables;
 
 // The handles that the program holds, in a hash table with open addressing: a handle that it does not hold is never
 // followed. A removed one leaves GONE behind.
-enum { STREAM = 1, EVENT, GRAPH, EXEC, NODE, POOL, GONE };
+enum { STREAM = 1, EVENT, GRAPH, EXEC, NODE, POOL, ARRAY, GONE };
 typedef struct {
   const void *p;
   int kind;
@@ -800,7 +801,10 @@ static const struct { int code; const char *name, *text; } errors[] = {
     {9, "cudaErrorInvalidConfiguration", "invalid configuration argument"},
     {12, "cudaErrorInvalidPitchValue", "invalid pitch argument"},
     {13, "cudaErrorInvalidSymbol", "invalid device symbol"},
+    {20, "cudaErrorInvalidChannelDescriptor", "invalid channel descriptor"},
     {21, "cudaErrorInvalidMemcpyDirection", "invalid copy direction for memcpy"},
+    {26, "cudaErrorInvalidFilterSetting", "linear filtering not supported for non-float type"},
+    {27, "cudaErrorInvalidNormSetting", "read as normalized float not supported for 32-bit non float type"},
     {52, "cudaErrorMissingConfiguration", "__global__ function call is not configured"},
     {98, "cudaErrorInvalidDeviceFunction", "invalid device function"},
     {100, "cudaErrorNoDevice", "no CUDA-capable device is detected"},
@@ -1631,4 +1635,5 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int d) {
   return cudaSuccess;
 }
 
+#include "texture.h"
 #include "memory.h"
