@@ -88,9 +88,74 @@ func absentLibraries(messages string, sources []string, options []string) (names
 	return names
 }
 
+// cudaVersion takes --cuda VERSION from the arguments of nvcc, and reports whether it asks for CUDA 12.
+func cudaVersion(args []string) (rest []string, twelve bool, err error) {
+	for i := 0; i < len(args); i++ {
+		value, ok := strings.CutPrefix(args[i], "--cuda=")
+		if args[i] == "--cuda" {
+			if i++; i < len(args) {
+				value, ok = args[i], true
+			}
+		}
+		if !ok && (i == len(args) || args[i] != "--cuda") {
+			rest = append(rest, args[i])
+			continue
+		}
+		if twelve, err = isCUDA12(value); err != nil {
+			return nil, false, err
+		}
+	}
+	return rest, twelve, nil
+}
+
+func isCUDA12(version string) (bool, error) {
+	switch version {
+	case nvcc.CUDA12:
+		return true, nil
+	case "13", "13.2":
+		return false, nil
+	}
+	return false, usage.Errorf("", "--cuda %s: there are %s and 13.2", version, nvcc.CUDA12)
+}
+
+// changed has the functions whose arguments differ in CUDA 12 and 13. The runtime library has both forms.
+var changed = []string{"cudaGraphAddDependencies", "cudaMemAdvise", "cudaMemPrefetchAsync"}
+
+// headers12 returns the options with which nvcc compiles sources of CUDA 12. It fetches the headers if they are
+// missing.
+func (a *app) headers12(ctx context.Context, root string, t *nvcc.Toolchain) (options []string, err error) {
+	if err := a.fetchCUDA12(ctx, root); err != nil {
+		return nil, err
+	}
+	dir, _ := nvcc.CUDA12Installed(root)
+	library, err := vgpu.Runtime(ctx, root, t)
+	options = []string{"-I" + dir, "-Xlinker", library}
+	for _, name := range changed {
+		options = append(options, "-D"+name+"="+name+"_cuda12")
+	}
+	return options, err
+}
+
+// removed matches messages about what CUDA 13 no longer has and CUDA 12 has.
+var removed = regexp.MustCompile(`identifier "cudaThread(Synchronize|Exit|\w+(Limit|CacheConfig))" is undefined|` +
+	`class "cudaDeviceProp" has no member|` +
+	`namespace "thrust" has no member (class )?"(unary|binary)_function"|` +
+	`no suitable constructor exists to convert from "int" to "cudaMemLocation"`)
+
 // compile runs nvcc for the virtual GPU. If a header is missing that a pinned wheel has, it fetches the headers and
 // compiles again. If the compilation fails because of libraries that the virtual GPU lacks, it names all of them.
 func (a *app) compile(ctx context.Context, root string, t *nvcc.Toolchain, args []string) error {
+	args, twelve, err := cudaVersion(args)
+	if err != nil {
+		return err
+	}
+	if twelve {
+		options, err := a.headers12(ctx, root, t)
+		if err != nil {
+			return err
+		}
+		args = append(args, options...)
+	}
 	for fetched := map[string]bool{}; ; {
 		command := append(vgpu.Compiler(t), args...)
 		for _, dir := range nvcc.HeaderFolders(root) {
@@ -135,6 +200,10 @@ func (a *app) compile(ctx context.Context, root string, t *nvcc.Toolchain, args 
 		if absent := absentLibraries(messages.String(), a.sourcesOf(args), args); absent != nil {
 			text := "the virtual GPU lacks " + strings.Join(absent, ", ")
 			a.term.Error("nvcc: "+text, "compile it with the nvcc of a CUDA toolkit for a GPU, or replace these calls")
+		}
+		if removed.Match(messages.Bytes()) && !twelve {
+			a.term.Error("nvcc: the source uses what CUDA 13 has removed",
+				"to compile it with the headers of CUDA "+nvcc.CUDA12+": fisub nvcc --cuda "+nvcc.CUDA12)
 		}
 		return a.ended("nvcc", err)
 	}

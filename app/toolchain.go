@@ -16,23 +16,34 @@ import (
 
 func (a *app) toolchainCommand() *cli.Command {
 	var force bool
+	var version string
 	return &cli.Command{
 		Name:  "toolchain",
 		Usage: "show or install the CUDA compiler and the TVM-FFI library",
 		Subcommands: []*cli.Command{
 			{Name: "install", Usage: "fetch the missing parts from PyPI into the cache",
-				Flags:  []cli.Flag{boolFlag(&force, "force", "fetch them even if a toolkit is installed")},
-				Action: func(c *cli.Context) error { return a.toolchainInstall(c.Context, force) }},
+				Flags: []cli.Flag{boolFlag(&force, "force", "fetch them even if a toolkit is installed"),
+					stringFlag(&version, "cuda", "also the headers of CUDA `VERSION` for fisub nvcc: "+nvcc.CUDA12, "")},
+				Action: func(c *cli.Context) error { return a.toolchainInstall(c.Context, force, version) }},
 			{Name: "show", Usage: "print the compiler and libraries in use",
 				Action: func(*cli.Context) error { return a.toolchainShow() }},
 		},
 	}
 }
 
-func (a *app) toolchainInstall(ctx context.Context, force bool) error {
+func (a *app) toolchainInstall(ctx context.Context, force bool, version string) error {
 	root, err := cache.Root()
 	if err != nil {
 		return err
+	}
+	if version != "" {
+		if twelve, err := isCUDA12(version); err != nil {
+			return err
+		} else if twelve {
+			if err := a.fetchCUDA12(ctx, root); err != nil {
+				return err
+			}
+		}
 	}
 	progress, finish := a.components()
 	err = machine.FetchTriton(ctx, "emu", root, progress, a.term)
@@ -80,6 +91,17 @@ func (a *app) fetchToolchain(ctx context.Context, root string) error {
 		return usage.Invalid(err)
 	}
 	return err
+}
+
+// fetchCUDA12 fetches the headers of CUDA 12 if they are missing.
+func (a *app) fetchCUDA12(ctx context.Context, root string) error {
+	if _, ok := nvcc.CUDA12Installed(root); ok {
+		return nil
+	}
+	a.term.Note("fetching the headers of CUDA %s into %s", nvcc.CUDA12, root)
+	progress, finish := a.components()
+	defer finish()
+	return nvcc.InstallCUDA12(ctx, root, progress)
 }
 
 // components returns a function that shows a progress bar for each component, and one that finishes the last bar.

@@ -43,6 +43,29 @@ func HeaderFolders(root string) (folders []string) {
 	return folders
 }
 
+// CUDA12 is the version whose headers InstallCUDA12 fetches. Its compiler is in no wheel.
+const CUDA12 = "12.9"
+
+//go:embed cuda12.txt
+var pinnedCUDA12 string
+
+func cuda12Key() string { return cache.Key("cuda12 1", machine(), pinnedCUDA12) }
+
+// CUDA12Installed reports whether the headers of CUDA 12.9 are below root, and returns their folder.
+func CUDA12Installed(root string) (dir string, ok bool) {
+	dir, ok = installedAs(root, cuda12Key())
+	return filepath.Join(dir, "include"), ok
+}
+
+// InstallCUDA12 is Install for the headers of CUDA 12.9.
+func InstallCUDA12(ctx context.Context, root string, progress func(string, int64, int64)) error {
+	if runtime.GOOS != "linux" {
+		return fmt.Errorf("toolchain: CUDA %s has no wheels for %s", CUDA12, runtime.GOOS)
+	}
+	return install(ctx, root, cuda12Key(), components(pinnedCUDA12),
+		[]part{{"nvidia/cuda_runtime/include/", "include/"}, {"nvidia/cuda_cccl/include/", "include/"}}, progress)
+}
+
 func (c *Component) headersKey() string { return cache.Key("headers 1", machine(), c.line) }
 
 // InstallHeaders is Install for the headers of a wheel that HeadersOf returned. The wheel's libraries are not kept.

@@ -14,10 +14,11 @@ var functionDefinition = regexp.MustCompile(`(?m)^(?:cudaError_t|CUresult|const 
 func Functions() (runtime, driver []string) {
 	for _, source := range hostSources() {
 		for _, m := range functionDefinition.FindAllStringSubmatch(source, -1) {
-			if strings.HasPrefix(m[1], "cuda") {
-				runtime = append(runtime, m[1])
+			name := strings.TrimSuffix(strings.TrimSuffix(m[1], "_v2"), "_cuda12")
+			if strings.HasPrefix(name, "cuda") {
+				runtime = append(runtime, name)
 			} else {
-				driver = append(driver, m[1])
+				driver = append(driver, name)
 			}
 		}
 	}

@@ -55,8 +55,8 @@ func TestFunctions(t *testing.T) {
 	}
 }
 
-// versioned reports whether symbol is name with a version, which the headers' macros add.
+// versioned reports whether symbol is name with a version, which the headers' macros or fisub nvcc add.
 func versioned(symbol, name string) bool {
 	rest, ok := strings.CutPrefix(symbol, name+"_")
-	return ok && slices.Contains([]string{"v2", "v3", "v4", "ptsz"}, rest)
+	return ok && slices.Contains([]string{"v2", "v3", "v4", "ptsz", "cuda12"}, rest)
 }

@@ -1631,9 +1631,15 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int d) {
   p->maxBlocksPerMultiProcessor = 32;
   p->memoryBusWidth = 8192;
   p->unifiedAddressing = p->concurrentKernels = p->cooperativeLaunch = p->managedMemory = p->streamPrioritiesSupported = 1;
-  p->memoryPoolsSupported = 1;
+  p->memoryPoolsSupported = p->canMapHostMemory = p->globalL1CacheSupported = p->localL1CacheSupported = 1;
+  p->textureAlignment = p->surfaceAlignment = 512;
+  p->texturePitchAlignment = 32;
+  p->maxTexture1D = p->maxTexture2D[0] = 131072;
+  p->maxTexture2D[1] = 65536;
+  p->maxTexture3D[0] = p->maxTexture3D[1] = p->maxTexture3D[2] = 16384;
   return cudaSuccess;
 }
 
 #include "texture.h"
 #include "memory.h"
+#include "cuda12.h"
