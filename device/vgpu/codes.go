@@ -355,6 +355,7 @@ const (
 	opNonzero
 	opTex
 	opSurf
+	opDevice
 )
 
 // opNames are the names of ops.h.
@@ -704,6 +705,7 @@ var opNames = [...]string{
 	"nonzero",
 	"tex",
 	"surf",
+	"device",
 }
 
 // The operations of an instruction by the type that it works on.
@@ -1054,6 +1056,13 @@ const (
 const (
 	clusterArrive = 0
 	clusterWait   = 1
+)
+
+const (
+	deviceBuffer  = 0
+	deviceLaunch  = 1
+	deviceHandle  = 2
+	deviceNothing = 3
 )
 
 const (

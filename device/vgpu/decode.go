@@ -136,7 +136,7 @@ func decodeKernel(m *ptx.Module, img image, entry *ptx.Func) (*program, error) {
 	visit = func(o ptx.Operand) {
 		if o.Kind == ptx.Symbol {
 			used[o.Name] = true
-			if i, ok := index[o.Name]; ok && !reached[i] {
+			if i, ok := index[o.Name]; ok && !reached[i] && !m.Funcs[i].Entry { // a kernel is launched, not called
 				reached[i] = true
 				queue = append(queue, i)
 			}

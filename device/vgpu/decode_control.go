@@ -5,6 +5,7 @@ package vgpu
 import (
 	"slices"
 	"strconv"
+	"strings"
 
 	"fisub/device/vgpu/ptx"
 )
@@ -53,6 +54,17 @@ func (d *decoder) label(o ptx.Operand) int {
 	return at
 }
 
+// deviceFunctions holds the functions of CUDA's runtime that kernels may call, by their names in PTX. What a kernel
+// launches runs after it, so that streams and events have no effect.
+var deviceFunctions = map[string]uint8{
+	"__cudaCDP2GetParameterBufferV2": deviceBuffer, "__cudaCDP2LaunchDeviceV2": deviceLaunch,
+	"__cudaCDP2StreamCreateWithFlags": deviceHandle, "__cudaCDP2EventCreateWithFlags": deviceHandle,
+	"__cudaCDP2StreamDestroy": deviceNothing, "__cudaCDP2EventDestroy": deviceNothing,
+	"__cudaCDP2EventRecord": deviceNothing, "__cudaCDP2EventRecordWithFlags": deviceNothing,
+	"__cudaCDP2StreamWaitEvent": deviceNothing, "__cudaCDP2GetLastError": deviceNothing,
+	"__cudaCDP2PeekAtLastError": deviceNothing,
+}
+
 func (d *decoder) call() {
 	args := d.in.Args
 	var results, params []ptx.Operand
@@ -92,6 +104,18 @@ func (d *decoder) call() {
 		case "free":
 			d.p.heap = true
 			d.emit(inst{op: opFree, x: d.more(int32(offset(params[0]).offset))})
+			return
+		}
+		if kind, ok := deviceFunctions[strings.TrimSuffix(target.Name, "_ptsz")]; ok {
+			d.p.heap, d.p.atomics = true, true
+			places := []int32{-1}
+			if len(results) > 0 {
+				places[0] = int32(offset(results[0]).offset)
+			}
+			for _, p := range params {
+				places = append(places, int32(offset(p).offset))
+			}
+			d.emit(inst{op: opDevice, kind: kind, x: d.more(places...)})
 			return
 		}
 	}

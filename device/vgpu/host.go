@@ -235,26 +235,55 @@ func vgLaunch(id C.uintptr_t) C.int {
 	host.Lock()
 	p := host.prepared[uintptr(id)]
 	host.Unlock()
-	done := launching(p.kernel, &p.launch)
+	return launchFamily(p.kernel, p.launch)
+}
+
+// launchFamily runs a kernel and then the kernels that it launches. The caller holds no lock.
+func launchFamily(k *Kernel, l Launch) C.int {
+	code, children := launchOne(k, l)
+	tail := slices.DeleteFunc(slices.Clone(children), func(c child) bool { return !c.tail })
+	children = slices.DeleteFunc(children, func(c child) bool { return c.tail })
+	for _, c := range append(children, tail...) {
+		if code != cudaSuccess || vgStatus() != cudaSuccess {
+			break
+		}
+		host.Lock()
+		kernel, err := k.mod.Kernel(c.kernel)
+		host.Unlock()
+		if err != nil {
+			return cudaNoFunction
+		}
+		if why, _ := kernel.refusal(c.launch); why != "" {
+			refused(c.kernel, why)
+			continue
+		}
+		code = launchFamily(kernel, c.launch)
+	}
+	return code
+}
+
+func launchOne(k *Kernel, l Launch) (code C.int, children []child) {
+	done := launching(k, &l)
 	defer done()
-	if _, ok := p.kernel.usage(); !ok {
+	if _, ok := k.usage(); !ok {
 		tell(Unlimited, "")
 	}
 	C.vg_device_begins()
-	err := host.machine.Run(p.kernel, p.launch)
+	err := host.machine.Run(k, l)
 	C.vg_device_ends()
+	children = host.machine.takeChildren()
 	var f *Fault
 	if err == nil || !errors.As(err, &f) {
-		return cudaSuccess
+		return cudaSuccess, children
 	}
 	host.Lock()
 	defer host.Unlock()
 	if f.Missing {
 		keepLack(f.Text)
-		return cudaNotSupported
+		return cudaNotSupported, nil
 	}
 	keepFault(f)
-	return cudaSuccess // as on a GPU, which reports the fault later
+	return cudaSuccess, nil // as on a GPU, which reports the fault later
 }
 
 //export vgAttributes

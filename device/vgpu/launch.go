@@ -10,6 +10,7 @@ package vgpu
 import "C"
 
 import (
+	"bytes"
 	"cmp"
 	"fmt"
 	"math"
@@ -157,6 +158,43 @@ func progress(kernel string, done, total int, ran time.Duration) string {
 	return text
 }
 
+// A child is a launch by a kernel.
+type child struct {
+	kernel string // its name
+	launch Launch
+	tail   bool // after all other launches by the kernel, and theirs
+}
+
+// tailStream is cudaStreamTailLaunch.
+const tailStream = 3
+
+// children returns the launches by a kernel that has ended, in their order.
+func (k *Kernel) children(s *C.vg_state) (all []child) {
+	list := slices.Clone(unsafe.Slice(s.children, int(s.nchildren)))
+	C.free(unsafe.Pointer(s.children))
+	list = slices.DeleteFunc(list, func(c C.vg_child) bool { return c.order == 0 })
+	slices.SortFunc(list, func(a, b C.vg_child) int { return cmp.Compare(a.order, b.order) })
+	for _, c := range list {
+		f := k.mod.ptx.Funcs[c._func]
+		params := at(uintptr(c.params))
+		l := Launch{Shared: int(c.shared), Params: bytes.Clone(unsafe.Slice((*byte)(params), paramBytes(f)))}
+		for i := range 3 {
+			l.Grid[i], l.Block[i], l.Cluster[i] = int(c.grid[i]), int(c.block[i]), max(1, f.ClusterDim[i])
+		}
+		all = append(all, child{f.Name, l, c.stream == tailStream})
+		C.free(params)
+	}
+	return all
+}
+
+// takeChildren returns the launches by kernels that have ended since the last call. They have not run.
+func (m *Machine) takeChildren() (all []child) {
+	m.launch.Lock()
+	defer m.launch.Unlock()
+	all, m.children = m.children, nil
+	return all
+}
+
 // Run runs a kernel to its end. An error of the kernel is a *Fault.
 func (m *Machine) Run(k *Kernel, l Launch) error {
 	m.worked.Store(true)
@@ -168,6 +206,7 @@ func (m *Machine) Run(k *Kernel, l Launch) error {
 	defer pinned.Unpin()
 	k.launched = l
 	c.funcs, c.nfuncs, c.entry = k.funcs, C.int32_t(k.n), C.int32_t(k.prog.entry)
+	c.entries = k.entries
 	for i := range 3 {
 		c.grid[i], c.block[i] = C.uint32_t(l.Grid[i]), C.uint32_t(l.Block[i])
 		c.cluster[i] = C.uint32_t(max(1, l.Cluster[i]))
@@ -297,6 +336,7 @@ func (m *Machine) Run(k *Kernel, l Launch) error {
 				Text: k.describe(h).Text, Clue: i == hazardWidth})
 		}
 	}
+	m.children = append(m.children, k.children(s)...)
 	if s.fault.set {
 		return k.describe(&s.fault.fault, s.waits[:s.nwaits]...)
 	}

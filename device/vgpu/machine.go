@@ -58,6 +58,8 @@ type Machine struct {
 	fully    bool        // see Begin
 	checked  map[any]int // number of the first workload with a form, or with a *Kernel that had a hazard
 
+	children []child // launches by kernels that have ended
+
 	heap    *C.vg_heap // for device malloc; nil until a kernel needs it
 	printed bool       // a kernel with printf was launched
 	// Limits in bytes; 0: the default.
@@ -225,6 +227,7 @@ type Kernel struct {
 	src      *ptx.Func
 	prog     *program
 	funcs    **C.vg_func // in C memory, like everything they point to
+	entries  *C.int32_t  // see vg_launch, in C memory
 	n        int
 	size     int    // of the parameters
 	launched Launch // the current one
@@ -253,10 +256,15 @@ func (mod *Module) Kernel(name string) (*Kernel, error) {
 		return nil, err
 	}
 	k := &Kernel{mod: mod, src: src, prog: prog, n: len(mod.ptx.Funcs)}
-	for _, p := range src.Params {
-		k.size = aligned(k.size, p) + p.Size
-	}
+	k.size = paramBytes(src)
 	k.funcs = (**C.vg_func)(C.calloc(C.size_t(k.n), 8))
+	entries := make([]int32, k.n)
+	for i, f := range mod.ptx.Funcs {
+		if entries[i] = -1; f.Entry && f.HasBody {
+			entries[i] = int32(paramBytes(f))
+		}
+	}
+	k.entries = (*C.int32_t)(copied(unsafe.Pointer(&entries[0]), 4*k.n))
 	table := unsafe.Slice(k.funcs, k.n)
 	for _, i := range slices.Sorted(maps.Keys(prog.funcs)) {
 		f := prog.funcs[i]
@@ -279,6 +287,14 @@ func (mod *Module) Kernel(name string) (*Kernel, error) {
 	}
 	mod.kernels[name] = k
 	return k, nil
+}
+
+// paramBytes returns the size of a kernel's parameters.
+func paramBytes(f *ptx.Func) (n int) {
+	for _, p := range f.Params {
+		n = aligned(n, p) + p.Size
+	}
+	return n
 }
 
 func copied(p unsafe.Pointer, n int) unsafe.Pointer {

@@ -73,9 +73,8 @@ func mappedFiles() (paths []string) {
 
 // undefinedFunction returns what is missing if a kernel calls a function without a definition.
 func undefinedFunction(name string) string {
-	if strings.HasPrefix(name, "__cuda_syscall_cnp") || strings.HasPrefix(name, "cudaLaunchDevice") ||
-		strings.HasPrefix(name, "cudaGetParameterBuffer") {
-		return "kernels that launch kernels (dynamic parallelism)"
+	if name, ok := strings.CutPrefix(name, "__cudaCDP2"); ok {
+		return "cuda" + name + " in kernels"
 	}
 	return "the function " + name
 }

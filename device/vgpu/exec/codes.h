@@ -160,6 +160,9 @@ enum { VOTE_ALL, VOTE_ANY, VOTE_UNI };
 enum { BAR_SYNC, BAR_POPC, BAR_AND, BAR_OR, BAR_ARRIVE };
 enum { CLUSTER_ARRIVE, CLUSTER_WAIT };
 
+// Functions of CUDA's runtime for kernels that launch kernels. HANDLE makes a stream or an event.
+enum { DEVICE_BUFFER, DEVICE_LAUNCH, DEVICE_HANDLE, DEVICE_NOTHING };
+
 // Direction of a bulk copy. Tensor copies use the first two.
 enum { COPY_TO_SHARED, COPY_TO_GLOBAL, COPY_TO_CLUSTER };
 

@@ -118,6 +118,14 @@ typedef struct {
   int32_t lock;
 } vg_heap;
 
+// A launch by a kernel. params is memory of device malloc until the launch, then a copy that Go frees.
+typedef struct {
+  uint64_t params;
+  uint32_t func, grid[3], block[3], shared;
+  uint64_t stream;
+  uint64_t order; // of the launch; 0: it was only prepared
+} vg_child;
+
 // A launch. The workers only read it.
 typedef struct {
   vg_func **funcs;
@@ -141,6 +149,7 @@ typedef struct {
   uint64_t races_until;     // maximum number of instructions checked for races
   int32_t *counter;         // by function: the index of its first instruction in vg_state.counters; NULL: nothing is counted
   int32_t ncounters;
+  const int32_t *entries;   // by function: bytes of a kernel's parameters, -1: it is none
   uint64_t every;           // only the first and the last cluster and every n-th one run; 0: all
 } vg_launch;
 
@@ -177,6 +186,8 @@ typedef struct {
   vg_span *spans;          // by cluster and warp: the released accesses; or NULL
   vg_progress *progress;   // by worker
   vg_heap *heap;           // of device malloc, NULL if no kernel uses it
+  vg_child *children;      // launches by the kernel, which runs on one worker; Go frees them
+  uint64_t nchildren, launches, handles; // launches: of them, those that were launched; handles: streams and events
   vg_access *accesses;     // sorted by address; Go frees them
   uint64_t naccesses;
   bool fenced;             // some thread has executed a fence or a release

@@ -40,6 +40,44 @@ static int release_memory(vg_heap *h, u64 p) {
   return 1;
 }
 
+/* Kernels that launch kernels */
+
+// prepare_child returns memory for the parameters of a kernel, or 0 if func is none or memory is exhausted. sizes holds
+// the grid and the block.
+static u64 prepare_child(worker *k, u64 func, const u32 sizes[6], u32 shared) {
+  vg_state *s = k->state;
+  u64 i = (func - VG_CODE_WINDOW) >> 4;
+  if (func < VG_CODE_WINDOW || i >= (u64)k->l->nfuncs || k->l->entries[i] < 0) return 0;
+  u64 p = allocate(s->heap, (u64)k->l->entries[i]);
+  if (p == 0) return 0;
+  if ((s->nchildren & (s->nchildren - 1)) == 0) {
+    s->children = realloc(s->children, (2 * s->nchildren + 1) * sizeof *s->children);
+    if (s->children == NULL) abort();
+  }
+  vg_child *c = &s->children[s->nchildren++];
+  *c = (vg_child){.params = p, .func = (u32)i, .shared = shared};
+  memcpy(c->grid, sizes, sizeof c->grid);
+  memcpy(c->block, sizes + 3, sizeof c->block);
+  return p;
+}
+
+// launch_child launches what was prepared last with parameters at p, after the kernel. It returns an error of CUDA.
+static u32 launch_child(worker *k, u64 p, u64 stream) {
+  vg_state *s = k->state;
+  for (u64 i = s->nchildren; i-- > 0;) {
+    vg_child *c = &s->children[i];
+    if (c->params != p || c->order) continue;
+    size_t n = (size_t)k->l->entries[c->func];
+    void *copy = malloc(n + 1);
+    if (copy == NULL) abort();
+    memcpy(copy, (void *)p, n);
+    release_memory(s->heap, p);
+    c->params = (u64)(uintptr_t)copy, c->stream = stream, c->order = ++s->launches;
+    return 0;
+  }
+  return 1; // cudaErrorInvalidValue
+}
+
 // A conversion of printf, as CUDA has them: %[flags][width][.precision][h, l or ll]type.
 typedef struct {
   char flags[6];

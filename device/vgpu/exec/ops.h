@@ -256,4 +256,4 @@
   X(stmatrix) X(movmatrix) X(mbar) X(cp_async) X(cp_async_arrive) X(cp_async_commit) X(cp_async_wait) X(bulk_commit) X(bulk_wait) X(wgmma_commit) X(wgmma_wait) X(cp_bulk) X(cp_tensor) X(st_async) \
   X(wgmma) X(tc_move) X(tc_mma) X(tcgen05) X(nanosleep) X(clock) X(policy) X(cvt) X(bfi_32) X(bfi_64) \
   X(addc) X(vprintf) X(assertfail) X(malloc) X(free) X(isspacep) X(mov_pred) X(cvt_pack) X(cvt_fp8x2) X(cvt_from_fp8x2) X(f32x2) \
-  X(descriptor) X(yield) X(h_arith) X(add_f64) X(sub_f64) X(mul_f64) X(fma_f64) X(undefined) X(mark) X(pair_32) X(pair_64) X(nonzero) X(tex) X(surf)
+  X(descriptor) X(yield) X(h_arith) X(add_f64) X(sub_f64) X(mul_f64) X(fma_f64) X(undefined) X(mark) X(pair_32) X(pair_64) X(nonzero) X(tex) X(surf) X(device)

@@ -51,6 +51,37 @@
         }
       }
       break;
+    case E_device: { // kind: DEVICE_*; extra: local offsets of the result, or -1, and of the arguments
+      g->pc = pc;
+      effect(k);
+      EACH(m) {
+        u8 *lane = w->local + (u64)l * LOCAL_BYTES + g->fr->local;
+        u64 v = 0, first = 0, second = 0;
+        u32 sizes[6], shared;
+        int bytes = in->kind == DEVICE_BUFFER ? 8 : 4;
+        if (in->kind != DEVICE_NOTHING) memcpy(&first, lane + extra[in->x + 1], 8);
+        if (in->kind == DEVICE_LAUNCH) {
+          memcpy(&second, lane + extra[in->x + 2], 8);
+          after_strong(k, w, l, (u8 *)first, 1); // for the next use of the memory, as in free and malloc
+          v = launch_child(k, first, second);
+        } else if (in->kind == DEVICE_BUFFER) {
+          memcpy(sizes, lane + extra[in->x + 2], 12);
+          memcpy(sizes + 3, lane + extra[in->x + 3], 12);
+          memcpy(&shared, lane + extra[in->x + 4], 4);
+          v = prepare_child(k, first, sizes, shared);
+          before_strong(k, w, l, (u8 *)v);
+        } else if (in->kind == DEVICE_HANDLE) {
+          u8 *p = at(k, w, g, GENERIC, (int)l, first, 8, WRITE);
+          u64 handle = 16 + ++state->handles;
+          if (p == NULL) FAULTED
+          memcpy(p, &handle, 8);
+        }
+        if (extra[in->x] < 0) continue;
+        memcpy(lane + extra[in->x], &v, (size_t)bytes);
+        written(w, lane + extra[in->x], (size_t)bytes);
+      }
+      break;
+    }
     case E_assertfail: {
       g->pc = pc;
       u8 *lane = w->local + (u64)__builtin_ctz(m) * LOCAL_BYTES + g->fr->local;
