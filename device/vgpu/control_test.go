@@ -751,6 +751,55 @@ func TestUnusedValues(t *testing.T) {
 	}
 }
 
+// TestDecidedValues combines an unwritten register (%r4, %rd4, %h4) with a value that decides the result, as compilers do
+// for "i < n && x > 0". %r5 is 0 in lane 0 and 1 in lane 1; %q is set in lane 0.
+func TestDecidedValues(t *testing.T) {
+	for _, c := range []struct {
+		body    string
+		lane    int  // the lane that stores 7
+		decided bool // in that lane
+	}{
+		{"setp.lt.s32 %p1, %r4, 1;\nor.pred %p1, %q, %p1;\n@%p1 st.global.u32 [%rd2], %r2;", 0, true},
+		{"setp.lt.s32 %p1, %r4, 1;\nor.pred %p1, %p1, %q;\n@%p1 st.global.u32 [%rd2], %r2;", 0, true},
+		{"setp.lt.s32 %p1, %r4, 1;\nor.pred %p2, %p1, !%q;\n@%p2 st.global.u32 [%rd2], %r2;", 1, true},
+		{"setp.lt.s32 %p1, %r4, 1;\nand.pred %p2, !%q, %p1;\n@!%p2 st.global.u32 [%rd2], %r2;", 0, true},
+		{"setp.lt.or.s32 %p2, %r4, 1, %q;\n@%p2 st.global.u32 [%rd2], %r2;", 0, true},
+		{"setp.lt.and.s32 %p2, %r4, 1, %q;\n@!%p2 st.global.u32 [%rd2], %r2;", 1, true},
+		{"and.b32 %r6, %r4, %r5;\nsetp.eq.u32 %p2, %r6, 0;\n@%p2 st.global.u32 [%rd2], %r2;", 0, true},
+		{"mul.wide.u32 %rd3, %r5, %r4;\nadd.u64 %rd3, %rd3, %rd2;\nst.global.u32 [%rd3], %r2;", 0, true},
+		{"cvt.u64.u32 %rd3, %r5;\nand.b64 %rd3, %rd3, %rd4;\nadd.u64 %rd3, %rd3, %rd2;\nst.global.u32 [%rd3], %r2;", 0, true},
+		{"cvt.u16.u32 %h1, %r5;\nand.b16 %h2, %h1, %h4;\nsetp.eq.u16 %p2, %h2, 0;\n@%p2 st.global.u32 [%rd2], %r2;", 0, true},
+		{"setp.gt.u32 %p1, %r4, 1;\nor.pred %p2, !%q, %p1;\n@%p2 st.global.u32 [%rd2], %r2;", 0, false},
+		{"setp.gt.u32 %p1, %r4, 1;\nand.pred %p2, %q, %p1;\n@%p2 st.global.u32 [%rd2], %r2;", 0, false},
+		{"setp.gt.u32 %p1, %r4, 1;\nor.pred %p2, %p1, %p1;\n@%p2 st.global.u32 [%rd2], %r2;", 0, false},
+		{"and.b32 %r6, %r4, %r5;\nsetp.ne.u32 %p2, %r6, 0;\n@%p2 st.global.u32 [%rd2], %r2;", 1, false},
+	} {
+		text := fmt.Sprintf(`
+.visible .entry k(.param .u64 x)
+{
+	.reg .b16 %%h<9>; .reg .b32 %%r<9>; .reg .b64 %%rd<9>; .reg .pred %%p<4>; .reg .pred %%q;
+	ld.param.u64 %%rd1, [x];
+	mov.u32 %%r5, %%tid.x;
+	mov.u32 %%r2, 7;
+	setp.eq.u32 %%q, %%r5, 0;
+	mad.wide.u32 %%rd2, %%r5, 4, %%rd1;
+	setp.ne.u32 %%p3, %%r5, %d;
+	@%%p3 bra $end;
+	%s
+$end:
+	ret;
+}
+`, c.lane, c.body)
+		got, err := runKernel(t, text, threads(1, 2), 0, 0)
+		if c.decided && (err != nil || got[c.lane] != 7) {
+			t.Errorf("%s: got %d (%v), want 7", c.body, got, err)
+		}
+		if !c.decided && (err == nil || !strings.Contains(err.Error(), "reads an unwritten register")) {
+			t.Errorf("%s: got %v, want a fault", c.body, err)
+		}
+	}
+}
+
 // TestWaits runs kernels that wait for a long time but not forever, or compute for a long time without a store.
 func TestWaits(t *testing.T) {
 	for name, body := range map[string]string{

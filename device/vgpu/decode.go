@@ -350,8 +350,8 @@ func (d *decoder) instruction() (err error) {
 		}
 	}()
 	d.used()
-	d.translate()
 	d.computed()
+	d.translate()
 	return nil
 }
 

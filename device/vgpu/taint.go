@@ -54,6 +54,24 @@ func (d *decoder) decides(t *tracker, o ptx.Operand, value int32) {
 	t.decisive = append(t.decisive, int32(o.Reg), d.regs[o.Reg], size, value)
 }
 
+// deciding returns the operands of which each decides the result of a lane-by-lane instruction if it has the value, 0
+// or 1, whatever the other operands are.
+func deciding(in *ptx.Inst) (operands []ptx.Operand, value int32) {
+	name, modifiers, _ := strings.Cut(in.Op, ".")
+	args := in.Args
+	switch {
+	case len(args) >= 3 && (name == "and" || name == "mul" && !strings.Contains(modifiers, "f")):
+		return args[1:3], 0
+	case len(args) == 3 && name == "or" && modifiers == "pred":
+		return args[1:3], 1
+	case len(args) == 4 && name == "setp" && strings.Contains(modifiers, ".and."):
+		return args[3:], 0
+	case len(args) == 4 && name == "setp" && strings.Contains(modifiers, ".or."):
+		return args[3:], 1
+	}
+	return nil, 0
+}
+
 // trackInst appends an instruction's entry to the table. It returns false if undefined values do not matter to it.
 func (d *decoder) trackInst(f *function, t *tracker, in *ptx.Inst) bool {
 	name, modifiers, _ := strings.Cut(in.Op, ".")
@@ -74,21 +92,14 @@ func (d *decoder) trackInst(f *function, t *tracker, in *ptx.Inst) bool {
 			t.decisive = append(t.decisive, int32(args[3].Reg), d.regs[args[3].Reg], 0, 1)
 		case d.moves(t, in, name, modifiers):
 			how = trackMove
-		case name == "xor" || name == "not" || name == "lop3" || name == "or" && modifiers != "pred":
-			how = trackBitwise
-		case name == "and" || name == "mul" && !strings.Contains(modifiers, "f"):
-			if name == "and" {
+		default:
+			if name == "xor" || name == "not" || name == "lop3" || name == "and" || name == "or" && modifiers != "pred" {
 				how = trackBitwise
 			}
-			d.decides(t, args[1], 0)
-			d.decides(t, args[2], 0)
-		case name == "or": // of predicates
-			d.decides(t, args[1], 1)
-			d.decides(t, args[2], 1)
-		case name == "setp" && len(args) == 4 && strings.Contains(modifiers, ".and."):
-			d.decides(t, args[3], 0)
-		case name == "setp" && len(args) == 4 && strings.Contains(modifiers, ".or."):
-			d.decides(t, args[3], 1)
+			operands, value := deciding(in)
+			for _, o := range operands {
+				d.decides(t, o, value)
+			}
 		}
 	case name == "shfl" && len(args) == 5:
 		how, t.reads = trackShuffle, t.reads[:0]

@@ -277,7 +277,8 @@ func (d *decoder) used() {
 	}
 }
 
-// computed emits the updates of the shadows for the registers that an instruction writes.
+// computed emits the updates of the shadows for the registers that an instruction is about to write. An operand that
+// decides the result alone, such as the true one of an or, defines it.
 func (d *decoder) computed() {
 	if d.shadow == nil {
 		return
@@ -324,7 +325,39 @@ func (d *decoder) computed() {
 				d.emit(inst{op: opMix, a: sum, b: shadow(r), imm: int64(len(d.out.code) + 1), d: tmp})
 				sum = tmp
 			}
+			operands, value := deciding(d.in)
+			for _, o := range operands {
+				if o.Kind != ptx.Register || o.Int != 0 {
+					continue
+				}
+				decided, tmp := d.newReg(false), d.newReg(false)
+				d.emit(inst{op: opMinU32, a: shadow(o.Reg), b: sum, d: decided})
+				selp := inst{op: opSelp32, a: decided, b: sum, c: d.nonzero(o), d: tmp}
+				if value == 0 {
+					selp.a, selp.b = selp.b, selp.a
+				}
+				d.emit(selp)
+				sum = tmp
+			}
 			d.emit(inst{op: opMov32, a: sum, d: to})
 		}
 	}
+}
+
+// nonzero returns a predicate that reports whether an operand, a register, is not 0.
+func (d *decoder) nonzero(o ptx.Operand) int32 {
+	t := d.types[o.Reg]
+	if t == "pred" {
+		return d.pred(o)
+	}
+	wide := ptx.Size(t) == 8
+	op := opSetpU32
+	switch ptx.Size(t) {
+	case 8:
+		op = opSetpU64
+	case 2:
+		op = opSetpU16
+	}
+	d.emit(inst{op: op, kind: comparisons["ne"], a: d.regs[o.Reg], b: d.constant(0, wide), d: d.scratch[3]})
+	return d.scratch[3]
 }
