@@ -25,7 +25,6 @@ type cudaLibrary struct {
 }
 
 var cudaLibraries = []cudaLibrary{
-	{"cuBLASLt", regexp.MustCompile(`^cublasLt`)},
 	{"cuBLAS", regexp.MustCompile(`^cublas`)},
 	{"cuSPARSE", regexp.MustCompile(`^cusparse`)},
 	{"cuFFT", regexp.MustCompile(`^cufft`)},
@@ -80,7 +79,7 @@ func absentLibraries(messages string, sources []string, options []string) (names
 		}
 	}
 	for _, o := range options {
-		if library, ok := strings.CutPrefix(o, "-l"); ok && library != "cublas" {
+		if library, ok := strings.CutPrefix(o, "-l"); ok && library != "cublas" && library != "cublasLt" {
 			add(library)
 		}
 	}
@@ -168,7 +167,7 @@ func (a *app) compile(ctx context.Context, root string, t *nvcc.Toolchain, args 
 			}
 			command = append(command, "-L"+dir)
 		}
-		if include, ok := cublas.Include(root, t); ok && links(args, "cublas") {
+		if include, ok := cublas.Include(root, t); ok && (links(args, "cublas") || links(args, "cublasLt")) {
 			dir, err := cublas.Library(ctx, root, t, include)
 			if err != nil {
 				return err
@@ -248,7 +247,8 @@ func (a *app) noteMissing(ctx context.Context, root string, t *nvcc.Toolchain, p
 // cublasOf returns the folder with the virtual GPU's cuBLAS if the program at path needs cuBLAS, or "".
 func cublasOf(ctx context.Context, root string, t *nvcc.Toolchain, path string) (string, error) {
 	include, ok := cublas.Include(root, t)
-	if !ok || !slices.Contains(librariesOf(path), cublas.Name) {
+	needed := func(name string) bool { return slices.Contains(cublas.Names, name) }
+	if !ok || !slices.ContainsFunc(librariesOf(path), needed) {
 		return "", nil
 	}
 	return cublas.Library(ctx, root, t, include)

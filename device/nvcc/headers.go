@@ -17,7 +17,7 @@ var pinnedHeaders string
 
 // headerLibraries are the headers that InstallHeaders fetches, by the wheel that has them.
 var headerLibraries = map[string]*regexp.Regexp{
-	"nvidia-cublas": regexp.MustCompile(`^cublas(_v2|_api)\.h$`),
+	"nvidia-cublas": regexp.MustCompile(`^cublas(Lt|_v2|_api)\.h$`),
 	"nvidia-curand": regexp.MustCompile(`^curand\w*\.h$`),
 }
 

@@ -1,5 +1,6 @@
 // A part of cuBLAS for the virtual GPU, as plain kernels: one thread computes one element of a result, and sums its terms
 // in order with fma. Matrices are column-major, as in BLAS. Accesses are checked like those of a program's own kernels.
+#include <cublasLt.h>
 #include <cublas_v2.h>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -434,5 +435,18 @@ cublasStatus_t cublasGemmEx(cublasHandle_t h, cublasOperation_t ta, cublasOperat
   return cublasGemmStridedBatchedEx(h, ta, tb, m, n, k, alpha, a, at, lda, 0, b, bt, ldb, 0, beta, c, ct, ldc, 0, 1, compute,
                                     algo);
 }
+
+// Of cuBLASLt, handles only: many programs create one and never use it.
+cublasStatus_t cublasLtCreate(cublasLtHandle_t* h) {
+  if (!h) return CUBLAS_STATUS_INVALID_VALUE;
+  *h = (cublasLtHandle_t) new char;
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtDestroy(cublasLtHandle_t h) {
+  if (!h) return CUBLAS_STATUS_NOT_INITIALIZED;
+  delete (char*)h;
+  return CUBLAS_STATUS_SUCCESS;
+}
+size_t cublasLtGetVersion() { return CUBLAS_VERSION; }
 
 }  // extern "C"

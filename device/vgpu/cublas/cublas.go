@@ -25,6 +25,9 @@ var source string
 // Name is the file name of the library, which is also cuBLAS's.
 const Name = "libcublas.so.13"
 
+// Names are the file names by which programs need the library: cuBLASLt's too.
+var Names = []string{Name, "libcublasLt.so.13"}
+
 // Include returns the folder with the headers of cuBLAS, of the toolchain or fetched below root; ok is false without.
 func Include(root string, t *nvcc.Toolchain) (dir string, ok bool) {
 	for _, dir := range append([]string{t.CUDAInclude}, nvcc.HeaderFolders(root)...) {
@@ -35,17 +38,24 @@ func Include(root string, t *nvcc.Toolchain) (dir string, ok bool) {
 	return "", false
 }
 
-const header = "cublas_api.h"
+const (
+	header   = "cublas_api.h"
+	headerLt = "cublasLt.h"
+)
 
-// Library returns the folder with the library, also as libcublas.so, for programs that include headers of the folder
-// include. It builds the library in the cache below root if it is missing.
+// Library returns the folder with the library, also as libcublas.so and libcublasLt.so, for programs that include
+// headers of the folder include. It builds the library in the cache below root if it is missing.
 func Library(ctx context.Context, root string, t *nvcc.Toolchain, include string) (string, error) {
-	text, err := os.ReadFile(filepath.Join(include, header))
-	if err != nil {
-		return "", err
+	var headers []byte
+	for _, name := range []string{header, headerLt} {
+		text, err := os.ReadFile(filepath.Join(include, name))
+		if err != nil {
+			return "", err
+		}
+		headers = append(headers, text...)
 	}
-	stubs := stubs(string(text))
-	key := cache.Key("cublas 1", source, stubs, include, t.NVCC, t.Version, t.CXXVersion)
+	stubs := stubs(string(headers))
+	key := cache.Key("cublas 2", source, stubs, include, t.NVCC, t.Version, t.CXXVersion)
 	dir, _, err := cache.Folder(ctx, root, "vgpu-cublas", key, func(dir string) error {
 		for name, text := range map[string]string{"cublas.cu": source, "stubs.c": stubs} {
 			if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
@@ -59,18 +69,23 @@ func Library(ctx context.Context, root string, t *nvcc.Toolchain, include string
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return fmt.Errorf("emu: building cuBLAS: %w\n%s", err, bytes.TrimSpace(out))
 		}
-		return os.Symlink(Name, filepath.Join(dir, "libcublas.so"))
+		for _, name := range append([]string{"libcublas.so", "libcublasLt.so"}, Names[1:]...) {
+			if err := os.Symlink(Name, filepath.Join(dir, name)); err != nil {
+				return err
+			}
+		}
+		return nil
 	})
 	return dir, err
 }
 
 var function = regexp.MustCompile(`(?m)^(?:CUBLASAPI )?cublasStatus_t CUBLASWINAPI\s+(cublas\w+)\(`)
 
-// stubs returns definitions in C of the functions in the header. A stub reports its name and returns
+// stubs returns definitions in C of the functions in the headers. A stub reports its name and returns
 // CUBLAS_STATUS_NOT_SUPPORTED; the functions of cublas.cu replace it.
-func stubs(header string) string {
+func stubs(headers string) string {
 	var names []string
-	for _, m := range function.FindAllStringSubmatch(header, -1) {
+	for _, m := range function.FindAllStringSubmatch(headers, -1) {
 		names = append(names, m[1])
 	}
 	slices.Sort(names)
