@@ -21,6 +21,7 @@ import (
 	"fisub/bench/pyworker"
 	"fisub/device"
 	"fisub/device/counters"
+	"fisub/device/nvcc"
 	"fisub/device/vgpu"
 	"fisub/internal/cache"
 	"fisub/internal/plain"
@@ -70,6 +71,9 @@ func (a *app) nvccCommand() *cli.Command {
 }
 
 func (a *app) nvcc(ctx context.Context, args []string) error {
+	if os.Getenv(nvcc.Finding) != "" {
+		return usage.Errorf("", "nvcc: this is fisub, which looks for nvcc")
+	}
 	root, err := cache.Root()
 	if err != nil {
 		return err

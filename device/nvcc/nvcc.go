@@ -83,6 +83,10 @@ func Find(root string) (*Toolchain, error) {
 
 var found sync.Map // *Toolchain by root and environment
 
+// Finding is set in the environment of a program that find tries as nvcc. A script that starts fisub nvcc again thus
+// fails at once instead of starting itself without end.
+const Finding = "FISUB_FINDING_NVCC"
+
 func find(root string) (*Toolchain, error) {
 	installed, ok := Installed(root)
 	if own, err := cache.Root(); !ok && err == nil {
@@ -144,7 +148,9 @@ func (t *Toolchain) findCUDA(installed string) []string {
 }
 
 func (t *Toolchain) tryNVCC(nvcc string) (lacks []string) {
-	out, err := exec.Command(nvcc, "--version").Output()
+	version := exec.Command(nvcc, "--version")
+	version.Env = append(os.Environ(), Finding+"=1")
+	out, err := version.Output()
 	m := regexp.MustCompile(`\bV(\d+\.\d+\.\d+)`).FindSubmatch(out)
 	if err != nil || m == nil {
 		return []string{"nvcc (" + nvcc + " --version prints no version)"}
