@@ -721,6 +721,14 @@ func TestFaults(t *testing.T) {
 	}
 }
 
+// TestLackingWithoutLine names a missing feature in PTX without line numbers.
+func TestLackingWithoutLine(t *testing.T) {
+	_, err := runKernel(t, ".visible .entry k(.param .u64 x)\n{\n\tcall nothing;\n\tret;\n}\n", threads(1, 1), 0)
+	if want := "the virtual GPU does not support the function nothing"; err == nil || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
+	}
+}
+
 // TestUnusedValues computes a value from an unwritten register, as compilers do: only its use is a fault.
 func TestUnusedValues(t *testing.T) {
 	for _, body := range []string{

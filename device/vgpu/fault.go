@@ -71,7 +71,10 @@ func (k *Kernel) describe(f *C.vg_fault, waits ...C.vg_wait) *Fault {
 			fn := k.prog.funcs[int(at.fn)]
 			lacks = fn.lacks[int(fn.code[at.pc].line)]
 		}
-		text = fmt.Sprintf("the virtual GPU does not support %s (%s)", cmp.Or(lacks, text), place)
+		text = "the virtual GPU does not support " + cmp.Or(lacks, text)
+		if place != "" {
+			text += " (" + place + ")"
+		}
 		return &Fault{Text: text, Missing: true}
 	case *faultAssertion:
 		place = cmp.Or(place, fmt.Sprintf("%s:%d", s.cString(args.file), args.line))
