@@ -72,7 +72,8 @@ func (a *app) nvccCommand() *cli.Command {
 
 func (a *app) nvcc(ctx context.Context, args []string) error {
 	if os.Getenv(nvcc.Finding) != "" {
-		return usage.Errorf("", "nvcc: this is fisub, which looks for nvcc")
+		_, err := fmt.Fprintln(a.stdout, nvcc.Self)
+		return err
 	}
 	root, err := cache.Root()
 	if err != nil {

@@ -83,9 +83,19 @@ func Find(root string) (*Toolchain, error) {
 
 var found sync.Map // *Toolchain by root and environment
 
-// Finding is set in the environment of a program that find tries as nvcc. A script that starts fisub nvcc again thus
-// fails at once instead of starting itself without end.
-const Finding = "FISUB_FINDING_NVCC"
+// Finding is set in the environment of the programs that find asks for their version. There, fisub nvcc prints Self: a
+// script named nvcc, or $CXX, may start it.
+const (
+	Finding = "FISUB_FINDING_NVCC"
+	Self    = "fisub nvcc"
+)
+
+// version returns what a compiler prints with --version.
+func version(args ...string) ([]byte, error) {
+	cmd := exec.Command(args[0], append(args[1:len(args):len(args)], "--version")...)
+	cmd.Env = append(os.Environ(), Finding+"=1")
+	return cmd.Output()
+}
 
 func find(root string) (*Toolchain, error) {
 	installed, ok := Installed(root)
@@ -148,9 +158,7 @@ func (t *Toolchain) findCUDA(installed string) []string {
 }
 
 func (t *Toolchain) tryNVCC(nvcc string) (lacks []string) {
-	version := exec.Command(nvcc, "--version")
-	version.Env = append(os.Environ(), Finding+"=1")
-	out, err := version.Output()
+	out, err := version(nvcc)
 	m := regexp.MustCompile(`\bV(\d+\.\d+\.\d+)`).FindSubmatch(out)
 	if err != nil || m == nil {
 		return []string{"nvcc (" + nvcc + " --version prints no version)"}
@@ -255,8 +263,8 @@ func (t *Toolchain) findCXX() bool {
 	if cxx := os.Getenv("CXX"); cxx != "" {
 		names = []string{cxx}
 	}
-	for _, name := range names {
-		args := strings.Fields(name)
+	for i := 0; i < len(names); i++ {
+		args := strings.Fields(names[i])
 		if len(args) == 0 {
 			continue
 		}
@@ -265,8 +273,12 @@ func (t *Toolchain) findCXX() bool {
 			continue
 		}
 		args[0] = path
-		out, err := exec.Command(path, append(args[1:len(args):len(args)], "--version")...).Output()
+		out, err := version(args...)
 		if err != nil {
+			continue
+		}
+		if strings.TrimSpace(string(out)) == Self { // as in make CXX="fisub nvcc"
+			names = append(names, "c++", "g++")
 			continue
 		}
 		t.CXX = args
