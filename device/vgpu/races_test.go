@@ -244,6 +244,18 @@ $producer:
 	atom.shared.add.u32 %r2, [%r10], 1;
 	bar.sync 0;
 	ld.shared.b32 %r2, [%r10];`, ""},
+		{"an atomic that sets a bit", `
+	@%p1 st.shared.b32 [%r10], 4;
+	bar.sync 0;
+	@%p1 st.shared.b32 [%r10], 5;
+	@!%p2 red.shared.or.b32 [%r10], 8;`, race},
+		{"atomics that change no value at all", `
+	@%p1 st.shared.b32 [%r10], 4;
+	bar.sync 0;
+	@%p1 st.shared.b32 [%r10], 5;
+	@!%p2 red.shared.or.b32 [%r10], 0;
+	@!%p2 red.shared.and.b32 [%r10], -1;
+	@!%p2 red.shared.add.u32 [%r10], 0;`, ""},
 		{"atomics without a barrier behind them", `
 	@%p1 st.shared.b32 [%r10], 0;
 	bar.sync 0;

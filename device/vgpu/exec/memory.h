@@ -603,6 +603,12 @@ static u64 atomic_value(int op, int t, u64 old, u64 v, u64 v2) {
   return old;
 }
 
+// changes_nothing reports whether an atomic operation with operand v changes no value at all.
+static int changes_nothing(int op, int t, u64 v, int size) {
+  if (op == AT_AND) return (v | (size == 8 ? 0 : ~0ull << 8 * size)) == ~0ull;
+  return v == 0 && (op == AT_OR || op == AT_XOR || (op == AT_ADD && (t == T_U32 || t == T_S32 || t == T_U64)));
+}
+
 // If in->n is set, the old value is neither part of the new one nor used: the memory is only written.
 static int atomic(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base, u32 m, const int32_t *extra) {
   int size = in->c & 31, t = in->kind >> 4, op = in->kind & 15, space = extra[in->x];
@@ -615,14 +621,15 @@ static int atomic(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *ba
     u8 *p = all[l];
     if (k->counting && p == (u8 *)a) count_atomic(k->counting, a);
     if (k->reading) overwrite(k, w, g, (int)l, p, (u32)size);
+    int32_t second = extra[in->x + 1];
+    u64 v = wide ? U64(in->b)[l] : U32(in->b)[l];
     if (k->state->races) {
       before_strong(k, w, l, p);
-      touch(k, w, g, l, p, (u32)size, A_WRITE | A_ATOMIC, 0);
+      if (in->d >= 0 || !changes_nothing(op, t, v, size)) touch(k, w, g, l, p, (u32)size, A_WRITE | A_ATOMIC, 0);
       if (k->state->stop) return 0;
       after_strong(k, w, l, p, in->c & M_RELEASE);
     }
-    int32_t second = extra[in->x + 1];
-    u64 v = wide ? U64(in->b)[l] : U32(in->b)[l], v2 = second < 0 ? 0 : wide ? U64(second)[l] : U32(second)[l], old, value;
+    u64 v2 = second < 0 ? 0 : wide ? U64(second)[l] : U32(second)[l], old, value;
     int adds = op == AT_ADD && (t == T_U32 || t == T_S32 || t == T_U64);
     if (adds) {
       old = wide ? __atomic_fetch_add((u64 *)p, v, __ATOMIC_SEQ_CST) : __atomic_fetch_add((u32 *)p, (u32)v, __ATOMIC_SEQ_CST);
