@@ -212,9 +212,9 @@ func decodeKernel(m *ptx.Module, img image, entry *ptx.Func) (*program, error) {
 	return p, nil
 }
 
-// mayNotRead reports whether an instruction reads memory only if its results are used: an exchange, a vector.
+// mayNotRead reports whether it matters for an instruction if its results are used: an atomic, a vector load.
 func mayNotRead(in ptx.Inst) bool {
-	return strings.Contains(in.Op, ".exch") || strings.HasPrefix(in.Op, "ld.") && strings.Contains(in.Op, ".v")
+	return strings.HasPrefix(in.Op, "atom.") || strings.HasPrefix(in.Op, "ld.") && strings.Contains(in.Op, ".v")
 }
 
 type constant struct {

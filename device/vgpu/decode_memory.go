@@ -327,10 +327,10 @@ func (d *decoder) atom() {
 		if d.has("release") || d.has("acq_rel") {
 			in.c |= mRelease
 		}
-		if i < len(result) && result[i].Kind != ptx.None {
+		if i < len(result) && result[i].Kind != ptx.None && d.isRead(result[i]) {
 			in.d = d.dst(result[i], t)
 		}
-		if kind == atomicExch && (in.d < 0 || !d.isRead(result[i])) {
+		if kind == atomicExch && in.d < 0 {
 			in.n = 1
 		}
 		in.x = d.more(int32(d.spaceOf(args[0])), second)

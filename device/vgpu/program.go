@@ -27,6 +27,7 @@ var attached struct {
 	running sync.Mutex   // held while a kernel runs
 	every   Hazards      // checked in every launch
 	checked map[any]bool // shapes and forms; false: Unchecked was sent
+	again   map[form]int // launches of a checked form after the first
 	// Warp instructions that were checked for races: in the first launches of a kernel and block, in other launches.
 	inNew, inOthers uint64
 }
@@ -55,7 +56,7 @@ func Attach(path, folder, tools string, notify func(Event, string)) error {
 	}
 	m.OnNote = func(text string) { notify(Note, text) }
 	attached.folder, attached.runtime, attached.notify = folder, path, notify
-	attached.checked = map[any]bool{}
+	attached.checked, attached.again = map[any]bool{}, map[form]int{}
 	notify(Attached, "")
 	if path == "" {
 		return nil
@@ -80,8 +81,8 @@ func tell(e Event, text string) {
 	}
 }
 
-// Launches of a kernel and a block that are not new, but of another grid or more or less shared memory, are checked as
-// long as the instructions of these checks are at most
+// Launches of a kernel and a block that are not new, but of another grid or more or less shared memory, and the second,
+// third, fifth, ninth and so on of the same size are checked as long as the instructions of these checks are at most
 //
 //	freeChecks + 1/checkShare of those checked in other launches + 1/runShare of all others
 //
@@ -95,23 +96,29 @@ const fewestChecked = 5_000
 // new is set, the kernel was not launched with this block before.
 func launchChecks(k *Kernel, l *Launch) (until uint64, isNew bool) {
 	f, s := l.form(k), l.shape(k)
-	switch {
-	case !attached.checked[s]:
+	if !attached.checked[s] {
 		attached.checked[s], attached.checked[f] = true, true
 		return FirstRacesUntil, true
-	case attached.checked[f]:
-		return 0, false
 	}
-	_, late := attached.checked[f]
+	isChecked, late := attached.checked[f]
+	if isChecked {
+		attached.again[f]++
+		if n := attached.again[f]; n&(n-1) != 0 {
+			return 0, false
+		}
+	}
 	budget := freeChecks + attached.inNew/checkShare + (host.machine.Executed-attached.inNew)/runShare
+	if isChecked {
+		budget /= 2 // the rest is for sizes that were not checked
+	}
 	if budget < attached.inOthers+fewestChecked {
 		if !late {
 			tell(Unchecked, "")
+			attached.checked[f] = false
 		}
-		attached.checked[f] = false
 		return 0, false
 	}
-	if late {
+	if late && !isChecked {
 		tell(LaterChecked, "")
 	}
 	attached.checked[f] = true

@@ -95,7 +95,7 @@ func TestLaunchChecks(t *testing.T) {
 	var events []Event
 	executed := host.machine.Executed
 	attached.notify = func(e Event, _ string) { events = append(events, e) }
-	attached.checked, attached.inNew, attached.inOthers = map[any]bool{}, 0, 0
+	attached.checked, attached.again, attached.inNew, attached.inOthers = map[any]bool{}, map[form]int{}, 0, 0
 	t.Cleanup(func() { attached.notify, attached.checked, host.machine.Executed = nil, nil, executed })
 	host.machine.Executed = 0
 	k, other := &Kernel{n: 1}, &Kernel{n: 2}
@@ -107,15 +107,17 @@ func TestLaunchChecks(t *testing.T) {
 		event               Event
 	}{
 		{k, 32, 1, 0, 1000, FirstRacesUntil, 0},
-		{k, 32, 1, 0, 1000, 0, 0},
+		{k, 32, 1, 0, 1000, (50_000 + 1000/16) / 2, 0},
 		{k, 64, 1, 0, 1000, FirstRacesUntil, 0},
-		{k, 32, 2, 0, 30_000, 50_000 + 2000/16 + 1000/200, 0},
-		{k, 32, 2, 64, 17_000, 50_000 + 2000/16 + 31_000/200 - 30_000, 0},
+		{k, 32, 2, 0, 30_000, 50_000 + 2000/16 + 1000/200 - 1000, 0},
+		{k, 32, 2, 64, 17_000, 50_000 + 2000/16 + 31_000/200 - 31_000, 0},
 		{k, 32, 3, 0, 1000, 0, Unchecked},
 		{k, 32, 3, 0, 1000, 0, 0},
 		{k, 128, 3, 0, 2_000_000, FirstRacesUntil, 0},
 		{other, 32, 3, 0, 40_000_000, FirstRacesUntil, 0},
 		{k, 32, 3, 0, 1000, laterRacesUntil, LaterChecked},
+		{k, 32, 3, 0, 1000, laterRacesUntil, 0},
+		{k, 32, 3, 0, 1000, laterRacesUntil, 0},
 		{k, 32, 3, 0, 1000, 0, 0},
 	} {
 		events = nil
@@ -254,7 +256,7 @@ $producer:
 	bar.sync 0;
 	@%p1 st.shared.b32 [%r10], 5;
 	@!%p2 red.shared.or.b32 [%r10], 0;
-	@!%p2 red.shared.and.b32 [%r10], -1;
+	@!%p2 atom.shared.and.b32 %r2, [%r10], -1;
 	@!%p2 red.shared.add.u32 [%r10], 0;`, ""},
 		{"atomics without a barrier behind them", `
 	@%p1 st.shared.b32 [%r10], 0;
