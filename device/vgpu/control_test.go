@@ -571,6 +571,7 @@ func TestTakeHazards(t *testing.T) {
 	.reg .b32 %r<4>;
 	.shared .align 4 .b8 s[128];
 	.loc 1 7 9
+	.loc 1 0 9
 	ld.shared.u32 %r1, [s+8];
 	ret;
 }

@@ -11,7 +11,7 @@ import (
 func (p *parser) function(entry bool) {
 	f := &Func{Entry: entry, Labels: map[string]int{}, Tables: map[string][]string{}, Protos: map[string]*Func{},
 		Line: p.line}
-	p.f, p.scopes, p.taken = f, nil, map[string]bool{}
+	p.f, p.scopes, p.taken, p.loc = f, nil, map[string]bool{}, Loc{}
 	p.push()
 	if p.is("(") {
 		f.Returns = p.params()

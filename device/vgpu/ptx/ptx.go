@@ -418,7 +418,9 @@ func (p *parser) location() {
 			}
 		}
 	}
-	p.loc = l
+	if l.Line > 0 || p.loc.Line == 0 { // LLVM writes line 0 for moved code: the line before is near
+		p.loc = l
+	}
 }
 
 var typeSizes = map[string]int{

@@ -1,0 +1,52 @@
+"""Operations that torch computes in float32 on a GPU, and in float16 or bfloat16 in its CPU build, whose sums then lose
+much more."""
+
+import functools
+import warnings
+
+import torch
+
+from .tensors import is_host
+
+LOW = (torch.float16, torch.bfloat16)
+# The number of results that become float16 or bfloat16 again. The others, such as the mean of native_layer_norm, do not.
+OPERATIONS = {"native_layer_norm": 1, "native_layer_norm_backward": 3, "convolution": 1, "convolution_backward": 3,
+              "embedding_dense_backward": 1, "_index_put_impl_": 1, "max_pool2d_with_indices_backward": 1,
+              "max_pool3d_with_indices_backward": 1, "grid_sampler_2d": 1, "grid_sampler_2d_backward": 2, "grid_sampler_3d": 1,
+              "grid_sampler_3d_backward": 2, "col2im": 1, "prod": 1, "prod.dim_int": 1}
+
+
+def install():
+    """Makes the operations above compute in float32 for tensors on the CUDA device, and returns the library for it."""
+    library = torch.library.Library("aten", "IMPL")
+    for name, results in OPERATIONS.items():
+        kernel = torch.library.get_kernel(f"aten::{name}", "CPU")
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Warning only once for all operators")  # about the override
+            library.impl(name, widened(kernel, results), "CPU", allow_override=True)
+    for name in ("mm", "bmm", "addmm", "baddbmm"):  # torch.mm(a, b, out_dtype=torch.float32)
+        library.impl(f"{name}.dtype", functools.partial(with_dtype, getattr(torch.ops.aten, name).default), "CPU")
+    return library
+
+
+def with_dtype(op, *args, **kwargs):
+    *tensors, dtype = args
+    return op(*(t.to(dtype) for t in tensors), **kwargs)
+
+
+def widened(kernel, results):
+    keys = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
+
+    def run(*args, **kwargs):
+        low = next((t.dtype for t in args if isinstance(t, torch.Tensor) and t.dtype in LOW and not is_host(t)), None)
+        if low is None or kwargs.get("dtype") not in (None, low):
+            return kernel.call_boxed(keys, *args, **kwargs)
+        wide = [t.float() if isinstance(t, torch.Tensor) and t.dtype in LOW else t for t in args]
+        result = kernel.call_boxed(keys, *wide, **kwargs | ({"dtype": torch.float32} if "dtype" in kwargs else {}))
+        if result is wide[0]:  # an operation in place
+            return args[0].copy_(result)
+        if isinstance(result, torch.Tensor):
+            return result.to(low)
+        return tuple(t.to(low) if i < results and t is not None else t for i, t in enumerate(result))
+
+    return run
