@@ -9,7 +9,8 @@ import sys
 from .image import TRITON
 
 # Libraries that use a GPU in ways the virtual GPU does not know. They can be imported, but not used.
-REFUSED = {"cupy": "CuPy", "pycuda": "PyCUDA", "numba.cuda": "Numba's kernels", "tilelang": "TileLang", "cutlass": "the CuTe DSL"}
+REFUSED = {"cupy": "CuPy", "pycuda": "PyCUDA", "numba.cuda": "Numba's kernels", "tilelang": "TileLang", "cutlass": "the CuTe DSL", "nvmath": "nvmath"}
+REMEDY = f"FISUB_PYTHON={sys.executable} fisub toolchain install fetches Triton {TRITON}, without a change to that Python"
 
 
 def start():
@@ -22,7 +23,9 @@ class Finder:
 
     def __init__(self, messages):
         self.messages = messages  # descriptor of stderr: pytest redirects the program's
-        self.changes = {"torch": self.torch, "triton": self.triton, "torch.utils.cpp_extension": self.extensions, "tvm_ffi": self.tvm}
+        self.changes = {"torch": self.torch, "triton": self.triton, "torch.utils.cpp_extension": self.extensions, "tvm_ffi": self.tvm,
+                        "cuda.bindings.driver": self.bindings, "cuda.bindings.runtime": self.bindings,
+                        "triton.profiler.profile": self.profiler, "torch._subclasses.fake_tensor": self.fake}
 
     @functools.cached_property
     def machine(self):
@@ -39,6 +42,8 @@ class Finder:
             if finder is not self and (spec := finder.find_spec(name, path, target)):
                 break
         else:
+            if name == "triton" and sys._getframe(2).f_code.co_name == "_find_and_load_unlocked":  # the program does not only ask
+                raise ModuleNotFoundError(f"No module named 'triton': {REMEDY}", name=name)
             return None
         if refused:
             return self.refused(name, refused)
@@ -66,8 +71,7 @@ class Finder:
             sys.path.insert(0, folders[tag])
         elif has:
             self.torch_needed()
-            self.machine.lacks(f"Triton {has} of {sys.executable} does not run on the virtual GPU, which needs Triton {TRITON}: "
-                               f"FISUB_PYTHON={sys.executable} fisub toolchain install fetches it, without a change to that Python")
+            self.machine.lacks(f"Triton {has} of {sys.executable} does not run on the virtual GPU, which needs Triton {TRITON}: {REMEDY}")
 
     @staticmethod
     def torch_needed():
@@ -80,6 +84,27 @@ class Finder:
         self.torch_needed()
         from .vgpu import install
         install(self.machine)
+
+    def bindings(self, module):
+        from .vgpu.torch_cuda import lacking
+        for name, value in list(vars(module).items()):
+            if name.startswith("cu") and callable(value) and not isinstance(value, type):
+                setattr(module, name, lacking(f"{module.__name__}.{name}"))
+
+    def profiler(self, module):
+        from .vgpu.torch_cuda import lacking
+        module.start = lacking("Triton's profiler: fisub emu --profile counts what kernels do")
+
+    def fake(self, module):
+        make = module.FakeTensor.__new__
+
+        @functools.wraps(make)
+        def run(cls, fake_mode, elem, device, *args, **kwargs):
+            if device.type == "cuda":
+                self.machine.lacks("the virtual GPU does not support fake tensors on it, for instance of torch.export")
+            return make(cls, fake_mode, elem, device, *args, **kwargs)
+
+        module.FakeTensor.__new__ = staticmethod(run)
 
     def extensions(self, module):
         from .vgpu.extensions import extend

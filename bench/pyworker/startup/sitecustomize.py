@@ -13,13 +13,31 @@ import sys
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
+class Without:
+    """Fails to import torch, with a remedy."""
+
+    def __init__(self, remedy):
+        self.remedy = remedy
+
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch" and sys._getframe(2).f_code.co_name == "_find_and_load_unlocked":  # the program does not only ask
+            raise ModuleNotFoundError(f"No module named 'torch' for {sys.executable}: {self.remedy}", name=name)
+        return None
+
+
 def start():
     sys.path[:] = [path for path in sys.path if os.path.abspath(path) != HERE]
     if other := importlib.machinery.PathFinder.find_spec(__name__):  # the one that this module hides
         module = importlib.util.module_from_spec(other)
         sys.modules[__name__] = module
         other.loader.exec_module(module)
-    if "FISUB_EMU_REPORT" not in os.environ or sys.version_info < (3, 10) or importlib.util.find_spec("torch") is None:
+    if "FISUB_EMU_REPORT" not in os.environ:
+        return
+    if importlib.util.find_spec("torch") is None:
+        sys.meta_path.append(Without(f"{sys.executable} -m pip install torch installs it; fisub emu runs the Python that you name"))
+        return
+    if sys.version_info < (3, 10):
+        sys.meta_path.insert(0, Without("the virtual GPU needs Python 3.10 or later"))
         return
     # torch has a CUDA runtime of its own, with the name of the virtual GPU's. The loader has read this variable already.
     folder, name, paths = os.path.dirname(os.environ["FISUB_EMU_RUNTIME"]), "LD_LIBRARY_PATH", os.environ.get("LD_LIBRARY_PATH", "")

@@ -12,7 +12,9 @@ package needs torch; what other libraries need is imported when a solution uses 
     libraries      libraries by ctypes
     extensions     torch's own builder and the modules that it builds
     torch_cuda     torch.cuda
+    program, parts, autocast  programs instead of submissions
     pretence       tensors on the CUDA device
+    wide           operations that need more precision than torch's CPU build has
     stand_ins      streams, events and other objects of torch.cuda
     missing        packages of the contest's image that this machine lacks
     dlpack, tensors, b200, errors
@@ -22,13 +24,13 @@ from .errors import Fault, Lacking, Trouble
 from .machine import Machine
 from .missing import Finder, Missing, stub, stubs, unstub
 from .refusals import refusal
-from .stand_ins import Event, On, Properties, StandIn, Stream, stand_in
+from .stand_ins import Event, On, Properties, Runtime, StandIn, Stream, stand_in
 from .torch_cuda import pretend
 
 __all__ = ["Machine", "Trouble", "expose", "install", "pretend", "refusal", "stand_in", "stub", "stubs", "unstub"]
 
 # Users see these classes in tracebacks and messages.
-for seen in (Trouble, Fault, Lacking, Finder, Missing, StandIn, Event, On, Properties, Stream):
+for seen in (Trouble, Fault, Lacking, Finder, Missing, StandIn, Event, On, Properties, Runtime, Stream):
     seen.__module__ = "fisub_vgpu"
 
 

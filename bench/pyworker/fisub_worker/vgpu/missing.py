@@ -34,13 +34,14 @@ class Missing(types.ModuleType):
 
 
 class Finder:
-    """Finds stubbed packages by name, with the text of the error for each."""
+    """Finds stubbed packages and their parts by name, with the text of the error for each."""
 
     def __init__(self):
         self.texts = {}
 
     def find_spec(self, name, path=None, target=None):
-        if text := self.texts.get(name.partition(".")[0]):
+        parents = [name[:i] for i, c in enumerate(name + ".") if c == "."]
+        if text := next((self.texts[n] for n in parents if n in self.texts), None):
             self.text = text
             return importlib.machinery.ModuleSpec(name, self, is_package=True)
         return None

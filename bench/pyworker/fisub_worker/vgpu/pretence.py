@@ -1,17 +1,17 @@
 """The mode in which tensors in CPU memory appear on a CUDA device."""
 
 import functools
-import re
 import types
 import weakref
 
 import torch
+from torch import _tensor_str
 from torch.overrides import TorchFunctionMode
 
 from .dlpack import DL_CUDA
 from .errors import Lacking
 from .stand_ins import StandIn
-from .tensors import CPU, CUDA, is_host, kind_of, mark, tensors_of
+from .tensors import CPU, CUDA, PINNED, is_cuda, is_host, kind_of, mark, pin, real, tensors_of
 
 READING = frozenset("""item tolist cpu numpy __array__ __bool__ __int__ __float__ __index__ __contains__ is_nonzero equal allclose nonzero
     argwhere unique unique_consecutive masked_select repeat_interleave bincount""".split())
@@ -25,14 +25,17 @@ class Pretence(TorchFunctionMode):
         super().__init__()
         self.machine, self.default = machine, "cpu"
         self.special = {
-            T.device.__get__: lambda t: CPU if is_host(t) else CUDA,
-            T.is_cuda.__get__: lambda t: not is_host(t),
-            T.is_cpu.__get__: is_host,
-            T.get_device: lambda t: -1 if is_host(t) else 0,
-            T.cuda: lambda t, *args, **kwargs: self.moved(t, False),
-            T.cpu: lambda t, *args, **kwargs: self.moved(t, True),
-            T.pin_memory: lambda t, *args: self.moved(t, True),
-            T.is_pinned: lambda t, *args: is_host(t),
+            T.device.__get__: lambda t: CUDA if is_cuda(t) else t.device,
+            T.is_cuda.__get__: is_cuda,
+            T.is_cpu.__get__: lambda t: t.is_cpu and is_host(t),
+            T.get_device: lambda t: 0 if is_cuda(t) else -1,
+            T.cuda: lambda t, device=None, non_blocking=False, **kwargs: self.to(t, "cuda" if device is None else device, **kwargs),
+            T.cpu: lambda t, **kwargs: self.to(t, CPU, **kwargs),
+            T.pin_memory: lambda t, *args: self.pinned(t),
+            T.is_pinned: lambda t, *args: PINNED in t.__dict__,
+            T.type: self.type,
+            T.data.__set__: self.set_data,
+            T.__array__: lambda t, *args, **kwargs: NotImplemented if is_host(t) else self.numpy(t),
             T.__dlpack_device__: lambda t: (torch.utils.dlpack.DLDeviceType.kDLCPU, 0) if is_host(t) else (DL_CUDA, 0),
             T.to: self.to,
             T.data_ptr: self.data_ptr,
@@ -50,11 +53,12 @@ class Pretence(TorchFunctionMode):
         if special and (result := special(*args, **kwargs)) is not NotImplemented:
             self.act(func, args, kwargs, result)
             return result
-        device = kind_of(given := kwargs.get("device"))
-        if device == "cuda" and str(given).partition(":")[2] not in ("", "0"):
-            raise RuntimeError("CUDA error: invalid device ordinal")
+        device = kind_of(kwargs.get("device"))
         if device in ("cuda", "cpu"):
             kwargs = kwargs | {"device": CPU}
+        pinned = kwargs.get("pin_memory")
+        if pinned:
+            kwargs = kwargs | {"pin_memory": False}
         try:
             result = func(*args, **kwargs)
         except (AttributeError, RuntimeError, TypeError) as e:
@@ -70,6 +74,8 @@ class Pretence(TorchFunctionMode):
             for t in tensors_of(result):
                 if not any(t is g for g in given):
                     mark(t, host)
+                    if pinned:
+                        pin(t)
         self.act(func, args, kwargs, result)
         return result
 
@@ -141,6 +147,30 @@ class Pretence(TorchFunctionMode):
         mark(result, host)
         return result
 
+    def pinned(self, t):
+        if not is_host(t):
+            raise RuntimeError(f"cannot pin '{self.type(t)}' only dense CPU tensors can be pinned")
+        if PINNED in t.__dict__:
+            return t
+        t = t.clone()
+        pin(t)
+        return t
+
+    @staticmethod
+    def set_data(t, value):
+        t.data = value
+        mark(t, is_host(value))
+
+    def type(self, t, dtype=None, *args, **kwargs):
+        if dtype is None:
+            with real():
+                return t.type().replace("torch.", "torch.cuda.") if is_cuda(t) else t.type()
+        if isinstance(dtype, torch.dtype):
+            return NotImplemented
+        name = dtype if isinstance(dtype, str) else torch.typename(dtype)
+        space, _, name = name.rpartition(".")
+        return self.to(t, "cuda" if space == "torch.cuda" else "cpu", getattr(torch, name).dtype)
+
     def data_ptr(self, t):
         at = t.data_ptr()
         if not is_host(t):
@@ -158,11 +188,19 @@ class Pretence(TorchFunctionMode):
 
     @staticmethod
     def repr(t, **kwargs):
-        text = T.__repr__(t, **kwargs)
-        if is_host(t) or not text.endswith(")") or "device=" in text:
-            return text
-        end = re.search(r"(, (size|dtype|layout|grad_fn|requires_grad)=[^\n]*)?\)$", text)
-        return f"{text[:end.start()]}, device='cuda:0'{text[end.start():]}"
+        if is_host(t):
+            return T.__repr__(t, **kwargs)
+        add = _tensor_str._add_suffixes
+
+        def add_device(text, suffixes, *args, **kwargs):
+            device = [] if any(s.startswith("device=") for s in suffixes) else ["device='cuda:0'"]
+            return add(text, device + suffixes, *args, **kwargs)
+
+        _tensor_str._add_suffixes = add_device
+        try:
+            return T.__repr__(t, **kwargs)
+        finally:
+            _tensor_str._add_suffixes = add
 
     @staticmethod
     def numpy(t, **kwargs):

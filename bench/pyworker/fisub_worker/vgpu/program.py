@@ -16,11 +16,11 @@ import types
 
 import torch
 
-from . import autocast, errors, torch_cuda
+from . import errors, parts, torch_cuda
 from .errors import Fault, Lacking
 from .machine import Machine
 from .stand_ins import Event
-from .tensors import CPU, CUDA, is_host, kind_of, mark, tensors_of
+from .tensors import is_host, tensors_of
 
 OURS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
 # Parts of torch's messages about an operation without a version for CPU memory.
@@ -52,7 +52,7 @@ class Program(Machine):
                      "memory_snapshot", "memory_cached", "max_memory_cached", "memory_usage", "utilization", "temperature", "power_draw",
                      "clock_rate", "host_memory_stats"):
             setattr(torch.cuda, name, torch_cuda.lacking(f"torch.cuda.{name}"))
-        devices()
+        parts.install(self)
         from . import libraries
         libraries.expose(self)
         mode.__enter__()
@@ -126,68 +126,6 @@ class Program(Machine):
                 if not os.path.isdir(folder):  # otherwise another process was faster
                     raise
         return folder
-
-
-def devices():
-    """Gives torch the parts of a CUDA device that a submission does not need."""
-    cuda, random = torch.cuda, torch.random
-    for name in ("manual_seed", "manual_seed_all"):
-        setattr(cuda, name, lambda seed: random.default_generator.manual_seed(int(seed)) and None)
-    for name in ("seed", "seed_all"):
-        setattr(cuda, name, lambda: random.default_generator.seed() and None)
-    cuda.get_rng_state, cuda.get_rng_state_all = lambda device="cuda": random.get_rng_state(), lambda: [random.get_rng_state()]
-    cuda.set_rng_state = lambda state, device="cuda": random.set_rng_state(state)
-    cuda.set_rng_state_all = lambda states: random.set_rng_state(states[0])
-    cuda.initial_seed = random.initial_seed
-    torch.Generator = Generator
-    cuda.default_generators = (random.default_generator,)
-    cuda._lazy_init = needs_gpu
-    for name in ("mark", "range_push", "range_pop", "range_start", "range_end"):
-        setattr(cuda.nvtx, name, lambda *args, **kwargs: None)
-    torch._C._get_accelerator = lambda *args: CUDA
-    accelerator = torch.accelerator
-    for name, value in {"is_available": True, "current_accelerator": CUDA, "device_count": 1, "current_device_index": 0,
-                        "current_device_idx": 0, "set_device_index": None, "set_device_idx": None, "current_stream": cuda.current_stream(),
-                        "set_stream": None, "synchronize": None, "device_index": torch_cuda.On(), "empty_cache": None}.items():
-        if hasattr(accelerator, name):
-            setattr(accelerator, name, lambda *args, value=value, **kwargs: value)
-    torch.serialization.register_package(5, lambda storage: None, lambda storage, location: storage if location.startswith("cuda") else None)
-    load = torch.load
-
-    @functools.wraps(load)
-    def run_load(f, map_location=None, *args, **kwargs):
-        result = load(f, map_location, *args, **kwargs)
-        if kind_of(map_location) == "cuda":
-            for t in tensors_of(result):
-                mark(t, False)
-        return result
-
-    torch.load = run_load
-
-    torch.backends.cudnn.is_acceptable = lambda tensor: False
-    autocast.install()
-
-
-class Generator(torch.Generator):
-    """A generator of random numbers, which are the CPU's."""
-
-    def __new__(cls, device="cpu"):
-        return super().__new__(cls, "cpu" if kind_of(device) == "cuda" else device)
-
-    def __init__(self, device="cpu"):
-        self.__dict__["shown"] = CUDA if kind_of(device) == "cuda" else torch.device(device)
-
-    @property
-    def device(self):
-        return self.__dict__.get("shown", CPU)
-
-
-def needs_gpu():
-    """Replaces torch.cuda._lazy_init, which torch calls before it uses a GPU."""
-    caller = sys._getframe(1)
-    module, name = caller.f_globals.get("__name__", ""), caller.f_code.co_name
-    what = f"{module}.{name}" if module.startswith("torch.") else f"the use of torch's CUDA library at {os.path.relpath(caller.f_code.co_filename)}:{caller.f_lineno}"
-    raise Lacking(f"the virtual GPU does not support {what}")
 
 
 def digest(value):

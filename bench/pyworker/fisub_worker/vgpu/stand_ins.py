@@ -6,7 +6,7 @@ import time
 import torch
 
 from .errors import Lacking
-from .tensors import CUDA
+from .tensors import CUDA, kind_of
 
 
 class StandIn:
@@ -106,11 +106,18 @@ class Event(StandIn):
         return Event.elapsed(self.at, end.at)
 
 
+class Runtime(StandIn):
+    """The result of torch.cuda.cudart."""
+
+    def __init__(self):
+        self.cudaProfilerStart = self.cudaProfilerStop = lambda: 0
+
+
 class On:
     """Replaces torch.cuda.device and torch.cuda.stream."""
 
-    def __init__(self, *args, **kwargs):
-        pass
+    def __init__(self, device=None, **kwargs):
+        kind_of(device)
 
     def __enter__(self):
         return self

@@ -10,12 +10,14 @@ import weakref
 import torch
 from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import saved_tensors_hooks
+from torch.utils.hooks import BackwardHook
 
+from . import wide
 from .b200 import CAPABILITY, L2_BYTES, MEMORY, MULTIPROCESSORS, SHARED, SHARED_PER_MULTIPROCESSOR, THREADS
 from .errors import Lacking
 from .pretence import Pretence
-from .stand_ins import Event, On, Properties, Stream
-from .tensors import kind_of, mark, real
+from .stand_ins import Event, On, Properties, Runtime, Stream
+from .tensors import CUDA, hosted, is_host, kind_of, mark, real
 
 UUID = uuid.UUID(int=0xf15b)
 
@@ -25,6 +27,14 @@ def lacking(name):
         raise Lacking(f"the virtual GPU does not support {name}")
 
     return raises
+
+
+def of_device(value):
+    def get(device=None):
+        kind_of(device)  # raises an error for a second GPU
+        return value
+
+    return get
 
 
 def pretend(machine):
@@ -37,19 +47,22 @@ def pretend(machine):
         shared_memory_per_multiprocessor=SHARED_PER_MULTIPROCESSOR, is_integrated=0, is_multi_gpu_board=0, gcnArchName="", clock_rate=1965000,
         memory_clock_rate=3996000, memory_bus_width=8192)
     for name, value in {
-            "is_available": True, "is_initialized": True, "device_count": 1, "current_device": 0, "get_device_capability": CAPABILITY,
-            "get_device_name": properties.name, "get_device_properties": properties, "current_stream": stream, "default_stream": stream,
-            "is_current_stream_capturing": False, "is_bf16_supported": True, "mem_get_info": (MEMORY, MEMORY), "memory_allocated": 0,
+            "is_available": True, "is_initialized": True, "device_count": 1, "current_device": 0,
+            "is_current_stream_capturing": False, "is_bf16_supported": True, "memory_allocated": 0,
             "memory_reserved": 0, "max_memory_allocated": 0, "max_memory_reserved": 0, "get_arch_list": ["sm_100"], "init": None,
-            "_lazy_init": None, "set_device": None, "set_stream": None, "synchronize": None, "empty_cache": None, "ipc_collect": None,
+            "_lazy_init": None, "set_stream": None, "synchronize": None, "empty_cache": None, "ipc_collect": None,
             "manual_seed": None, "manual_seed_all": None, "seed": None, "reset_peak_memory_stats": None, "_sleep": None,
             "_check_capability": None, "can_device_access_peer": False, "set_per_process_memory_fraction": None}.items():
         setattr(cuda, name, lambda *args, value=value, **kwargs: value)
+    for name, value in {"get_device_capability": CAPABILITY, "get_device_name": properties.name, "get_device_properties": properties,
+                        "current_stream": stream, "default_stream": stream, "mem_get_info": (MEMORY, MEMORY), "set_device": None}.items():
+        setattr(cuda, name, of_device(value))
     cuda.synchronize = lambda device=None: machine.check()
     cuda.Stream, cuda.ExternalStream, cuda.Event = Stream, Stream, Event
     cuda.device, cuda.device_of, cuda.stream, cuda.StreamContext = On, On, On, On
-    for name in ("make_graphed_callables", "cudart"):
+    for name in ("make_graphed_callables", "_compile_kernel"):
         setattr(cuda, name, lacking(f"torch.cuda.{name}"))
+    cuda.cudart = Runtime
     for name in ("CUDAGraph", "graph"):  # classes, which annotations use
         setattr(cuda, name, type(name, (), {"__new__": lacking(f"torch.cuda.{name}")}))
     torch._C._cuda_getCurrentRawStream = lambda device: 0
@@ -70,22 +83,26 @@ def pretend(machine):
 
     cuda.caching_allocator_delete = caching_allocator_delete
     torch.compile = lambda model=None, **kwargs: model if model is not None else lambda f: f
-    real_default, real_numpy = torch.set_default_device, torch.from_numpy
+    real_default, get_default, real_parameter = torch.set_default_device, torch.get_default_device, torch.nn.Parameter.__new__
 
     def set_default_device(device):
         mode.default = kind_of(device) or "cpu"
         real_default(None if mode.default == "cuda" else device)
 
-    def from_numpy(array):
-        t = real_numpy(array)
-        mark(t, True)
+    def new_parameter(cls, data=None, requires_grad=True):
+        t = real_parameter(cls, torch.empty(0) if data is None else data, requires_grad)
+        mark(t, mode.default == "cpu" if data is None else is_host(data))
         return t
 
-    torch.set_default_device, torch.from_numpy = set_default_device, from_numpy
+    torch.set_default_device, torch.from_numpy, torch.frombuffer = set_default_device, hosted(torch.from_numpy), hosted(torch.frombuffer)
+    torch.get_default_device = lambda: CUDA if mode.default == "cuda" else get_default()
+    torch.nn.Parameter.__new__ = new_parameter
     BackwardCFunction.apply = mode.shown(BackwardCFunction.apply)
+    BackwardHook.__init__ = noticed(BackwardHook.__init__, mode)
     saved_tensors_hooks.__init__ = packed(saved_tensors_hooks.__init__, mode)
     threading.Thread.start = started(threading.Thread.start, mode)
     torch.library.Library.impl = registered(torch.library.Library.impl, mode)
+    mode.library = wide.install()
     return mode
 
 
@@ -96,6 +113,15 @@ def started(start, mode):
         if mode.active():
             self.run = mode.shown(self.run)
         start(self)
+
+    return run
+
+
+def noticed(init, mode):
+    """Returns the constructor of a module's backward hooks, which is init, for hooks that see the device too."""
+    @functools.wraps(init)
+    def run(self, module, user_hooks, user_pre_hooks):
+        init(self, module, [mode.shown(f) for f in user_hooks], [mode.shown(f) for f in user_pre_hooks])
 
     return run
 

@@ -6,12 +6,14 @@ cores support only mma.sync. The PTX of the latter is executed. This module impo
 
 import contextlib
 import functools
+import re
 import struct
 import types
 
 import torch
 import triton
 import triton.testing
+from triton._C.libtriton import nvidia
 from triton.backends import backends
 from triton.backends.compiler import GPUTarget
 from triton.backends.driver import DriverBase
@@ -42,6 +44,7 @@ def install(virtual):
     descriptors.install(f"sm{EXECUTED}")
     Autotuner.run, Autotuner._bench = tuned(Autotuner.run), configured(Autotuner._bench)
     triton.testing.do_bench = triton.testing.do_bench_cudagraph = benchmark
+    nvidia.cublas.CublasLt = CublasLt
     backends["nvidia"] = type(backends["nvidia"])(compiler=Backend, driver=Driver)
     triton.runtime.driver.set_active(Driver())
 
@@ -108,7 +111,7 @@ class Launcher:
                 self.kernel = triton.compile(src, target=GPUTarget("cuda", EXECUTED, 32), options=options)
         except Exception as e:
             machine.stop(Lacking(f"Triton compiles {src.fn.__name__} for a B200, but not for the virtual GPU: {e}"))
-        self.number, self.count = machine.load(self.kernel.asm["ptx"])
+        self.number, self.count = machine.load(rounded_once(self.kernel.asm["ptx"]))
         self.kinds = [(name, kind) for name, kind in zip(src.fn.arg_names, src.signature.values())]
 
     def __call__(self, x, y, z, stream, function, packed, launch_metadata, enter, leave, *args):
@@ -187,6 +190,23 @@ class Launcher:
                 machine.stop(Fault(f"{returned} memory {offset} bytes after the start of a tensor, "
                                    f"not aligned to {self.metadata.global_scratch_align} bytes"))
             octets(storage)[offset:offset + size].fill_(0xff)
+
+
+def rounded_once(ptx):
+    """Returns ptx, in which conversions of float32 to fp8 round as on a B200. For 8.9 Triton converts to float16 first,
+    toward 0. There the last bit is set if the conversion is inexact, so that the second one rounds right."""
+    text = ptx.decode() if isinstance(ptx, bytes) else ptx
+    pairs = set(re.findall(r"cvt\.rn\.satfinite\.(?:e4m3|e5m2)x2\.f16x2\s+%rs\d+, (%r\d+)", text))
+    halves = {half for pair, *parts in re.findall(r"mov\.b32\s+(%r\d+), \{(%rs\d+), (%rs\d+)\}", text) if pair in pairs for half in parts}
+
+    def odd(match):
+        half, value = match.groups()
+        if half not in halves:
+            return match[0]
+        return (f"{match[0]} {{ .reg .pred %fisub; .reg .f32 %fisubf; .reg .b16 %fisubs; cvt.f32.f16 %fisubf, {half}; "
+                f"setp.neu.f32 %fisub, %fisubf, {value}; selp.b16 %fisubs, 1, 0, %fisub; or.b16 {half}, {half}, %fisubs; }}")
+
+    return re.sub(r"cvt\.rz\.f16\.f32\s+(%rs\d+), (%\w+);", odd, text)
 
 
 def arguments(kinds, args):
@@ -295,6 +315,24 @@ class Driver(DriverBase):
 
     def clear_cache(self, cache):
         pass
+
+
+class CublasLt:
+    """Replaces Triton's wrapper of cuBLAS. Matrix b is transposed."""
+
+    def __init__(self, workspace):
+        pass
+
+    def matmul(self, a, b, c):
+        self.gemm(a, b, c, c, 1.0, 0.0)
+
+    def gemm(self, a, b, c, d, alpha, beta):
+        with real():
+            result = alpha * (a.float() @ b.float().T) + (beta * c.float() if beta else 0)
+            if d.dtype.itemsize == 1:
+                limit = torch.finfo(d.dtype).max
+                result = result.clamp(-limit, limit)
+            d.copy_(result)
 
 
 def resources(cubin):
