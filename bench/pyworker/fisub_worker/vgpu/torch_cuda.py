@@ -1,5 +1,6 @@
 """torch.cuda with the virtual GPU."""
 
+import contextlib
 import functools
 import threading
 import types
@@ -17,7 +18,7 @@ from .b200 import CAPABILITY, L2_BYTES, MEMORY, MULTIPROCESSORS, SHARED, SHARED_
 from .errors import Lacking
 from .pretence import Pretence
 from .stand_ins import Event, On, Properties, Runtime, Stream
-from .tensors import CUDA, hosted, is_host, kind_of, mark, real
+from .tensors import CUDA, hosted, is_host, kind_of, mark, real, tensors_of
 
 UUID = uuid.UUID(int=0xf15b)
 
@@ -136,13 +137,18 @@ def packed(init, mode):
 
 
 def registered(register, mode):
-    """Returns torch.library.Library.impl, which is register, for a solution's own operators. Their kernels for CUDA run
-    with tensors that are in CPU memory."""
-    for_cuda, for_cpu = set(), set()
+    """Returns torch.library.Library.impl, which is register, for a solution's own operators and its replacements of
+    torch's. Their kernels for CUDA run with tensors that are in CPU memory."""
+    for_cuda, for_cpu, replaced = set(), set(), {}
 
     @functools.wraps(register)
     def run(self, name, f, key="", **kwargs):
         key = key or self.dispatch_key
+        if self.ns == "aten" and key == "CUDA" and isinstance(f, types.FunctionType):
+            name = (name.name() if isinstance(name, torch._ops.OpOverload) else name).removeprefix("aten::")
+            with contextlib.suppress(RuntimeError):  # an operation without a version for the CPU
+                replaced.setdefault(name, wide.own_kernel(name))
+            return quietly(register, self, name, on_device(mode.shown(f), replaced.get(name)), "CPU", allow_override=True)
         if self.ns == "aten" or self.ns.startswith("_inductor") or key not in ("", "CPU", "CUDA", "CompositeExplicitAutograd", "CompositeImplicitAutograd"):
             return register(self, name, f, key, **kwargs)
         at = self.ns, str(name)
@@ -153,8 +159,22 @@ def registered(register, mode):
             if at in for_cuda:
                 return None
             for_cpu.add(at)
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Warning only once for all operators")  # about the override
-            return register(self, name, mode.shown(f) if isinstance(f, types.FunctionType) else f, key, **kwargs)
+        return quietly(register, self, name, mode.shown(f) if isinstance(f, types.FunctionType) else f, key, **kwargs)
 
     return run
+
+
+def on_device(f, kernel):
+    """Returns a kernel that is f for tensors on the CUDA device, and kernel, that of torch, for others and for fisub."""
+    def run(*args, **kwargs):
+        if kernel and (torch._C._is_torch_function_all_disabled() or all(is_host(t) for t in tensors_of((args, kwargs)))):
+            return kernel(*args, **kwargs)
+        return f(*args, **kwargs)
+
+    return run
+
+
+def quietly(f, *args, **kwargs):
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Warning only once for all operators")  # about an override
+        return f(*args, **kwargs)

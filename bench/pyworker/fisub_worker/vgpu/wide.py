@@ -20,7 +20,7 @@ def install():
     """Makes the operations above compute in float32 for tensors on the CUDA device, and returns the library for it."""
     library = torch.library.Library("aten", "IMPL")
     for name, results in OPERATIONS.items():
-        kernel = torch.library.get_kernel(f"aten::{name}", "CPU")
+        kernel = own_kernel(name)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Warning only once for all operators")  # about the override
             library.impl(name, widened(kernel, results), "CPU", allow_override=True)
@@ -34,15 +34,29 @@ def with_dtype(op, *args, **kwargs):
     return op(*(t.to(dtype) for t in tensors), **kwargs)
 
 
-def widened(kernel, results):
-    keys = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
+def own_kernel(name):
+    """Returns torch's kernel of an operation for the CPU. It raises RuntimeError if there is none."""
+    kernel, keys = torch.library.get_kernel(f"aten::{name}", "CPU"), torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
+    packet, _, overload = name.partition(".")
+    kinds = [str(a.type) for a in getattr(getattr(torch.ops.aten, packet), overload or "default")._schema.arguments]
 
+    def run(*args, **kwargs):
+        first = next((a for a in args if isinstance(a, torch.Tensor)), None)
+        if first is not None:  # torch passes a number in a tensor as a number
+            args = [torch.tensor(a, dtype=torch.result_type(first, a)) if kind == "Tensor" and isinstance(a, (int, float, complex)) else a
+                    for a, kind in zip(args, kinds)]
+        return kernel.call_boxed(keys, *args, **kwargs)
+
+    return run
+
+
+def widened(kernel, results):
     def run(*args, **kwargs):
         low = next((t.dtype for t in args if isinstance(t, torch.Tensor) and t.dtype in LOW and not is_host(t)), None)
         if low is None or kwargs.get("dtype") not in (None, low):
-            return kernel.call_boxed(keys, *args, **kwargs)
+            return kernel(*args, **kwargs)
         wide = [t.float() if isinstance(t, torch.Tensor) and t.dtype in LOW else t for t in args]
-        result = kernel.call_boxed(keys, *wide, **kwargs | ({"dtype": torch.float32} if "dtype" in kwargs else {}))
+        result = kernel(*wide, **kwargs | ({"dtype": torch.float32} if "dtype" in kwargs else {}))
         if result is wide[0]:  # an operation in place
             return args[0].copy_(result)
         if isinstance(result, torch.Tensor):
