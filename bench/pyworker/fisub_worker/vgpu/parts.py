@@ -159,7 +159,8 @@ def saved_devices():
 
     torch.Tensor._reduce_ex_internal, torch._utils._get_obj_state = run_reduce, run_state
     for name in ("_rebuild_tensor", "_rebuild_tensor_v3"):
-        setattr(torch._utils, name, rebuilt(getattr(torch._utils, name)))
+        if hasattr(torch._utils, name):
+            setattr(torch._utils, name, rebuilt(getattr(torch._utils, name)))
     torch.serialization.register_package(5, lambda storage: "cuda:0" if getattr(storage, ON_CUDA, False) else None, restore)
 
 

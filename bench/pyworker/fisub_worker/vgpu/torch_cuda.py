@@ -144,7 +144,7 @@ def registered(register, mode):
     @functools.wraps(register)
     def run(self, name, f, key="", **kwargs):
         key = key or self.dispatch_key
-        if self.ns == "aten" and key == "CUDA" and isinstance(f, types.FunctionType):
+        if self.ns == "aten" and key == "CUDA" and isinstance(f, types.FunctionType) and hasattr(torch.library, "get_kernel"):
             name = (name.name() if isinstance(name, torch._ops.OpOverload) else name).removeprefix("aten::")
             with contextlib.suppress(RuntimeError):  # an operation without a version for the CPU
                 replaced.setdefault(name, wide.own_kernel(name))
