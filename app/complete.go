@@ -19,6 +19,7 @@ import (
 	"fisub/app/flags"
 	"fisub/app/scaffold"
 	"fisub/device"
+	"fisub/device/nvcc"
 	"fisub/docs"
 	"fisub/internal/config"
 	"fisub/internal/git"
@@ -263,6 +264,7 @@ func (l *line) values(name string) (found []candidate, kind string) {
 		"TOOL":     append([]string{"all"}, device.Sanitizers...),
 		"LANGUAGE": scaffold.LanguageNames(), "FORMAT": reportFormats, "FORM": {"ptx", "sass"},
 		"PROFILE": config.Profiles, "TIMER": device.Timers, "GPU": append(bundle.GPUs(), "none"),
+		"VERSION": {nvcc.CUDA12},
 	}
 	if strings.Contains(name, "|") {
 		return candidates(strings.Split(name, "|")...), ""

@@ -69,7 +69,6 @@ var needs = map[string]string{
 	"fisub nvcc -std=c++17 -O2 -o prog prog.cu":                                              "a CUDA compiler",
 	"fisub nvcc -arch=sm_90a -c kernel.cu -o kernel.o":                                       "a CUDA compiler",
 	"fisub nvcc --cuda 12.9 -o old old.cu":                                                   "a CUDA compiler",
-	"make NVCC='fisub nvcc --cuda 12.9'":                                                     "a CUDA compiler",
 	"fisub check --arch sm_90,sm_100":                                                        "a CUDA compiler",
 	"fisub init my-kernel":                                                                   "a terminal",
 	"fisub init --definition gdn_decode_qk4_v8_d128_k_last --language triton --author me .":  "an empty folder",

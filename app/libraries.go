@@ -100,21 +100,18 @@ func cudaVersion(args []string) (rest []string, twelve bool, err error) {
 			rest = append(rest, args[i])
 			continue
 		}
-		if twelve, err = isCUDA12(value); err != nil {
+		if twelve, err = true, onlyCUDA12(value); err != nil {
 			return nil, false, err
 		}
 	}
 	return rest, twelve, nil
 }
 
-func isCUDA12(version string) (bool, error) {
-	switch version {
-	case nvcc.CUDA12:
-		return true, nil
-	case "13", "13.2":
-		return false, nil
+func onlyCUDA12(version string) error {
+	if version == nvcc.CUDA12 {
+		return nil
 	}
-	return false, usage.Errorf("", "--cuda %s: there are %s and 13.2", version, nvcc.CUDA12)
+	return usage.Errorf("for CUDA 13, leave it out", "--cuda %s: there is only %s", version, nvcc.CUDA12)
 }
 
 // changed has the functions whose arguments differ in CUDA 12 and 13. The runtime library has both forms.

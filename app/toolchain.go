@@ -37,12 +37,11 @@ func (a *app) toolchainInstall(ctx context.Context, force bool, version string) 
 		return err
 	}
 	if version != "" {
-		if twelve, err := isCUDA12(version); err != nil {
+		if err := onlyCUDA12(version); err != nil {
 			return err
-		} else if twelve {
-			if err := a.fetchCUDA12(ctx, root); err != nil {
-				return err
-			}
+		}
+		if err := a.fetchCUDA12(ctx, root); err != nil {
+			return err
 		}
 	}
 	progress, finish := a.components()

@@ -269,7 +269,7 @@ func TestTopKFindings(t *testing.T) {
 		"content": cachedByContent, "skips after the timing": skippedWork,
 		"skips timed calls": skippedWork, "emulated: pointer": cachedByPointer,
 		"emulated: skips after the first call": skippedWork} {
-		got, status := "", trace.Status("")
+		got, texts, status := "", "", trace.Status("")
 		for n := 0; n == 0 || got == "" && name == "content" && n < 20; n++ { // not every change of a row changes the choice
 			_, events, err := tryOn(t, indexer, name, 2, 1)
 			if err != nil {
@@ -279,6 +279,7 @@ func TestTopKFindings(t *testing.T) {
 				switch {
 				case e.Finding != nil:
 					got += e.Finding.Check
+					texts += e.Finding.Text
 				case e.Evaluated != nil:
 					status = e.Evaluated.Status()
 				}
@@ -286,7 +287,7 @@ func TestTopKFindings(t *testing.T) {
 		}
 		passes := name != "emulated: skips after the first call"
 		if got != want || (status == trace.Passed) != passes {
-			t.Errorf("%s: got %s with finding %q, want %q", name, status, got, want)
+			t.Errorf("%s: got %s with finding %q (%s), want %q", name, status, got, texts, want)
 		}
 	}
 }

@@ -262,16 +262,15 @@ func launchFamily(k *Kernel, l Launch) C.int {
 	return code
 }
 
-func launchOne(k *Kernel, l Launch) (code C.int, children []child) {
+func launchOne(k *Kernel, l Launch) (C.int, []child) {
 	done := launching(k, &l)
 	defer done()
 	if _, ok := k.usage(); !ok {
 		tell(Unlimited, "")
 	}
 	C.vg_device_begins()
-	err := host.machine.Run(k, l)
+	children, err := host.machine.run(k, l)
 	C.vg_device_ends()
-	children = host.machine.takeChildren()
 	var f *Fault
 	if err == nil || !errors.As(err, &f) {
 		return cudaSuccess, children

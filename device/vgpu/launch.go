@@ -187,16 +187,13 @@ func (k *Kernel) children(s *C.vg_state) (all []child) {
 	return all
 }
 
-// takeChildren returns the launches by kernels that have ended since the last call. They have not run.
-func (m *Machine) takeChildren() (all []child) {
-	m.launch.Lock()
-	defer m.launch.Unlock()
-	all, m.children = m.children, nil
-	return all
+// Run runs a kernel to its end, without the kernels that it launches. An error of the kernel is a *Fault.
+func (m *Machine) Run(k *Kernel, l Launch) error {
+	_, err := m.run(k, l)
+	return err
 }
 
-// Run runs a kernel to its end. An error of the kernel is a *Fault.
-func (m *Machine) Run(k *Kernel, l Launch) error {
+func (m *Machine) run(k *Kernel, l Launch) ([]child, error) {
 	m.worked.Store(true)
 	m.launched.Store(true)
 	m.launch.Lock()
@@ -230,7 +227,7 @@ func (m *Machine) Run(k *Kernel, l Launch) error {
 	m.mu.Lock()
 	if m.stopped {
 		m.mu.Unlock()
-		return &Fault{Text: "stopped", Stopped: true}
+		return nil, &Fault{Text: "stopped", Stopped: true}
 	}
 	m.dropShadows()
 	ranges := make([]C.vg_range, len(m.ranges)+1)
@@ -336,14 +333,14 @@ func (m *Machine) Run(k *Kernel, l Launch) error {
 				Text: k.describe(h).Text, Clue: i == hazardWidth})
 		}
 	}
-	m.children = append(m.children, k.children(s)...)
+	children := k.children(s)
 	if s.fault.set {
-		return k.describe(&s.fault.fault, s.waits[:s.nwaits]...)
+		return nil, k.describe(&s.fault.fault, s.waits[:s.nwaits]...)
 	}
 	if s.stop != 0 {
-		return &Fault{Text: "kernel " + Demangled(k.src.Name) + " was stopped", Stopped: true}
+		return nil, &Fault{Text: "kernel " + Demangled(k.src.Name) + " was stopped", Stopped: true}
 	}
-	return nil
+	return children, nil
 }
 
 // kinds maps the bits of Hazards to values of device.Hazard.Kind.

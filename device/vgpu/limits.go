@@ -5,6 +5,7 @@ package vgpu
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"sync"
 
 	"fisub/device/nvcc"
@@ -114,6 +115,12 @@ func (k *Kernel) resident(l Launch) int {
 
 // refusal returns why a GPU refuses a launch and CUDA's error number, or "" if it does not.
 func (k *Kernel) refusal(l Launch) (why string, code int) {
+	if !within(l.Grid, [3]int{math.MaxInt32, 65535, 65535}) {
+		return fmt.Sprintf("grid (%d,%d,%d) is out of range", l.Grid[0], l.Grid[1], l.Grid[2]), cudaInvalidValue
+	}
+	if !within(l.Block, [3]int{1024, 1024, 64}) || l.Block[0]*l.Block[1]*l.Block[2] > 1024 {
+		return fmt.Sprintf("block (%d,%d,%d) is out of range", l.Block[0], l.Block[1], l.Block[2]), cudaInvalidValue
+	}
 	threads, cluster := l.Block[0]*l.Block[1]*l.Block[2], l.Cluster[0]*l.Cluster[1]*l.Cluster[2]
 	for i := range 3 {
 		if l.Grid[i]%l.Cluster[i] != 0 {
@@ -145,4 +152,14 @@ func (k *Kernel) refusal(l Launch) (why string, code int) {
 			k.resident(l)), cudaTooManyBlocks
 	}
 	return "", 0
+}
+
+// within reports whether each size is at least 1 and at most its limit.
+func within(sizes, most [3]int) bool {
+	for i, n := range sizes {
+		if n < 1 || n > most[i] {
+			return false
+		}
+	}
+	return true
 }

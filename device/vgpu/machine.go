@@ -58,8 +58,6 @@ type Machine struct {
 	fully    bool        // see Begin
 	checked  map[any]int // number of the first workload with a form, or with a *Kernel that had a hazard
 
-	children []child // launches by kernels that have ended
-
 	heap    *C.vg_heap // for device malloc; nil until a kernel needs it
 	printed bool       // a kernel with printf was launched
 	// Limits in bytes; 0: the default.

@@ -653,11 +653,6 @@ static cudaError_t prepare(const void *host, dim3 grid, dim3 block, const unsign
   fisub_vgpu_attributes a = {0};
   cudaError_t e = permitted();
   if (e || (e = attributes(f, &a))) return e;
-  size_t threads = (size_t)block.x * block.y * block.z;
-  if (grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.y > 65535 || grid.z > 65535 || grid.x > 2147483647u)
-    return refuse(f, cudaErrorInvalidValue, "grid (%u,%u,%u) is out of range", grid.x, grid.y, grid.z);
-  if (threads == 0 || threads > 1024 || block.x > 1024 || block.y > 1024 || block.z > 64)
-    return refuse(f, cudaErrorInvalidValue, "block (%u,%u,%u) is out of range", block.x, block.y, block.z);
   if (shared > (size_t)f->max_dynamic) {
     if (f->max_dynamic + a.shared == 48 << 10 && a.shared)
       return refuse(f, cudaErrorInvalidValue, "%zu bytes of dynamic and %d of static shared memory are more than 49152 "
