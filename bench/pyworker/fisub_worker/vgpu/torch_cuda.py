@@ -5,7 +5,6 @@ import functools
 import threading
 import types
 import uuid
-import warnings
 import weakref
 
 import torch
@@ -148,7 +147,7 @@ def registered(register, mode):
             name = (name.name() if isinstance(name, torch._ops.OpOverload) else name).removeprefix("aten::")
             with contextlib.suppress(RuntimeError):  # an operation without a version for the CPU
                 replaced.setdefault(name, wide.own_kernel(name))
-            return quietly(register, self, name, on_device(mode.shown(f), replaced.get(name)), "CPU", allow_override=True)
+            return wide.quietly(register, self, name, on_device(mode.shown(f), replaced.get(name)), "CPU", allow_override=True)
         if self.ns == "aten" or self.ns.startswith("_inductor") or key not in ("", "CPU", "CUDA", "CompositeExplicitAutograd", "CompositeImplicitAutograd"):
             return register(self, name, f, key, **kwargs)
         at = self.ns, str(name)
@@ -159,7 +158,7 @@ def registered(register, mode):
             if at in for_cuda:
                 return None
             for_cpu.add(at)
-        return quietly(register, self, name, mode.shown(f) if isinstance(f, types.FunctionType) else f, key, **kwargs)
+        return wide.quietly(register, self, name, mode.shown(f) if isinstance(f, types.FunctionType) else f, key, **kwargs)
 
     return run
 
@@ -172,9 +171,3 @@ def on_device(f, kernel):
         return f(*args, **kwargs)
 
     return run
-
-
-def quietly(f, *args, **kwargs):
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Warning only once for all operators")  # about an override
-        return f(*args, **kwargs)

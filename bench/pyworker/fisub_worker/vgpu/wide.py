@@ -23,12 +23,16 @@ def install():
         return library
     for name, results in OPERATIONS.items():
         kernel = own_kernel(name)
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Warning only once for all operators")  # about the override
-            library.impl(name, widened(kernel, results), "CPU", allow_override=True)
+        quietly(library.impl, name, widened(kernel, results), "CPU", allow_override=True)
     for name in ("mm", "bmm", "addmm", "baddbmm"):  # torch.mm(a, b, out_dtype=torch.float32)
         library.impl(f"{name}.dtype", functools.partial(with_dtype, getattr(torch.ops.aten, name).default), "CPU")
     return library
+
+
+def quietly(f, *args, **kwargs):
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Warning only once for all operators")  # about an override
+        return f(*args, **kwargs)
 
 
 def with_dtype(op, *args, **kwargs):
