@@ -135,7 +135,7 @@ void run(tvm::ffi::TensorView t, int64_t which) {
     cudaMemsetAsync(nullptr, 0, 64, nullptr);
     if (which == 133) cudaGetLastError();
     break;
-  case 116: cudaMemcpy(p, reinterpret_cast<void*>(0x12345000), 16, cudaMemcpyHostToDevice); break;
+  case 116: cudaMemcpy(p, reinterpret_cast<void*>(0x123000), 16, cudaMemcpyHostToDevice); break;
   case 117: cudaMemcpy(p, reinterpret_cast<void*>(0xdead000000000010), 16, cudaMemcpyHostToDevice); break;
   case 118: cudaMemcpy(reinterpret_cast<void*>(0xdead000000000010), p, 16, cudaMemcpyDeviceToHost); break;
   case 120: case 121: case 122: case 123: {
@@ -268,7 +268,7 @@ TVM_FFI_DLL_EXPORT_TYPED_FUNC(run, run);
 		107: "",
 		108: `^host code in run reads device memory, byte 0 of the submission's allocation 1 \(64 bytes\): `,
 		119: `^host code in run writes device memory, byte 1048576 of the submission's allocation 1 \(3145728 bytes\): `,
-		116: `^cudaMemcpy reads host memory at 0x12345000, which is not accessible: on a GPU this is a segmentation fault$`,
+		116: `^cudaMemcpy reads host memory at 0x123000, which is not accessible: on a GPU this is a segmentation fault$`,
 		117: `^cudaMemcpy reads host memory at 0xdead000000000010, `,
 		118: `^cudaMemcpy writes host memory at 0xdead000000000010, `,
 	} {

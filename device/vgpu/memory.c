@@ -43,6 +43,9 @@ static vg_guarded *guards;
 static int nguards;
 static vg_use first;
 static int used;
+enum { GAPS = 64 };
+static char *gaps[GAPS]; // pages between regions that were made accessible
+static int ngaps;
 static struct sigaction before;
 
 enum { NONE = PROT_NONE, OPEN = PROT_READ | PROT_WRITE };
@@ -70,6 +73,11 @@ static void set_open(region *r, int open) {
   mprotect(r->base, r->size, open ? OPEN : NONE);
 }
 
+static void close_gaps(void) {
+  for (int i = 0; i < ngaps && i < GAPS; i++) mprotect(gaps[i], PAGE, NONE);
+  ngaps = 0;
+}
+
 // protect makes regions inaccessible while only the host's code runs. When the device begins to work, large regions stay
 // so until the first access, because a change takes long.
 enum { LARGE = 1 << 20 };
@@ -77,6 +85,7 @@ static void protect(void) {
   int close = host_runs > 0 && device_works == 0;
   if (close == closed && host_runs > 0) return;
   closed = close;
+  close_gaps();
   for (region *r = regions; r; r = r->next)
     if (close || host_runs == 0 || r->size < LARGE) set_open(r, !close);
   guard(close);
@@ -103,7 +112,11 @@ static void on_fault(int signal, siginfo_t *info, void *context) {
   size_t size = PAGE;
   for (region *r = regions; r && info->si_code == SEGV_ACCERR; r = r->next)
     if (r->base && at >= r->base && at < r->base + r->size) from = r->base, size = r->size, r->open = 1;
-  if (from == NULL && closed && info->si_code == SEGV_ACCERR && inside(at)) from = at - (uintptr_t)at % PAGE; // in a gap
+  if (from == NULL && closed && info->si_code == SEGV_ACCERR && inside(at)) { // in a gap
+    from = at - (uintptr_t)at % PAGE;
+    int i = __sync_fetch_and_add(&ngaps, 1);
+    if (i < GAPS) gaps[i] = from;
+  }
   if (from) {
     if (closed && !__sync_lock_test_and_set(&used, 1)) {
       first.address = at;
@@ -162,6 +175,7 @@ void *vg_map(size_t bytes, int kind) {
   region *behind = NULL, *r = NULL;
   pthread_mutex_lock(&lock);
   reserve();
+  close_gaps();
   char *p = arena ? room(size, kind, GAP, &behind) : NULL;
   if (arena && p == NULL) p = room(size, kind, LITTLE_GAP, &behind);
   if (p && mmap(p, size, OPEN, RESERVED | MAP_FIXED, -1, 0) == MAP_FAILED) p = NULL;
