@@ -193,7 +193,7 @@ func (a *attempt) mixedUp(ctx context.Context, written []worker.FileTensor) stri
 		if tried++; err != nil {
 			return false
 		}
-		c, err := a.compare(written, want, changed)
+		c, err := a.compare(ctx, written, want, changed)
 		return err == nil && c.ok
 	}
 	if a.reference != nil || a.evaluator == topK {
@@ -297,6 +297,17 @@ func (a *attempt) evaluate(ctx context.Context, trials []*inputs) (verdict, erro
 		if err != nil {
 			return verdict{}, err
 		}
+		if in.made != nil {
+			unmap()
+			c, err := in.check(ctx, &a.process.out, written)
+			if err != nil {
+				return verdict{}, err
+			}
+			if more := v.judgeMade(c); !more {
+				break
+			}
+			continue
+		}
 		before := v.status
 		names, tol := a.shared.Definition.Outputs.Keys(), a.shared.Profile.Tolerance
 		more := v.evaluate(a.evaluator, names, got, in.want, in.Values, tol)
@@ -345,7 +356,11 @@ func (a *attempt) call(ctx context.Context, in *inputs, fresh bool) ([]worker.Fi
 	if returned != nil {
 		written = returned
 	}
-	if slices.ContainsFunc(returned, func(t worker.FileTensor) bool { return t.Bound != nil }) {
+	if in.made != nil {
+		if err == nil && in.learn(written) {
+			err = a.put(ctx, in)
+		}
+	} else if slices.ContainsFunc(returned, func(t worker.FileTensor) bool { return t.Bound != nil }) {
 		a.bound = returned
 	}
 	return written, err

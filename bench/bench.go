@@ -224,7 +224,7 @@ func newOnce(ctx context.Context, shared *Shared, sol *trace.Solution, w *trace.
 		return nil, o.process.machineError(err)
 	}
 	if o.evaluator, err = evaluatorOf(shared.Definition); err == nil {
-		o.in, err = openInputs(ctx, shared, o.evaluator, w, 0)
+		o.in, err = o.open(ctx, shared, w)
 	}
 	if err != nil {
 		o.process.stop()
@@ -232,6 +232,18 @@ func newOnce(ctx context.Context, shared *Shared, sol *trace.Solution, w *trace.
 	}
 	o.in.load.Guard = 0                 // guards would hide writes next to a tensor from a tool
 	return o, o.process.ready(ctx, ctx) // a build has its own limit
+}
+
+func (o *once) open(ctx context.Context, shared *Shared, w *trace.Workload) (*inputs, error) {
+	if o.evaluator != byFunctions {
+		return openInputs(ctx, shared, nil, o.evaluator, w, 0)
+	}
+	reference, err := newReference(ctx, shared, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer reference.stop()
+	return openInputs(ctx, shared, reference, o.evaluator, w, 0)
 }
 
 func (o *once) close() {

@@ -23,6 +23,7 @@ const (
 	lowBit                    // reports the matched ratio
 	sparseAttention           // a value-returning solution may leave out the second output
 	topK                      // compares the scores of the chosen tokens, not their indices
+	byFunctions               // functions of the definition judge
 )
 
 // evaluatorOf chooses as the contest does. It returns an error for definitions that judgeable rejects and for op type
@@ -34,6 +35,8 @@ func evaluatorOf(def *trace.Definition) (evaluator, error) {
 		return 0, fmt.Errorf("definition %s: op type %q: fisub cannot judge random outputs", def.Name, def.OpType)
 	case judgeable(def) != nil:
 		return 0, judgeable(def)
+	case def.Python != nil:
+		return byFunctions, nil
 	case strings.Contains(def.Name, "moe_fp8_block_scale"):
 		return lowBit, nil
 	case def.Name == attention+"ps1" || def.Name == attention+"ps64":

@@ -137,7 +137,11 @@ func (e *noReferenceError) Is(target error) bool { return target == ErrNoReferen
 // with the reason.
 func newReference(ctx context.Context, s *Shared, stamper *stamper) (*pyReference, error) {
 	def := returning(s.Definition)
-	p, err := newProcess(ctx, s, def, ReferenceSolution(def))
+	sol := ReferenceSolution(def)
+	if def.Python != nil {
+		def, sol = functionsSolution(def)
+	}
+	p, err := newProcess(ctx, s, def, sol)
 	if err != nil {
 		return nil, &noReferenceError{s.Definition.Name, err}
 	}
@@ -154,6 +158,8 @@ type expected struct {
 	*tensor.Tensor
 	before *tensor.Tensor // the input before the call; nil for an output with its own memory
 	slots  []int          // the slots to compare, in order
+
+	made *inputs // functions of the definition judge the outputs for these; nil otherwise. All else is then empty.
 }
 
 // expectedOf combines the reference's outputs with the contents of the inputs before the call.

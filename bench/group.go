@@ -225,12 +225,12 @@ func (g *group) prepare(ctx context.Context, w *trace.Workload) (trials []*input
 		n = g.shared.Profile.judged()
 	}
 	for i := range n {
-		in, err := openInputs(ctx, g.shared, r.evaluator, w, i)
+		in, err := openInputs(ctx, g.shared, g.reference, r.evaluator, w, i)
 		if err != nil {
 			return trials, err
 		}
 		trials = append(trials, in)
-		if g.reference != nil {
+		if g.reference != nil && in.made == nil {
 			want, err := g.reference.run(ctx, in.load, in.size)
 			if err != nil {
 				return trials, err
@@ -276,6 +276,9 @@ func (g *group) time(ctx context.Context, attempts []*attempt, trials []*inputs)
 	}
 	if err != nil {
 		g.warn("", fmt.Errorf("no timed call has other inputs: %w", err))
+	}
+	if varied != nil && varied.other != nil {
+		defer varied.other.Close()
 	}
 	for _, a := range timed {
 		a.varied = varied

@@ -65,6 +65,7 @@ type honesty struct {
 	values  []workloads.Input   // current contents of the inputs
 	changed []int               // inputs that get new contents, largest first
 	written []worker.FileTensor // the outputs of the last call
+	other   *inputs             // of another seed; nil unless functions make the inputs
 	stopped bool                // the last call launched, copied and set nothing, unlike the judged call
 	calling bool                // the last request asked for a call
 }
@@ -201,7 +202,7 @@ const drawnRows = 4
 // needed reports whether the reference's outputs depend on all drawn rows of the inputs. A definition may read only
 // parts, such as the last token.
 func (h *honesty) needed(ctx context.Context) (bool, error) {
-	s, err := h.choose()
+	s, err := h.choose(ctx)
 	if err != nil {
 		return false, err
 	}
@@ -215,7 +216,7 @@ func (h *honesty) needed(ctx context.Context) (bool, error) {
 						n = 1
 					}
 					flip(t, r, n)
-				}}
+				}, nil}
 			h.replace(s, row)
 			want, err := h.expected(ctx, h.values)
 			if err != nil {
@@ -269,7 +270,7 @@ func (h *honesty) run(ctx context.Context) error {
 	if h.verdict.status != trace.Passed || emulated && h.in.bytes > largeOnCPU {
 		return h.look(ctx, worker.Check{})
 	}
-	s, err := h.choose()
+	s, err := h.choose(ctx)
 	if err != nil {
 		return err
 	}
@@ -288,14 +289,14 @@ func (h *honesty) run(ctx context.Context) error {
 	case emulated && crashed(err):
 		return h.fail(what, err)
 	case err == nil && emulated && (o != right || h.stopped):
-		return h.reject(what, o)
+		return h.reject(ctx, what, o)
 	}
 	if err != nil || o != right || h.has(changedInput) {
 		return err
 	}
 	cached := ""
 	for _, change := range h.changes() {
-		o, err := h.call(ctx, change.what, h.replace(s, change), nil)
+		o, err := h.call(ctx, change.what, h.replace(s, change), change.want)
 		switch {
 		case err != nil:
 			return err
@@ -339,7 +340,7 @@ func (h *honesty) again(ctx context.Context, s *scratch) error {
 		}
 	}
 	for _, change := range changes {
-		o, err := h.call(ctx, change.what, h.replace(s, change), nil)
+		o, err := h.call(ctx, change.what, h.replace(s, change), change.want)
 		switch {
 		case crashed(err):
 			return h.repeat(ctx, err)
@@ -367,7 +368,7 @@ func (h *honesty) again(ctx context.Context, s *scratch) error {
 	case err != nil || o == right && !h.stopped:
 		return err
 	}
-	return h.reject(what, o)
+	return h.reject(ctx, what, o)
 }
 
 // crashed reports whether err means that the solution failed, or that its process ended by itself.
@@ -412,7 +413,7 @@ func (h *honesty) repeat(ctx context.Context, cause error) error {
 
 // reject sets the verdict from the last call, which used the first call's inputs; what describes it. The contest
 // judges the outputs of all calls before timing any.
-func (h *honesty) reject(what string, o outcome) error {
+func (h *honesty) reject(ctx context.Context, what string, o outcome) error {
 	if o == right {
 		h.verdict = verdict{status: trace.RuntimeError, detail: what +
 			", nothing was launched, copied or set, unlike in the previous call: the contest's timing raises \"No " +
@@ -424,8 +425,16 @@ func (h *honesty) reject(what string, o outcome) error {
 		return err
 	}
 	defer unmap()
-	h.verdict.evaluate(h.evaluator, h.shared.Definition.Outputs.Keys(), got, h.in.want, h.in.Values,
-		h.shared.Profile.Tolerance)
+	if h.in.made != nil {
+		c, err := h.in.check(ctx, &h.process.out, h.written)
+		if err != nil {
+			return err
+		}
+		h.verdict.judgeMade(c)
+	} else {
+		h.verdict.evaluate(h.evaluator, h.shared.Definition.Outputs.Keys(), got, h.in.want, h.in.Values,
+			h.shared.Profile.Tolerance)
+	}
 	h.later = true
 	if h.verdict.detail != "" {
 		h.verdict.detail = what + ": " + h.verdict.detail
@@ -463,12 +472,12 @@ func (h *honesty) call(ctx context.Context, what string, check worker.Check, wan
 		return right, nil // it explains any outputs
 	}
 	defer func() { h.seen = append(h.seen, want) }()
-	c, err := h.compare(h.written, want, inputs)
+	c, err := h.compare(ctx, h.written, want, inputs)
 	if err != nil || c.ok {
 		return right, err
 	}
 	for _, old := range h.seen {
-		if c, err := h.compare(h.written, old, nil); err != nil || c.ok {
+		if c, err := h.compare(ctx, h.written, old, nil); err != nil || c.ok {
 			if check.Move {
 				h.find(cachedByPointer, "%s, the outputs match the inputs at the previous addresses", what)
 			}
@@ -487,7 +496,7 @@ func (h *honesty) call(ctx context.Context, what string, check worker.Check, wan
 	if h.written = h.in.outputs; returned != nil {
 		h.written = returned
 	}
-	if again, err := h.compare(h.written, want, inputs); err != nil {
+	if again, err := h.compare(ctx, h.written, want, inputs); err != nil {
 		return wrong, err
 	} else if again.ok {
 		h.find(lateWrite, "%s, %s; correct if the device is idle before the call: work on another stream does not wait "+
@@ -566,6 +575,9 @@ func (h *honesty) tellBound() {
 // argument names the changed argument and, if the change is inside the tensor, the element.
 func (h *honesty) argument(c worker.Change) string {
 	names, values := h.shared.Definition.Arguments(), slices.Clone(h.in.load.Inputs)
+	if h.in.made != nil {
+		names = append(slices.Clone(h.in.load.Names), "output")
+	}
 	for _, o := range h.in.load.Outputs {
 		if o.InPlace == nil {
 			values = append(values, o)
@@ -583,7 +595,11 @@ func (h *honesty) argument(c worker.Change) string {
 
 // compare judges the contents of the output file, which written describes. The top-k indexer's indices are judged by
 // their scores for inputs or, if that is nil, must be want's in any order.
-func (a *attempt) compare(written []worker.FileTensor, want []expected, inputs []workloads.Input) (comparison, error) {
+func (a *attempt) compare(ctx context.Context, written []worker.FileTensor, want []expected, inputs []workloads.Input) (
+	comparison, error) {
+	if want[0].made != nil {
+		return want[0].made.check(ctx, &a.process.out, written)
+	}
 	got, unmap, err := a.process.out.read(written)
 	if err != nil {
 		return comparison{}, err
@@ -679,9 +695,13 @@ type scratch struct {
 	f       *os.File
 	data    []byte
 	offsets []int // by input
+	other   *inputs
 }
 
 func (s *scratch) close() {
+	if s.other != nil {
+		s.other.Close()
+	}
 	if s.data != nil {
 		_ = unix.Munmap(s.data)
 	}
@@ -703,9 +723,16 @@ func changeable(values []workloads.Input) (inputs []int) {
 }
 
 // choose makes room for the new contents of inputs.
-func (h *honesty) choose() (*scratch, error) {
+func (h *honesty) choose(ctx context.Context) (*scratch, error) {
 	h.values = slices.Clone(h.in.Values)
 	s := &scratch{offsets: make([]int, len(h.values))}
+	if h.in.made != nil {
+		o, err := h.attempt.other(ctx, h.in, "other inputs")
+		if h.other = o; o != nil {
+			s.other = o
+		}
+		return s, err
+	}
 	size := 0
 	h.changed = changeable(h.values)
 	for _, i := range h.changed {
@@ -730,6 +757,9 @@ func (h *honesty) choose() (*scratch, error) {
 
 // original returns the workload's own contents of the inputs that change.
 func (h *honesty) original() []*worker.FileTensor {
+	if h.in.made != nil {
+		return h.in.contents()
+	}
 	inputs := make([]*worker.FileTensor, len(h.in.load.Inputs))
 	for _, i := range h.changed {
 		inputs[i] = fileTensor(h.in.Values[i])
@@ -743,31 +773,35 @@ type change struct {
 	all    bool
 	inputs []int
 	f      func(*tensor.Tensor, random.Stream)
+	want   []expected // nil unless functions make the inputs
 }
 
 // changes returns the changes to make, in order. The first ones are small, to detect solutions that look up a result
 // by some of the inputs or some of their elements; the input or the position is drawn. The last one rotates the rows of
 // every tensor, which keeps its values plausible.
 func (h *honesty) changes() []change {
+	if h.other != nil {
+		return []change{{what: "with the inputs of another seed", all: true, want: []expected{{made: h.other}}}}
+	}
 	if len(h.changed) == 0 {
 		return nil
 	}
 	row, element := h.changed[0], h.changed[min(1, len(h.changed)-1)]
-	name := func(i int) string { return h.shared.Definition.Inputs.Keys()[i] }
+	name := func(i int) string { return h.in.Values[i].Name }
 	small := []change{
 		{"with one element of " + name(element) + " changed", false, []int{element},
-			func(t *tensor.Tensor, r random.Stream) { flip(t, r, 1) }},
+			func(t *tensor.Tensor, r random.Stream) { flip(t, r, 1) }, nil},
 		{"with one row of " + name(row) + " changed", false, []int{row},
-			func(t *tensor.Tensor, r random.Stream) { flip(t, r, rowOf(t)) }},
+			func(t *tensor.Tensor, r random.Stream) { flip(t, r, rowOf(t)) }, nil},
 	}
 	if h.judgedVaried { // a timed call had such a change
 		small = small[1:]
 	}
 	if n := len(h.changed); n > 1 {
 		drawn := h.changed[h.draw("input").Intn(0, n)]
-		small = append(small, change{"with all elements of " + name(drawn) + " changed", false, []int{drawn}, turn})
+		small = append(small, change{"with all elements of " + name(drawn) + " changed", false, []int{drawn}, turn, nil})
 	}
-	return append(small, change{"with all inputs changed", true, h.changed, turn})
+	return append(small, change{"with all inputs changed", true, h.changed, turn, nil})
 }
 
 // draw returns the numbers for one purpose in the checks of this attempt. They follow from the run's secret, which a
@@ -784,6 +818,9 @@ func (a *attempt) next(purpose string) random.Stream {
 
 // replace applies the change to the first contents of its inputs, and undoes the previous change.
 func (h *honesty) replace(s *scratch, c change) worker.Check {
+	if c.want != nil {
+		return worker.Check{Inputs: h.other.contents()}
+	}
 	check := worker.Check{Inputs: make([]*worker.FileTensor, len(h.values))}
 	for _, i := range h.changed {
 		if first := h.in.Values[i]; h.values[i].Tensor != first.Tensor {

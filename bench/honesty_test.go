@@ -481,7 +481,7 @@ func TestOnlyFloatsChange(t *testing.T) {
 	in.Values = append(in.Values, workloads.Input{Name: "weights", Tensor: &tensor.Tensor{DType: tensor.Float8E4M3FN,
 		Shape: []int{2, maxChanged}, Data: make([]byte, 2*maxChanged)}})
 	e := &honesty{in: &inputs{Inputs: in}}
-	s, err := e.choose()
+	s, err := e.choose(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

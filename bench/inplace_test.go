@@ -57,7 +57,7 @@ func TestMoved(t *testing.T) {
 	before, want := tensor.New(tensor.Float32, 8, 4), tensor.New(tensor.Float32, 8, 4)
 	want.WriteFloat32s([]float32{1}, 4*3+2)
 	want.WriteFloat32s([]float32{1, 2}, 4*6)
-	e := expected{want, before, changedSlots(before, want)}
+	e := expected{Tensor: want, before: before, slots: changedSlots(before, want)}
 	if !slices.Equal(e.slots, []int{3, 6}) || e.whole(5) != 4*6+1 || e.part(want).Shape[0] != 2 {
 		t.Fatalf("got slots %v, element %d, part %v", e.slots, e.whole(5), e.part(want).Shape)
 	}

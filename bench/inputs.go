@@ -20,10 +20,20 @@ type inputs struct {
 	size    int64               // total of the declared outputs in their file, in bytes
 	bytes   int64               // total of the tensors, including copies for restoring
 	want    []expected          // nil before the reference ran
+	made    *made               // nil unless functions of the definition made them
 }
 
-// openInputs opens the inputs of w for a trial, counted from 0. The caller closes them.
-func openInputs(ctx context.Context, s *Shared, e evaluator, w *trace.Workload, trial int) (*inputs, error) {
+// openInputs opens the inputs of w for a trial, counted from 0. Functions of the definition run in reference. The caller
+// closes them.
+func openInputs(ctx context.Context, s *Shared, reference *pyReference, e evaluator, w *trace.Workload, trial int) (
+	*inputs, error) {
+	if e == byFunctions {
+		in, err := reference.inputs(ctx, s.Definition, w, nil)
+		if err == nil {
+			in.want = []expected{{made: in}}
+		}
+		return in, err
+	}
 	opened, err := s.Load(ctx, s.Definition, w, trial)
 	if err != nil {
 		return nil, err
@@ -80,6 +90,9 @@ func (in *inputs) describe(e evaluator) error {
 // moved returns the number of bytes that a call must at least read and write: every tensor in full, except that a
 // pool of states counts only the slots with given indices, and an output changed in place only the changed slots.
 func (in *inputs) moved() (read, written int64) {
+	if in.made != nil {
+		return in.madeTraffic()
+	}
 	changed := map[*tensor.Tensor]int64{} // by input
 	for i, out := range in.outputs {
 		bytes := int64(out.Bytes)

@@ -253,7 +253,12 @@ func (a *attempt) measureOnce(ctx context.Context, once device.Plan) (samples *d
 	}
 	plan.Out = a.process.out.f
 	if vary {
-		plan.Patch, plan.Apart = &a.varied.patch, &plan.Judged[1+a.next("varied").Intn(0, n-1)]
+		plan.Apart = &plan.Judged[1+a.next("varied").Intn(0, n-1)]
+		if a.varied.other != nil {
+			plan.Other = a.varied.other.contents()
+		} else {
+			plan.Patch = &a.varied.patch
+		}
 	}
 	var judged []worker.Judged
 	err = a.within(ctx, func(ctx context.Context) (err error) {
@@ -263,7 +268,7 @@ func (a *attempt) measureOnce(ctx context.Context, once device.Plan) (samples *d
 	if err != nil {
 		return nil, err
 	}
-	return samples, a.judgeTimed(plan, samples, judged)
+	return samples, a.judgeTimed(ctx, plan, samples, judged)
 }
 
 // choose returns k of the numbers 0 to n-1, in order.
@@ -281,7 +286,7 @@ func choose(r random.Stream, n, k int) []int {
 }
 
 // judgeTimed makes a finding if a timed call left wrong outputs or the worker did not return them.
-func (a *attempt) judgeTimed(plan worker.JudgedPlan, samples *device.Samples, judged []worker.Judged) error {
+func (a *attempt) judgeTimed(ctx context.Context, plan worker.JudgedPlan, samples *device.Samples, judged []worker.Judged) error {
 	calls := 0
 	for _, trial := range samples.Trials {
 		calls += len(trial)
@@ -305,10 +310,12 @@ func (a *attempt) judgeTimed(plan worker.JudgedPlan, samples *device.Samples, ju
 				written = append(written, w)
 			}
 		}
-		judge := a.judgeAgain
+		judge := func(what string, written []worker.FileTensor) (*event.Finding, error) {
+			return a.judgeAgain(ctx, what, written)
+		}
 		if plan.Apart != nil && *plan.Apart == call {
 			judge = func(what string, written []worker.FileTensor) (*event.Finding, error) {
-				return a.varied.judge(a, what, written)
+				return a.varied.judge(ctx, a, what, written)
 			}
 		}
 		if found, err := judge(what, written); err != nil || found != nil {
@@ -320,8 +327,8 @@ func (a *attempt) judgeTimed(plan worker.JudgedPlan, samples *device.Samples, ju
 }
 
 // judgeAgain returns a finding if the outputs of a call on the loaded inputs are wrong. what describes the call.
-func (a *attempt) judgeAgain(what string, written []worker.FileTensor) (*event.Finding, error) {
-	c, err := a.compare(written, a.loaded.want, a.loaded.Values)
+func (a *attempt) judgeAgain(ctx context.Context, what string, written []worker.FileTensor) (*event.Finding, error) {
+	c, err := a.compare(ctx, written, a.loaded.want, a.loaded.Values)
 	if err != nil || c.ok {
 		return nil, err
 	}

@@ -24,7 +24,8 @@ type variation struct {
 	patch  worker.Patch
 	values []workloads.Input
 	want   []expected
-	spots  []spot // elements of outputs that it changes
+	spots  []spot  // elements of outputs that it changes
+	other  *inputs // replace all inputs, instead of patch, values and spots; nil unless functions made the inputs
 }
 
 // A spot is an element of an output, with its expected value in the other calls and the tolerance there.
@@ -43,6 +44,9 @@ const variations, slowReference = 4, 500 * time.Millisecond
 // for the drawn elements are the same within the tolerance.
 func (a *attempt) vary(ctx context.Context) (*variation, error) {
 	in := a.loaded
+	if in.made != nil {
+		return a.varyMade(ctx)
+	}
 	inputs := changeable(in.Values)
 	for try := 0; try < variations && len(inputs) > 0; try++ {
 		r := a.draw("timed call", strconv.Itoa(try))
@@ -107,10 +111,13 @@ func substitute(t *tensor.Tensor, r random.Stream) (changed *tensor.Tensor, at i
 }
 
 // judge returns a finding if the outputs of a timed call are not those for the variation. what describes the call.
-func (v *variation) judge(a *attempt, what string, written []worker.FileTensor) (*event.Finding, error) {
+func (v *variation) judge(ctx context.Context, a *attempt, what string, written []worker.FileTensor) (*event.Finding, error) {
 	what += ", " + v.what
+	if v.other != nil {
+		return v.judgeMade(ctx, a, what, written)
+	}
 	a.judgedVaried = true
-	c, err := a.compare(written, v.want, v.values)
+	c, err := a.compare(ctx, written, v.want, v.values)
 	if err != nil {
 		return nil, err
 	}

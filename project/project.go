@@ -18,6 +18,7 @@ import (
 	"fisub/internal/usage"
 	"fisub/pack"
 	"fisub/workloads"
+	"fisub/workloads/tasks"
 )
 
 // A Project is a user's project. The zero Project is the working directory with the default dataset.
@@ -94,6 +95,7 @@ type Submission struct {
 	Solution   *trace.Solution
 	Entries    []pack.Entry
 	Warnings   []trace.Warning
+	Task       *tasks.Task // of GPU MODE or KernelBench; Config is then nil
 }
 
 // Load reads the packed solution, or the config and its sources if packed is "". Its errors are about the user's input.
@@ -104,6 +106,9 @@ func (p *Project) Load(packed string) (*Submission, error) {
 	}
 	if packed != "" {
 		return loadPacked(p.Path(packed), p.Path("."), data)
+	}
+	if s, err := p.loadTask(data); s != nil || err != nil {
+		return s, err
 	}
 	return LoadSources(p.ConfigPath(), data)
 }

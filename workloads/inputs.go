@@ -39,11 +39,22 @@ type Inputs struct {
 	files  []*safetensors.File
 	memory *os.File // anonymous and immutable; nil if all tensors have a Path
 	data   []byte   // the mapping of memory
+
+	release func() error // of Made; nil for others
+}
+
+// Made returns inputs that were made elsewhere, with a function that releases their memory.
+func Made(values []Input, release func() error) *Inputs {
+	return &Inputs{Values: values, release: release}
 }
 
 // Close unmaps the tensors.
 func (in *Inputs) Close() error {
 	var errs []error
+	if in.release != nil {
+		errs = append(errs, in.release())
+		in.release = nil
+	}
 	for _, f := range in.files {
 		errs = append(errs, f.Close())
 	}
@@ -136,6 +147,9 @@ func (d *Dataset) Load(ctx context.Context, def *trace.Definition, w *trace.Work
 
 // Redrawn reports whether the trials of w differ because it has random inputs.
 func Redrawn(def *trace.Definition, w *trace.Workload) bool {
+	if def.Python != nil { // the workload has the seed
+		return false
+	}
 	for name := range def.Inputs.All() {
 		if source, _ := w.Inputs.Get(name); source.Kind == trace.Random {
 			return true

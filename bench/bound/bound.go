@@ -32,6 +32,9 @@ func Applies(def *trace.Definition) bool {
 	if Proven(def) {
 		return true
 	}
+	if def.Python != nil {
+		return false
+	}
 	for _, in := range def.Inputs.All() {
 		if !in.Scalar && !in.DType.IsFloat() {
 			return false

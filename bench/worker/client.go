@@ -435,6 +435,15 @@ func WithBuilds(ctx context.Context, f func(bool)) context.Context {
 	return context.WithValue(ctx, buildsKey{}, f)
 }
 
+// Pause calls f between the reports of a build, if ctx is from WithBuilds: f is work of fisub, not of the solution.
+func Pause(ctx context.Context, f func() error) error {
+	if builds, ok := ctx.Value(buildsKey{}).(func(bool)); ok {
+		builds(true)
+		defer builds(false)
+	}
+	return f()
+}
+
 // do is exchange for a request without messages before its reply.
 func (c *Client) do(ctx context.Context, req *request) (*reply, error) {
 	return c.exchange(ctx, req, nil)

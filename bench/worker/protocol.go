@@ -45,6 +45,7 @@ func (r *request) files(f func(file **os.File, number *int)) {
 	case r.Run != nil:
 		f(&r.Run.Out, &r.Run.Number)
 	case r.Measure != nil:
+		contents = r.Measure.Other
 		f(&r.Measure.Out, &r.Measure.Number)
 	case r.Check != nil:
 		contents = r.Check.Inputs
@@ -117,11 +118,13 @@ type JudgedPlan struct {
 	// Judged lists the timed calls whose outputs go to Out, counted from 0 over all trials, in ascending order. Each
 	// output of call Judged[k] goes to k*Stride plus its Offset or, if the reply lists outputs, to the file offset
 	// given there.
-	Judged []int    `json:"judged,omitempty"`
-	Patch  *Patch   `json:"patch,omitempty"`  // for the call Apart
-	Stride int64    `json:"stride,omitempty"` // in bytes
-	Out    *os.File `json:"-"`
-	Number int      `json:"out,omitempty"`
+	Judged []int  `json:"judged,omitempty"`
+	Patch  *Patch `json:"patch,omitempty"` // for the call Apart
+	// Other holds other contents of inputs for the call Apart, as in Check. Only Python's worker has them.
+	Other  []*FileTensor `json:"other,omitempty"`
+	Stride int64         `json:"stride,omitempty"` // in bytes
+	Out    *os.File      `json:"-"`
+	Number int           `json:"out,omitempty"`
 }
 
 // A Patch replaces bytes of an input during one timed call.
@@ -140,6 +143,10 @@ type Tensors struct {
 	// AnyCount allows a value-returning solution to return a different number of values than len(Outputs). Otherwise
 	// that is an error of kind Call.
 	AnyCount bool `json:"any_count,omitempty"`
+	// Tree, in a definition with functions in Python, is the object that the inputs are the tensors of, and Names their
+	// names in it. Outputs has one entry for the object that a call returns, and one for each input that it may change.
+	Tree  json.RawMessage `json:"tree,omitempty"`
+	Names []string        `json:"names,omitempty"`
 	// Guard is the number of bytes that a Check watches before and after each tensor: a multiple of 256, or 0.
 	Guard int `json:"guard,omitempty"`
 	// Fully makes an emulated device check the next call for everything that it can find.
@@ -223,9 +230,11 @@ type FileTensor struct {
 	Number int      `json:"file,omitempty"`
 	Offset int64    `json:"offset"` // of the first byte
 	Bytes  int      `json:"bytes"`
+	Stride []int    `json:"stride,omitempty"` // in elements, of a tensor that is not contiguous
 
 	// Bound is set for a passed output that the call rebound to different memory: the index of the argument with that
-	// memory, or -1. Otherwise it is nil. Only Python can rebind.
+	// memory, or -1. In a definition with functions in Python it is set for a returned tensor in the memory of an
+	// argument. Otherwise it is nil.
 	Bound *int `json:"bound,omitempty"`
 }
 

@@ -94,6 +94,7 @@ var words = map[string][]string{
 	"status": {"PASSED", "INCORRECT_SHAPE", "INCORRECT_NUMERICAL", "INCORRECT_DTYPE", "RUNTIME_ERROR", "COMPILE_ERROR",
 		"TIMEOUT"},
 	"dtype": dtypes(),
+	"call":  {"one", "positional", "model"},
 }
 
 func dtypes() (names []string) {
@@ -104,7 +105,8 @@ func dtypes() (names []string) {
 }
 
 // rules is the content of a field's tag rule, a list of: required; contest (required except in a dialect); beside
-// (ignored by the format's library, so a value of the wrong type counts as an unknown key); nonempty (a string, the
+// (ignored by the format's library, so a value of the wrong type counts as an unknown key); object (likewise, for an
+// object); nonempty (a string, the
 // strings in a list or the keys of a map); some (a list with at least one item); null (null is allowed and decodes to
 // the zero value); nan (NaN is allowed); or a key of words.
 type rules string
@@ -127,6 +129,7 @@ type decoder struct {
 	lines
 	model    string
 	dialect  bool // accept the dialects' additions, and skip the checks across fields
+	objects  bool // the definition has functions in Python
 	loc      []any
 	faults   []Fault
 	warnings []Warning
@@ -245,13 +248,14 @@ func (d *decoder) record(v *value, dst any) (valid bool) {
 	for i := range fields.NumField() {
 		name, r, ok := field(fields.Type().Field(i))
 		child := v.get(name)
-		if !ok || r.has("beside") && child != nil && !child.fits(fields.Field(i).Kind()) {
+		if !ok || r.has("beside") && child != nil && !child.fits(fields.Field(i).Kind()) ||
+			r.has("object") && child != nil && child.kind != '{' {
 			continue
 		}
 		known = append(known, name)
 		if child != nil {
 			d.within(name, child, fields.Field(i), r)
-		} else if r.has("required") || r.has("contest") && !d.dialect {
+		} else if r.has("required") || r.has("contest") && !d.dialect && !d.objects {
 			d.fault(v.pos, "Field required", name)
 		}
 	}
@@ -346,7 +350,7 @@ func (m *Map[V]) decode(d *decoder, v *value, r rules) {
 
 func (d *decoder) text(v *value, r rules) string {
 	for name, list := range words {
-		if r.has(name) && !(d.dialect && name == "dtype") {
+		if r.has(name) && !(name == "dtype" && (d.dialect || d.objects && v.text == Object)) {
 			return d.word(v, list)
 		}
 	}
@@ -516,6 +520,9 @@ func (a *Axis) decode(d *decoder, v *value, _ rules) {
 }
 
 func (def *Definition) decode(d *decoder, v *value, _ rules) {
+	if python := v.get("python"); python != nil && python.kind == '{' {
+		d.objects = true
+	}
 	d.record(v, def)
 	def.kept = d.keep(v, *def)
 }

@@ -65,6 +65,9 @@ func (s *Solution) Validate() error {
 var definesRun = regexp.MustCompile(`(?:^|[\r\n\f])\x{feff}?def[ \t\f]+run[ \t\f]*[(\[]`)
 
 func (d *Definition) check() (fault string, at []any) {
+	if d.Python != nil {
+		return d.Python.check()
+	}
 	if !definesRun.MatchString(strings.ReplaceAll(d.Reference, "\\\n", "")) {
 		return "Reference must define a top-level function named 'run'", []any{"reference"}
 	}
@@ -82,6 +85,21 @@ func (d *Definition) check() (fault string, at []any) {
 		if axis, ok := d.undefinedAxis(spec); ok {
 			return fmt.Sprintf(`Output "%s" references undefined axis "%s"`, name, axis), []any{"outputs"}
 		}
+	}
+	return "", nil
+}
+
+func (p *Functions) check() (fault string, at []any) {
+	for _, f := range []struct{ key, name string }{
+		{"inputs", p.Inputs}, {"check", p.Check}, {"expected", p.Expected}, {"init", p.Init}, {"cases", p.Cases},
+	} {
+		file, _, ok := strings.Cut(f.name, "::")
+		if _, known := p.Files.Get(file); f.name != "" && (!ok || !known) {
+			return "want FILE::FUNCTION with a file of python.files", []any{"python", f.key}
+		}
+	}
+	if (p.Check == "") == (p.Expected == "") {
+		return "want either check or expected", []any{"python"}
 	}
 	return "", nil
 }

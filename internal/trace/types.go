@@ -42,7 +42,35 @@ type Definition struct {
 	Check        string `json:"check,omitzero" rule:"beside"`                    // compares outputs (fi_trace)
 	CustomInputs string `json:"custom_inputs_entrypoint,omitzero" rule:"beside"` // Reference function that makes inputs
 
+	// Not nil if functions in Python make the inputs and judge the outputs. Inputs and Outputs then name the one object
+	// of each, of dtype "object", and there is no Reference.
+	Python *Functions `json:"python,omitzero" rule:"object"`
+
 	kept *kept
+}
+
+// Functions are the functions of a definition in Python. Each is named as "file::function". They are trusted: they run
+// in the process of the reference, which never imports a submission.
+type Functions struct {
+	Files Map[string] `json:"files" rule:"required,nonempty"` // by path; importable by the submission too
+
+	// Inputs makes the object of inputs from a workload's axes and arguments or, if Call is "model", without any.
+	Inputs string `json:"inputs" rule:"required,nonempty"`
+	// Cases, with GPU MODE's boards, parses a file of cases: "size: 1024; seed: 42". Inputs gets the arguments that it
+	// finds there.
+	Cases string `json:"cases,omitzero"`
+	// Check takes the inputs and the output, and returns whether the output is right, and a text.
+	Check string `json:"check,omitzero"`
+	// Expected, without Check, returns the right output for the inputs. An element of the output is right if it differs
+	// from it by at most Atol + Rtol times its magnitude. With Call "model" it is the class of the model.
+	Expected string  `json:"expected,omitzero"`
+	Atol     float64 `json:"atol,omitzero"`
+	Rtol     float64 `json:"rtol,omitzero"`
+	// Init, with Call "model", makes the list of the constructor's arguments.
+	Init string `json:"init,omitzero"`
+	// Call is how a submission gets the inputs: "one", the object as the only argument; "positional", its items; or
+	// "model": its entry point is a class, which is made once and called with the items.
+	Call string `json:"call" rule:"required,call"`
 }
 
 // An Axis is a named dimension. Its size is fixed (const), bound by the inputs' shapes (var), or in a dialect computed
@@ -54,6 +82,9 @@ type Axis struct {
 	Description *string
 	kept        *kept
 }
+
+// Object is the dtype, in TensorSpec.Foreign, of the inputs and the output of a definition with functions in Python.
+const Object = "object"
 
 // A TensorSpec is the declared shape and dtype of one input or output.
 type TensorSpec struct {
@@ -74,6 +105,9 @@ type Workload struct {
 	Axes   Map[int]       `json:"axes" rule:"required"`
 	Inputs Map[InputSpec] `json:"inputs" rule:"required"`
 	UUID   string         `json:"uuid" rule:"required,nonempty"`
+
+	// Arguments are those of the definition's function in Python that are no sizes: strings, booleans, numbers or lists.
+	Arguments *Map[any] `json:"arguments,omitzero" rule:"object"`
 }
 
 // A DialectWorkload is a workload of SOL-ExecBench.

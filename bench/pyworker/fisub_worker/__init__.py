@@ -12,6 +12,8 @@ Modules, from the top down:
     timing      timed calls
     checks      calls that are checked for side effects
     solution    arguments, a call and its outputs
+    functions   the functions of a definition that make inputs and judge outputs, in the process of the reference
+    objects     objects of tensors and other values, as they travel between processes
     build       from sources to an entry function
     device      the GPU, or the CPU with the virtual GPU of the package vgpu
     cupti       the GPU's own record of its work

@@ -38,6 +38,8 @@ class Builder:
         else:
             build = self.python
         entry, passing = build(file, symbol), spec.get("destination_passing_style", True)
+        if (self.definition.get("python") or {}).get("call") in ("model", "positional"):
+            return entry
         guard(self.device, "build", lambda: check_signature(entry, len(self.definition["inputs"]), own, passing))
         return entry
 
@@ -50,8 +52,15 @@ class Builder:
                 raise Failure("machine", f"python: {sys.executable} has no {needed}", code=f"no-{needed}")
         package = package_name(f"fib_{language}_", solution)
         module = module_name(package, file)
-        write_sources(os.path.join(self.fresh_folder, package), solution["sources"])
-        self.pretend([source["content"] for source in solution["sources"]])
+        folder = os.path.join(self.fresh_folder, package)
+        sources = solution["sources"]
+        if python := self.definition.get("python"):  # its files are modules of the submission, too
+            sources = [{"path": name, "content": text} for name, text in python["files"].items()] + sources
+            sys.path.insert(0, folder)
+        write_sources(folder, sources)
+        self.pretend([source["content"] for source in sources])
+        if self.device.vgpu and (python or any("fisub_worker.functions" in source["content"] for source in sources)):
+            self.device.vgpu.complete(self.device.machine)
         self.complete()
         sys.path.insert(0, self.fresh_folder)
         importlib.invalidate_caches()

@@ -9,14 +9,14 @@ from .memory import first_difference, write
 def check(solution, request):
     """Prepares a check and makes the call that it asks for."""
     if request.get("move"):
-        solution.before.append((solution.args, solution.places, solution.results))
+        solution.before.append((solution.leaves, solution.places, solution.results))
         if request.get("gap"):
             with solution.device.quiet():
                 solution.gaps.append(solution.device.gap(request["gap"]))
         solution.place()
     if request.get("back") and solution.before:
-        solution.before.append((solution.args, solution.places, solution.results))
-        solution.args, solution.places, solution.results = solution.before[0]
+        solution.before.append((solution.leaves, solution.places, solution.results))
+        solution.leaves, solution.places, solution.results = solution.before[0]
     change(solution, request.get("inputs") or [])
     return probe(solution, request["out"]) if request.get("out") else {}
 
@@ -72,7 +72,7 @@ def probe(solution, out):
     values, differences = guard(d, "call", call)
     late, number = [], len(solution.inputs())  # of the next output that is not an input
     for i, at in enumerate(differences):
-        in_place = i < len(solution.at) and solution.in_place(i)
+        in_place = not solution.convention and i < len(solution.at) and solution.in_place(i)
         late += [{"arg": solution.at[i] if in_place else number, "offset": at}] * (at >= 0)
         number += not in_place
     found = {"late": late}

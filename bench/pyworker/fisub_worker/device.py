@@ -232,7 +232,10 @@ class Device:
         if spec["dtype"] == "float4_e2m1" and shape:
             shape[-1] //= 2  # two elements per byte
         data = self.torch.utils.dlpack.from_dlpack(self.torch.utils.dlpack.to_dlpack(data))
-        return data.view(self.dtype(spec["dtype"])).view(shape)
+        data = data.view(self.dtype(spec["dtype"]))
+        if spec.get("stride"):
+            return self.torch.as_strided(data, spec["shape"], spec["stride"])
+        return data.view(shape)
 
     def gap(self, size):
         """Returns unused memory."""

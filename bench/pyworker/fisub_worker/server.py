@@ -30,8 +30,8 @@ class Server:
     def attach(self, request, files):
         """Replaces the numbers of descriptors in a request by the descriptors."""
         self.files += files
-        load, check = request.get("load", {}), request.get("check", {})
-        for spec in [v.get("tensor") for v in load.get("inputs") or []] + (check.get("inputs") or []):
+        load, check, other = request.get("load", {}), request.get("check", {}), request.get("measure", {}).get("other") or []
+        for spec in [v.get("tensor") for v in load.get("inputs") or []] + (check.get("inputs") or []) + other:
             if spec and spec.get("file"):
                 spec["fd"] = files[spec["file"] - 1]
         if request.get("open", {}).get("ledger"):

@@ -1,6 +1,8 @@
 """A built solution: its arguments, a call, and the outputs of a call."""
 
 import gc
+import json
+import random
 import sys
 
 from .build import Builder
@@ -9,10 +11,18 @@ from .entry import results
 from .errors import Failure, describe
 from .guard import guard
 from .memory import write
+from .objects import Foreign, assemble, take_apart
 
 POISON = 0xFF  # NaN as bfloat16, float16 and float32, so an element that is left out cannot pass
 INTEGER_POISON = 0x7F  # POISON reads as -1, a common result
 SCALARS = {"Int": int, "Float": float, "Bool": bool}
+
+
+class Packed:
+    """The value of a call that returns an object: its tree and tensors (see objects)."""
+
+    def __init__(self, tree, tensors):
+        self.tree, self.tensors = tree, tensors
 
 
 class Solution:
@@ -25,14 +35,18 @@ class Solution:
         own = [name for name, output in self.outputs if output.get("param") not in definition["inputs"]]
         self.names = [*definition["inputs"], *own]
         self.destination_passing = solution["spec"].get("destination_passing_style", True)
+        # How an object of inputs is passed: as one argument, as positional ones, or to a model; "" without an object.
+        self.convention = (definition.get("python") or {}).get("call", "")
         # State of a load. loaded: the request, with the last contents of the inputs. places: by argument, its memory
         # from Device.tensor, or None if it is not a tensor. results: by output, its name, spec and memory, None if
         # not passed. at: by output, its argument, or None if it is returned. before: the state before each move,
         # starting with the load's.
         self.args, self.results, self.any_count, self.loaded, self.places, self.before = None, [], False, None, [], []
+        self.leaves = []  # the arguments or, with a convention, the tensors of the object
         self.at, self.gaps = [], []
         self.collecting = False  # whether a call has left the collection of garbage on, which is off until the next call
         self.entry = Builder(device, cache, definition, solution, key, only).entry(len(own))
+        self.model = self.entry  # the class, if the entry is one
 
     @quiet
     def load(self, request):
@@ -40,9 +54,35 @@ class Solution:
         self.loaded = request
         self.any_count = request.get("any_count", False)
         self.place()
+        if self.convention == "model":
+            self.construct()
         if self.device.vgpu:
             self.device.machine.first = 2 if request.get("fully") else 1
             self.device.machine.count(request.get("count", 0))
+
+    def construct(self):
+        """Replaces the entry by a new model. KernelBench makes the reference's and the submission's under the same seed."""
+        torch, data = self.device.torch, self.object()
+
+        def make():
+            random.seed(42)
+            torch.manual_seed(42)
+            return self.model(*data["init"]).to("cuda" if self.device.vgpu else self.device.device)
+
+        with torch.no_grad():
+            self.entry = guard(self.device, "call", lambda: self.device.does(make))
+
+    def object(self):
+        return assemble(self.device.torch, self.loaded["tree"], self.leaves)
+
+    def bundle(self):
+        """Returns the arguments of a call."""
+        if not self.convention:
+            return self.leaves
+        data = self.object()
+        if self.convention == "one":
+            return [data]
+        return list(data["inputs"] if self.convention == "model" else data)
 
     @quiet
     def place(self):
@@ -52,7 +92,10 @@ class Solution:
             raise Failure("machine", f"python: guard of {guard} bytes")
         self.places, self.results, self.at = [], [], []
         args = [self.argument(i, v, guard) for i, v in enumerate(self.inputs())]
-        for (name, spec), value in zip(self.outputs, self.loaded.get("outputs") or [], strict=True):
+        outputs, values = self.outputs, self.loaded.get("outputs") or []
+        if self.convention:  # the object, and the inputs that a call may change
+            outputs = outputs + [(f"input {v['in_place']}", {}) for v in values[len(outputs):]]
+        for (name, spec), value in zip(outputs, values, strict=True):
             tensor, place = value["tensor"], value.get("in_place")
             if place is not None:
                 if not 0 <= place < len(self.inputs()) or not self.places[place] or self.places[place][0].numel() != tensor["bytes"]:
@@ -69,15 +112,17 @@ class Solution:
             self.places.append((data, band))
             self.results.append((name, tensor | {"scalar": spec.get("shape") is None}, data))
             args.append(self.device.view(tensor, data))
-        self.args = args
+        self.leaves = args
+        self.args = self.bundle()
 
     @quiet
     def fresh(self):
         """Replaces each argument by an unmodified tensor object, as the official harness does in each trial: a call can
         rebind one to other memory or change its shape."""
         specs = [v.get("tensor") for v in self.inputs()] + [spec for i, (_, spec, _) in enumerate(self.results) if not self.in_place(i)]
-        self.args = [arg if place is None else self.device.view(spec, place[0])
-                     for arg, place, spec in zip(self.args, self.places, specs, strict=False)]
+        self.leaves = [arg if place is None else self.device.view(spec, place[0])
+                       for arg, place, spec in zip(self.leaves, self.places, specs, strict=False)]
+        self.args = self.bundle()
 
     def in_place(self, i):
         """Returns whether output i is an input."""
@@ -99,6 +144,11 @@ class Solution:
         inputs that it changes."""
         if self.destination_passing:
             return None
+        if self.convention:
+            d = self.device
+            here = [] if d.emulated else [i for i, t in enumerate(value.tensors) if t.device.type == "cpu"]
+            text = bytearray(json.dumps({"tree": value.tree, "cpu": here}).encode())
+            return [d.torch.frombuffer(text, dtype=d.torch.int8), *(d.alias(t, "output") for t in value.tensors)]
         changed = [i for i in range(len(self.at)) if self.in_place(i)]
         own = results(value, len(self.at) - len(changed), self.any_count)
         names = [name for i, (name, _, _) in enumerate(self.results) if i not in changed]
@@ -117,6 +167,11 @@ class Solution:
         d, kind = self.device, type(value)
         if self.destination_passing:
             return None
+        if self.convention:
+            try:
+                return Packed(*take_apart(d.torch, value, lambda v: issubclass(type(v), d.tensor_type)))
+            except Foreign as e:
+                raise TypeError(f"the call returned {e}") from None
         if value is None or d.exact(value):
             return value
         if issubclass(kind, (tuple, list)):
@@ -178,8 +233,12 @@ class Solution:
 
     def bounds(self):
         """Returns the memory of the arguments that kernels may use, for Machine.arguments."""
-        return {place[0].data_ptr(): (place[0].numel(), f"argument {i} ({self.names[i]})", i < len(self.inputs()) and i not in self.at)
+        return {place[0].data_ptr(): (place[0].numel(), f"argument {i} ({self.name(i)})", i < len(self.inputs()) and i not in self.at)
                 for i, place in enumerate(self.places) if place}
+
+    def name(self, i):
+        names = self.loaded.get("names") or self.names
+        return names[i] if i < len(names) else str(i)
 
     @quiet
     def poison(self):
@@ -226,9 +285,9 @@ class Solution:
         now, data = self.passed()[i], self.results[i][2]
         return now.device != data.device or now.numel() > 0 and now.data_ptr() != data.data_ptr()
 
-    def bound(self, i):
-        """Returns the argument in whose memory output i is now, or -1."""
-        at = self.passed()[i].data_ptr()
+    def bound(self, tensor):
+        """Returns the argument in whose memory a tensor is, or -1."""
+        at = tensor.data_ptr()
         for other, place in enumerate(self.places):
             if place and place[0].data_ptr() <= at < place[0].data_ptr() + place[0].numel():
                 return other
@@ -249,6 +308,8 @@ class Solution:
             write(fd, t, end)
             outputs.append({"dtype": dtype, "shape": shape, "bytes": size, "offset": end})
             if self.destination_passing and self.moved(i):
-                outputs[-1]["bound"] = self.bound(i)
+                outputs[-1]["bound"] = self.bound(self.passed()[i])
+            elif self.convention and i > 0 and size and (at := self.bound(v)) >= 0:
+                outputs[-1]["bound"] = at
             end = (end + size + 255) & ~255
         return outputs

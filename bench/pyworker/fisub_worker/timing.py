@@ -4,6 +4,7 @@ import base64
 import threading
 import time
 
+from .checks import change
 from .cupti import Unavailable
 from .errors import Failure
 from .guard import guard
@@ -97,7 +98,7 @@ def run_trials(solution, plan, tell, timed, now):
         with d.quiet():
             renew()
             if call == patched:
-                write_patch(solution, patch, "new")
+                vary()
             if size:
                 if call >= 0:
                     d.reset_l2()  # with an idle device: the driver may wait for it
@@ -115,7 +116,15 @@ def run_trials(solution, plan, tell, timed, now):
         d.synchronize()
 
     trials, judged, wanted, calls, patch = [], [], plan.get("judged") or [], 0, plan.get("patch")
-    patched = plan.get("apart") if patch else None
+    other, own = plan.get("other"), [v.get("tensor") for v in solution.inputs()]
+    patched = plan.get("apart") if patch or other else None
+
+    def vary(back=False):
+        if patch:
+            write_patch(solution, patch, "old" if back else "new")
+        else:
+            change(solution, [spec and mine for spec, mine in zip(other, own, strict=True)] if back else other)
+
     disturbed = [] if d.settle(plan.get("idle", 0) / 1e9) else [BUSY]
     first = now()
     for i in range(plan["trials"]):
@@ -137,7 +146,7 @@ def run_trials(solution, plan, tell, timed, now):
             del value  # so that the next call can reuse its memory
             if calls == patched:
                 with d.quiet():
-                    write_patch(solution, patch, "old")
+                    vary(back=True)
             calls += 1
         if row:
             trials.append(row)

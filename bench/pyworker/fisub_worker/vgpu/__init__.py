@@ -27,7 +27,7 @@ from .refusals import refusal
 from .stand_ins import Event, On, Properties, Runtime, StandIn, Stream, stand_in
 from .torch_cuda import pretend
 
-__all__ = ["Machine", "Trouble", "expose", "install", "pretend", "refusal", "stand_in", "stub", "stubs", "unstub"]
+__all__ = ["Machine", "Trouble", "complete", "expose", "install", "pretend", "refusal", "stand_in", "stub", "stubs", "unstub"]
 
 # Users see these classes in tracebacks and messages.
 for seen in (Trouble, Fault, Lacking, Finder, Missing, StandIn, Event, On, Properties, Runtime, Stream):
@@ -50,6 +50,14 @@ def expose(machine, texts):
         libraries.expose(machine)
     if uses("nvcc") and (uses("tvm_ffi") or uses("ctypes")):
         _ = machine.home
+
+
+def complete(machine):
+    """Gives torch the parts of a CUDA device that programs use, such as generators."""
+    if not machine.complete:
+        machine.complete = True
+        from . import parts
+        parts.install(machine)
 
 
 def install(machine):

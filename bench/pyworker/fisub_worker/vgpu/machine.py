@@ -27,7 +27,7 @@ class Machine:
     library = os.path.join(os.path.dirname(os.path.abspath(__file__)), "vgpu.so")
 
     def __init__(self, tell, ledger, sanitize):
-        self.installed = False  # as Triton's device
+        self.installed = self.complete = False  # as the device of Triton, and with the parts of it that programs use
         self.sanitize = sanitize  # tools whose findings are faults
         self.ledger = ledger  # shared with fisub, for hazards; None without
         self.tell, self.process = tell, os.getpid()

@@ -1,0 +1,228 @@
+package tasks
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"fisub/internal/plain"
+	"fisub/internal/trace"
+)
+
+// A taskFile is the part of task.yml that fisub uses.
+type taskFile struct {
+	Files []struct {
+		Name   string
+		Source string
+	}
+	Lang        string
+	Config      struct{ Main string }
+	Description string
+	Tests       []yaml.Node
+	Benchmarks  []yaml.Node
+	MultiGPU    bool   `yaml:"multi_gpu"`
+	RankingBy   string `yaml:"ranking_by"`
+}
+
+const (
+	submissionFile = "submission.py"
+	submission     = "@SUBMISSION@" // the source of the file that stands for the answer
+)
+
+// The names that a board's eval.py uses, if it is one that fisub can follow.
+var boardNames = []string{"custom_kernel", "generate_input", "check_implementation"}
+
+func readGPUMode(file string) (*Task, error) {
+	text, err := plain.ReadFile(file, maxFile)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", file, plain.Cause(err))
+	}
+	var t taskFile
+	if err := yaml.NewDecoder(bytes.NewReader(text)).Decode(&t); err != nil {
+		return nil, fail(file, 0, "a task of GPU MODE has the keys files, lang, config and tests", "%s",
+			strings.TrimPrefix(err.Error(), "yaml: "))
+	}
+	switch {
+	case t.MultiGPU:
+		return nil, fail(file, 0, "run it on its board", "multi_gpu: fisub runs tasks on one GPU")
+	case t.Lang != "py":
+		return nil, fail(file, 0, "fisub runs tasks with lang: py; their submissions may contain CUDA in load_inline",
+			"lang: %q is not supported", t.Lang)
+	case len(t.Tests) == 0 && len(t.Benchmarks) == 0:
+		return nil, fail(file, 0, "a task has at least one case", "no tests and no benchmarks")
+	}
+	dir := filepath.Dir(file)
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, err
+	}
+	f := &trace.Functions{Call: "one"}
+	main := ""
+	for _, part := range t.Files {
+		if part.Source == submission {
+			continue
+		}
+		if !filepath.IsLocal(part.Name) || !strings.HasSuffix(part.Name, ".py") {
+			return nil, fail(file, 0, "files of a task are Python files", "files: name %q", part.Name)
+		}
+		source := filepath.Join(dir, filepath.FromSlash(part.Source))
+		content, err := plain.ReadFile(source, maxFile)
+		if err != nil {
+			return nil, fail(file, 0, "copy the task with the files that it names", "files: %s: %v", source, plain.Cause(err))
+		}
+		if part.Name == t.Config.Main {
+			main = string(content)
+		}
+		f.Files.Set(path.Clean(part.Name), string(content))
+	}
+	if err := follow(file, t.Config.Main, main, f); err != nil {
+		return nil, err
+	}
+	answerFile := filepath.Join(dir, submissionFile)
+	name := leaderboard(answerFile)
+	if name == "" {
+		name = filepath.Base(abs)
+	}
+	task := &Task{File: file, Answer: answerFile, Definition: define(name, "gpumode", t.Description, f)}
+	for _, set := range []struct {
+		name  string
+		cases []yaml.Node
+	}{{"tests", t.Tests}, {"benchmarks", t.Benchmarks}} {
+		s := Set{Name: set.name}
+		for i := range set.cases {
+			w, err := readCase(file, task.Definition, set.name, &set.cases[i])
+			if err != nil {
+				return nil, err
+			}
+			s.Workloads = append(s.Workloads, w)
+		}
+		task.Sets = append(task.Sets, s)
+	}
+	if _, err := os.Lstat(answerFile); errors.Is(err, fs.ErrNotExist) {
+		return task, nil
+	}
+	task.Solution, err = answer(task.Definition, answerFile, "custom_kernel")
+	return task, err
+}
+
+// defines reports whether Python code defines or imports a name at its top level.
+func defines(text, name string) bool {
+	return regexp.MustCompile(`(?m)^((async )?def ` + name + `\b|class ` + name + `\b|` + name + `\s*(:[^=]*)?=|(from|import) .*\b` +
+		name + `\b)`).MatchString(text)
+}
+
+// follow sets the functions of f by the board's own program, main.
+func follow(file, name, main string, f *trace.Functions) error {
+	if main == "" {
+		return fail(file, 0, "config: {main: eval.py}", "config.main: %q is not one of the files", name)
+	}
+	for _, used := range boardNames {
+		if !strings.Contains(main, used) {
+			return fail(file, 0, "fisub follows boards whose eval.py calls "+plain.List(boardNames, "and"),
+				"%s never calls %s: this kind of board is not supported", name, used)
+		}
+	}
+	for source, text := range f.Files.All() {
+		if source == name {
+			continue
+		}
+		for _, to := range []struct {
+			function string
+			field    *string
+		}{{"generate_input", &f.Inputs}, {"check_implementation", &f.Check}} {
+			if defines(text, to.function) {
+				*to.field = source + "::" + to.function
+			}
+		}
+	}
+	for function, found := range map[string]string{"generate_input": f.Inputs, "check_implementation": f.Check} {
+		if found == "" {
+			return fail(file, 0, "reference.py usually defines it", "no file defines %s", function)
+		}
+	}
+	if defines(main, "get_test_cases") {
+		f.Cases = name + "::get_test_cases"
+	}
+	return nil
+}
+
+// readCase reads one of the tests or benchmarks: a map of integers, strings and lists of integers.
+func readCase(file string, def *trace.Definition, set string, n *yaml.Node) (*trace.Workload, error) {
+	var axes trace.Map[int]
+	var arguments trace.Map[any]
+	if n.Kind != yaml.MappingNode {
+		return nil, fail(file, n.Line, `{"size": 1024, "seed": 42}`, "%s: want a map", set)
+	}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		key, value := n.Content[i].Value, n.Content[i+1]
+		var v any
+		if err := value.Decode(&v); err != nil {
+			return nil, fail(file, value.Line, "an integer, a string or a list of integers", "%s: %s: %v", set, key, err)
+		}
+		switch v := v.(type) {
+		case int:
+			if v >= 0 {
+				axes.Set(key, v)
+				continue
+			}
+			arguments.Set(key, int64(v))
+		case bool, string, float64:
+			arguments.Set(key, v)
+		case []any:
+			if slices.ContainsFunc(v, func(x any) bool { _, ok := x.(int); return !ok }) {
+				return nil, fail(file, value.Line, "lists of a case hold integers", "%s: %s: %v", set, key, v)
+			}
+			list := make([]any, len(v))
+			for i, x := range v {
+				list[i] = int64(x.(int)) //nolint:forcetypeassert // checked
+			}
+			arguments.Set(key, list)
+		default:
+			return nil, fail(file, value.Line, "an integer, a string or a list of integers", "%s: %s: a %T", set, key, v)
+		}
+	}
+	return workload(def, set, axes, arguments), nil
+}
+
+// directive matches a line of the header with which a submission names its leaderboard and GPUs.
+var directive = regexp.MustCompile(`^(?:#|//)!POPCORN[ \t]+(\w+)[ \t]*(.*?)[ \t]*$`)
+
+// A Directive is one line of a submission's header.
+type Directive struct {
+	Line      int
+	Key, Text string
+}
+
+// Directives returns the directives of a submission: those in its first block of comments.
+func Directives(text string) (all []Directive) {
+	for i, line := range strings.Split(text, "\n") {
+		line = strings.TrimSuffix(line, "\r")
+		if m := directive.FindStringSubmatch(line); m != nil {
+			all = append(all, Directive{i + 1, m[1], m[2]})
+		} else if trimmed := strings.TrimSpace(line); trimmed != "" && !strings.HasPrefix(trimmed, "#") &&
+			!strings.HasPrefix(trimmed, "//") {
+			break
+		}
+	}
+	return all
+}
+
+// leaderboard returns the name of the board that the submission in a file names, or "".
+func leaderboard(file string) string {
+	text, _ := plain.ReadFile(file, maxFile) // an unreadable file is an error of its reader
+	for _, d := range Directives(string(text)) {
+		if d.Key == "leaderboard" {
+			return d.Text
+		}
+	}
+	return ""
+}

@@ -1,0 +1,70 @@
+package tasks
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+
+	"fisub/internal/plain"
+	"fisub/internal/trace"
+)
+
+// Rules of KernelBench's eval.py for float32: the tolerances of torch.allclose, and the seeds of its five trials, which
+// torch draws from the seed 42.
+const kernelBenchTolerance = 1e-4
+
+var kernelBenchSeeds = []int{734796314, 576165995, 2197670066, 839703249, 2584932063}
+
+// readKernelBench reads the problem and its answer among the Python files of a folder. If no file is a problem, both
+// results are nil.
+func readKernelBench(dir string) (*Task, error) {
+	names, _ := filepath.Glob(filepath.Join(dir, "*.py"))
+	var problems, answers []string
+	var text string
+	for _, name := range names {
+		if st, err := os.Stat(name); err != nil || !st.Mode().IsRegular() {
+			continue
+		}
+		content, err := plain.ReadFile(name, maxFile)
+		if err != nil {
+			continue
+		}
+		switch s := string(content); {
+		case defines(s, "ModelNew"):
+			answers = append(answers, name)
+		case defines(s, "Model") && defines(s, "get_inputs") && defines(s, "get_init_inputs"):
+			problems, text = append(problems, name), s
+		}
+	}
+	switch {
+	case len(problems) == 0:
+		return nil, nil
+	case len(problems) > 1:
+		return nil, fail(dir, 0, "keep one problem and its answer in a folder", "several problems of KernelBench: %s",
+			strings.Join(problems, ", "))
+	case len(answers) > 1:
+		return nil, fail(dir, 0, "keep one problem and its answer in a folder", "several files define ModelNew: %s",
+			strings.Join(answers, ", "))
+	}
+	file := filepath.Base(problems[0])
+	name := strings.TrimSuffix(file, ".py")
+	// The name of a problem begins with its number, which no module's name may.
+	f := &trace.Functions{Inputs: "problem.py::get_inputs", Init: "problem.py::get_init_inputs", Expected: "problem.py::Model",
+		Atol: kernelBenchTolerance, Rtol: kernelBenchTolerance, Call: "model"}
+	f.Files.Set("problem.py", text)
+	t := &Task{File: problems[0], Answer: filepath.Join(dir, "answer.py"), Definition: define(name, "kernelbench", "", f)}
+	s := Set{Name: "trials"}
+	for _, seed := range kernelBenchSeeds {
+		var axes trace.Map[int]
+		axes.Set("seed", seed)
+		s.Workloads = append(s.Workloads, workload(t.Definition, s.Name, axes, trace.Map[any]{}))
+	}
+	t.Sets = []Set{s}
+	if len(answers) == 0 {
+		return t, nil
+	}
+	t.Answer = answers[0]
+	var err error
+	t.Solution, err = answer(t.Definition, answers[0], "ModelNew")
+	return t, err
+}

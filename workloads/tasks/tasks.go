@@ -1,0 +1,117 @@
+// Package tasks reads problems of GPU MODE and KernelBench from their own files, as definitions whose functions in Python
+// make the inputs and judge the outputs. It reads text and runs nothing.
+//
+// GPU MODE: a folder with task.yml and submission.py. The keys are those of kernelbot's task.py (gpu-mode/kernelbot
+// 4bdd839a). KernelBench: a folder with one file that defines Model, get_inputs and get_init_inputs, and one that defines
+// ModelNew; the rules are those of eval.py (ScalingIntelligence/KernelBench 423217d).
+package tasks
+
+import (
+	"crypto/sha1"
+	"encoding/binary"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"fisub/internal/hint"
+	"fisub/internal/plain"
+	"fisub/internal/trace"
+)
+
+// A Task is a problem with an answer.
+type Task struct {
+	File       string // of the problem
+	Definition *trace.Definition
+	Sets       []Set
+	Solution   *trace.Solution // nil if there is no answer yet
+	Answer     string          // its file, also if it does not exist
+}
+
+// A Set is a named list of workloads.
+type Set struct {
+	Name      string
+	Workloads []*trace.Workload
+}
+
+// maxFile limits a file of a task, in bytes.
+const maxFile = 4 << 20
+
+// Read reads the task in the folder dir. If there is none, both results are nil.
+func Read(dir string) (*Task, error) {
+	file := filepath.Join(dir, "task.yml")
+	if _, err := os.Lstat(file); err == nil {
+		return readGPUMode(file)
+	}
+	return readKernelBench(dir)
+}
+
+// object is the spec of the object that functions make or judge.
+var object = trace.TensorSpec{Scalar: true, Foreign: trace.Object}
+
+// define returns a definition without axes.
+func define(name, kind, description string, f *trace.Functions) *trace.Definition {
+	def := &trace.Definition{Name: name, OpType: kind, Python: f}
+	if description = strings.TrimSpace(description); description != "" {
+		def.Description = &description
+	}
+	def.Inputs.Set("data", object)
+	def.Outputs.Set("output", object)
+	return def
+}
+
+// workload returns a workload of def, whose axes it adds to def's. Its UUID follows from the definition's files and the
+// values.
+func workload(def *trace.Definition, set string, axes trace.Map[int], arguments trace.Map[any]) *trace.Workload {
+	w := &trace.Workload{Axes: axes}
+	if arguments.Len() > 0 {
+		w.Arguments = &arguments
+	}
+	for name := range axes.All() {
+		def.Axes.Set(name, trace.Axis{})
+	}
+	h := sha1.New() //nolint:gosec // RFC 9562, UUID version 5
+	h.Write([]byte{0x6b, 0xa7, 0xb8, 0x11, 0x9d, 0xad, 0x11, 0xd1, 0x80, 0xb4, 0x00, 0xc0, 0x4f, 0xd4, 0x30, 0xc8})
+	part := func(s string) {
+		h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(s))))
+		h.Write([]byte(s))
+	}
+	part("fisub/" + def.Name + "/" + set)
+	for name, text := range def.Python.Files.All() {
+		part(name)
+		part(text)
+	}
+	part(string(w.JSON(trace.Compact)))
+	id := h.Sum(nil)[:16]
+	id[6], id[8] = id[6]&0x0f|0x50, id[8]&0x3f|0x80
+	w.UUID = fmt.Sprintf("%x-%x-%x-%x-%x", id[:4], id[4:6], id[6:8], id[8:10], id[10:])
+	return w
+}
+
+// answer returns the solution in a file.
+func answer(def *trace.Definition, file, symbol string) (*trace.Solution, error) {
+	text, err := plain.ReadFile(file, maxFile)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", file, plain.Cause(err))
+	}
+	name := filepath.Base(file)
+	sol := &trace.Solution{Name: strings.TrimSuffix(name, ".py"), Definition: def.Name, Author: "unknown",
+		Sources: []trace.SourceFile{{Path: name, Content: string(text)}},
+		Spec:    trace.BuildSpec{Language: trace.Python, TargetHardware: []string{"cuda"}, EntryPoint: name + "::" + symbol}}
+	if triton.MatchString(sol.Sources[0].Content) {
+		sol.Spec.Language = trace.Triton
+	}
+	return sol, sol.Validate()
+}
+
+var triton = regexp.MustCompile(`(?m)^[ \t]*(import|from)[ \t]+triton\b`)
+
+// fail returns an error with a place and a remedy; line is 0 if unknown.
+func fail(file string, line int, remedy, format string, args ...any) error {
+	place := file
+	if line > 0 {
+		place = fmt.Sprintf("%s:%d", file, line)
+	}
+	return hint.Wrap(fmt.Errorf("%s: %s", place, fmt.Sprintf(format, args...)), remedy)
+}
