@@ -26,7 +26,7 @@ var layers = [][]string{
 	{"internal/event"},
 	{"internal/event/eventtest", "internal/config", "internal/safetensors", "device", "project/preflight/source",
 		"internal/usage"},
-	{"workloads", "remote"},
+	{"workloads", "remote"}, {"workloads/tasks"},
 	{"device/activity", "device/counters", "internal/ui", "bench/bound"},
 	{"pack", "device/nvcc", "device/cuda/tvmffi", "device/cuda/cupti", "device/cuda/stamp", "runs",
 		"device/devicetest", "remote/agent", "remote/ssh/sshdtest", "remote/slurm/slurmtest",

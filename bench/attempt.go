@@ -33,6 +33,7 @@ type attempt struct {
 	took     time.Duration   // duration of the first call, including the loading of its inputs but no builds
 	samples  *device.Samples // nil if it was not timed
 	warm     *device.Samples // nil without a warm-L2 measurement
+	board    *event.Board    // nil unless the definition is of a board
 	measured int             // number of measurements
 	empty    float64         // time of an empty kernel in nanoseconds; 0 if unknown
 	draws    int             // for measurements, so far

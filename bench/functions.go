@@ -27,7 +27,8 @@ func functionsSolution(def *trace.Definition) (*trace.Definition, *trace.Solutio
 	p.Files = trace.Map[string]{} // they are files
 	text, _ := json.Marshal(p)    // strings and numbers
 	sol := &trace.Solution{Name: def.Name + "__reference", Definition: def.Name, Author: "__builtin__",
-		Spec: trace.BuildSpec{Language: trace.Python, TargetHardware: []string{"cuda"}, EntryPoint: functionsFile + "::call"}}
+		Spec: trace.BuildSpec{Language: trace.Python, TargetHardware: []string{"cuda"},
+			EntryPoint: functionsFile + "::call"}}
 	for path, text := range def.Python.Files.All() {
 		sol.Sources = append(sol.Sources, trace.SourceFile{Path: path, Content: text})
 	}
@@ -103,7 +104,8 @@ func (p *pyReference) ask(ctx context.Context, request any, tensors []worker.Fil
 const seedArgument = "seed"
 
 // inputs makes the inputs of w. If seed is not nil, it replaces the workload's; without one, the result is nil.
-func (p *pyReference) inputs(ctx context.Context, def *trace.Definition, w *trace.Workload, seed *int) (*inputs, error) {
+func (p *pyReference) inputs(ctx context.Context, def *trace.Definition, w *trace.Workload, seed *int) (
+	*inputs, error) {
 	axes := w.Axes
 	if seed != nil {
 		if _, ok := axes.Get(seedArgument); !ok {
@@ -157,7 +159,8 @@ func (p *pyReference) inputs(ctx context.Context, def *trace.Definition, w *trac
 		out.close()
 		return nil, &referenceError{def.Name, err}
 	}
-	in := &inputs{def: def, made: &made{reference: p, arguments: text}, load: &worker.Tensors{Guard: guard, Tree: said.Tree}}
+	in := &inputs{def: def, made: &made{reference: p, arguments: text},
+		load: &worker.Tensors{Guard: guard, Tree: said.Tree}}
 	none := worker.FileTensor{DType: tensor.Int8.String(), Shape: []int{0}}
 	in.load.Outputs = []worker.Value{{Tensor: &none}}
 	var values []workloads.Input
@@ -165,7 +168,8 @@ func (p *pyReference) inputs(ctx context.Context, def *trace.Definition, w *trac
 		v := workloads.Input{Name: t.Name, Tensor: outs[i].tensor, File: out.f, Offset: tensors[i].Offset}
 		file := fileTensor(v)
 		file.DType, file.Shape, file.Stride = t.DType, t.Shape, t.Stride
-		if dtype, ok := tensor.ParseDType(t.DType); ok && dtype.Bits() >= 8 && len(v.Tensor.Data) == elements(t.Shape)*dtype.Bits()/8 {
+		dtype, ok := tensor.ParseDType(t.DType)
+		if n, _ := tensor.Elements(t.Shape); ok && dtype.Bits() >= 8 && len(v.Tensor.Data) == n*dtype.Bits()/8 {
 			v.Tensor = &tensor.Tensor{DType: dtype, Shape: t.Shape, Data: v.Tensor.Data}
 		}
 		values = append(values, v)
@@ -179,11 +183,6 @@ func (p *pyReference) inputs(ctx context.Context, def *trace.Definition, w *trac
 	}
 	in.Inputs = workloads.Made(values, func() error { unmap(); out.close(); return nil })
 	return in, memfile.Freeze(out.f)
-}
-
-func elements(shape []int) int {
-	n, _ := tensor.Elements(shape)
-	return n
 }
 
 // change permits calls to change input i. Its contents are restored before each call.
@@ -293,7 +292,8 @@ func (a *attempt) other(ctx context.Context, in *inputs, purpose string) (*input
 	}
 	same := func(x, y worker.Value) bool {
 		s, t := x.Tensor, y.Tensor
-		return s.DType == t.DType && slices.Equal(s.Shape, t.Shape) && slices.Equal(s.Stride, t.Stride) && s.Bytes == t.Bytes
+		return s.DType == t.DType && slices.Equal(s.Shape, t.Shape) && slices.Equal(s.Stride, t.Stride) &&
+			s.Bytes == t.Bytes
 	}
 	if string(o.load.Tree) != string(in.load.Tree) || !slices.EqualFunc(o.load.Inputs, in.load.Inputs, same) {
 		return nil, o.Close()
@@ -311,7 +311,8 @@ func (a *attempt) varyMade(ctx context.Context) (*variation, error) {
 }
 
 // judgeMade returns a finding if the outputs of the varied timed call are wrong.
-func (v *variation) judgeMade(ctx context.Context, a *attempt, what string, written []worker.FileTensor) (*event.Finding, error) {
+func (v *variation) judgeMade(ctx context.Context, a *attempt, what string, written []worker.FileTensor) (
+	*event.Finding, error) {
 	a.judgedVaried = true
 	c, err := v.other.check(ctx, &a.process.out, written)
 	if err != nil || c.ok {

@@ -287,6 +287,7 @@ func (g *group) time(ctx context.Context, attempts []*attempt, trials []*inputs)
 	for _, a := range timed {
 		if a.err == nil && a != b {
 			a.measureWarm(ctx)
+			a.measureBoard(ctx)
 		}
 	}
 	if ctx.Err() != nil {

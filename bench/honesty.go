@@ -597,7 +597,7 @@ func (h *honesty) argument(c worker.Change) string {
 // their scores for inputs or, if that is nil, must be want's in any order.
 func (a *attempt) compare(ctx context.Context, written []worker.FileTensor, want []expected, inputs []workloads.Input) (
 	comparison, error) {
-	if want[0].made != nil {
+	if len(want) > 0 && want[0].made != nil {
 		return want[0].made.check(ctx, &a.process.out, written)
 	}
 	got, unmap, err := a.process.out.read(written)
@@ -787,7 +787,7 @@ func (h *honesty) changes() []change {
 		return nil
 	}
 	row, element := h.changed[0], h.changed[min(1, len(h.changed)-1)]
-	name := func(i int) string { return h.in.Values[i].Name }
+	name := func(i int) string { return h.values[i].Name }
 	small := []change{
 		{"with one element of " + name(element) + " changed", false, []int{element},
 			func(t *tensor.Tensor, r random.Stream) { flip(t, r, 1) }, nil},

@@ -23,8 +23,8 @@ type inputs struct {
 	made    *made               // nil unless functions of the definition made them
 }
 
-// openInputs opens the inputs of w for a trial, counted from 0. Functions of the definition run in reference. The caller
-// closes them.
+// openInputs opens the inputs of w for a trial, counted from 0. Functions of the definition run in reference. The
+// caller closes them.
 func openInputs(ctx context.Context, s *Shared, reference *pyReference, e evaluator, w *trace.Workload, trial int) (
 	*inputs, error) {
 	if e == byFunctions {

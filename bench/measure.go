@@ -286,7 +286,8 @@ func choose(r random.Stream, n, k int) []int {
 }
 
 // judgeTimed makes a finding if a timed call left wrong outputs or the worker did not return them.
-func (a *attempt) judgeTimed(ctx context.Context, plan worker.JudgedPlan, samples *device.Samples, judged []worker.Judged) error {
+func (a *attempt) judgeTimed(ctx context.Context, plan worker.JudgedPlan, samples *device.Samples,
+	judged []worker.Judged) error {
 	calls := 0
 	for _, trial := range samples.Trials {
 		calls += len(trial)
@@ -349,6 +350,52 @@ func (a *attempt) measureWarm(ctx context.Context) {
 	}
 }
 
+// boardCalls is the most calls that a board times, and boardError the relative error of their mean at which it stops.
+// Both are pmpp_v2's (gpu-mode/reference-kernels f83cb92), whose limit of 10 s is left out.
+const boardCalls, boardError = 100, 0.001
+
+// measureBoard adds the figure of the task's board. Its failure is a warning.
+func (a *attempt) measureBoard(ctx context.Context) {
+	if f := a.shared.Definition.Python; f == nil || f.Ranking == "" {
+		return
+	}
+	a.printed += a.process.log()
+	defer a.process.log()
+	s, err := a.measureOnce(ctx, device.Plan{Warmup: 1, Iterations: boardCalls, Trials: 1, ColdL2: true,
+		Timer: device.TimerEvents, MaxTime: a.shared.Profile.MaxTime})
+	if err == nil {
+		a.board = boardOf(s.Trials[0])
+	} else if ctx.Err() == nil {
+		m := &event.Message{Text: fmt.Sprintf("no figure as the board's: %v", err)}
+		a.say(event.Event{Type: event.TypeWarning, Message: m})
+	}
+}
+
+// boardOf applies the board's rule to times in the order of the calls.
+func boardOf(times []time.Duration) *event.Board {
+	var b *event.Board
+	for n := 1; n <= len(times); n++ {
+		sum := 0.0
+		b = &event.Board{Runs: n, Best: math.Inf(1)}
+		for _, t := range times[:n] {
+			sum += float64(t)
+			b.Best, b.Worst = min(b.Best, float64(t)), max(b.Worst, float64(t))
+		}
+		b.Mean = sum / float64(n)
+		squares := 0.0
+		for _, t := range times[:n] {
+			squares += (float64(t) - b.Mean) * (float64(t) - b.Mean)
+		}
+		if n > 1 {
+			b.Err = math.Sqrt(squares/float64(n-1)) / math.Sqrt(float64(n))
+		}
+		if n > 2 && b.Err < boardError*b.Mean {
+			break
+		}
+	}
+	return b
+}
+
 func timerOf(samples string) string {
 	if samples == device.TimerCUPTI {
 		return device.TimerCUPTI
@@ -371,7 +418,7 @@ func (a *attempt) tell(base *device.Samples, f *roofline) {
 	}
 	out := eventSamples(s, a.traffic(), a.process.info.Bandwidth)
 	out.Measured = a.measured
-	out.Warm, out.Baseline = timings(a.warm), timings(base)
+	out.Warm, out.Baseline, out.Board = timings(a.warm), timings(base), a.board
 	if f != nil {
 		if out.CopyNS, out.EmptyNS = f.figures(a.traffic(), timerOf(s.Timer)); out.MedianNS > 0 {
 			out.CopyShare = out.CopyNS / out.MedianNS

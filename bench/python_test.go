@@ -47,7 +47,7 @@ func TestNeeded(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer r.stop()
-		in, err := openInputs(t.Context(), &shared, standard, shared.Workloads[0], 0)
+		in, err := openInputs(t.Context(), &shared, nil, standard, shared.Workloads[0], 0)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -97,7 +97,7 @@ func callTime(b *testing.B, shared Shared, sol *trace.Solution, ws []*trace.Work
 		b.Fatal(err)
 	}
 	for _, w := range ws {
-		in, err := openInputs(ctx, &shared, e, w, 0)
+		in, err := openInputs(ctx, &shared, nil, e, w, 0)
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -111,7 +111,8 @@ func substitute(t *tensor.Tensor, r random.Stream) (changed *tensor.Tensor, at i
 }
 
 // judge returns a finding if the outputs of a timed call are not those for the variation. what describes the call.
-func (v *variation) judge(ctx context.Context, a *attempt, what string, written []worker.FileTensor) (*event.Finding, error) {
+func (v *variation) judge(ctx context.Context, a *attempt, what string, written []worker.FileTensor) (
+	*event.Finding, error) {
 	what += ", " + v.what
 	if v.other != nil {
 		return v.judgeMade(ctx, a, what, written)

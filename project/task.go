@@ -34,5 +34,6 @@ func (p *Project) loadTask(data *workloads.Dataset) (*Submission, error) {
 			sets[workloads.DefaultSet] = s.Workloads
 		}
 	}
-	return &Submission{Root: p.Root(), Data: data.With(t.Definition, sets), Definition: t.Definition, Solution: t.Solution, Task: t}, nil
+	return &Submission{Root: p.Root(), Data: data.With(t.Definition, sets), Definition: t.Definition, Solution: t.Solution,
+		Task: t}, nil
 }

@@ -3,6 +3,7 @@ package runs
 import (
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 
 	"fisub/internal/event"
@@ -145,7 +146,27 @@ func (s *Summary) Totals() event.Done {
 	if value, n, ok := score.Value(); ok && d.Missing == 0 && s.Run != nil && s.Run.Baseline != nil {
 		d.Score, d.Scored = &value, n
 	}
+	d.BoardNS = s.board(d.Passed)
 	return d
+}
+
+// board returns the score of the task's board, or nil unless all workloads passed with its figure.
+func (s *Summary) board(passed int) *float64 {
+	if s.Run == nil || s.Run.Ranking == "" || passed < len(s.Run.Workloads) || passed < s.Run.Whole {
+		return nil
+	}
+	sum, logs, last := 0.0, 0.0, 0.0
+	for _, w := range s.Run.Workloads {
+		row := s.Row(w.UUID)
+		if row == nil || row.Samples == nil || row.Samples.Board == nil {
+			return nil
+		}
+		last = row.Samples.Board.Mean
+		sum, logs = sum+last, logs+math.Log(last)
+	}
+	n := float64(len(s.Run.Workloads))
+	score := map[string]float64{"last": last, "mean": sum / n, "geom": math.Exp(logs / n)}[s.Run.Ranking]
+	return &score
 }
 
 // Add adds the next event.

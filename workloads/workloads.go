@@ -117,9 +117,11 @@ func Open(root, cacheRoot string) (d *Dataset, err error) {
 	return d, d.readDefinitions()
 }
 
-// With returns a dataset that has only a definition whose inputs its functions in Python make, and its workloads by set.
+// With returns a dataset that has only a definition whose inputs its functions in Python make, and its workloads by
+// set.
 func (d *Dataset) With(def *trace.Definition, sets map[string][]*trace.Workload) *Dataset {
-	return &Dataset{root: d.root, cache: d.cache, names: []string{def.Name}, defs: map[string]*trace.Definition{def.Name: def},
+	return &Dataset{root: d.root, cache: d.cache, names: []string{def.Name},
+		defs: map[string]*trace.Definition{def.Name: def},
 		read: map[string]reading{"": {sets: map[string]map[string][]*trace.Workload{def.Name: sets}}}}
 }
 

@@ -124,6 +124,8 @@ type Run struct {
 	Baseline    *Baseline     `json:"baseline,omitempty"` // timed alternately with the solution
 	Floors      bool          `json:"floors,omitempty"`   // also time an empty kernel and a copy of the same bytes
 	Tolerance   Tolerance     `json:"tolerance"`
+	Functions   bool          `json:"functions,omitempty"` // of the definition judge, by their own tolerances
+	Ranking     string        `json:"ranking,omitempty"`   // of the task's board: "last", "mean" or "geom"
 	Device      Device        `json:"device"`
 	Checked     *Checked      `json:"looked,omitempty"` // mistakes looked for, besides wrong outputs
 	Host        Host          `json:"host"`
@@ -297,6 +299,7 @@ type Samples struct {
 
 	Warm      *Timings `json:"warm,omitempty"`       // with a warm L2, measured right afterwards
 	Baseline  *Timings `json:"baseline,omitempty"`   // of the run's baseline, its trials alternating with these
+	Board     *Board   `json:"board,omitempty"`      // as the task's board computes it
 	CopyNS    float64  `json:"copy_ns,omitempty"`    // roofline copy of Bytes, half read and half written
 	EmptyNS   float64  `json:"empty_ns,omitempty"`   // of an empty kernel
 	CopyShare float64  `json:"copy_share,omitempty"` // CopyNS / MedianNS: the fraction of the copy's bandwidth
@@ -311,6 +314,16 @@ type Timings struct {
 	N         int       `json:"n"`
 	Interval  Interval  `json:"interval"`
 	Disturbed []string  `json:"disturbed,omitempty"`
+}
+
+// A Board is the figure of a task's own judge: the mean of the times between CUDA events, with a cold L2, of as many
+// calls as its rule asks for. Times are in nanoseconds.
+type Board struct {
+	Runs  int     `json:"runs"`
+	Mean  float64 `json:"mean_ns"`
+	Err   float64 `json:"err_ns"` // standard error of the mean
+	Best  float64 `json:"best_ns"`
+	Worst float64 `json:"worst_ns"`
 }
 
 // A Floor is a lower bound on this GPU's latencies: the time of an empty kernel or of a roofline copy.
@@ -480,8 +493,9 @@ type Done struct {
 	Seconds float64 `json:"seconds"`
 
 	Findings int      `json:"findings,omitempty"`
-	Score    *float64 `json:"score,omitempty"`  // mean speed-up; 0 if a workload fails, absent without a baseline
-	Scored   int      `json:"scored,omitempty"` // workloads in the mean: those that the baseline passes
+	Score    *float64 `json:"score,omitempty"`    // mean speed-up; 0 if a workload fails, absent without a baseline
+	BoardNS  *float64 `json:"board_ns,omitempty"` // the board's score, from Samples.Board of all workloads
+	Scored   int      `json:"scored,omitempty"`   // workloads in the mean: those that the baseline passes
 
 	Secret string `json:"secret,omitempty"` // from which the honesty checks drew
 }

@@ -71,6 +71,9 @@ type Functions struct {
 	// Call is how a submission gets the inputs: "one", the object as the only argument; "positional", its items; or
 	// "model": its entry point is a class, which is made once and called with the items.
 	Call string `json:"call" rule:"required,call"`
+
+	// Ranking is how a board makes one score of the mean times of its cases: "last", "mean" or "geom"; "" is no board.
+	Ranking string `json:"ranking,omitzero"`
 }
 
 // An Axis is a named dimension. Its size is fixed (const), bound by the inputs' shapes (var), or in a dialect computed

@@ -44,8 +44,10 @@ func Figures(r *event.Run, timed bool) []Figure {
 	}
 	list := []Figure{
 		{Heading: "Max abs", Title: "largest absolute error", Detail: true, Front: 4, width: errorWidth, order: 3,
+			omit:  r.Functions,
 			Value: func(e *event.Evaluated, _ *event.Samples) Value { abs, _ := e.Errors(); return Error(abs) }},
 		{Heading: "Max rel", Title: "largest relative error", Detail: true, Front: 5, width: errorWidth, order: 5,
+			omit:  r.Functions,
 			Value: func(e *event.Evaluated, _ *event.Samples) Value { _, rel := e.Errors(); return Error(rel) }},
 		{Heading: "Matched", Title: "share of correct elements", Detail: true, Value: matched},
 		{Heading: "Median", Timed: true, width: timeWidth, Value: latency},
@@ -64,6 +66,13 @@ func Figures(r *event.Run, timed bool) []Figure {
 		{Heading: "Copy", Title: "share of the bandwidth of the roofline copy, a plain copy of as many bytes", Timed: true,
 			width: copyWidth, order: 4, Value: ofTimings(func(s *event.Samples) Value {
 				return positive(s.CopyShare, Percent(s.CopyShare), Exact(s.CopyShare)+"; the copy takes "+ExactNS(s.CopyNS))
+			})},
+		{Heading: "Board", Title: "mean of times between CUDA events, as the task's board computes it", Timed: true,
+			width: timeWidth, omit: r.Ranking == "", Value: ofTimings(func(s *event.Samples) Value {
+				if s.Board == nil {
+					return Value{}
+				}
+				return Nanos(s.Board.Mean)
 			})},
 		{Heading: "Min", Title: "fastest call", Timed: true, Kept: true, Detail: true,
 			Value: ofTimings(func(s *event.Samples) Value { return Nanos(float64(s.MinNS)) })},

@@ -469,6 +469,9 @@ func (v *runView) done(d *event.Done) {
 	if b := v.run.Baseline; b != nil && d.Score != nil {
 		lines = append(lines, ScoreText(b, d))
 	}
+	if d.BoardNS != nil {
+		lines = append(lines, BoardText(v.run.Ranking, *d.BoardNS))
+	}
 	for _, sentence := range slices.Sorted(maps.Keys(v.doubts)) {
 		uuids := v.doubts[sentence]
 		which := "workload " + uuids[0]

@@ -106,6 +106,13 @@ func ScoreText(b *event.Baseline, d *event.Done) string {
 	return fmt.Sprintf("mean speed-up: %.3f over baseline %s", *d.Score, text)
 }
 
+// BoardText describes the score of a task's board, in nanoseconds.
+func BoardText(ranking string, ns float64) string {
+	how := map[string]string{"last": "the last case", "mean": "the mean of all cases",
+		"geom": "the geometric mean of all cases"}
+	return fmt.Sprintf("board: %s, %s; each is a mean of times between CUDA events, cold L2", Micros(ns), how[ranking])
+}
+
 // Tolerance describes when an output element is correct.
 func Tolerance(t event.Tolerance) string {
 	text := fmt.Sprintf("correct: within %g absolute or %g relative", t.Atol, t.Rtol)

@@ -28,6 +28,7 @@ import (
 	"fisub/project/machine"
 	"fisub/runs"
 	"fisub/workloads"
+	"fisub/workloads/tasks"
 )
 
 // Options select workloads and how to time them. A zero option defaults to the resumed run's value, then the
@@ -236,6 +237,11 @@ func (s *Setup) Describe(ctx context.Context, sub *project.Submission) *event.Ru
 		Timer: s.Timer, Floors: s.Kind != "emu",
 		Tolerance: event.Tolerance(p.Tolerance),
 		Host:      s.host, DPS: sol.Spec.DestinationPassingStyle, Binding: sol.Spec.Binding,
+	}
+	if f := sub.Definition.Python; f != nil {
+		if run.Functions = true; s.Set == tasks.Benchmarks {
+			run.Ranking = f.Ranking
+		}
 	}
 	if sub.Config != nil {
 		run.Folder, run.Sources = sub.SourceFolder(), sub.SourcePaths()

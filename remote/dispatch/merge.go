@@ -402,6 +402,7 @@ func measurable(s *event.Samples) bool {
 		}
 	}
 	return timed(&own) && (s.Warm == nil || timed(s.Warm)) && (s.Baseline == nil || timed(s.Baseline)) &&
+		(s.Board == nil || within(s.Board.Runs) && within(s.Board.Mean, s.Board.Err, s.Board.Best, s.Board.Worst)) &&
 		(s.Stamp == nil || stamped(s.Stamp)) && within(s.Bytes, s.MinNS, int64(s.Measured)) &&
 		within(s.Q1NS, s.Q2NS, s.Q3NS, s.MeanNS, s.CopyNS, s.EmptyNS, s.Bandwidth, s.PeakShare, s.CopyShare)
 }

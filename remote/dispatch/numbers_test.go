@@ -20,6 +20,7 @@ var unjudged = map[string]string{
 	"Evaluated.Trace.Evaluation.Environment.Libs":             "texts",
 	"Evaluated.Trace.Workload.Axes":                           "compared with the run's, in otherTrace",
 	"Evaluated.Trace.Workload.Inputs":                         "describes the workload, is no result",
+	"Evaluated.Trace.Workload.Arguments":                      "describes the workload, is no result",
 }
 
 // numbers calls f with each number in v. Missing structs and empty lists get one element first, and zeros become 1.

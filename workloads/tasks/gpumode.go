@@ -2,6 +2,7 @@ package tasks
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -32,6 +33,9 @@ type taskFile struct {
 	MultiGPU    bool   `yaml:"multi_gpu"`
 	RankingBy   string `yaml:"ranking_by"`
 }
+
+// Benchmarks is the set whose times a board ranks.
+const Benchmarks = "benchmarks"
 
 const (
 	submissionFile = "submission.py"
@@ -84,6 +88,9 @@ func readGPUMode(file string) (*Task, error) {
 		}
 		f.Files.Set(path.Clean(part.Name), string(content))
 	}
+	if f.Ranking = cmp.Or(t.RankingBy, "last"); !slices.Contains([]string{"last", "mean", "geom"}, f.Ranking) {
+		return nil, fail(file, 0, "last, mean or geom", "ranking_by: %q", f.Ranking)
+	}
 	if err := follow(file, t.Config.Main, main, f); err != nil {
 		return nil, err
 	}
@@ -96,7 +103,7 @@ func readGPUMode(file string) (*Task, error) {
 	for _, set := range []struct {
 		name  string
 		cases []yaml.Node
-	}{{"tests", t.Tests}, {"benchmarks", t.Benchmarks}} {
+	}{{"tests", t.Tests}, {Benchmarks, t.Benchmarks}} {
 		s := Set{Name: set.name}
 		for i := range set.cases {
 			w, err := readCase(file, task.Definition, set.name, &set.cases[i])
@@ -116,8 +123,8 @@ func readGPUMode(file string) (*Task, error) {
 
 // defines reports whether Python code defines or imports a name at its top level.
 func defines(text, name string) bool {
-	return regexp.MustCompile(`(?m)^((async )?def ` + name + `\b|class ` + name + `\b|` + name + `\s*(:[^=]*)?=|(from|import) .*\b` +
-		name + `\b)`).MatchString(text)
+	pattern := `(?m)^((async )?def NAME\b|class NAME\b|NAME\s*(:[^=]*)?=|(from|import) .*\bNAME\b)`
+	return regexp.MustCompile(strings.ReplaceAll(pattern, "NAME", name)).MatchString(text)
 }
 
 // follow sets the functions of f by the board's own program, main.

@@ -49,8 +49,8 @@ func readKernelBench(dir string) (*Task, error) {
 	file := filepath.Base(problems[0])
 	name := strings.TrimSuffix(file, ".py")
 	// The name of a problem begins with its number, which no module's name may.
-	f := &trace.Functions{Inputs: "problem.py::get_inputs", Init: "problem.py::get_init_inputs", Expected: "problem.py::Model",
-		Atol: kernelBenchTolerance, Rtol: kernelBenchTolerance, Call: "model"}
+	f := &trace.Functions{Inputs: "problem.py::get_inputs", Init: "problem.py::get_init_inputs",
+		Expected: "problem.py::Model", Atol: kernelBenchTolerance, Rtol: kernelBenchTolerance, Call: "model"}
 	f.Files.Set("problem.py", text)
 	t := &Task{File: problems[0], Answer: filepath.Join(dir, "answer.py"), Definition: define(name, "kernelbench", "", f)}
 	s := Set{Name: "trials"}

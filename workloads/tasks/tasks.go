@@ -1,9 +1,9 @@
-// Package tasks reads problems of GPU MODE and KernelBench from their own files, as definitions whose functions in Python
-// make the inputs and judge the outputs. It reads text and runs nothing.
+// Package tasks reads problems of GPU MODE and KernelBench from their own files, as definitions whose functions in
+// Python make the inputs and judge the outputs. It reads text and runs nothing.
 //
 // GPU MODE: a folder with task.yml and submission.py. The keys are those of kernelbot's task.py (gpu-mode/kernelbot
-// 4bdd839a). KernelBench: a folder with one file that defines Model, get_inputs and get_init_inputs, and one that defines
-// ModelNew; the rules are those of eval.py (ScalingIntelligence/KernelBench 423217d).
+// 4bdd839a). KernelBench: a folder with one file that defines Model, get_inputs and get_init_inputs, and one that
+// defines ModelNew; the rules are those of eval.py (ScalingIntelligence/KernelBench 423217d).
 package tasks
 
 import (
@@ -98,7 +98,8 @@ func answer(def *trace.Definition, file, symbol string) (*trace.Solution, error)
 	name := filepath.Base(file)
 	sol := &trace.Solution{Name: strings.TrimSuffix(name, ".py"), Definition: def.Name, Author: "unknown",
 		Sources: []trace.SourceFile{{Path: name, Content: string(text)}},
-		Spec:    trace.BuildSpec{Language: trace.Python, TargetHardware: []string{"cuda"}, EntryPoint: name + "::" + symbol}}
+		Spec: trace.BuildSpec{Language: trace.Python, TargetHardware: []string{"cuda"},
+			EntryPoint: name + "::" + symbol}}
 	if triton.MatchString(sol.Sources[0].Content) {
 		sol.Spec.Language = trace.Triton
 	}
