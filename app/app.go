@@ -12,6 +12,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -169,6 +170,16 @@ func commandLine(words []string, omit ...string) string {
 		}
 	}
 	return strings.Join(line, " ")
+}
+
+// noTask returns an error if the project is a task of GPU MODE or KernelBench.
+func (a *app) noTask(command string) error {
+	t, err := a.Task()
+	if t == nil || err != nil {
+		return err
+	}
+	return usage.Errorf("send "+filepath.Base(t.Answer)+" as it is", "%s: %s is a task with its own judge, not a project of "+
+		"the contest", command, plain.Relative(t.File))
 }
 
 // inContest reports whether a definition has the contest's workload set.

@@ -74,7 +74,15 @@ func (a *app) check(ctx context.Context, o checkOptions) error {
 		p.Archs = strings.Split(o.arch, ",")
 	}
 	var reports []*preflight.Report
-	if o.solution != "" {
+	task, err := a.Task()
+	if err != nil {
+		return err
+	}
+	if task != nil && o.solution == "" {
+		if reports, err = a.checkTask(ctx, p); err != nil {
+			return err
+		}
+	} else if o.solution != "" {
 		p.File = a.Path(o.solution)
 		sol, warnings, err := trace.ReadSolution(p.File)
 		a.warn(warnings)
@@ -104,6 +112,16 @@ func (a *app) check(ctx context.Context, o checkOptions) error {
 		return shown(exitUsage)
 	}
 	return nil
+}
+
+// checkTask checks the answer to the project's task.
+func (a *app) checkTask(ctx context.Context, p preflight.Options) ([]*preflight.Report, error) {
+	s, err := a.load("")
+	if err != nil {
+		return nil, err
+	}
+	p.Solution, p.File, p.Task = s.Solution, s.Task.Answer, s.Task
+	return a.preflight(ctx, p, "")
 }
 
 // An emitted is the result of check --emit.

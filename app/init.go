@@ -13,12 +13,15 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"fisub/app/scaffold"
+	"fisub/internal/cache"
 	"fisub/internal/git"
 	"fisub/internal/plain"
 	"fisub/internal/trace"
 	"fisub/internal/ui"
 	"fisub/internal/usage"
+	"fisub/project"
 	"fisub/workloads"
+	"fisub/workloads/tasks"
 )
 
 type initOptions struct {
@@ -75,6 +78,9 @@ func (a *app) init(ctx context.Context, o initOptions) error {
 	if st, err := os.Stat(dir); err == nil && !st.IsDir() {
 		return usage.Errorf("name a folder", "%s: not a folder", dir)
 	}
+	if t, err := (&project.Project{Dir: dir}).Task(); t != nil || err != nil {
+		return cmp.Or(err, a.startTask(t, dir, o.force))
+	}
 	data, err := a.OpenDataset()
 	if err != nil {
 		return err
@@ -125,6 +131,32 @@ func (a *app) init(ctx context.Context, o initOptions) error {
 		return err
 	}
 	return a.initialised(dir, opts, p, done)
+}
+
+// startTask writes an answer to the task in the folder dir.
+func (a *app) startTask(t *tasks.Task, dir string, force bool) error {
+	text, err := t.Start()
+	if err != nil {
+		return usage.Invalid(err)
+	}
+	status := "written"
+	if t.Solution != nil {
+		if status = "replaced"; !force {
+			return usage.Errorf("use --force to replace it", "%s: it exists", t.Answer)
+		}
+	}
+	if err := cache.WriteFile(t.Answer, []byte(text), 0o644); err != nil {
+		return err
+	}
+	made := newProject{Dir: dir, Definition: t.Definition.Name, Language: trace.Python, Name: "submission",
+		Files: []newFile{{filepath.Base(t.Answer), status, len(text)}}, Next: a.nextLines(dir)}
+	made.Next = made.Next[:len(made.Next)-1] // there is nothing to pack
+	if a.json {
+		return a.writeJSON(made)
+	}
+	a.line(status, "%s", plain.Relative(t.Answer))
+	fmt.Fprintf(a.stdout, "next\n  %s\n", strings.Join(made.Next, "\n  "))
+	return nil
 }
 
 func unanswered(err error) error {

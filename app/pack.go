@@ -55,6 +55,9 @@ func (a *app) pack(ctx context.Context, o packOptions) error {
 	if o.out == "-" && a.final != nil {
 		return usage.Errorf("use a file, or omit --json=final", "-o - and --json=final would both write to stdout")
 	}
+	if err := a.noTask("pack"); err != nil {
+		return err
+	}
 	data, err := a.OpenDataset()
 	if err != nil {
 		return err

@@ -53,6 +53,9 @@ func (a *app) submit(ctx context.Context, o submitOptions) error {
 	if o.dryRun && o.WillPush {
 		return usage.Errorf("omit one of them", "--dry-run and --push exclude each other")
 	}
+	if err := a.noTask("submit"); err != nil {
+		return err
+	}
 	data, err := a.OpenDataset()
 	if err != nil {
 		return err

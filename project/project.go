@@ -46,8 +46,13 @@ func (p *Project) ConfigPath() string { return p.Path(cmp.Or(p.Config, config.Na
 // Root returns the folder of the config, which contains the runs.
 func (p *Project) Root() string { return filepath.Dir(p.ConfigPath()) }
 
-// OpenDataset opens the dataset of the project.
+// OpenDataset opens the dataset of the project. A task is one of its own.
 func (p *Project) OpenDataset() (*workloads.Dataset, error) {
+	if t, err := p.Task(); err != nil {
+		return nil, err
+	} else if t != nil && p.Dataset == "" {
+		return openTask(t)
+	}
 	root, _ := cache.Root() // without a cache, only reading inputs fails
 	dir := os.Getenv("FIB_DATASET_PATH")
 	if p.Dataset != "" {
@@ -107,8 +112,10 @@ func (p *Project) Load(packed string) (*Submission, error) {
 	if packed != "" {
 		return loadPacked(p.Path(packed), p.Path("."), data)
 	}
-	if s, err := p.loadTask(data); s != nil || err != nil {
-		return s, err
+	if t, err := p.Task(); err != nil {
+		return nil, err
+	} else if t != nil {
+		return p.loadTask(t, "", data)
 	}
 	return LoadSources(p.ConfigPath(), data)
 }

@@ -32,6 +32,18 @@ func (p *Project) ReadSource(ctx context.Context, arg string, data *workloads.Da
 		s, err := loadPacked(p.Path(arg), p.Root(), data)
 		return &Source{Arg: arg, Submission: s}, err
 	}
+	t, err := p.Task()
+	if err != nil {
+		return nil, err
+	}
+	if t != nil && (isAnswer(arg) || filepath.Clean(p.Path(arg)) == filepath.Clean(p.Root())) {
+		file := p.Path(arg)
+		if !isAnswer(arg) {
+			file = ""
+		}
+		s, err := p.loadTask(t, file, data)
+		return &Source{Arg: arg, Submission: s}, err
+	}
 	file := filepath.Join(p.Path(arg), config.Name)
 	if st, err := os.Stat(file); err == nil && st.Mode().IsRegular() {
 		s, err := LoadSources(file, data)
@@ -67,6 +79,12 @@ func (p *Project) ReadSource(ctx context.Context, arg string, data *workloads.Da
 func loadRevision(checkout, file string, data *workloads.Dataset) (*Submission, error) {
 	if !filepath.IsLocal(file) {
 		return nil, fmt.Errorf("%s: not in the repository", file)
+	}
+	p := &Project{Dir: filepath.Join(checkout, filepath.Dir(file))}
+	if t, err := p.Task(); err != nil {
+		return nil, err
+	} else if t != nil {
+		return p.loadTask(t, "", data)
 	}
 	return LoadSources(filepath.Join(checkout, file), data)
 }

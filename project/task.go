@@ -1,6 +1,13 @@
 package project
 
 import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"fisub/internal/cache"
 	"fisub/internal/config"
 	"fisub/internal/trace"
 	"fisub/internal/usage"
@@ -18,22 +25,60 @@ func (p *Project) Task() (*tasks.Task, error) {
 	return t, usage.Invalid(err)
 }
 
-// loadTask returns the submission in the project's folder if that has a task, else nil.
-func (p *Project) loadTask(data *workloads.Dataset) (*Submission, error) {
-	t, err := p.Task()
-	if t == nil || err != nil {
+// openTask returns a dataset with the task alone, in a folder of the cache.
+func openTask(t *tasks.Task) (*workloads.Dataset, error) {
+	root, err := cache.Root()
+	if err != nil {
 		return nil, err
 	}
-	if t.Solution == nil {
-		return nil, usage.Errorf("fisub init "+p.Root()+" writes one", "%s: no answer: want %s", t.File, t.Answer)
-	}
-	sets := map[string][]*trace.Workload{}
+	def := t.Definition
+	files := map[string][]byte{filepath.Join("definitions", "definition.json"): def.JSON(trace.Compact)}
+	key := []string{string(def.JSON(trace.Compact))}
 	for i, s := range t.Sets {
-		sets[s.Name] = s.Workloads
-		if i == 0 {
-			sets[workloads.DefaultSet] = s.Workloads
+		var lines bytes.Buffer
+		for _, w := range s.Workloads {
+			line := &trace.Trace{Definition: def.Name, Workload: *w}
+			lines.Write(append(line.JSON(trace.Compact), '\n'))
 		}
+		if i == 0 {
+			files[filepath.Join("workloads", "workloads.jsonl")] = lines.Bytes()
+		}
+		files[filepath.Join("workloads", "set."+s.Name+".ndjson")] = lines.Bytes()
+		key = append(key, s.Name, lines.String())
 	}
-	return &Submission{Root: p.Root(), Data: data.With(t.Definition, sets), Definition: t.Definition, Solution: t.Solution,
-		Task: t}, nil
+	dir, _, err := cache.Folder(context.Background(), root, "tasks", cache.Key(key...), func(dir string) error {
+		for name, data := range files {
+			if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755); err != nil {
+				return err
+			}
+			if err := os.WriteFile(filepath.Join(dir, name), data, 0o644); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return workloads.Open(dir, root)
 }
+
+// loadTask returns a submission with an answer to the task: file, or the task's own if that is "".
+func (p *Project) loadTask(t *tasks.Task, file string, data *workloads.Dataset) (*Submission, error) {
+	s := &Submission{Root: p.Root(), Data: data, Solution: t.Solution, Task: t}
+	var err error
+	if s.Definition, err = data.Definition(t.Definition.Name); err != nil {
+		return nil, usage.Invalid(err)
+	}
+	if file != "" {
+		s.Solution, err = t.Read(file)
+		return s, usage.Invalid(err)
+	}
+	if t.Solution == nil {
+		return nil, usage.Errorf("fisub init . writes one that calls the reference", "%s: no answer: want %s", t.File, filepath.Base(t.Answer))
+	}
+	return s, nil
+}
+
+// isAnswer reports whether arg names an answer to a task.
+func isAnswer(arg string) bool { return strings.HasSuffix(arg, ".py") }

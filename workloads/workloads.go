@@ -117,14 +117,6 @@ func Open(root, cacheRoot string) (d *Dataset, err error) {
 	return d, d.readDefinitions()
 }
 
-// With returns a dataset that has only a definition whose inputs its functions in Python make, and its workloads by
-// set.
-func (d *Dataset) With(def *trace.Definition, sets map[string][]*trace.Workload) *Dataset {
-	return &Dataset{root: d.root, cache: d.cache, names: []string{def.Name},
-		defs: map[string]*trace.Definition{def.Name: def},
-		read: map[string]reading{"": {sets: map[string]map[string][]*trace.Workload{def.Name: sets}}}}
-}
-
 // Seeded returns the dataset with other generated values. They depend only on the seed, not on the machine; 0 selects
 // the usual ones. Axes, scalars, sequence lengths and the files of a folder stay the same.
 func (d *Dataset) Seeded(seed uint64) *Dataset {

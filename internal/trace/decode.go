@@ -357,7 +357,7 @@ func (d *decoder) text(v *value, r rules) string {
 	switch {
 	case v.kind != '"':
 		d.fault(v.pos, "Input should be a valid string")
-	case v.text == "" && r.has("nonempty"):
+	case v.text == "" && r.has("nonempty") && !(d.objects && r.has("contest")):
 		d.fault(v.pos, "String should have at least 1 character")
 	}
 	return v.text

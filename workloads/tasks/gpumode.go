@@ -37,6 +37,9 @@ type taskFile struct {
 // Benchmarks is the set whose times a board ranks.
 const Benchmarks = "benchmarks"
 
+// GPUMode and KernelBench are the op types of the tasks' definitions.
+const GPUMode, KernelBench = "gpumode", "kernelbench"
+
 const (
 	submissionFile = "submission.py"
 	submission     = "@SUBMISSION@" // the source of the file that stands for the answer
@@ -99,7 +102,8 @@ func readGPUMode(file string) (*Task, error) {
 	if name == "" {
 		name = filepath.Base(abs)
 	}
-	task := &Task{File: file, Answer: answerFile, Definition: define(name, "gpumode", t.Description, f)}
+	task := &Task{File: file, Answer: answerFile, symbol: "custom_kernel",
+		Definition: define(name, GPUMode, t.Description, f)}
 	for _, set := range []struct {
 		name  string
 		cases []yaml.Node
@@ -117,7 +121,7 @@ func readGPUMode(file string) (*Task, error) {
 	if _, err := os.Lstat(answerFile); errors.Is(err, fs.ErrNotExist) {
 		return task, nil
 	}
-	task.Solution, err = answer(task.Definition, answerFile, "custom_kernel")
+	task.Solution, err = task.Read(answerFile)
 	return task, err
 }
 
@@ -200,25 +204,33 @@ func readCase(file string, def *trace.Definition, set string, n *yaml.Node) (*tr
 	return workload(def, set, axes, arguments), nil
 }
 
-// directive matches a line of the header with which a submission names its leaderboard and GPUs.
-var directive = regexp.MustCompile(`^(?:#|//)!POPCORN[ \t]+(\w+)[ \t]*(.*?)[ \t]*$`)
-
-// A Directive is one line of a submission's header.
+// A Directive is one line of a submission's header, with which it names its leaderboard and GPUs.
 type Directive struct {
 	Line      int
 	Key, Text string
 }
 
-// Directives returns the directives of a submission: those in its first block of comments.
+// Directives returns the directives of a submission: those in its first block of comments, as kernelbot reads them.
 func Directives(text string) (all []Directive) {
 	for i, line := range strings.Split(text, "\n") {
-		line = strings.TrimSuffix(line, "\r")
-		if m := directive.FindStringSubmatch(line); m != nil {
-			all = append(all, Directive{i + 1, m[1], m[2]})
-		} else if trimmed := strings.TrimSpace(line); trimmed != "" && !strings.HasPrefix(trimmed, "#") &&
-			!strings.HasPrefix(trimmed, "//") {
+		if !strings.HasPrefix(line, "#") && !strings.HasPrefix(line, "//") {
 			break
 		}
+		words := strings.Fields(line)
+		if words[0] != "#!POPCORN" && words[0] != "//!POPCORN" {
+			continue
+		}
+		d := Directive{Line: i + 1}
+		if len(words) > 1 {
+			d.Key = strings.ToLower(words[1])
+		}
+		if d.Key == "gpu" {
+			d.Key = "gpus"
+		}
+		if len(words) > 2 {
+			d.Text = strings.Join(words[2:], " ")
+		}
+		all = append(all, d)
 	}
 	return all
 }
@@ -228,7 +240,8 @@ func leaderboard(file string) string {
 	text, _ := plain.ReadFile(file, maxFile) // an unreadable file is an error of its reader
 	for _, d := range Directives(string(text)) {
 		if d.Key == "leaderboard" {
-			return d.Text
+			name, _, _ := strings.Cut(d.Text, " ")
+			return name
 		}
 	}
 	return ""

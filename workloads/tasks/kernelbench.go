@@ -52,7 +52,8 @@ func readKernelBench(dir string) (*Task, error) {
 	f := &trace.Functions{Inputs: "problem.py::get_inputs", Init: "problem.py::get_init_inputs",
 		Expected: "problem.py::Model", Atol: kernelBenchTolerance, Rtol: kernelBenchTolerance, Call: "model"}
 	f.Files.Set("problem.py", text)
-	t := &Task{File: problems[0], Answer: filepath.Join(dir, "answer.py"), Definition: define(name, "kernelbench", "", f)}
+	t := &Task{File: problems[0], Answer: filepath.Join(dir, "answer.py"), symbol: "ModelNew",
+		Definition: define(name, KernelBench, "", f)}
 	s := Set{Name: "trials"}
 	for _, seed := range kernelBenchSeeds {
 		var axes trace.Map[int]
@@ -65,6 +66,6 @@ func readKernelBench(dir string) (*Task, error) {
 	}
 	t.Answer = answers[0]
 	var err error
-	t.Solution, err = answer(t.Definition, answers[0], "ModelNew")
+	t.Solution, err = t.Read(answers[0])
 	return t, err
 }

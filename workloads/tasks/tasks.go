@@ -27,6 +27,8 @@ type Task struct {
 	Sets       []Set
 	Solution   *trace.Solution // nil if there is no answer yet
 	Answer     string          // its file, also if it does not exist
+
+	symbol string // of the answer
 }
 
 // A Set is a named list of workloads.
@@ -89,8 +91,9 @@ func workload(def *trace.Definition, set string, axes trace.Map[int], arguments 
 	return w
 }
 
-// answer returns the solution in a file.
-func answer(def *trace.Definition, file, symbol string) (*trace.Solution, error) {
+// Read returns the answer in a file.
+func (t *Task) Read(file string) (*trace.Solution, error) {
+	def := t.Definition
 	text, err := plain.ReadFile(file, maxFile)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", file, plain.Cause(err))
@@ -99,7 +102,7 @@ func answer(def *trace.Definition, file, symbol string) (*trace.Solution, error)
 	sol := &trace.Solution{Name: strings.TrimSuffix(name, ".py"), Definition: def.Name, Author: "unknown",
 		Sources: []trace.SourceFile{{Path: name, Content: string(text)}},
 		Spec: trace.BuildSpec{Language: trace.Python, TargetHardware: []string{"cuda"},
-			EntryPoint: name + "::" + symbol}}
+			EntryPoint: name + "::" + t.symbol}}
 	if triton.MatchString(sol.Sources[0].Content) {
 		sol.Spec.Language = trace.Triton
 	}

@@ -126,10 +126,13 @@ func (n *inspector) arityHint(got int) string {
 	switch {
 	case dps && got == in && out > 0:
 		return "take the outputs as the last parameters, or set destination_passing_style = false"
-	case !dps && got == in+out && out > 0:
+	case !dps && got == in+out && out > 0 && n.def.Python == nil:
 		return "return the outputs, or set destination_passing_style = true"
 	}
 	names := n.def.Inputs.Keys()
+	if n.def.Python != nil {
+		return fmt.Sprintf("def %s(data): the one argument is what the task's function for inputs returns", n.symbol)
+	}
 	if dps {
 		names = n.def.Arguments()
 	}

@@ -83,6 +83,9 @@ func (n *inspector) pyFact(file string, f pyFact) {
 		}
 		n.at(severity, code, file, f.pyPlace, hint, format, args...)
 	}
+	if n.def != nil && n.def.Python != nil {
+		return // a task's board has other rules for libraries
+	}
 	top, rest, _ := strings.Cut(f.Name, ".")
 	switch {
 	case f.Kind == "op":
@@ -116,6 +119,12 @@ func (n *inspector) pyFact(file string, f pyFact) {
 
 // pyEntry looks for the entry in its file.
 func (n *inspector) pyEntry(e *pyEntry) {
+	if n.def != nil && n.def.Python != nil && n.def.Python.Call == "model" {
+		if e.Class == nil && !e.Bound {
+			n.add(Error, "no-class", n.entry, "define it: class "+n.symbol+"(nn.Module)", "no top-level class %s", n.symbol)
+		}
+		return
+	}
 	if e.Class != nil && len(e.Defs) == 0 {
 		n.at(Error, "class-entry", n.entry, *e.Class, "use a function; it may keep an instance",
 			"entry %s is a class: a call would create and return an instance", n.symbol)
@@ -196,7 +205,7 @@ func (n *inspector) pyFunction(f pyFunction) *Finding {
 		return found("keyword-only", "give it a default",
 			"%s has the keyword-only parameter %s without a default, but calls pass no keywords", n.symbol, f.Keyword)
 	}
-	if n.sol.Spec.DestinationPassingStyle || f.Returns == "" {
+	if n.sol.Spec.DestinationPassingStyle || f.Returns == "" || n.def.Python != nil {
 		return nil
 	}
 	out := n.outputs()
