@@ -178,8 +178,8 @@ func (a *app) noTask(command string) error {
 	if t == nil || err != nil {
 		return err
 	}
-	return usage.Errorf("send "+filepath.Base(t.Answer)+" as it is", "%s: %s is a task with its own judge, not a project of "+
-		"the contest", command, plain.Relative(t.File))
+	return usage.Errorf("send "+filepath.Base(t.Answer)+" as it is",
+		"%s: %s is a task with its own judge, not a project of the contest", command, plain.Relative(t.File))
 }
 
 // inContest reports whether a definition has the contest's workload set.

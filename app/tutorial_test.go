@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -11,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"fisub/bench/pyworker"
+	"fisub/device/vgpu/vgputest"
 	"fisub/internal/longtest"
 )
 
@@ -94,7 +97,26 @@ func TestDiffers(t *testing.T) {
 func TestTutorial(t *testing.T) {
 	t.Parallel()
 	longtest.Skip(t, "runs on the emulator")
-	page, err := os.ReadFile(filepath.Join("..", "docs", "tutorial.md"))
+	follow(t, "tutorial.md", nil)
+}
+
+// So do those of the page about tasks, in a folder with problems of GPU MODE.
+func TestTasksPage(t *testing.T) {
+	t.Parallel()
+	longtest.Skip(t, "runs on the emulator")
+	if _, err := pyworker.Command(t.Context(), t.TempDir()); err != nil {
+		longtest.Missing(t, "python", err)
+	}
+	if err := vgputest.Library(); err != nil {
+		t.Fatal(err)
+	}
+	follow(t, filepath.Join("topics", "tasks.md"), os.DirFS(filepath.Join("testdata", "tasks")))
+}
+
+// follow runs the commands of a page in a folder with the given files, and compares their output.
+func follow(t *testing.T, name string, files fs.FS) {
+	t.Helper()
+	page, err := os.ReadFile(filepath.Join("..", "docs", name))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,12 +130,17 @@ func TestTutorial(t *testing.T) {
 	if err := os.Mkdir(work, 0o755); err != nil {
 		t.Fatal(err)
 	}
+	if files != nil {
+		if err := os.CopyFS(work, files); err != nil {
+			t.Fatal(err)
+		}
+	}
 	env := append(os.Environ(), "FISUB_CACHE="+newCache(t), "FIB_DATASET_PATH=",
 		"GIT_CONFIG_GLOBAL="+config, "GIT_CONFIG_NOSYSTEM=1",
 		"CUDA_VISIBLE_DEVICES=", "NO_COLOR=1", "COLUMNS=200")
 	status, place := "0", work
 	all := steps(string(page))
-	if len(all) < 10 {
+	if len(all) < 7 {
 		t.Fatalf("got %d commands, want a tutorial", len(all))
 	}
 	for i, s := range all {
@@ -126,7 +153,7 @@ func TestTutorial(t *testing.T) {
 		out, err := cmd.CombinedOutput()
 		cancel()
 		if err != nil {
-			t.Fatalf("docs/tutorial.md:%d: %s: %v\n%s", s.line, s.command, err, out)
+			t.Fatalf("docs/%s:%d: %s: %v\n%s", name, s.line, s.command, err, out)
 		}
 		t.Logf("%5.1fs %s", time.Since(begin).Seconds(), s.command)
 		text, err := os.ReadFile(state)
@@ -135,10 +162,10 @@ func TestTutorial(t *testing.T) {
 		}
 		status, place, _ = strings.Cut(strings.TrimSpace(string(text)), " ")
 		if status != "0" && (i+1 == len(all) || all[i+1].command != "echo $?") {
-			t.Fatalf("docs/tutorial.md:%d: %s: exit status %s, which the page does not show\n%s", s.line, s.command, status, out)
+			t.Fatalf("docs/%s:%d: %s: exit status %s, which the page does not show\n%s", name, s.line, s.command, status, out)
 		}
 		if d := differs(s.want, string(out)); d != "" {
-			t.Errorf("docs/tutorial.md:%d: %s: %s", s.line, s.command, d)
+			t.Errorf("docs/%s:%d: %s: %s", name, s.line, s.command, d)
 		}
 	}
 }

@@ -108,6 +108,7 @@ func (l *limit) within(ctx context.Context, f func(context.Context) error) error
 // judge sets the attempt's verdict. The error is about the machine, a *referenceError, or one that lacking reports.
 func (a *attempt) judge(run context.Context, trials []*inputs) error {
 	a.bytes = trials[len(trials)-1].bytes
+	used := a.process.running() && a.process.client.Called()
 	err := a.build(run)
 	if err == nil {
 		err = a.expect(run, trials)
@@ -121,7 +122,34 @@ func (a *attempt) judge(run context.Context, trials []*inputs) error {
 	if err := a.settle(run, err); err != nil {
 		return err
 	}
+	if used && trials[0].made != nil && a.verdict.status == trace.RuntimeError {
+		if err := a.judgeAnew(run, trials); err != nil {
+			return err
+		}
+	}
 	return a.dump()
+}
+
+// judgeAnew judges a call that failed once more in a new worker: a task's board only calls the solution before, while
+// the present worker has made the timed calls and the checks of earlier workloads.
+func (a *attempt) judgeAnew(run context.Context, trials []*inputs) error {
+	first := a.verdict
+	a.printed += a.process.log()
+	a.process.client.Close()
+	err := a.build(run)
+	if err == nil {
+		err = a.within(run, func(ctx context.Context) (err error) {
+			a.verdict, err = a.evaluate(ctx, trials)
+			return err
+		})
+	}
+	if err := a.settle(run, err); err != nil {
+		return err
+	}
+	if a.verdict.status == trace.Passed {
+		a.find(failedCall, "after the calls of earlier workloads it failed, in a new process it is right: %s", first.detail)
+	}
+	return nil
 }
 
 // explainTime limits the repetition of a failed call with all checks.

@@ -57,6 +57,8 @@ type Shared struct {
 
 	Budget time.Duration // start no workload except the first later than this; 0: no limit
 
+	Seed uint64 // a board's secret seed, for definitions with functions in Python; 0: none
+
 	Secret string // of a run to repeat, see event.Run; "" draws one
 }
 

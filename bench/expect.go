@@ -32,7 +32,10 @@ const referenceTimeout = 30 * time.Minute
 
 // A pyReference runs a definition's own reference in a separate worker process, so that the solution's process never
 // holds expected outputs.
-type pyReference struct{ *process }
+type pyReference struct {
+	*process
+	seed uint64 // Shared.Seed
+}
 
 // run returns the outputs of the reference for the inputs of load. Its error is a *referenceError, or ctx's.
 func (p *pyReference) run(ctx context.Context, load *worker.Tensors, size int64) ([]*tensor.Tensor, error) {
@@ -148,7 +151,7 @@ func newReference(ctx context.Context, s *Shared, stamper *stamper) (*pyReferenc
 	p.opts = device.Options{Ordinal: s.Device.Ordinal,
 		CacheDir: filepath.Join(s.Device.CacheDir, "reference")} // submissions cannot write there
 	p.stamper = stamper
-	return &pyReference{p}, nil
+	return &pyReference{p, s.Seed}, nil
 }
 
 // An expected output is an output of the reference. If it is an input changed in place, such as a pool of states,

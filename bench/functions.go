@@ -49,8 +49,9 @@ type made struct {
 }
 
 // ask calls the functions with a request and tensors, the outputs to judge. The reply is JSON; its tensors are in out.
-func (p *pyReference) ask(ctx context.Context, request any, tensors []worker.FileTensor, out *outFile) (
+func (p *pyReference) ask(ctx context.Context, request map[string]any, tensors []worker.FileTensor, out *outFile) (
 	reply []byte, made []worker.FileTensor, err error) {
+	request["seed"] = p.seed
 	text, err := json.Marshal(request)
 	if err != nil {
 		return nil, nil, err

@@ -238,8 +238,14 @@ const mostJudged, someJudged = 4, 32 << 20
 // measureOnce measures one trial within the time limit. The solution cannot tell which of its timed calls are judged,
 // so all of them must compute right outputs.
 func (a *attempt) measureOnce(ctx context.Context, once device.Plan) (samples *device.Samples, err error) {
+	return a.measureClearing(ctx, once, 0)
+}
+
+// measureClearing is measureOnce with JudgedPlan.Clear.
+func (a *attempt) measureClearing(ctx context.Context, once device.Plan, clear int64) (
+	samples *device.Samples, err error) {
 	in := a.loaded
-	plan := worker.JudgedPlan{Plan: once, Stride: (in.size + 255) &^ 255}
+	plan := worker.JudgedPlan{Plan: once, Clear: clear, Stride: (in.size + 255) &^ 255}
 	n := max(1, min(mostJudged, int(someJudged/max(1, plan.Stride))))
 	vary := a.varied != nil && once.Iterations > 1
 	if vary {
@@ -352,7 +358,8 @@ func (a *attempt) measureWarm(ctx context.Context) {
 
 // boardCalls is the most calls that a board times, and boardError the relative error of their mean at which it stops.
 // Both are pmpp_v2's (gpu-mode/reference-kernels f83cb92), whose limit of 10 s is left out.
-const boardCalls, boardError = 100, 0.001
+// Before each call it writes boardClear bytes, which takes so long that the call's launches wait in the queue.
+const boardCalls, boardError, boardClear = 100, 0.001, 256 << 20
 
 // measureBoard adds the figure of the task's board. Its failure is a warning.
 func (a *attempt) measureBoard(ctx context.Context) {
@@ -361,8 +368,8 @@ func (a *attempt) measureBoard(ctx context.Context) {
 	}
 	a.printed += a.process.log()
 	defer a.process.log()
-	s, err := a.measureOnce(ctx, device.Plan{Warmup: 1, Iterations: boardCalls, Trials: 1, ColdL2: true,
-		Timer: device.TimerEvents, MaxTime: a.shared.Profile.MaxTime})
+	s, err := a.measureClearing(ctx, device.Plan{Warmup: 1, Iterations: boardCalls, Trials: 1, ColdL2: true,
+		Timer: device.TimerEvents, MaxTime: a.shared.Profile.MaxTime}, boardClear)
 	if err == nil {
 		a.board = boardOf(s.Trials[0])
 	} else if ctx.Err() == nil {

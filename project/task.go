@@ -9,6 +9,7 @@ import (
 
 	"fisub/internal/cache"
 	"fisub/internal/config"
+	"fisub/internal/plain"
 	"fisub/internal/trace"
 	"fisub/internal/usage"
 	"fisub/workloads"
@@ -75,7 +76,8 @@ func (p *Project) loadTask(t *tasks.Task, file string, data *workloads.Dataset) 
 		return s, usage.Invalid(err)
 	}
 	if t.Solution == nil {
-		return nil, usage.Errorf("fisub init . writes one that calls the reference", "%s: no answer: want %s", t.File, filepath.Base(t.Answer))
+		return nil, usage.Errorf("fisub init "+plain.Word(plain.Relative(p.Root()))+" writes one that calls the reference",
+			"%s: no answer: want %s", plain.Relative(t.File), filepath.Base(t.Answer))
 	}
 	return s, nil
 }

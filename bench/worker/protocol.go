@@ -123,8 +123,10 @@ type JudgedPlan struct {
 	// Other holds other contents of inputs for the call Apart, as in Check. Only Python's worker has them.
 	Other  []*FileTensor `json:"other,omitempty"`
 	Stride int64         `json:"stride,omitempty"` // in bytes
-	Out    *os.File      `json:"-"`
-	Number int           `json:"out,omitempty"`
+	// Clear is the number of bytes to write before each timed call instead of twice the L2\'s size; 0: the usual ones.
+	Clear  int64    `json:"clear,omitempty"`
+	Out    *os.File `json:"-"`
+	Number int      `json:"out,omitempty"`
 }
 
 // A Patch replaces bytes of an input during one timed call.

@@ -16,8 +16,8 @@ import (
 // guarded are words in submissions that GPU MODE's gate, KernelGuard, or its bot looks for. They are allowed, but a
 // submission with them is looked at, or refused.
 var guarded = []struct{ pattern, what string }{
-	{`(?i)stream`, "the board warns of submissions with this word: work on another stream than the present one is not timed"},
-	{`\b(sys\._getframe|inspect\.(stack|currentframe)|gc\.get_(objects|referrers)|__globals__|sys\.modules)\b`,
+	{`(?i)stream`, "the board warns of submissions with this word: it does not time work on another stream"},
+	{`\b(sys\.(_getframe|modules)|inspect\.(stack|currentframe)|gc\.get_(objects|referrers)|__globals__)\b`,
 		"reads the judge's frames or modules"},
 	{`\b(cuda\.)?(Event|synchronize|elapsed_time)\s*=[^=]`, "replaces what the board times with"},
 	{`\bdata_ptr\(\)`, "an address as a key of a cache gives old results for new inputs"},
@@ -103,5 +103,7 @@ func (c *checker) directives(t *tasks.Task, path, text string) {
 // addAt is add with a line.
 func (c *checker) addAt(s source.Severity, code, path string, line int, hint, format string, args ...any) {
 	c.add(s, code, path, hint, format, args...)
-	c.Findings[len(c.Findings)-1].Line = line
+	if f := &c.Findings[len(c.Findings)-1]; line > 0 {
+		f.Line, f.Col = line, 1
+	}
 }

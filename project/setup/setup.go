@@ -7,8 +7,10 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -167,6 +169,12 @@ func choose(p *project.Project, sub *project.Submission, o Options, old *runs.Ru
 	if sub.Config != nil {
 		o.Set, o.Profile = cmp.Or(o.Set, sub.Config.Bench.Set), cmp.Or(o.Profile, sub.Config.Bench.Profile)
 	}
+	if board := os.Getenv("POPCORN_SEED"); sub.Definition.Python != nil && o.Seed == 0 && board != "" {
+		var err error
+		if o.Seed, err = strconv.ParseUint(board, 10, 32); err != nil {
+			return nil, usage.Errorf("unset it, or use --seed", "POPCORN_SEED: %q is no seed", board)
+		}
+	}
 	s := &Setup{Set: cmp.Or(o.Set, "default"), Seed: o.Seed, data: sub.Data, project: p,
 		Timer: cmp.Or(o.Timer, device.TimerAuto)}
 	var err error
@@ -214,7 +222,7 @@ func choose(p *project.Project, sub *project.Submission, o Options, old *runs.Ru
 	}
 	s.Omitted = sub.Data.Omitted(sub.Definition.Name, s.Set)
 	drawn := func(w *trace.Workload) bool {
-		return s.data.Makes(sub.Definition.Name, w) || workloads.Redrawn(sub.Definition, w)
+		return sub.Definition.Python != nil || s.data.Makes(sub.Definition.Name, w) || workloads.Redrawn(sub.Definition, w)
 	}
 	if s.Seed != 0 && !slices.ContainsFunc(s.Workloads, drawn) {
 		return nil, usage.Errorf("omit it", "--seed: no generated inputs: set %s uses files of the dataset", s.Set)
@@ -265,7 +273,8 @@ func (s *Setup) Describe(ctx context.Context, sub *project.Submission) *event.Ru
 // Shared returns the settings that all solutions of a run of sub share.
 func (s *Setup) Shared(sub *project.Submission) bench.Shared {
 	return bench.Shared{
-		Definition: sub.Definition, Workloads: s.Workloads, Profile: s.Profile, Timer: s.Timer, Load: s.data.Load,
+		Definition: sub.Definition, Seed: s.Seed, Workloads: s.Workloads,
+		Profile: s.Profile, Timer: s.Timer, Load: s.data.Load,
 		Worker: s.worker, DeviceKind: s.Kind, Device: s.Device, Build: machine.Builder(s.Kind, s.Device, s.tools),
 		Baseline: s.Baseline, Roofline: s.Kind != "emu",
 		Meter: func(uuid string) (bench.Meter, error) { return stamp.Open(uuid) },

@@ -72,6 +72,8 @@ class Functions:
 
     def __call__(self, request, *tensors):
         request = json.loads(octets(request.cpu()))
+        if request["seed"]:
+            os.environ["POPCORN_SEED"] = str(request["seed"])
         reply, out = self.make(request) if "make" in request else self.judge(request, tensors)
         text = self.torch.frombuffer(bytearray(json.dumps(reply).encode()), dtype=self.torch.int8)
         return [text, *out]

@@ -84,7 +84,7 @@ def run_trials(solution, plan, tell, timed, now):
     d, begun = solution.device, time.monotonic()
     solution.renew()
     limit = plan.get("max_time", 0) / 1e9
-    size = 2 * d.l2_bytes() >> 20 << 20 if plan["cold_l2"] else 0
+    size = plan.get("clear") or (2 * d.l2_bytes() >> 20 << 20 if plan["cold_l2"] else 0)
     with d.quiet():
         kept = [(data, data.clone()) for i, (_, _, data) in enumerate(solution.results) if solution.in_place(i)]
         l2 = d.torch.empty(size, dtype=d.torch.uint8, device=d.device)

@@ -1,0 +1,130 @@
+package tasks
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"fisub/internal/hint"
+	"fisub/internal/trace"
+)
+
+// The header is read as the board reads it: only its first lines that begin with # or //.
+func TestDirectives(t *testing.T) {
+	for text, want := range map[string][]Directive{
+		"#!POPCORN leaderboard sort_v2 x\n# words\n//!POPCORN gpu B200 H100\n": {
+			{1, "leaderboard", "sort_v2 x"}, {3, "gpus", "B200 H100"}},
+		"\n#!POPCORN leaderboard sort":             nil,
+		"import torch\n#!POPCORN leaderboard sort": nil,
+		"#!POPCORN\n#!POPCORN LEADERBOARD\n":       {{1, "", ""}, {2, "leaderboard", ""}},
+		"# !POPCORN leaderboard sort\n":            nil,
+	} {
+		if got := Directives(text); !slices.Equal(got, want) {
+			t.Errorf("%q: got %v, want %v", text, got, want)
+		}
+	}
+}
+
+// write writes a task of GPU MODE with a part of task.yml, and returns its folder.
+func write(t *testing.T, yml string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"task.yml": "files:\n  - {name: submission.py, source: \"@SUBMISSION@\"}\n  - {name: eval.py, source: eval.py}\n" +
+			"  - {name: reference.py, source: reference.py}\nconfig: {main: eval.py}\n" + yml,
+		"eval.py":      "custom_kernel, generate_input, check_implementation\n",
+		"reference.py": "def generate_input(n, seed): pass\nfrom x import (check_implementation)\ndef ref_kernel(d): pass\n",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// Cases become workloads: sizes are axes, all else is an argument. The UUID follows from the files and the values.
+func TestCases(t *testing.T) {
+	const yml = "lang: py\ntests: [{n: 4, seed: 1, kind: a, flags: [1, 2], low: -3, on: true}]\nbenchmarks: [{n: 9, seed: 2}]\n"
+	dir := write(t, yml)
+	task, err := Read(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := task.Sets[0].Workloads[0]
+	if got := string(w.JSON(trace.Compact)); !strings.Contains(got, `{"axes":{"n":4,"seed":1},"inputs":{},`) ||
+		!strings.Contains(got, `"arguments":{"kind":"a","flags":[1,2],"low":-3,"on":true}`) {
+		t.Errorf("got %s", got)
+	}
+	def := task.Definition
+	if def.Name != filepath.Base(dir) || def.Python.Ranking != "last" || def.Python.Inputs != "reference.py::generate_input" ||
+		def.Python.Check != "reference.py::check_implementation" || task.Sets[1].Name != Benchmarks || task.Solution != nil {
+		t.Errorf("got %+v, %+v", def, def.Python)
+	}
+	again, _, err := trace.DecodeDefinition(def.JSON(trace.Compact))
+	if err != nil || string(again.JSON(trace.Compact)) != string(def.JSON(trace.Compact)) {
+		t.Errorf("got %v, want the same definition: %v", again, err)
+	}
+	if same, _ := Read(write(t, yml)); same.Sets[0].Workloads[0].UUID == w.UUID {
+		t.Error("a task of another name has the same workload")
+	}
+	if same, _ := Read(dir); same.Sets[0].Workloads[0].UUID != w.UUID {
+		t.Error("the same case has another UUID")
+	}
+	if text, err := task.Start(); err != nil || !strings.Contains(text, "from reference import ref_kernel\n") {
+		t.Errorf("got %q, %v", text, err)
+	}
+}
+
+// What cannot be judged is refused with the place and a remedy.
+func TestRefused(t *testing.T) {
+	for yml, want := range map[string]string{
+		"lang: cu\ntests: [{n: 1}]\n":                           `lang: "cu" is not supported`,
+		"lang: py\n":                                            "no tests and no benchmarks",
+		"lang: py\nmulti_gpu: true\ntests: [{n: 1}]\n":          "multi_gpu: fisub runs tasks on one GPU",
+		"lang: py\nranking_by: best\ntests: [{n: 1}]\n":         `ranking_by: "best"`,
+		"lang: py\ntests: [{n: [1, a]}]\n":                      "task.yml:7: ",
+		"lang: py\ntests:\n  - {n: {}}\n":                       "task.yml:8: tests: n: a map",
+		"lang: py\ntests:\n  - 5\n":                             "task.yml:8: tests: want a map",
+		"lang: [\n":                                             "task.yml: ",
+		"lang: py\ntests: [{n: 1}]\nconfig: {main: other.py}\n": "task.yml: ",
+	} {
+		_, err := Read(write(t, yml))
+		if err == nil || !strings.Contains(err.Error(), want) || hint.Of(err) == "" {
+			t.Errorf("%q: got %v, want %s and a hint", yml, err, want)
+		}
+	}
+}
+
+// A folder is KernelBench's if exactly one of its files is a problem.
+func TestKernelBench(t *testing.T) {
+	const problem = "class Model(nn.Module):\n  pass\ndef get_inputs():\n  pass\ndef get_init_inputs():\n  pass\n"
+	dir := t.TempDir()
+	put := func(name, text string) {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if task, err := Read(dir); task != nil || err != nil {
+		t.Errorf("got %v, %v; want nothing in an empty folder", task, err)
+	}
+	put("helper.py", "class Model: pass\n")
+	put("12_Gemm.py", problem)
+	task, err := Read(dir)
+	if err != nil || task.Definition.Name != "12_Gemm" || task.Solution != nil || len(task.Sets[0].Workloads) != 5 {
+		t.Fatalf("got %+v, %v", task, err)
+	}
+	if text, _ := task.Start(); !strings.HasPrefix(text, "class ModelNew(nn.Module)") {
+		t.Errorf("got %q", text)
+	}
+	put("mine.py", "import triton\n"+strings.ReplaceAll(problem, "Model", "ModelNew"))
+	if task, err = Read(dir); err != nil || task.Solution == nil || task.Solution.Spec.EntryPoint != "mine.py::ModelNew" ||
+		task.Solution.Spec.Language != trace.Triton {
+		t.Errorf("got %+v, %v", task, err)
+	}
+	put("13_Other.py", problem)
+	if _, err = Read(dir); err == nil || !strings.Contains(err.Error(), "several problems of KernelBench") {
+		t.Errorf("got %v", err)
+	}
+}
