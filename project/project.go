@@ -9,6 +9,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 
 	"fisub/internal/cache"
 	"fisub/internal/config"
@@ -84,6 +85,14 @@ func (p *Project) Tables() (map[string]*config.Table, error) {
 	cfg, err := config.Load(p.ConfigPath())
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
+	}
+	if t, _ := p.Task(); t != nil && err != nil { // a config beside a task has only tables
+		var faults []*config.Fault
+		if cfg, faults = config.Read(p.ConfigPath()); !slices.ContainsFunc(faults, func(f *config.Fault) bool {
+			return f.Code == "config-syntax"
+		}) {
+			err = nil
+		}
 	}
 	if err != nil {
 		return nil, usage.Invalid(err)

@@ -1,8 +1,10 @@
 """Tests of the rules of fisub_worker that need no torch. Run by go test."""
 
 import base64
+import collections
 import ctypes
 import inspect
+import json
 import os
 import struct
 import subprocess
@@ -12,7 +14,7 @@ import typing
 import unittest
 import unittest.mock
 
-from fisub_worker import below, cupti, entry, errors, guard
+from fisub_worker import below, cupti, entry, errors, guard, objects
 
 SOLUTION = {"name": "n", "definition": "d", "spec": {"language": "cuda", "entry_point": "kernel.cu::kernel"},
             "sources": [{"path": "kernel.cu", "content": "x"}]}
@@ -262,6 +264,59 @@ class Library(unittest.TestCase):
         self.assertEqual(paths[-1], "libcupti.so.12")
         self.assertLess(paths.index("/cuda/extras/CUPTI/lib64/libcupti.so.12"), paths.index("/usr/local/cuda/lib64/libcupti.so.12"))
         self.assertNotIn("", paths)
+
+
+class Tensor:
+    def __repr__(self):
+        return "T"
+
+
+class Torch:
+    class dtype:  # noqa: N801
+        pass
+
+    class device:  # noqa: N801
+        def __init__(self, kind):
+            self.type = kind
+
+    float16 = dtype()
+
+
+class Objects(unittest.TestCase):
+    """An object that travels to another process and back is the same."""
+
+    def travel(self, value):
+        tree, tensors = objects.take_apart(Torch, value, lambda v: isinstance(v, Tensor))
+        return objects.assemble(Torch, json.loads(json.dumps(tree, allow_nan=False)), tensors)
+
+    def test_travel(self):
+        a, b = Tensor(), Tensor()
+        for value in ((a, [b, {"w": a, 3: (True, None)}], "x", 7, 1 << 70), {}, [], (), ((a,),), a, 5, -2.5, True, None):
+            got = self.travel(value)
+            self.assertEqual(got, value)
+            self.assertIs(type(got), type(value))
+        for x in (0.1, float("inf"), -0.0, 5e-324):
+            self.assertEqual(self.travel([x])[0].hex(), x.hex())
+        self.assertNotEqual(x := self.travel(float("nan")), x)
+        self.assertIs(type(self.travel([True])[0]), bool)
+        self.assertEqual(self.travel(Torch.device("cuda")).type, "cuda")
+
+    def test_own_classes(self):
+        """A container's own methods are not called, and other objects have no place."""
+        class Own(list):
+            def __iter__(self):
+                raise SystemExit(1)
+
+        self.assertEqual(self.travel(Own([1, 2])), [1, 2])
+        self.assertEqual(self.travel(collections.namedtuple("P", "x y")(1, 2)), (1, 2))
+        with self.assertRaisesRegex(TypeError, "^a value of type Tensors, which is neither a tensor nor a number"):
+            self.travel([type("Tensors", (), {})()])
+        with self.assertRaises(TypeError):
+            self.travel({"f": print})
+
+    def test_names(self):
+        tree, _ = objects.take_apart(Torch, (Tensor(), {"w": [Tensor()]}), lambda v: isinstance(v, Tensor))
+        self.assertEqual(objects.names(tree), {0: "data[0]", 1: "data[1]['w'][0]"})
 
 
 class Errors(unittest.TestCase):
