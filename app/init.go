@@ -78,8 +78,10 @@ func (a *app) init(ctx context.Context, o initOptions) error {
 	if st, err := os.Stat(dir); err == nil && !st.IsDir() {
 		return usage.Errorf("name a folder", "%s: not a folder", dir)
 	}
-	if t, err := (&project.Project{Dir: dir}).Task(); t != nil || err != nil {
-		return cmp.Or(err, a.startTask(t, dir, o.force))
+	if t, err := (&project.Project{Dir: dir}).Task(); err != nil {
+		return err
+	} else if t != nil {
+		return a.startTask(t, dir, o.force)
 	}
 	data, err := a.OpenDataset()
 	if err != nil {
