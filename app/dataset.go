@@ -126,6 +126,8 @@ type shownDefinition struct {
 	Tolerance   event.Tolerance `json:"tolerance"`   // of the profile official
 	Sets        []shownSet      `json:"sets"`
 	Reference   string          `json:"reference"` // Python source
+
+	functions *trace.Functions // in Python, instead of inputs, tolerance and reference; nil without
 }
 
 type shownAxis struct {
@@ -179,7 +181,7 @@ func showDefinition(data *workloads.Dataset, def *trace.Definition) (*shownDefin
 	}
 	d := &shownDefinition{Name: def.Name, OpType: def.OpType, Description: optional(def.Description),
 		Constraints: append([]string{}, def.Constraints...), Reference: def.Reference, Sets: []shownSet{},
-		Tolerance: event.Tolerance(profile.Tolerance)}
+		Tolerance: event.Tolerance(profile.Tolerance), functions: def.Python}
 	for name, axis := range def.Axes.All() {
 		d.Axes = append(d.Axes, shownAxis{name, axis.Value, optional(axis.Description)})
 	}
@@ -252,6 +254,12 @@ func (d *shownDefinition) Text() string {
 		sets = append(sets, row)
 	}
 	block("axes", axes)
+	if d.functions != nil {
+		line("inputs", "made by %s", d.functions.Inputs)
+		line("outputs", "judged by %s", cmp.Or(d.functions.Check, d.functions.Expected))
+		block("sets", sets)
+		return b.String()
+	}
 	block("inputs", tensorRows(d.Inputs))
 	block("outputs", tensorRows(d.Outputs))
 	block("constraints", d.Constraints)

@@ -51,7 +51,7 @@ type made struct {
 // ask calls the functions with a request and tensors, the outputs to judge. The reply is JSON; its tensors are in out.
 func (p *pyReference) ask(ctx context.Context, request map[string]any, tensors []worker.FileTensor, out *outFile) (
 	reply []byte, made []worker.FileTensor, err error) {
-	request["seed"] = p.seed
+	request["seed"], request["emulated"] = p.seed, p.kind == "emu"
 	text, err := json.Marshal(request)
 	if err != nil {
 		return nil, nil, err

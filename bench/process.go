@@ -108,7 +108,8 @@ func (p *process) within(temp, own string, more ...string) worker.Command {
 	c := p.command
 	c.Env = slices.Concat(c.Env, []string{"TMPDIR=" + temp}, pyworker.Caches(own))
 	if p.python {
-		c.Env = append(c.Env, pyworker.Confined+"=1")
+		// Inductor's processes for compilers open the GPU, which no process but the worker shall do.
+		c.Env = append(c.Env, pyworker.Confined+"=1", "TORCHINDUCTOR_COMPILE_THREADS=1")
 	}
 	if c.Sandbox == nil {
 		return c

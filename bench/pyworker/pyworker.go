@@ -243,11 +243,10 @@ const Confined = "FISUB_CONFINED"
 // Own names the variable with the folder in which Command's worker keeps sources and compiled code.
 const Own = "FISUB_OWN_CACHE"
 
-// Caches returns variables that move the caches of CUDA and of Python's compilers below the folder own, since other
-// programs load code from those in the home folder, and that keep torch.compile in the worker's process.
+// Caches returns variables that move the caches of CUDA and of Python's compilers below the folder own. Other
+// programs load code from those in the home folder.
 func Caches(own string) []string {
-	// Inductor's processes for compilers open the GPU, which no process but the worker shall do.
-	env := []string{Own + "=" + own, "TORCHINDUCTOR_COMPILE_THREADS=1"}
+	env := []string{Own + "=" + own}
 	for _, v := range []struct{ name, folder string }{{"TRITON_CACHE_DIR", "triton"}, {"TRITON_HOME", "triton"},
 		{"TORCH_EXTENSIONS_DIR", "torch"}, {"TORCH_HOME", "torch"}, {"TORCHINDUCTOR_CACHE_DIR", "inductor"},
 		{"CUDA_CACHE_PATH", "cuda"}, {"TILELANG_CACHE_DIR", "tilelang"}, {"TVM_FFI_CACHE_DIR", "tvm-ffi"},

@@ -314,6 +314,12 @@ class Objects(unittest.TestCase):
         with self.assertRaises(TypeError):
             self.travel({"f": print})
 
+    def test_untrusted(self):
+        """A tree from a submission makes no objects but plain ones."""
+        for tree in ({"class": ["subprocess", "Popen"], "fields": []}, {"dtype": "device"}, {"dtype": "none"}, {"what": 1}):
+            with self.assertRaises(objects.Foreign):
+                objects.assemble(Torch, {"list": [tree]}, [], trusted=False)
+
     def test_names(self):
         tree, _ = objects.take_apart(Torch, (Tensor(), {"w": [Tensor()]}), lambda v: isinstance(v, Tensor))
         self.assertEqual(objects.names(tree), {0: "data[0]", 1: "data[1]['w'][0]"})

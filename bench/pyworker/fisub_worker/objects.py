@@ -46,8 +46,9 @@ def take_apart(torch, value, is_tensor, trusted=False):
     return tree(value), tensors
 
 
-def assemble(torch, node, tensors):
-    """Returns the object of a tree and its tensors. The containers are new ones."""
+def assemble(torch, node, tensors, trusted=True):
+    """Returns the object of a tree and its tensors. The containers are new ones. A tree from a submission is not trusted:
+    it may name no class."""
     def value(n):
         key = next(iter(n))
         inner = n[key]
@@ -61,10 +62,12 @@ def assemble(torch, node, tensors):
             return (tuple if key == "tuple" else list)(value(x) for x in inner)
         if key == "dict":
             return {value(k): value(x) for k, x in inner}
-        if key == "dtype":
-            return getattr(torch, inner)
+        if key == "dtype" and isinstance(found := getattr(torch, inner, None), torch.dtype):
+            return found
         if key == "device":
             return torch.device(inner)
+        if key != "class" or not trusted:
+            raise Foreign(f"{key} in an output")
         kind = importlib.import_module(inner[0])
         for name in inner[1].split("."):
             kind = getattr(kind, name)
