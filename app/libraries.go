@@ -135,7 +135,7 @@ func (a *app) headers12(ctx context.Context, root string, t *nvcc.Toolchain) (op
 // removed matches messages about what CUDA 13 no longer has and CUDA 12 has.
 var removed = regexp.MustCompile(`identifier "cudaThread(Synchronize|Exit|\w+(Limit|CacheConfig))" is undefined|` +
 	`class "cudaDeviceProp" has no member|` +
-	`namespace "thrust" has no member (class )?"(unary|binary)_function"|` +
+	`namespace "thrust" has no member (class )?"((unary|binary)_function|distance|pair)"|` +
 	`no suitable constructor exists to convert from "int" to "cudaMemLocation"`)
 
 // compile runs nvcc for the virtual GPU. If a header is missing that a pinned wheel has, it fetches the headers and
