@@ -559,7 +559,7 @@ func TestPrintf(t *testing.T) {
 	}
 }
 
-// TestTakeHazards reads unwritten memory when that is not a fault.
+// TestTakeHazards reads unwritten memory when that is not a fault. Nothing uses the first of its two values.
 func TestTakeHazards(t *testing.T) {
 	m := &Machine{Workers: 1}
 	t.Cleanup(m.drop)
@@ -569,10 +569,16 @@ func TestTakeHazards(t *testing.T) {
 .visible .entry k()
 {
 	.reg .b32 %r<4>;
+	.reg .pred %p;
 	.shared .align 4 .b8 s[128];
+	.loc 1 6 9
+	ld.shared.u32 %r2, [s+4];
 	.loc 1 7 9
 	.loc 1 0 9
 	ld.shared.u32 %r1, [s+8];
+	.loc 1 8 9
+	setp.eq.u32 %p, %r1, 0;
+	@%p ret;
 	ret;
 }
 .file 1 "kernel.cu"
@@ -660,7 +666,7 @@ func TestFaults(t *testing.T) {
 		{"tensor memory that no block has", "mov.u32 %r3, 48; tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r2], %r3;",
 			"48 columns of tensor memory cannot be allocated"},
 		{"stack", "call deep, ();", "thread (0,0,0): the stack overflows"},
-		{"never written", "ld.shared.u32 %r4, [%r2];", "unwritten"},
+		{"never written", "ld.shared.u32 %r4, [%r2]; setp.eq.u32 %p2, %r4, 5; @%p2 trap;", "unwritten"},
 		{"trap", "@%p1 trap;", "thread (7,0,0): trap"},
 		{"lanes that never come", "@%p1 bra $out; shfl.sync.idx.b32 %r3, %r1, 0, 31, -1; $stay: bra.uni $stay2; $out: bar.sync 1, 64; $stay2:",
 			"for lanes that never come (mask "},

@@ -261,7 +261,7 @@ func (d *decoder) lack(what string) { panic(lacking(what)) }
 func (d *decoder) decode() (*function, error) {
 	d.out.src = d.f
 	d.locals, d.out.localSize = layout(d.f)
-	d.p.tracks = d.p.tracks || d.out.localSize > 0
+	d.p.tracks = d.p.tracks || d.out.localSize > 0 || len(d.shared) > 0
 	d.regs = make([]int32, len(d.f.Regs))
 	for i, r := range d.f.Regs {
 		d.types = append(d.types, r.Type)

@@ -478,7 +478,7 @@ func TestUnwrittenOutput(t *testing.T) {
 // TestFirstFault has an error in block 1 long before one in block 0, on another worker. As with one worker, the report
 // must be about block 0.
 func TestFirstFault(t *testing.T) {
-	for name, body := range map[string]string{"fault": "ld.global.u32 %r2, [%rd1+64];", "hazard": "ld.shared.u32 %r2, [s];"} {
+	for name, body := range map[string]string{"fault": "ld.global.u32 %r2, [%rd1+64];", "hazard": "atom.shared.add.u32 %r2, [s], 1;"} {
 		t.Run(name, func(t *testing.T) {
 			m := &Machine{Workers: 2}
 			defer m.drop()

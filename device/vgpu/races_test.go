@@ -266,7 +266,7 @@ $producer:
 		{"no barrier behind a write", `
 	st.shared.b32 [%r11], %r1;
 	xor.b32 %r2, %r11, 128;
-	ld.shared.b32 %r3, [%r2];`, race + `read and the write at .*thread \((0|32),0,0\)$|unwritten`},
+	ld.shared.b32 %r3, [%r2];`, race + `(read and the write|write and the read) at .*thread \((0|32),0,0\)$`},
 		{"a barrier behind a write", `
 	st.shared.b32 [%r11], %r1;
 	xor.b32 %r2, %r11, 128;
@@ -298,7 +298,8 @@ $producer:
 	setp.ne.u32 %p3, %r1, 31;
 	@%p3 st.shared.b32 [%r11], %r1;
 	bar.warp.sync -1;
-	ld.shared.b32 %r2, [%r11];`, `thread \(31,0,0\): read of unwritten shared memory$`},
+	ld.shared.b32 %r3, [%r11];
+` + branch, `thread \(31,0,0\): read of unwritten shared memory$`},
 		{"lanes with one", `
 	st.shared.b32 [%r11], %r1;
 	xor.b32 %r2, %r11, 4;
@@ -558,7 +559,7 @@ $reader:
 	add.u32 %r2, %r1, 1;
 	st.global.b32 [%rd3], %r2;
 	ld.global.b32 %r2, [%rd2];`, `race on global memory: nothing orders this read and the write`},
-		{"unwritten shared memory", "@%p1 ld.shared.b32 %r2, [%r10];", "read of unwritten shared memory"},
+		{"unwritten shared memory", "ld.shared.b32 %r3, [%r10];\n" + branch, "read of unwritten shared memory"},
 		{"unwritten local memory", "st.local.b32 [a], %r1;\nld.local.b32 %r2, [a+4];\nadd.u32 %r3, %r2, 1;\n" + branch,
 			"read of 4 unwritten bytes of local memory"},
 		{"unwritten local memory in a copy of a struct", "st.local.b32 [a], %r1;\nld.local.v2.b32 {%r2, %r4}, [a];\n" +

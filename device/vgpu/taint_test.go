@@ -226,6 +226,60 @@ func TestAbsentLanes(t *testing.T) {
 	}
 }
 
+// TestUnwrittenShared reads unwritten shared memory. Only a use of the values is a hazard.
+func TestUnwrittenShared(t *testing.T) {
+	const some = "setp.lt.u32 %p, %r1, 16;\n@%p st.shared.u32 [%rd4], %r2;\nbar.sync 0;\n"
+	const other = "xor.b64 %rd4, %rd4, 64;\n" // the word of another lane
+	for _, c := range []struct {
+		name, code string
+		want       string // the end of the hazard's text; "": no hazard
+	}{
+		// Mistakes.
+		{"a store", "ld.shared.u32 %r9, [%rd4];", "thread (0,0,0)"},
+		{"words of other lanes", some + other + "ld.shared.u32 %r9, [%rd4];", "thread (0,0,0)"},
+		{"some words", some + "ld.shared.u32 %r9, [%rd4];", "thread (16,0,0)"},
+		{"a sum", some + "ld.shared.u32 %r3, [%rd4];\nadd.u32 %r9, %r3, %r2;", "thread (16,0,0)"},
+		{"a branch", some + "ld.shared.u32 %r3, [%rd4];\nsetp.eq.u32 %q, %r3, 1;\n@%q bra $end;", "thread (16,0,0)"},
+		{"an address", some + "ld.shared.u32 %r3, [%rd4];\nmad.wide.u32 %rd3, %r3, 0, %rd2;\nst.global.u32 [%rd3], %r1;",
+			"thread (16,0,0)"},
+		{"a copy in shared memory", some + "ld.shared.u32 %r3, [%rd4];\nst.shared.u32 [%rd4+128], %r3;\n" +
+			"ld.shared.u32 %r9, [%rd4+128];", "thread (16,0,0)"},
+		{"a half", some + "st.shared.u16 [%rd4], %r1;\nld.shared.u32 %r9, [%rd4];", "thread (16,0,0)"},
+		{"a sign", "ld.shared.s8 %r3, [%rd4];\nshr.u32 %r9, %r3, 24;", "thread (0,0,0)"},
+		{"a vector", "shl.b64 %rd5, %rd5, 1;\nmov.u64 %rd4, s;\nadd.u64 %rd4, %rd4, %rd5;\n" +
+			"st.shared.u32 [%rd4], %r1;\nld.shared.v2.u32 {%r3, %r9}, [%rd4];", "thread (0,0,0)"},
+		{"a generic address", some + "cvta.shared.u64 %rd4, %rd4;\nld.u32 %r9, [%rd4];", "thread (16,0,0)"},
+		{"an atomic", some + "atom.shared.add.u32 %r3, [%rd4], 1;", "thread (16,0,0)"},
+		{"a shuffle", some + "ld.shared.u32 %r3, [%rd4];\nshfl.sync.bfly.b32 %r9, %r3, 16, 31, -1;", "thread (16,0,0)"},
+
+		// Right programs.
+		{"a value that is not used", "ld.shared.u32 %r3, [%rd4];", ""},
+		{"one key past the end", some + "ld.shared.u32 %r3, [%rd4];\nadd.u64 %rd4, %rd4, 4;\nmov.u32 %r9, %r3;\n" +
+			"@!%p bra $end;\nld.shared.u32 %r3, [%rd4];", ""},
+		{"a value that is not selected", some + "ld.shared.u32 %r3, [%rd4];\nselp.b32 %r9, %r3, %r1, %p;", ""},
+		{"a conjunction", some + "ld.shared.u32 %r3, [%rd4];\nsetp.gt.u32 %q, %r3, %r2;\nand.pred %q, %p, %q;\n" +
+			"@%q bra $end;", ""},
+		{"the other half", "st.shared.u16 [%rd4], %r1;\nld.shared.u32 %r3, [%rd4];\nand.b32 %r9, %r3, 0xffff;", ""},
+		{"the other part of a vector", "shl.b64 %rd5, %rd5, 1;\nmov.u64 %rd4, s;\nadd.u64 %rd4, %rd4, %rd5;\n" +
+			"st.shared.u32 [%rd4], %r1;\nld.shared.v2.u32 {%r9, %r3}, [%rd4];", ""},
+		{"memory that is written after the copy", some + "ld.shared.u32 %r3, [%rd4];\nst.shared.u32 [%rd4+128], %r3;\n" +
+			"st.shared.u32 [%rd4+128], %r1;\nld.shared.u32 %r9, [%rd4+128];", ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			for _, checked := range []bool{true, false} {
+				_, hazard := runExchange(t, exchange(c.code), 32, checked)
+				want := ""
+				if c.want != "" {
+					want = "unwritten-memory: kernel k, block (0,0,0), " + c.want + ": read of unwritten shared memory\n"
+				}
+				if hazard != want {
+					t.Errorf("checked %v: got %q, want %q", checked, hazard, want)
+				}
+			}
+		})
+	}
+}
+
 // TestUnwrittenValues stores unwritten registers (%r8, and %r7 in lanes from 16 on). Only a use of the values is a
 // hazard.
 func TestUnwrittenValues(t *testing.T) {

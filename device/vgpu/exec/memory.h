@@ -10,14 +10,6 @@ static int unused_element(const group *g, u64 offset) {
   return g->fr->f->extra[in->x + (int)(offset / (u64)(in->c & 31))] < 0;
 }
 
-// around reports whether a strong access to a word may be meant for a part of it, which is written: libraries make an
-// atomic on one or two bytes from strong loads and atomics on the word around them.
-static int around(const group *g, const u8 *shadow, u64 size) {
-  const vg_inst *in = &g->fr->f->code[g->pc];
-  int strong = in->op == E_atom || (in->op >= E_ld_global && in->op <= E_ld_generic && in->c & M_STRONG);
-  return strong && size == 4 && shadow[0] + shadow[1] + shadow[2] + shadow[3] > 0;
-}
-
 // unused reports whether all unwritten bytes of a load are of unused elements.
 static __attribute__((cold, noinline)) int unused(const group *g, const u8 *shadow, u64 size) {
   if (around(g, shadow, size)) return 1;
@@ -174,16 +166,12 @@ static __attribute__((cold, noinline)) int read_unwritten(worker *k, warp *w, gr
   int part = around(g, s, (u64)size);
   for (int i = 0; i < size; i++) {
     if (s[i] == WRITTEN || s[i] == LIVE_BARRIER || (s[i] == UNWRITTEN && part) || unused_element(g, (u64)i)) continue;
-    if (s[i] >= UNDEFINED) {
-      if (!met_undefined(k, w, g, lane, b, s[i])) return 0;
-      continue;
-    }
     if (s[i] == IN_FLIGHT) {
       read_in_flight(k, w, g, lane, b, (u32)(s - b->shadow) + (u32)i);
       return 0;
     }
-    FAULT(k, w, g, lane, unwritten_shared);
-    break;
+    if (!met_undefined(k, w, g, lane, b, s[i])) return 0;
+    if (s[i] == UNWRITTEN) break;
   }
   return 1;
 }

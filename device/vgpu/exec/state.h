@@ -95,12 +95,13 @@ typedef struct warp {
 } warp;
 
 // An origin is the cause of an undefined value: a shuffle that read an absent lane, for one of the reasons ABSENT_*, a
-// store of an unwritten register, or a load of unwritten local memory.
+// store of an unwritten register, or a load of unwritten local or shared memory.
 typedef struct {
   vg_location at;
   u8 why, lane, size; // the lane that was read; the bytes of the load
+  u16 thread;         // of the block, that loaded first; of shared memory only
 } origin;
-enum { ORIGIN_STORE = 3, ORIGIN_LOCAL, MAX_ORIGINS = 63 };
+enum { ORIGIN_STORE = 3, ORIGIN_LOCAL, ORIGIN_SHARED, MAX_ORIGINS = 63 };
 
 typedef struct {
   u32 arrived, expected, popc;

@@ -1,8 +1,9 @@
 // Undefined values: those that a shuffle read from a lane that does not take part, those that a store of an unwritten
-// register left in shared or local memory, and those of unwritten local memory. They are errors only if something
-// visible depends on them: a store to global memory, an address, a branch, an atomic, the operand of a vote. Shadows of
-// memory hold UNDEFINED times the number of the value's origin in the block, registers have taints. A warp has taints
-// from its first undefined value on. Then run updates them before each PTX instruction, as the function's table says.
+// register left in shared or local memory, and those of unwritten shared or local memory. They are errors only if
+// something visible depends on them: a store to global memory, an address, a branch, an atomic, the operand of a vote.
+// Shadows of memory hold UNDEFINED times the number of the value's origin in the block, registers have taints. A warp
+// has taints from its first undefined value on. Then run updates them before each PTX instruction, as the function's
+// table says.
 // The table, vg_func.tracks, has for each instruction the index of its entry, or 0. An entry is made of
 //   a TRACK_* code
 //   the guard's register or -1, its place, and 1 if it is negated
@@ -50,7 +51,12 @@ static u32 numbered(block *b, origin o) {
 }
 
 static u32 hazard_of(u32 why) {
-  return why == ORIGIN_LOCAL ? HAZARD_LOCAL : why == ORIGIN_STORE ? HAZARD_REGISTER : HAZARD_OUTSIDE_MASK;
+  switch (why) {
+  case ORIGIN_STORE: return HAZARD_REGISTER;
+  case ORIGIN_LOCAL: return HAZARD_LOCAL;
+  case ORIGIN_SHARED: return HAZARD_SHARED;
+  default: return HAZARD_OUTSIDE_MASK;
+  }
 }
 
 // reported reports whether an earlier report makes another one for the same hazard useless.
@@ -75,6 +81,9 @@ static __attribute__((cold, noinline)) int use(worker *k, warp *w, group *g, u32
     vg_fault f = FAULT_AT(g, unwritten_local, .size = o.size);
     f.at = o.at;
     fault(k, w, (int)lane, &f);
+  } else if (o.why == ORIGIN_SHARED) {
+    vg_fault f = {.kind = FAULT_unwritten_shared, .at = o.at};
+    fault(k, &w->b->w[o.thread / 32], o.thread % 32, &f);
   } else FAULT(k, w, g, (int)lane, absent_lane, .lane = o.lane, .why = o.why, .shuffle = o.at);
   w->reported |= 1u << hazard_of(o.why);
   w->tracks = 0;
@@ -277,15 +286,28 @@ static __attribute__((noinline)) int mark_unwritten(worker *k, warp *w, group *g
   return 1;
 }
 
-// met_undefined is called for a read of shared memory with the given shadow, in block b. A load gives its register a
-// taint later; other instructions use the value. It returns 0 if the launch stops.
+// met_undefined is called for a read of shared memory with the given shadow, in block b, that is unwritten or holds an
+// undefined value. A load gives its register a taint later; other instructions use the value. It returns 0 if the launch
+// stops.
 static __attribute__((cold, noinline)) int met_undefined(worker *k, warp *w, group *g, int lane, block *b, u8 shadow) {
   int op = g->fr->f->code[g->pc].op;
   if (g->fr->f->tracks && (op == E_ld_shared || op == E_ld_generic)) {
     k->met |= 1u << lane;
     return 1;
   }
+  if (shadow < UNDEFINED) {
+    FAULT(k, w, g, lane, unwritten_shared);
+    return !k->state->stop;
+  }
   return use(k, w, g, (u32)lane, numbered(w->b, b->origins[shadow / UNDEFINED]));
+}
+
+// around reports whether a strong access to a word may be meant for a part of it, which is written: libraries make an
+// atomic on one or two bytes from strong loads and atomics on the word around them.
+static int around(const group *g, const u8 *shadow, u64 size) {
+  const vg_inst *in = &g->fr->f->code[g->pc];
+  int strong = in->op == E_atom || (in->op >= E_ld_global && in->op <= E_ld_generic && in->c & M_STRONG);
+  return strong && size == 4 && shadow[0] + shadow[1] + shadow[2] + shadow[3] > 0;
 }
 
 static __attribute__((noinline)) int has_undefined(warp *w, const u8 *p, int n) {
@@ -314,12 +336,19 @@ static __attribute__((noinline)) void loaded(worker *k, warp *w, group *g, const
       int32_t r = regs[i * regs[-1] / in->n];
       block *of;
       const u8 *s = shadow_of(w, p[l] + (in->c & 31) * i, &of);
-      u32 number = 0, bytes = 0, size = in->c & 31;
-      for (u32 j = 0; s && j < size; j++)
+      u32 number = 0, bytes = 0, empty = 0, size = in->c & 31;
+      if (r < 0 || s == NULL) continue;
+      for (u32 j = 0; j < size; j++)
         if (s[j] >= UNDEFINED) number = s[j] / UNDEFINED, bytes |= 1u << j;
+        else empty |= (u32)(s[j] == 0) << j;
+      if (in_local(w, p[l]) || around(g, s, size)) empty = 0;
+      if (number && reported(k, w, of->origins[number].why)) number = bytes = 0;
+      if (number && of != w->b) number = numbered(w->b, of->origins[number]);
+      if (empty && number == 0 && !reported(k, w, ORIGIN_SHARED))
+        number = numbered(w->b, (origin){location(g), .why = ORIGIN_SHARED, .thread = (u16)(w->id * 32 + l)});
+      if (number == 0) continue;
+      bytes |= empty;
       if (in->c & M_SIGNED && bytes >> (size - 1)) bytes |= 0xffu << size;
-      if (r < 0 || number == 0 || reported(k, w, of->origins[number].why)) continue;
-      if (of != w->b) number = numbered(w->b, of->origins[number]);
       taint *t = &taints(k, w, g->fr)[r];
       t->lanes |= 1u << l, t->from[l] = (u8)number, t->bytes[l] = (u8)bytes;
     }
