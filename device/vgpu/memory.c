@@ -262,27 +262,30 @@ int64_t vg_unwritten(void *p, size_t size) {
   return shadow == MAP_FAILED ? 0 : (int64_t)ARENA_SIZE;
 }
 
+// handle_faults makes on_fault the handler of SIGSEGV. The program may have set one since the last call: it gets the
+// signals that are not on_fault's.
+static void handle_faults(void) {
+  struct sigaction now;
+  sigaction(SIGSEGV, NULL, &now);
+  if (now.sa_sigaction == on_fault) return;
+  void *frame;
+  backtrace(&frame, 1); // loads libgcc now: the handler could not
+  before = now;
+  memset(&now, 0, sizeof now);
+  now.sa_sigaction = on_fault;
+  now.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART;
+  sigfillset(&now.sa_mask);
+  sigaction(SIGSEGV, &now, NULL);
+}
+
 static void count(int *what, int by) {
   pthread_mutex_lock(&lock);
   *what += by;
+  if (by > 0 && host_runs > 0) handle_faults();
   protect();
   pthread_mutex_unlock(&lock);
 }
-void vg_host_begins(void) {
-  struct sigaction now;
-  sigaction(SIGSEGV, NULL, &now);
-  if (now.sa_sigaction != on_fault) {
-    void *frame;
-    backtrace(&frame, 1); // loads libgcc now: the handler could not
-    before = now;
-    memset(&now, 0, sizeof now);
-    now.sa_sigaction = on_fault;
-    now.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART;
-    sigfillset(&now.sa_mask);
-    sigaction(SIGSEGV, &now, NULL);
-  }
-  count(&host_runs, 1);
-}
+void vg_host_begins(void) { count(&host_runs, 1); }
 void vg_host_ends(void) { count(&host_runs, -1); }
 void vg_device_begins(void) { count(&device_works, 1); }
 void vg_device_ends(void) { count(&device_works, -1); }
