@@ -57,6 +57,15 @@ CUresult cuMemFreeHost(void *p) { return R(cudaFreeHost(p)); }
 CUresult cuMemFree(CUdeviceptr p) { return R(cudaFree((void *)p)); }
 CUresult cuMemAllocAsync(CUdeviceptr *p, size_t n, CUstream s) { return R(cudaMallocAsync((void **)p, n, s)); }
 CUresult cuMemFreeAsync(CUdeviceptr p, CUstream s) { return R(cudaFreeAsync((void *)p, s)); }
+// Structs and attributes of pools are those of the runtime.
+CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *p, CUdevice d) { return R(cudaDeviceGetDefaultMemPool((cudaMemPool_t *)p, d)); }
+CUresult cuMemPoolCreate(CUmemoryPool *p, const CUmemPoolProps *props) { return R(cudaMemPoolCreate((cudaMemPool_t *)p, (const struct cudaMemPoolProps *)props)); }
+CUresult cuMemPoolDestroy(CUmemoryPool p) { return R(cudaMemPoolDestroy((cudaMemPool_t)p)); }
+CUresult cuMemPoolTrimTo(CUmemoryPool p, size_t keep) { return R(cudaMemPoolTrimTo((cudaMemPool_t)p, keep)); }
+CUresult cuMemPoolSetAttribute(CUmemoryPool p, CUmemPool_attribute a, void *v) { return R(cudaMemPoolSetAttribute((cudaMemPool_t)p, (enum cudaMemPoolAttr)a, v)); }
+CUresult cuMemPoolGetAttribute(CUmemoryPool p, CUmemPool_attribute a, void *v) { return R(cudaMemPoolGetAttribute((cudaMemPool_t)p, (enum cudaMemPoolAttr)a, v)); }
+CUresult cuMemPoolSetAccess(CUmemoryPool p, const CUmemAccessDesc *all, size_t n) { return R(cudaMemPoolSetAccess((cudaMemPool_t)p, (const struct cudaMemAccessDesc *)all, n)); }
+CUresult cuMemAllocFromPoolAsync(CUdeviceptr *p, size_t n, CUmemoryPool from, CUstream s) { return R(cudaMallocFromPoolAsync((void **)p, n, (cudaMemPool_t)from, s)); }
 CUresult cuMemcpy(CUdeviceptr d, CUdeviceptr s, size_t n) { return R(cudaMemcpy((void *)d, (void *)s, n, cudaMemcpyDefault)); }
 CUresult cuMemcpyAsync(CUdeviceptr d, CUdeviceptr s, size_t n, CUstream st) { return R(cudaMemcpyAsync((void *)d, (void *)s, n, cudaMemcpyDefault, st)); }
 CUresult cuMemcpyHtoD(CUdeviceptr d, const void *s, size_t n) { return R(cudaMemcpy((void *)d, s, n, cudaMemcpyDefault)); }
@@ -178,6 +187,17 @@ CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *n, CUfunction f, int b
   return R(cudaOccupancyMaxActiveBlocksPerMultiprocessor(n, f, block, shared));
 }
 CUresult cuStreamCreate(CUstream *s, unsigned f) { return R(cudaStreamCreateWithFlags(s, f)); }
+CUresult cuStreamCreateWithPriority(CUstream *s, unsigned f, int p) { return R(cudaStreamCreateWithPriority(s, f, p)); }
+CUresult cuStreamGetPriority(CUstream s, int *p) { return R(cudaStreamGetPriority(s, p)); }
+CUresult cuStreamGetFlags(CUstream s, unsigned *f) { return R(cudaStreamGetFlags(s, f)); }
+CUresult cuStreamGetDevice(CUstream s, CUdevice *d) { return R(cudaStreamGetDevice(s, d)); }
+CUresult cuStreamGetCtx(CUstream s, CUcontext *c) {
+  int d;
+  *c = (CUcontext)(uintptr_t)1;
+  return R(cudaStreamGetDevice(s, &d));
+}
+CUresult cuStreamIsCapturing(CUstream s, CUstreamCaptureStatus *c) { return R(cudaStreamIsCapturing(s, (enum cudaStreamCaptureStatus *)c)); }
+CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest) { return R(cudaDeviceGetStreamPriorityRange(least, greatest)); }
 CUresult cuStreamDestroy(CUstream s) { return R(cudaStreamDestroy(s)); }
 CUresult cuStreamQuery(CUstream s) { return R(cudaStreamQuery(s)); }
 CUresult cuLaunchHostFunc(CUstream s, CUhostFn f, void *p) { return R(cudaLaunchHostFunc(s, f, p)); }

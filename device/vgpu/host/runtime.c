@@ -318,6 +318,7 @@ typedef struct stream {
   unsigned long capture; // id, 0 if not captured
   frontier last;
   unsigned flags;
+  int priority;
   // For non-blocking streams: amount of work so far, and of work that something has waited for.
   unsigned long work, awaited;
   const char *kernel; // of the last launch, NULL after a copy
@@ -1132,7 +1133,12 @@ void *fisub_vgpu_stream(void) {
   cudaStream_t s;
   return cudaStreamCreate(&s) == cudaSuccess ? s : NULL;
 }
-cudaError_t cudaStreamCreateWithPriority(cudaStream_t *s, unsigned f, int p) { (void)p; return cudaStreamCreateWithFlags(s, f); }
+enum { GREATEST_PRIORITY = -5 };
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *s, unsigned f, int p) {
+  cudaError_t e = cudaStreamCreateWithFlags(s, f);
+  if (e == cudaSuccess) stream_of(*s)->priority = p > 0 ? 0 : p < GREATEST_PRIORITY ? GREATEST_PRIORITY : p;
+  return e;
+}
 cudaError_t cudaStreamDestroy(cudaStream_t s) {
   if (!held(s, STREAM)) return fail(cudaErrorInvalidResourceHandle);
   stream *st = stream_of(s);
@@ -1168,14 +1174,14 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t handle, unsigned f) 
   return cudaSuccess;
 }
 cudaError_t cudaStreamGetPriority(cudaStream_t s, int *p) {
-  if (p == NULL) return fail(cudaErrorInvalidValue);
-  *p = 0;
-  return check_stream(s);
+  cudaError_t wrong = p ? check_stream(s) : fail(cudaErrorInvalidValue);
+  if (wrong == cudaSuccess) *p = stream_of(s) ? stream_of(s)->priority : 0;
+  return wrong;
 }
 cudaError_t cudaStreamGetFlags(cudaStream_t s, unsigned *f) {
-  if (f == NULL) return fail(cudaErrorInvalidValue);
-  *f = 0;
-  return check_stream(s);
+  cudaError_t wrong = f ? check_stream(s) : fail(cudaErrorInvalidValue);
+  if (wrong == cudaSuccess) *f = stream_of(s) ? stream_of(s)->flags : 0;
+  return wrong;
 }
 cudaError_t cudaStreamGetDevice(cudaStream_t s, int *d) {
   if (d == NULL) return fail(cudaErrorInvalidValue);
@@ -1558,7 +1564,7 @@ cudaError_t cudaDeviceGetLimit(size_t *v, enum cudaLimit l) {
 }
 cudaError_t cudaDeviceSetCacheConfig(enum cudaFuncCache c) { (void)c; return cudaSuccess; }
 cudaError_t cudaCtxResetPersistingL2Cache(void) { return cudaSuccess; }
-cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest) { *least = 0; *greatest = -5; return cudaSuccess; }
+cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest) { *least = 0; *greatest = GREATEST_PRIORITY; return cudaSuccess; }
 cudaError_t cudaRuntimeGetVersion(int *v) { return give(v, CUDART_VERSION); }
 cudaError_t cudaDriverGetVersion(int *v) { return give(v, CUDART_VERSION); }
 cudaError_t cudaProfilerStart(void) { return cudaSuccess; }
