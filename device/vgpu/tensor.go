@@ -356,14 +356,22 @@ func (d *decoder) copyBulk() {
 		in.c |= m64
 	}
 	bar, barOffset, mask, op, code := int32(-1), int32(0), int32(-1), int32(-1), int32(0)
+	left, right, bytes := int32(-1), int32(-1), int32(-1) // ignored at the start and the end; of 16 bytes those copied
 	var spaces []string
 	for _, p := range d.parts {
 		if p == "global" || strings.HasPrefix(p, "shared") {
 			spaces = append(spaces, p)
 		}
 	}
-	if len(spaces) < 2 || d.has("cp_mask") || d.hasPrefix("ignore_oob") {
+	if len(spaces) < 2 {
 		d.lack(d.in.Op)
+	}
+	if d.has("ignore_oob") {
+		left, right = d.src(args[3], "u32"), d.src(args[4], "u32")
+		args = slices.Delete(slices.Clone(args), 3, 5)
+	}
+	if d.has("cp_mask") {
+		bytes = d.src(args[len(args)-1], "b16")
 	}
 	switch {
 	case spaces[0] == "global":
@@ -384,7 +392,7 @@ func (d *decoder) copyBulk() {
 		op, code = int32(d.required(atomics)), typeCode(d.typ(0))
 		d.p.atomics = true
 	}
-	in.x = d.more(d.src(args[2], "u32"), bar, barOffset, int32(source.imm), mask, op, code)
+	in.x = d.more(d.src(args[2], "u32"), bar, barOffset, int32(source.imm), mask, op, code, left, right, bytes)
 	d.emit(in)
 }
 

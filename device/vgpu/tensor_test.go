@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -96,6 +97,47 @@ func TestCopiesUnderWay(t *testing.T) {
 			}
 			if err != nil || out[4*77] != 4*77 {
 				t.Errorf("got %d (%v), want %d", out[4*77], err, 4*77)
+			}
+		})
+	}
+}
+
+// TestPartialBulkCopies leaves out bytes at both ends of copies to shared memory, where the values are then undefined,
+// and bytes of each 16 of copies to global memory.
+func TestPartialBulkCopies(t *testing.T) {
+	in := make([]uint32, 15)
+	for i := range in {
+		in[i] = 0x01010101 * uint32(i+1)
+	}
+	// 64 bytes, of which those after the input, and more, are ignored.
+	const inside = "@%p1 mbarrier.init.shared.b64 [%r3], 1;\nbar.sync 0;\n" +
+		"@%p1 mbarrier.arrive.expect_tx.shared.b64 _, [%r3], 64;\n" +
+		"@%p1 cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes.ignore_oob [%r2], [%rd1], 64, 5, 6, [%r3];\n"
+	const wait = "$w: mbarrier.try_wait.parity.shared.b64 %p3, [%r3], 0;\n@!%p3 bra $w;\n"
+	const store = "@!%p1 ret;\nld.shared.v4.b32 {%r4, %r5, %r6, %r7}, [%r2];\nld.shared.v4.b32 {%r8, %r9, %r10, %r11}, [%r2+48];\n"
+	const part = "shr.u32 %r5, %r5, 8;\nst.global.b32 [%rd2], %r5;\nst.global.b32 [%rd2+4], %r6;\nst.global.b32 [%rd2+8], %r9;\n" +
+		"and.b32 %r10, %r10, 0xffff;\nst.global.b32 [%rd2+12], %r10;\n"
+	for _, c := range []struct {
+		name, body, fault string
+		want              []uint32
+	}{
+		{"inside", inside + wait + store + part, "", []uint32{0x020202, 0x03030303, 0x0e0e0e0e, 0x0f0f}},
+		{"an ignored byte at the start", inside + wait + store + "st.global.b32 [%rd2], %r5;", "read of unwritten shared memory", nil},
+		{"an ignored byte at the end", inside + wait + store + "st.global.b32 [%rd2], %r10;", "read of unwritten shared memory", nil},
+		{"a byte behind the allocation", strings.Replace(inside, "5, 6", "0, 3", 1) + wait, "invalid read of 1 byte", nil},
+		{"without the wait", inside + "bar.sync 0;\n" + store + part, "still writes", nil},
+		{"a mask", "@!%p1 ret;\nst.shared.b64 [%r2], -1;\nst.shared.b64 [%r2+8], -1;\nfence.proxy.async.shared::cta;\n" +
+			"cp.async.bulk.global.shared::cta.bulk_group.cp_mask [%rd2], [%r2], 16, 0x8421;\n" +
+			"cp.async.bulk.commit_group;\ncp.async.bulk.wait_group 0;", "", []uint32{0xff, 0xff00, 0xff0000, 0xff000000}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			out, err := tensorKernel(t, c.body, in, 4)
+			if c.fault != "" {
+				if err == nil || !strings.Contains(err.Error(), c.fault) {
+					t.Errorf("got %v, want %q", err, c.fault)
+				}
+			} else if err != nil || !slices.Equal(out[:len(c.want)], c.want) {
+				t.Errorf("got %#x (%v), want %#x", out, err, c.want)
 			}
 		})
 	}

@@ -190,13 +190,15 @@ static int tensor_copy(worker *k, warp *w, group *g, const vg_inst *in, u8 *cons
 }
 
 // bulk_copy executes cp.async.bulk and cp.reduce.async.bulk. a: destination; b: source; kind: COPY_*; extra: bytes,
-// mbarrier or -1, its offset, b's offset, CTA mask or -1, reduction or -1, its type.
+// mbarrier or -1, its offset, b's offset, CTA mask or -1, reduction or -1, its type, or -1: the numbers of bytes that are
+// ignored at the start and the end, the mask of those that are copied of each 16.
 static int bulk_copy(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base, u32 m, const int32_t *extra) {
   const int32_t *x = extra + in->x;
   EACH(m) {
     u64 to = in->c & M_ADDR32 ? U32(in->a)[l] + (u32)in->imm : U64(in->a)[l] + (u64)in->imm;
     u64 from = (in->c & M_64 ? U32(in->b)[l] : U64(in->b)[l]) + (u64)(s64)x[3];
     u32 n = U32(x[0])[l], mask = x[4] >= 0 ? U32(x[4])[l] & 0xffff : 0;
+    u32 left = x[7] >= 0 ? U32(x[7])[l] : 0, right = x[8] >= 0 ? U32(x[8])[l] : 0, bytes = x[9] >= 0 ? U32(x[9])[l] & 0xffff : 0xffff;
     int to_space = in->kind == COPY_TO_GLOBAL ? GLOBAL : to >> 56 == 0x40 ? GENERIC : SHARED;
     int from_space = in->kind == COPY_TO_SHARED ? GENERIC : from >> 56 == 0x40 ? GENERIC : SHARED;
     if (n & 15) {
@@ -209,23 +211,29 @@ static int bulk_copy(worker *k, warp *w, group *g, const vg_inst *in, u8 *const 
     }
     if (k->counting) {
       count_copy(k, g, n, 0);
-      if (in->kind == COPY_TO_SHARED) mark_bytes(k, from, n, COUNT_READ);
+      if (in->kind == COPY_TO_SHARED && left + right < n) mark_bytes(k, from + left, n - left - right, COUNT_READ);
       if (in->kind == COPY_TO_GLOBAL) mark_bytes(k, to, n, x[5] < 0 ? COUNT_WRITE : COUNT_READ | COUNT_WRITE);
     }
     begin_operation(w);
     int by = in->kind == COPY_TO_CLUSTER ? BY_MBARRIER : BY_BULK_GROUP;
-    for (u32 i = 0; i < n; i += 16) {
-      u8 *s = at(k, w, g, from_space, (int)l, from + i, 16, 0);
-      if (s == NULL || !raced(k, w, g, s, 16, 0, 0)) return 0;
-      if (in->kind != COPY_TO_SHARED) add_read(k, w, g, l, s, 16, by, by == BY_MBARRIER ? w->commits : w->bulk_committed[l]);
+    for (u32 i = 0, step; i < n; i += step) { // 16 bytes at once if all are copied
+      u32 row = i & ~15u;
+      step = bytes == 0xffff && row >= left && row + 16 + right <= n ? 16 : 1;
+      int copied = step == 16 || (bytes >> (i & 15) & 1 && i >= left && i + right < n);
+      if (!copied && in->kind == COPY_TO_GLOBAL) continue;
+      u8 *s = copied ? at(k, w, g, from_space, (int)l, from + i, (int)step, 0) : NULL;
+      if (copied && (s == NULL || !raced(k, w, g, s, step, 0, 0))) return 0;
+      if (in->kind != COPY_TO_SHARED) add_read(k, w, g, l, s, step, by, by == BY_MBARRIER ? w->commits : w->bulk_committed[l]);
       for (int c = -1; c < 16; c++) {
         if (c < 0 ? mask != 0 : !(mask >> c & 1)) continue;
         u64 a = c < 0 ? to + i : with_rank(to + i, c);
-        u8 *d = x[5] >= 0 && !at(k, w, g, to_space, (int)l, a, 16, 0) ? NULL : at(k, w, g, to_space, (int)l, a, 16, 1);
-        int same = in->kind == COPY_TO_GLOBAL && x[5] < 0 && d && memcmp(d, s, 16) == 0;
-        if (d == NULL || !raced(k, w, g, d, 16, x[5] < 0 ? A_WRITE : A_WRITE | A_ATOMIC, same)) return 0;
+        u8 *d = x[5] >= 0 && !at(k, w, g, to_space, (int)l, a, 16, 0) ? NULL : at(k, w, g, to_space, (int)l, a, (int)step, 1);
+        int same = in->kind == COPY_TO_GLOBAL && x[5] < 0 && d && memcmp(d, s, step) == 0;
+        if (d == NULL || !raced(k, w, g, d, step, x[5] < 0 ? A_WRITE : A_WRITE | A_ATOMIC, same)) return 0;
         if (x[5] < 0) {
-          memcpy(d, s, 16);
+          block *of = copied ? NULL : block_at(w, d);
+          if (copied) memcpy(d, s, step);
+          else of->shadow[d - of->shared] = UNWRITTEN; // its value is undefined
           continue;
         }
         int size = x[6] == T_F16 || x[6] == T_BF16 ? 4 : x[6] == T_F64 ? 8 : 1 << (x[6] & 3);
@@ -239,7 +247,10 @@ static int bulk_copy(worker *k, warp *w, group *g, const vg_inst *in, u8 *const 
         }
       }
     }
-    if (in->kind == COPY_TO_GLOBAL) add_write(k, w, g, l, to, n);
+    if (in->kind == COPY_TO_GLOBAL && bytes) { // from the first to the last byte that is copied
+      u32 first = (u32)__builtin_ctz(bytes);
+      add_write(k, w, g, l, to + first, n - first - (u32)(__builtin_clz(bytes) - 16));
+    }
     if (x[1] < 0) continue;
     u64 bar = shared_address(base, x[1], in->c & M_16, x[2], l), before;
     to &= 0xffffffff;
