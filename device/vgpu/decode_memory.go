@@ -272,7 +272,8 @@ func (d *decoder) memory() {
 func quickKind(in *inst, space int, places []int32) uint8 {
 	shapes := [][2]int32{{1, 1}, {1, 2}, {1, 4}, {2, 1}, {2, 2}, {2, 4}, {4, 1}, {4, 2}, {4, 4}, {8, 1}, {8, 2}}
 	i := slices.Index(shapes, [2]int32{in.c & 31, in.n}) // the size of an element and their number
-	if i < 0 || slices.Contains(places, -1) || space == spaceLocal || (in.c&31 == 8) != (in.c&m64 != 0) {
+	whole := in.n > 1 && in.c&mStrong != 0               // copied at once, see memory.h
+	if i < 0 || whole || slices.Contains(places, -1) || space == spaceLocal || (in.c&31 == 8) != (in.c&m64 != 0) {
 		return 0
 	}
 	mode := space

@@ -475,6 +475,64 @@ func TestUnwrittenOutput(t *testing.T) {
 	}
 }
 
+// TestWholeVectors has a block that stores vectors of equal numbers while another one, on another worker, reads them. It
+// never sees a part of a vector.
+func TestWholeVectors(t *testing.T) {
+	for _, v := range []struct{ name, store, load string }{
+		{"16 bytes", "st.relaxed.gpu.global.v2.b64 [%rd1], {%rd2, %rd2};", "ld.relaxed.gpu.global.v2.b64 {%rd3, %rd4}, [%rd1];"},
+		{"8 bytes", "st.relaxed.gpu.global.v2.b32 [%rd1], {%r1, %r1};", "ld.relaxed.gpu.global.v2.b32 {%r3, %r4}, [%rd1];\n" +
+			"cvt.u64.u32 %rd3, %r3;\ncvt.u64.u32 %rd4, %r4;"},
+		{"volatile", "st.volatile.global.v4.b32 [%rd1], {%r1, 0, 0, %r1};", "ld.volatile.global.v4.b32 {%r3, %r5, %r6, %r4}, " +
+			"[%rd1];\ncvt.u64.u32 %rd3, %r3;\ncvt.u64.u32 %rd4, %r4;"},
+	} {
+		t.Run(v.name, func(t *testing.T) {
+			m := &Machine{Workers: 2}
+			defer m.drop()
+			mod, err := m.Load(`.version 9.0
+.target sm_100
+.address_size 64
+.visible .entry k(.param .u64 x)
+{
+	.reg .pred %p; .reg .b32 %r<9>; .reg .b64 %rd<9>;
+	ld.param.u64 %rd1, [x];
+	mov.u32 %r2, %ctaid.x;
+	mov.u32 %r1, 0;
+	mov.u32 %r7, 0;
+$again:
+	add.u32 %r1, %r1, 1;
+	cvt.u64.u32 %rd2, %r1;
+	setp.ne.u32 %p, %r2, 0;
+	@%p bra $read;
+	` + v.store + `
+	bra $next;
+$read:
+	` + v.load + `
+	setp.ne.u64 %p, %rd3, %rd4;
+	@%p add.u32 %r7, %r7, 1;
+$next:
+	setp.lt.u32 %p, %r1, 200000;
+	@%p bra $again;
+	setp.ne.u32 %p, %r2, 0;
+	@%p st.global.b32 [%rd1+32], %r7;
+	ret;
+}
+`)
+			if err != nil {
+				t.Fatal(err)
+			}
+			k, err := mod.Kernel("k")
+			if err != nil {
+				t.Fatal(err)
+			}
+			p, x := words(m, "x", make([]uint32, 16)...)
+			err = m.Run(k, Launch{Grid: [3]int{2, 1, 1}, Block: [3]int{1, 1, 1}, Params: binary.LittleEndian.AppendUint64(nil, uint64(p))})
+			if err != nil || x[8] != 0 {
+				t.Errorf("read parts of %d vectors (%v)", x[8], err)
+			}
+		})
+	}
+}
+
 // TestFirstFault has an error in block 1 long before one in block 0, on another worker. As with one worker, the report
 // must be about block 0.
 func TestFirstFault(t *testing.T) {

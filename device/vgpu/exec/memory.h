@@ -445,6 +445,19 @@ static u32 unchanged(const vg_inst *in, u8 *const *base, const int32_t *extra, c
   return lane_mask(same);
 }
 
+// copy_whole copies the n bytes of an aligned vector, 16 at once. GPUs do so too, and programs rely on it, although the
+// PTX ISA does not say so: CUB's blocks publish a status together with a value.
+typedef u64 sixteen __attribute__((vector_size(16), may_alias));
+static inline void copy_whole(void *to, const void *from, int n) {
+  switch (n) {
+  case 2: *(volatile u16 *)to = *(const volatile u16 *)from; break;
+  case 4: *(volatile u32 *)to = *(const volatile u32 *)from; break;
+  case 8: *(volatile u64 *)to = *(const volatile u64 *)from; break;
+  default:
+    for (int i = 0; i < n; i += 16) *(volatile sixteen *)((u8 *)to + i) = *(const volatile sixteen *)((const u8 *)from + i);
+  }
+}
+
 static int load(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base, int space, u32 m, const int32_t *extra) {
   u8 *p[32];
   int size = in->c & 31, n = in->n, lie = places(k, w, g, in, base, space, m, size * n, 0, p);
@@ -484,6 +497,8 @@ static int load(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base
     EACH(m) k->met |= (u32)has_undefined(w, p[l], size * n) << l;
   }
   if (k->met) loaded(k, w, g, in, p, m);
+  u8 vectors[32][32] __attribute__((aligned(16)));
+  if (n > 1 && in->c & M_STRONG) EACH(m) copy_whole(vectors[l], p[l], size * n), p[l] = vectors[l];
   for (int i = 0; i < n; i++) {
     int32_t to = extra[in->x + i];
     if (to < 0) continue;
@@ -507,6 +522,15 @@ static int load(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base
   return 1;
 }
 
+// vector_of sets v to the bytes that a lane stores.
+static inline void vector_of(u8 *v, const vg_inst *in, u8 *const *base, const int32_t *extra, u32 l) {
+  int size = in->c & 31;
+  for (int i = 0; i < in->n; i++) {
+    u64 x = in->c & M_64 ? U64(extra[in->x + i])[l] : U32(extra[in->x + i])[l];
+    memcpy(v + size * i, &x, (size_t)size);
+  }
+}
+
 static int store(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base, int space, u32 m, const int32_t *extra) {
   u8 *p[32];
   int size = in->c & 31, n = in->n, lie = places(k, w, g, in, base, space, m, size * n, 1, p);
@@ -526,15 +550,21 @@ static int store(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *bas
       return 1;
     }
     EACH(m) {
-      u8 v[32];
-      for (int i = 0; i < n; i++) {
-        u64 x = in->c & M_64 ? U64(extra[in->x + i])[l] : U32(extra[in->x + i])[l];
-        memcpy(v + size * i, &x, (size_t)size);
-      }
+      u8 v[32] __attribute__((aligned(16)));
+      vector_of(v, in, base, extra, l);
       if (l >= handled) touch_lane(&c, l, p[l], (u32)(size * n), memcmp(p[l], v, (size_t)(size * n)) == 0);
       if (k->state->stop) return 0;
       if (in->c & M_STRONG) after_strong(k, w, l, p[l], in->c & M_RELEASE);
-      memcpy(p[l], v, (size_t)(size * n));
+      if (n > 1) copy_whole(p[l], v, size * n);
+      else memcpy(p[l], v, (size_t)size);
+    }
+    return 1;
+  }
+  if (n > 1 && in->c & M_STRONG) {
+    EACH(m) {
+      u8 v[32] __attribute__((aligned(16)));
+      vector_of(v, in, base, extra, l);
+      copy_whole(p[l], v, size * n);
     }
     return 1;
   }
