@@ -110,7 +110,7 @@ func TestTasksPage(t *testing.T) {
 	if err := vgputest.Library(); err != nil {
 		t.Fatal(err)
 	}
-	follow(t, filepath.Join("topics", "tasks.md"), os.DirFS(filepath.Join("testdata", "tasks")))
+	follow(t, "tasks.md", os.DirFS(filepath.Join("testdata", "tasks")))
 }
 
 // follow runs the commands of a page in a folder with the given files, and compares their output.

@@ -253,7 +253,7 @@ func (in *inputs) check(ctx context.Context, out *outFile, written []worker.File
 	}
 	request := map[string]any{"judge": in.made.arguments, "tensors": specs}
 	err = worker.Pause(ctx, func() error {
-		reply, _, err := in.made.reference.ask(context.WithoutCancel(ctx), request, written, &in.made.reference.out)
+		reply, _, err := in.made.reference.ask(ctx, request, written, &in.made.reference.out)
 		if err != nil {
 			return err
 		}
