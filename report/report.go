@@ -360,7 +360,7 @@ func Facts(r *runs.Run) [][2]string {
 	}
 	if !f.Device.Emulated {
 		add("profile", "%s", ui.Profile(f.Profile))
-	} else if abs, rel := largest(r.Rows); abs != nil {
+	} else if abs, rel := largest(r.Rows); abs != nil && !f.Functions {
 		add("errors", "at most %s absolute, %s relative", ui.Error(abs).Text, ui.Error(rel).Text)
 	}
 	add("host", "%s, %s, %s, %d cores", f.Host.Name, f.Host.OS, f.Host.CPU, f.Host.Cores)
