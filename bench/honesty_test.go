@@ -74,7 +74,7 @@ func tryOn(t *testing.T, definition, name string, first, n int) (Result, []event
 	if strings.HasPrefix(name, "misses a row") {
 		ratio = 0.9
 	}
-	timeout := 30 * time.Second
+	timeout := 10 * time.Minute // the race detector makes the indexer slow
 	if strings.HasPrefix(name, "hangs") {
 		timeout = 3 * time.Second
 	}
