@@ -81,15 +81,14 @@ func readGPUMode(file string) (*Task, error) {
 		if !filepath.IsLocal(part.Name) || !strings.HasSuffix(part.Name, ".py") {
 			return nil, fail(file, 0, "files of a task are Python files", "files: name %q", part.Name)
 		}
-		source := filepath.Join(dir, filepath.FromSlash(part.Source))
-		content, err := plain.ReadFile(source, maxFile)
+		content, err := readPython(filepath.Join(dir, filepath.FromSlash(part.Source)))
 		if err != nil {
-			return nil, fail(file, 0, "copy the task with the files that it names", "files: %s: %v", source, plain.Cause(err))
+			return nil, err
 		}
 		if part.Name == t.Config.Main {
-			main = string(content)
+			main = content
 		}
-		f.Files.Set(path.Clean(part.Name), string(content))
+		f.Files.Set(path.Clean(part.Name), content)
 	}
 	if f.Ranking = cmp.Or(t.RankingBy, "last"); !slices.Contains([]string{"last", "mean", "geom"}, f.Ranking) {
 		return nil, fail(file, 0, "last, mean or geom", "ranking_by: %q", f.Ranking)
@@ -237,8 +236,8 @@ func Directives(text string) (all []Directive) {
 
 // leaderboard returns the name of the board that the submission in a file names, or "".
 func leaderboard(file string) string {
-	text, _ := plain.ReadFile(file, maxFile) // an unreadable file is an error of its reader
-	for _, d := range Directives(string(text)) {
+	text, _ := readPython(file) // an unreadable file is an error of its reader
+	for _, d := range Directives(text) {
 		if d.Key == "leaderboard" {
 			name, _, _ := strings.Cut(d.Text, " ")
 			return name

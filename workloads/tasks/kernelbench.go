@@ -5,7 +5,6 @@ import (
 	"path/filepath"
 	"strings"
 
-	"fisub/internal/plain"
 	"fisub/internal/trace"
 )
 
@@ -25,11 +24,11 @@ func readKernelBench(dir string) (*Task, error) {
 		if st, err := os.Stat(name); err != nil || !st.Mode().IsRegular() {
 			continue
 		}
-		content, err := plain.ReadFile(name, maxFile)
+		s, err := readPython(name)
 		if err != nil {
 			continue
 		}
-		switch s := string(content); {
+		switch {
 		case defines(s, "ModelNew"):
 			answers = append(answers, name)
 		case defines(s, "Model") && defines(s, "get_inputs") && defines(s, "get_init_inputs"):

@@ -91,16 +91,33 @@ func workload(def *trace.Definition, set string, axes trace.Map[int], arguments 
 	return w
 }
 
+// readPython reads a file of Python. A task comes from elsewhere and its files go to hosts, so neither a name in it nor
+// a link leads to other files.
+func readPython(file string) (string, error) {
+	to, err := filepath.EvalSymlinks(file)
+	if err == nil && filepath.Ext(to) != ".py" {
+		return "", fail(file, 0, "replace it with the file itself", "it leads to %s, which is not a Python file", to)
+	}
+	var text []byte
+	if err == nil {
+		text, err = plain.ReadFile(to, maxFile)
+	}
+	if err != nil {
+		return "", fail(file, 0, "copy the task with the files that it names", "%v", plain.Cause(err))
+	}
+	return string(text), nil
+}
+
 // Read returns the answer in a file.
 func (t *Task) Read(file string) (*trace.Solution, error) {
 	def := t.Definition
-	text, err := plain.ReadFile(file, maxFile)
+	text, err := readPython(file)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", file, plain.Cause(err))
+		return nil, err
 	}
 	name := filepath.Base(file)
 	sol := &trace.Solution{Name: strings.TrimSuffix(name, ".py"), Definition: def.Name, Author: "unknown",
-		Sources: []trace.SourceFile{{Path: name, Content: string(text)}},
+		Sources: []trace.SourceFile{{Path: name, Content: text}},
 		Spec: trace.BuildSpec{Language: trace.Python, TargetHardware: []string{"cuda"},
 			EntryPoint: name + "::" + t.symbol}}
 	if triton.MatchString(sol.Sources[0].Content) {

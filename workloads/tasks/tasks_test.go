@@ -1,6 +1,7 @@
 package tasks
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -94,6 +95,27 @@ func TestRefused(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), want) || hint.Of(err) == "" {
 			t.Errorf("%q: got %v, want %s and a hint", yml, err, want)
 		}
+	}
+}
+
+// A task's names and links lead to no file that is not Python.
+func TestLeads(t *testing.T) {
+	dir := write(t, "lang: py\ntests: [{n: 1}]\n")
+	secret := filepath.Join(dir, "id_rsa")
+	if err := errors.Join(os.WriteFile(secret, []byte("secret"), 0o600), os.Remove(filepath.Join(dir, "reference.py")),
+		os.Symlink(secret, filepath.Join(dir, "reference.py"))); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Read(dir); err == nil || !strings.Contains(err.Error(), "id_rsa, which is not a Python file") {
+		t.Errorf("got %v for a link", err)
+	}
+	yml, _ := os.ReadFile(filepath.Join(dir, "task.yml"))
+	text := strings.Replace(string(yml), "source: reference.py", "source: id_rsa", 1)
+	if err := os.WriteFile(filepath.Join(dir, "task.yml"), []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Read(dir); err == nil || !strings.Contains(err.Error(), "id_rsa, which is not a Python file") {
+		t.Errorf("got %v for a name", err)
 	}
 }
 
