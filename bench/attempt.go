@@ -109,17 +109,7 @@ func (l *limit) within(ctx context.Context, f func(context.Context) error) error
 func (a *attempt) judge(run context.Context, trials []*inputs) error {
 	a.bytes = trials[len(trials)-1].bytes
 	used := a.process.running() && a.process.client.Called()
-	err := a.build(run)
-	if err == nil {
-		err = a.expect(run, trials)
-	}
-	if err == nil {
-		err = a.within(run, func(ctx context.Context) (err error) {
-			a.verdict, err = a.evaluate(ctx, trials)
-			return err
-		})
-	}
-	if err := a.settle(run, err); err != nil {
+	if err := a.judgeOnce(run, trials); err != nil {
 		return err
 	}
 	if used && trials[0].made != nil && a.verdict.status == trace.RuntimeError {
@@ -130,20 +120,27 @@ func (a *attempt) judge(run context.Context, trials []*inputs) error {
 	return a.dump()
 }
 
-// judgeAnew judges a call that failed once more in a new worker: a task's board only calls the solution before, while
-// the present worker has made the timed calls and the checks of earlier workloads.
-func (a *attempt) judgeAnew(run context.Context, trials []*inputs) error {
-	first := a.verdict
-	a.printed += a.process.log()
-	a.process.client.Close()
+func (a *attempt) judgeOnce(run context.Context, trials []*inputs) error {
 	err := a.build(run)
+	if err == nil {
+		err = a.expect(run, trials)
+	}
 	if err == nil {
 		err = a.within(run, func(ctx context.Context) (err error) {
 			a.verdict, err = a.evaluate(ctx, trials)
 			return err
 		})
 	}
-	if err := a.settle(run, err); err != nil {
+	return a.settle(run, err)
+}
+
+// judgeAnew judges a call that failed once more in a new worker: a task's board only calls the solution before, while
+// the present worker has made the timed calls and the checks of earlier workloads.
+func (a *attempt) judgeAnew(run context.Context, trials []*inputs) error {
+	first := a.verdict
+	a.printed += a.process.log()
+	a.process.client.Close()
+	if err := a.judgeOnce(run, trials); err != nil {
 		return err
 	}
 	if a.verdict.status == trace.Passed {

@@ -275,6 +275,9 @@ func (h *honesty) run(ctx context.Context) error {
 		return err
 	}
 	defer s.close()
+	if h.other != nil {
+		defer h.other.Close()
+	}
 	if emulated && h.examined {
 		return h.again(ctx, s)
 	}
@@ -695,13 +698,9 @@ type scratch struct {
 	f       *os.File
 	data    []byte
 	offsets []int // by input
-	other   *inputs
 }
 
 func (s *scratch) close() {
-	if s.other != nil {
-		s.other.Close()
-	}
 	if s.data != nil {
 		_ = unix.Munmap(s.data)
 	}
@@ -727,10 +726,8 @@ func (h *honesty) choose(ctx context.Context) (*scratch, error) {
 	h.values = slices.Clone(h.in.Values)
 	s := &scratch{offsets: make([]int, len(h.values))}
 	if h.in.made != nil {
-		o, err := h.attempt.other(ctx, h.in, "other inputs")
-		if h.other = o; o != nil {
-			s.other = o
-		}
+		var err error
+		h.other, err = h.attempt.other(ctx, h.in, "other inputs")
 		return s, err
 	}
 	size := 0

@@ -36,12 +36,12 @@ func (p *Project) ReadSource(ctx context.Context, arg string, data *workloads.Da
 	if err != nil {
 		return nil, err
 	}
-	if t != nil && (isAnswer(arg) || filepath.Clean(p.Path(arg)) == filepath.Clean(p.Root())) {
-		file := p.Path(arg)
-		if !isAnswer(arg) {
-			file = ""
+	if t != nil && (strings.HasSuffix(arg, ".py") || filepath.Clean(p.Path(arg)) == filepath.Clean(p.Root())) {
+		answer := ""
+		if strings.HasSuffix(arg, ".py") {
+			answer = p.Path(arg)
 		}
-		s, err := p.loadTask(t, file, data)
+		s, err := p.loadTask(t, answer, data)
 		return &Source{Arg: arg, Submission: s}, err
 	}
 	file := filepath.Join(p.Path(arg), config.Name)

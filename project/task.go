@@ -5,7 +5,6 @@ import (
 	"context"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"fisub/internal/cache"
 	"fisub/internal/config"
@@ -81,6 +80,3 @@ func (p *Project) loadTask(t *tasks.Task, file string, data *workloads.Dataset) 
 	}
 	return s, nil
 }
-
-// isAnswer reports whether arg names an answer to a task.
-func isAnswer(arg string) bool { return strings.HasSuffix(arg, ".py") }

@@ -30,10 +30,10 @@ func (c *checker) task(ctx context.Context) {
 	t := c.Task
 	for _, s := range c.Report.Solution.Sources {
 		c.imports(ctx, t, s.Path, s.Content)
-		c.directives(t, s.Path, s.Content)
 		if t.Definition.OpType != tasks.GPUMode {
 			continue
 		}
+		c.directives(s.Path, s.Content)
 		for _, g := range guarded {
 			if at := regexp.MustCompile(g.pattern).FindStringIndex(s.Content); at != nil {
 				line := 1 + strings.Count(s.Content[:at[0]], "\n")
@@ -76,10 +76,7 @@ func (c *checker) imports(ctx context.Context, t *tasks.Task, path, text string)
 
 // directives checks the header of a submission to GPU MODE's boards by the rules of kernelbot's submission.py
 // (gpu-mode/kernelbot 4bdd839a).
-func (c *checker) directives(t *tasks.Task, path, text string) {
-	if t.Definition.OpType != tasks.GPUMode {
-		return
-	}
+func (c *checker) directives(path, text string) {
 	known, seen := []string{"leaderboard", "gpus"}, map[string]bool{}
 	for _, d := range tasks.Directives(text) {
 		switch {
