@@ -447,13 +447,17 @@ func TestDamaged(t *testing.T) {
 	t.Parallel()
 	longtest.Skip(t, "sends files many times")
 	f, _ := folder(t)
-	begun := remotetest.Script(t, "sleep 300", nil)
+	begun := remotetest.Script(t, "touch begun; sleep 600", nil)
+	begun.Limit = 10 * time.Minute
 	j, err := f.Submit(remotetest.Within(t), begun, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	state := filepath.Join(j.Dir(), agent.StateName)
-	servertest.Until(t, "the agent", func() bool { _, err := os.Stat(state); return err == nil })
+	servertest.Until(t, "the job to begin", func() bool { // until then its agent verifies the stored program
+		_, err := os.Stat(filepath.Join(j.Dir(), agent.BundleName, "begun"))
+		return err == nil
+	})
 	program := agent.Stored(f.Dir, j.Program)
 	content, err := os.ReadFile(program)
 	if err != nil {
