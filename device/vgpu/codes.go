@@ -338,8 +338,8 @@ const (
 	opIsspacep
 	opMovPred
 	opCvtPack
-	opCvtFp8x2
-	opCvtFromFp8x2
+	opCvtNarrow
+	opCvtFromNarrow
 	opF32x2
 	opDescriptor
 	opYield
@@ -688,8 +688,8 @@ var opNames = [...]string{
 	"isspacep",
 	"mov_pred",
 	"cvt_pack",
-	"cvt_fp8x2",
-	"cvt_from_fp8x2",
+	"cvt_narrow",
+	"cvt_from_narrow",
 	"f32x2",
 	"descriptor",
 	"yield",
@@ -1077,11 +1077,28 @@ const (
 	mmaTf32
 	mmaE4m3
 	mmaE5m2
+	mmaE2m3
+	mmaE3m2
+	mmaE2m1
 	mmaS8
 	mmaU8
 	mmaS4
 	mmaU4
 	mmaB1
+	mmaUe8m0
+)
+
+const (
+	narrowF32x2  = 0
+	narrowF16x2  = 1
+	narrowBf16x2 = 2
+	narrowRandom = 3
+)
+
+const (
+	narrowRelu   = 1
+	narrowUp     = 2
+	narrowFinite = 4
 )
 
 const (

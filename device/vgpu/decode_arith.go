@@ -25,7 +25,9 @@ func (d *decoder) modes() (flags int) {
 		case "relu":
 			flags |= flagRelu
 		case "rs":
-			d.lack(d.in.Op)
+			if d.parts[0] != "cvt" {
+				d.lack(d.in.Op)
+			}
 		}
 	}
 	return flags

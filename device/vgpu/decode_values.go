@@ -3,6 +3,7 @@
 package vgpu
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 
@@ -160,8 +161,17 @@ func (d *decoder) mov() {
 		d.emit(inst{op: opPack16, a: d.src(from.Elems[0], "b16"), b: d.src(from.Elems[1], "b16"), d: lo})
 		d.emit(inst{op: opPack16, a: d.src(from.Elems[2], "b16"), b: d.src(from.Elems[3], "b16"), d: hi})
 		d.emit(inst{op: opPack32, a: lo, b: hi, d: d.dst(to, t)})
+	case from.Kind == ptx.Vector && d.isBytes(from) && len(from.Elems) == width(t) && !wide(t):
+		d.emit(inst{op: opMov32, a: d.joined(from.Elems), d: d.dst(to, t)})
 	case from.Kind == ptx.Vector:
 		d.lack(d.in.Op)
+	case to.Kind == ptx.Vector && d.isBytes(to) && len(to.Elems) == width(t) && !wide(t):
+		a := d.src(from, t)
+		for i, e := range to.Elems {
+			if e.Kind != ptx.None {
+				d.emit(inst{op: opBfeU32, a: a, b: d.constant(uint64(8*i), false), c: d.constant(8, false), d: d.dst(e, "b32")})
+			}
+		}
 	case to.Kind == ptx.Vector:
 		var parts []opcode
 		switch {
@@ -202,6 +212,25 @@ func (d *decoder) mov() {
 	}
 }
 
+// isBytes reports whether a vector's elements are registers of a byte, or unused.
+func (d *decoder) isBytes(o ptx.Operand) bool {
+	return !slices.ContainsFunc(o.Elems, func(e ptx.Operand) bool {
+		return e.Kind != ptx.None && (e.Kind != ptx.Register || ptx.Size(d.types[e.Reg]) != 1)
+	})
+}
+
+// joined returns a register with two or four bytes.
+func (d *decoder) joined(elems []ptx.Operand) int32 {
+	both := d.newReg(false)
+	if len(elems) == 4 {
+		d.emit(inst{op: opPack16, a: d.joined(elems[:2]), b: d.joined(elems[2:]), d: both})
+		return both
+	}
+	d.emit(inst{op: opPrmt, a: d.src(elems[0], "b8"), b: d.src(elems[1], "b8"), c: d.constant(0x40, false), d: both})
+	d.emit(inst{op: opAnd32, a: both, b: d.constant(0xffff, false), d: both})
+	return both
+}
+
 var types = map[string]int{"u8": typeU8, "u16": typeU16, "u32": typeU32, "u64": typeU64, "s8": typeS8, "s16": typeS16,
 	"s32": typeS32, "s64": typeS64, "f16": typeF16, "bf16": typeBf16, "f32": typeF32, "f64": typeF64, "tf32": typeTf32}
 
@@ -222,7 +251,7 @@ func (d *decoder) cvt() {
 	var dst, src string
 	for _, p := range d.parts[1:] {
 		switch p {
-		case "rn", "rz", "rm", "rp", "rna", "rni", "rzi", "rmi", "rpi", "ftz", "sat", "relu", "satfinite":
+		case "rn", "rz", "rm", "rp", "rna", "rni", "rzi", "rmi", "rpi", "rs", "ftz", "sat", "relu", "satfinite":
 		default:
 			if dst == "" {
 				dst = p
@@ -236,24 +265,14 @@ func (d *decoder) cvt() {
 	flags := d.modes()
 	to := d.arg(0)
 	switch {
-	case dst == "e4m3x2" || dst == "e5m2x2":
-		in := inst{op: opCvtFp8x2, d: d.dst(to, "b16"), a: d.src(d.arg(1), src)}
-		in.b = in.a
-		if src == "f16x2" {
-			in.n = 1
-		} else {
-			in.b = d.src(d.arg(2), src)
-		}
-		if dst == "e5m2x2" {
-			in.kind = 1
-		}
-		in.imm = int64(flags & flagRelu)
-		d.emit(in)
+	case isNarrow(dst) || d.has("rs"):
+		d.toNarrow(dst, src)
 		return
-	case dst == "f16x2" && (src == "e4m3x2" || src == "e5m2x2"):
-		in := inst{op: opCvtFromFp8x2, d: d.dst(to, "b32"), a: d.src(d.arg(1), "b16"), imm: int64(flags & flagRelu)}
-		if src == "e5m2x2" {
-			in.kind = 1
+	case isNarrow(src) && (dst == "f16x2" || dst == "bf16x2"):
+		in := inst{op: opCvtFromNarrow, kind: narrowTypes[strings.TrimSuffix(src, "x2")], d: d.dst(to, "b32"),
+			a: d.src(d.arg(1), "b16"), imm: int64(flags & flagRelu)}
+		if dst == "bf16x2" {
+			in.n = 1
 		}
 		d.emit(in)
 		return
@@ -306,6 +325,56 @@ func (d *decoder) cvt() {
 	}
 	if d.width16(to) {
 		in.n |= 4
+	}
+	d.emit(in)
+}
+
+// narrowTypes holds the floating-point types of 8 bits and fewer.
+var narrowTypes = map[string]uint8{"e4m3": mmaE4m3, "e5m2": mmaE5m2, "e2m3": mmaE2m3, "e3m2": mmaE3m2, "e2m1": mmaE2m1,
+	"ue8m0": mmaUe8m0}
+
+// isNarrow reports whether t is a pair or four of a narrow type.
+func isNarrow(t string) bool {
+	name, _, _ := strings.Cut(t, "x")
+	_, ok := narrowTypes[name]
+	return ok
+}
+
+// toNarrow decodes cvt to a narrow type, and cvt with stochastic rounding.
+func (d *decoder) toNarrow(dst, src string) {
+	name, count, _ := strings.Cut(dst, "x")
+	kind, ok := narrowTypes[name]
+	if name == "f16" || name == "bf16" {
+		kind, ok = mmaTypes[name], true
+	}
+	random := d.has("rs")
+	from, ok2 := map[string]int32{"f32": narrowF32x2, "f16x2": narrowF16x2, "bf16x2": narrowBf16x2}[src]
+	if !ok || !ok2 || count != "2" && !(random && count == "4") || random && src != "f32" {
+		d.lack(d.in.Op)
+	}
+	in := inst{op: opCvtNarrow, kind: kind, n: from, d: d.dst(d.arg(0), "b32")}
+	for flag, bit := range map[string]int64{"relu": narrowRelu, "rp": narrowUp, "satfinite": narrowFinite} {
+		if d.has(flag) {
+			in.imm |= bit
+		}
+	}
+	values := d.in.Args[1:]
+	if random {
+		bits := d.src(values[len(values)-1], "b32")
+		if values = values[:len(values)-1]; count == "4" {
+			values = values[0].Elems
+		}
+		var all []int32
+		for _, v := range values {
+			all = append(all, d.src(v, src))
+		}
+		in.n, in.imm = narrowRandom, in.imm|int64(len(all))<<8
+		in.x = d.more(all[len(all)-2], all[len(all)-1], bits)
+	}
+	in.a = d.src(values[0], src)
+	in.b = in.a
+	if len(values) > 1 {
+		in.b = d.src(values[1], src)
 	}
 	d.emit(in)
 }

@@ -746,6 +746,9 @@ func (f narrow) encode(x float64, saturate bool) uint64 {
 	if x != x {
 		return uint64(1)<<(f.bits-1) - 1
 	}
+	if saturate {
+		x = math.Copysign(min(math.Abs(x), f.most), x)
+	}
 	best, distance := uint64(0), math.Inf(1)
 	for code := uint64(0); ; code++ {
 		v := f.value(code)
@@ -774,6 +777,198 @@ func (f narrow) value(code uint64) float64 {
 	return math.Ldexp(float64(m+1<<f.mantissa), e-f.bias-f.mantissa)
 }
 
+// narrows holds the formats of 8 bits and fewer; those of e4m3 and e5m2 also have infinities or NaN.
+var narrows = map[string]narrow{"e4m3": {8, 3, 7, 448}, "e5m2": {8, 2, 15, 57344}, "e2m3": {6, 3, 1, 7.5}, "e3m2": {6, 2, 3, 28},
+	"e2m1": {4, 1, 1, 6}}
+
+// number returns the value of a code with its sign.
+func (f narrow) number(code uint64) float64 {
+	v := f.value(code & (1<<(f.bits-1) - 1))
+	special := v > f.most
+	switch {
+	case special && f.bits == 8 && f.mantissa == 2 && code&3 == 0:
+		v = math.Inf(1)
+	case special:
+		return math.NaN()
+	}
+	if code>>(f.bits-1)&1 == 1 {
+		v = -v
+	}
+	return v
+}
+
+// stochastic returns the code of x after bits of random are added below the last place.
+func (f narrow) stochastic(x float64, random uint64, bits int) uint64 {
+	if x != x || math.Abs(x) >= f.most {
+		return f.encode(x, true)
+	}
+	var below uint64
+	for f.value(below+1) <= math.Abs(x) {
+		below++
+	}
+	lo, hi := f.value(below), f.value(below+1)
+	if (math.Abs(x)-lo)/(hi-lo)+math.Ldexp(float64(random), -bits) >= 1 {
+		below++
+	}
+	if math.Signbit(x) {
+		below |= 1 << (f.bits - 1)
+	}
+	return below
+}
+
+// TestNarrowConversions compares conversions to and from types of 4 to 8 bits with a search among all their numbers.
+func TestNarrowConversions(t *testing.T) {
+	f := func(v uint64) float64 { return float64(math.Float32frombits(uint32(v))) }
+	half, bfloat := narrow{16, 10, 15, 65504}, narrow{16, 7, 127, 0x1.fep127}
+	for name, n := range narrows {
+		numbers := func(r *rand.Rand) (v [4]uint64) {
+			for i := range v {
+				x := math.Ldexp(r.Float64()*2-1, r.IntN(40)-22)
+				switch r.IntN(4) {
+				case 0: // numbers, and the middle between two
+					x = (n.value(uint64(r.IntN(1<<(n.bits-1)))) + n.value(uint64(r.IntN(1<<(n.bits-1))))) / 2
+				case 1:
+					x = []float64{math.NaN(), 0, math.Copysign(0, -1), n.most, -n.most, n.most * 1.01, math.Inf(1), math.Inf(-1), 1e-30}[r.IntN(9)]
+				}
+				v[i] = uint64(math.Float32bits(float32(x)))
+			}
+			return v
+		}
+		zero := func(x float64) float64 {
+			if math.Signbit(x) && x == x {
+				return 0
+			}
+			return x
+		}
+		width, result := 8, "%h9"
+		to := func(body string) string { return body }
+		from := to
+		if n.bits == 4 {
+			width = 4
+			to = func(body string) string {
+				return "{.reg .b8 b; " + strings.Replace(body, "%h9", "b", 1) + " cvt.u16.u8 %h9, b;}"
+			}
+			from = func(body string) string {
+				return "{.reg .b8 b, c; mov.b16 {b, c}, %h1; " + strings.Replace(body, "%h1", "b", 1) + "}"
+			}
+		}
+		check(t, to("cvt.rn.satfinite."+name+"x2.f32 %h9, %r1, %r2;"), result, numbers, func(v [4]uint64) uint64 {
+			return n.encode(f(v[0]), true)<<width | n.encode(f(v[1]), true)
+		})
+		check(t, to("cvt.rn.satfinite.relu."+name+"x2.f32 %h9, %r1, %r2;"), result, numbers, func(v [4]uint64) uint64 {
+			return n.encode(zero(f(v[0])), true)<<width | n.encode(zero(f(v[1])), true)
+		})
+		for source, g := range map[string]narrow{"f16x2": half, "bf16x2": bfloat} {
+			check(t, to("cvt.rn.satfinite."+name+"x2."+source+" %h9, %r1;"), result, func(r *rand.Rand) [4]uint64 {
+				v := numbers(r)
+				return [4]uint64{g.encode(f(v[0]), true)<<16 | g.encode(f(v[1]), true)}
+			}, func(v [4]uint64) uint64 {
+				return n.encode(g.number(v[0]>>16), true)<<width | n.encode(g.number(v[0]&0xffff), true)
+			})
+			check(t, from("cvt.rn."+source+"."+name+"x2 %r9, %h1;"), "%r9", func(r *rand.Rand) [4]uint64 {
+				return [4]uint64{uint64(r.IntN(1<<n.bits))<<width | uint64(r.IntN(1<<n.bits))}
+			}, func(v [4]uint64) uint64 {
+				code := func(c uint64) uint64 {
+					x := n.number(c & (1<<n.bits - 1))
+					if math.IsInf(x, 0) {
+						return map[string]uint64{"f16x2": 0x7c00, "bf16x2": 0x7f80}[source] | c>>7&1<<15
+					}
+					return g.encode(x, true)
+				}
+				return code(v[0]>>width)<<16 | code(v[0])
+			})
+		}
+		// Four numbers, from the top; random bits of 16 for each pair.
+		four, into := "cvt.rs.satfinite."+name+"x4.f32 %r9, {%r1, %r2, %r3, %r4}, %r5;", "%r9"
+		if n.bits == 4 {
+			four, into = strings.Replace(four, "%r9", "%h9", 1), "%h9"
+		}
+		check(t, "mov.b64 {%r5, %r6}, %rd4; mov.b32 %r5, %r6; "+four, into, func(r *rand.Rand) [4]uint64 {
+			v := numbers(r)
+			v[3] |= r.Uint64() << 32
+			return v
+		}, func(v [4]uint64) (all uint64) {
+			random := v[3] >> 32
+			for i := range v {
+				part := random >> 16
+				if i > 1 {
+					part = random & 0xffff
+				}
+				if n.bits == 4 {
+					part = random>>24<<8 | random>>8&255
+					if i > 1 {
+						part = random>>16&255<<8 | random&255
+					}
+				}
+				all = all<<width | n.stochastic(f(v[i]), part, 16)
+			}
+			return all
+		})
+	}
+	random := func(r *rand.Rand) (v [4]uint64) {
+		for i := range v {
+			v[i] = uint64(math.Float32bits(float32(math.Ldexp(r.Float64()*2-1, r.IntN(24)-12))))
+		}
+		v[2] = uint64(r.Uint32())
+		return v
+	}
+	check(t, "cvt.rs.f16x2.f32 %r9, %r1, %r2, %r3;", "%r9", random, func(v [4]uint64) uint64 {
+		return half.stochastic(f(v[0]), v[2]>>16&0x1fff, 13)<<16 | half.stochastic(f(v[1]), v[2]&0x1fff, 13)
+	})
+	check(t, "cvt.rs.bf16x2.f32 %r9, %r1, %r2, %r3;", "%r9", random, func(v [4]uint64) uint64 {
+		return bfloat.stochastic(f(v[0]), v[2]>>16, 16)<<16 | bfloat.stochastic(f(v[1]), v[2]&0xffff, 16)
+	})
+	// A scale is the exponent of a power of two at or below the number, or with rp at or above it; 255 is NaN.
+	scale := func(x float64, up, finite bool) uint64 {
+		x = math.Abs(x)
+		switch {
+		case x != x:
+			return 255
+		case math.IsInf(x, 0):
+			if finite {
+				return 254
+			}
+			return 255
+		}
+		code := 0
+		for code < 255 && (math.Ldexp(1, code+1-127) <= x || up && math.Ldexp(1, code-127) < x) {
+			code++
+		}
+		if code == 255 && finite {
+			code--
+		}
+		return uint64(code)
+	}
+	exponents := func(r *rand.Rand) (v [4]uint64) {
+		for i := range v {
+			v[i] = uint64(r.Uint32())
+			if r.IntN(2) == 0 {
+				v[i] = []uint64{0, 1, 0x400000, 0x400001, 0x7fffff, 0x800000, 0x800001, 0x3f800000, 0x7f7fffff, 0x7f800000, 0xff800000, 0x7fc00000, 0x7f000001}[r.IntN(13)]
+			}
+		}
+		return v
+	}
+	for _, round := range []string{"rz", "rp"} {
+		for _, finite := range []string{"", ".satfinite"} {
+			check(t, "cvt."+round+finite+".ue8m0x2.f32 %h9, %r1, %r2;", "%h9", exponents, func(v [4]uint64) uint64 {
+				return scale(f(v[0]), round == "rp", finite != "")<<8 | scale(f(v[1]), round == "rp", finite != "")
+			})
+			check(t, "cvt."+round+finite+".ue8m0x2.bf16x2 %h9, %r1;", "%h9", exponents, func(v [4]uint64) uint64 {
+				return scale(f(v[0]&0xffff0000), round == "rp", finite != "")<<8 | scale(f(v[0]<<16), round == "rp", finite != "")
+			})
+		}
+	}
+	check(t, "cvt.rn.bf16x2.ue8m0x2 %r9, %h1;", "%r9", integers, func(v [4]uint64) uint64 {
+		code := func(c uint64) uint64 {
+			if c == 255 {
+				return 0x7fff
+			}
+			return bfloat.encode(math.Ldexp(1, int(c)-127), true)
+		}
+		return code(v[0]>>8&255)<<16 | code(v[0]&255)
+	})
+}
+
 func TestConversions(t *testing.T) {
 	f := func(v uint64) float64 { return float64(math.Float32frombits(uint32(v))) }
 	half := narrow{16, 10, 15, 65504}
@@ -798,16 +993,6 @@ func TestConversions(t *testing.T) {
 			}
 			return uint64(math.Float32bits(float32(x)))
 		})
-	for name, n := range map[string]narrow{"e4m3": {8, 3, 7, 448}, "e5m2": {8, 2, 15, 57344}} {
-		check(t, "cvt.rn.satfinite."+name+"x2.f32 %h9, %r1, %r2;", "%h9", small, func(v [4]uint64) uint64 {
-			return n.encode(f(v[0]), true)<<8 | n.encode(f(v[1]), true)
-		})
-		check(t, "cvt.rn.f16x2."+name+"x2 %r9, %h1;", "%r9", func(r *rand.Rand) [4]uint64 {
-			return [4]uint64{uint64(r.IntN(0x7b)) | uint64(r.IntN(0x7b))<<8}
-		}, func(v [4]uint64) uint64 {
-			return half.encode(n.value(v[0]>>8), false)<<16 | half.encode(n.value(v[0]&255), false)
-		})
-	}
 	bf := func(x uint64) uint64 { // nearest even by definition: half a unit is 0x8000
 		if f(x) != f(x) {
 			return 0x7fff

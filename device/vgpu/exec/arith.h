@@ -319,35 +319,65 @@ static inline u32 f16_of(u32 a) {
 }
 static inline u32 bf16_of(u32 a) { return is_nan(a) ? 0x7fff : (a + 0x7fff + (a >> 16 & 1)) >> 16; }
 
-// fp8_of converts a float32 number to e4m3, or e5m2: to nearest even, with saturation.
-static inline u32 fp8_of(u32 a, int e5m2) {
-  u32 sign = a >> 24 & 0x80, m = a & 0x7fffffffu, p = e5m2 ? 2 : 3, bias = e5m2 ? 112 : 120;
-  u32 top = e5m2 ? 0x47600000u : 0x43e00000u;
-  f32 unit = e5m2 ? 0x1p7f : 0x1p14f; // a sum with it has the units of subnormal numbers
+// narrow_code converts a float32 number to a type with p bits of mantissa: to nearest even, with saturation. bias: 127
+// less the type's; top, last: its largest number and that one's code; sign, nan: codes.
+static inline __attribute__((always_inline)) u32 narrow_code(u32 a, u32 p, u32 bias, u32 top, u32 last, u32 sign, u32 nan) {
+  u32 m = a & 0x7fffffffu;
+  f32 unit = bits_f32((bias + 24 - p) << 23); // a sum with it has the units of subnormal numbers
   u32 below = f32_bits(bits_f32(m) + unit) - f32_bits(unit);
   u32 normal = ((m + (1u << (22 - p)) - 1 + (m >> (23 - p) & 1)) >> (23 - p)) - (bias << p);
-  u32 code = m >= top ? (e5m2 ? 0x7b : 0x7e) : m < (bias + 1) << 23 ? below : normal;
-  return m > 0x7f800000u ? 0x7f : sign | code;
+  u32 code = m >= top ? last : m < (bias + 1) << 23 ? below : normal;
+  return m > 0x7f800000u ? nan : (a >> 31) * sign | code;
 }
-// fp8_pair converts two numbers, hi to the upper byte. With relu, negative ones become 0.
-static inline u32 fp8_pair(u32 hi, u32 lo, int e5m2, int relu) {
-  if (relu && hi >> 31 && !is_nan(hi)) hi = 0;
-  if (relu && lo >> 31 && !is_nan(lo)) lo = 0;
-  return fp8_of(hi, e5m2) << 8 | fp8_of(lo, e5m2);
+// scale_code returns the exponent of a number, whose sign is ignored; flags: NARROW_UP, NARROW_FINITE.
+static inline u32 scale_code(u32 a, int flags) {
+  u32 m = a & 0x7fffffffu, e = m >> 23;
+  if (flags & NARROW_UP && m & 0x7fffff && m > 0x400000u && m < 0x7f800000u) e++;
+  return flags & NARROW_FINITE && e == 255 && m <= 0x7f800000u ? 254 : e;
 }
-static inline f32 fp8_f32(u8 v, int e5m2) {
-  int p = e5m2 ? 2 : 3, emin = e5m2 ? -14 : -6;
-  u32 m = v & ((1u << p) - 1), e = (v & 0x7f) >> p;
-  f32 x;
-  if (e5m2 && e == 31)
-    x = m ? NAN : INFINITY;
-  else if (!e5m2 && (v & 0x7f) == 0x7f)
-    x = NAN;
-  else if (e == 0)
-    x = (f32)m * (e5m2 ? 0x1p-16f : 0x1p-9f);
-  else
-    x = bits_f32((e + (u32)(126 + emin)) << 23 | m << (23 - p));
-  return v & 0x80 ? -x : x;
+static inline __attribute__((always_inline)) u32 narrow_of(u32 a, int type, int flags) {
+  if (flags & NARROW_RELU && a >> 31 && !is_nan(a)) a = 0;
+  switch (type) {
+  case MMA_E4M3: return narrow_code(a, 3, 120, 0x43e00000u, 0x7e, 0x80, 0x7f);
+  case MMA_E5M2: return narrow_code(a, 2, 112, 0x47600000u, 0x7b, 0x80, 0x7f);
+  case MMA_E2M3: return narrow_code(a, 3, 126, 0x40f00000u, 0x1f, 0x20, 0x1f);
+  case MMA_E3M2: return narrow_code(a, 2, 124, 0x41e00000u, 0x1f, 0x20, 0x1f);
+  case MMA_E2M1: return narrow_code(a, 1, 126, 0x40c00000u, 7, 8, 7);
+  }
+  return scale_code(a, flags);
+}
+static inline f32 narrow_value(u32 v, int p, int emin, u32 sign) {
+  u32 m = v & ((1u << p) - 1), e = (v & (sign - 1)) >> p;
+  f32 x = e ? bits_f32((e + (u32)(126 + emin)) << 23 | m << (23 - p)) : (f32)m * bits_f32((u32)(127 + emin - p) << 23);
+  return v & sign ? -x : x;
+}
+// narrow_f32 converts a narrow number; bits above it are ignored.
+static inline f32 narrow_f32(u32 v, int type) {
+  switch (type) {
+  case MMA_E4M3: return (v & 0x7f) == 0x7f ? NAN : narrow_value(v, 3, -6, 0x80);
+  case MMA_E5M2: return (v & 0x7c) != 0x7c ? narrow_value(v, 2, -14, 0x80) : v & 3 ? NAN : v & 0x80 ? -INFINITY : INFINITY;
+  case MMA_E2M3: return narrow_value(v, 3, 0, 0x20);
+  case MMA_E3M2: return narrow_value(v, 2, -2, 0x20);
+  case MMA_E2M1: return narrow_value(v, 1, 0, 8);
+  }
+  v &= 255;
+  return v == 255 ? NAN : v == 0 ? 0x1p-127f : bits_f32(v << 23);
+}
+// stochastic converts a to a float of at most 16 bits. random has bits that are added below its last place.
+static u32 stochastic(u32 a, int type, u32 random, int bits, int flags) {
+  static const s8 digits[] = {[MMA_F16] = 10, [MMA_BF16] = 7, [MMA_E4M3] = 3, [MMA_E5M2] = 2, [MMA_E2M3] = 3, [MMA_E3M2] = 2, [MMA_E2M1] = 1};
+  static const s8 least[] = {[MMA_F16] = -14, [MMA_BF16] = -126, [MMA_E4M3] = -6, [MMA_E5M2] = -14, [MMA_E3M2] = -2, [MMA_E2M1] = 0};
+  f64 x = bits_f32(a & 0x7fffffffu);
+  if (flags & NARROW_RELU && a >> 31 && !is_nan(a)) a = 0, x = 0;
+  if (x != 0 && x - x == 0) {
+    int e = ilogb(x) < least[type] ? least[type] : ilogb(x);
+    f64 unit = ldexp(1, e - digits[type]);
+    x = floor(x / unit + ldexp(random, -bits)) * unit;
+    a = (a & 0x80000000u) | f32_bits((f32)x);
+  }
+  if (type > MMA_BF16) return narrow_of(a, type, flags);
+  u32 code = type == MMA_F16 ? f16_of(a) : bf16_of(a), top = type == MMA_F16 ? 0x7c00 : 0x7f80;
+  return flags & NARROW_FINITE && (code & 0x7fff) == top ? code - 1 : code;
 }
 
 // odd_sum returns x + y, rounded to odd if inexact, so that rounding the sum again does not round twice.

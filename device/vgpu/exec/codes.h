@@ -167,7 +167,12 @@ enum { DEVICE_BUFFER, DEVICE_LAUNCH, DEVICE_HANDLE, DEVICE_NOTHING };
 enum { COPY_TO_SHARED, COPY_TO_GLOBAL, COPY_TO_CLUSTER };
 
 // Element types of matrix products.
-enum { MMA_F16, MMA_BF16, MMA_TF32, MMA_E4M3, MMA_E5M2, MMA_S8, MMA_U8, MMA_S4, MMA_U4, MMA_B1 };
+// of narrow floats, also of conversions; UE8M0 is for scales and conversions only.
+enum { MMA_F16, MMA_BF16, MMA_TF32, MMA_E4M3, MMA_E5M2, MMA_E2M3, MMA_E3M2, MMA_E2M1, MMA_S8, MMA_U8, MMA_S4, MMA_U4, MMA_B1, MMA_UE8M0 };
+
+// Sources of a conversion to narrow floats, and its flags.
+enum { FROM_F32X2, FROM_F16X2, FROM_BF16X2, FROM_RANDOM }; // Go: narrow
+enum { NARROW_RELU = 1, NARROW_UP = 2, NARROW_FINITE = 4 };
 
 // tcgen05: instructions, shapes of loads and stores, kinds of products.
 enum { TC_ALLOC, TC_DEALLOC, TC_LD, TC_ST, TC_MMA, TC_COMMIT, TC_CP };

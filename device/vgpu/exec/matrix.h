@@ -312,7 +312,7 @@ static void mma(const vg_inst *in, u8 *const *base, const int32_t *extra) {
 #endif
     if (t <= MMA_BF16) widen16(s, wide, t == MMA_BF16);
     else if (t == MMA_TF32) for (int l = 0; l < 32; l++) wide[l] = bits_f32(s[l] & 0xffffe000u);
-    else for (int l = 0; l < 128; l++) wide[l] = fp8_f32((u8)(s[l >> 2] >> 8 * (l & 3)), t == MMA_E5M2);
+    else for (int l = 0; l < 128; l++) wide[l] = narrow_f32(s[l >> 2] >> 8 * (l & 3), t);
     if (r < na) {
       int row = 8 * (r & 1), col = (r >> 1) * 4 * E;
       for (int i = 0; i < 8; i++)

@@ -185,23 +185,51 @@
       }
       break;
     }
-    case E_cvt_fp8x2: { // kind 1: e5m2; n 1: from a pair of float16; imm: relu flag
+    case E_cvt_narrow: { // kind: MMA_*; n: FROM_*; imm: NARROW_*, count << 8; extra, if random: the other numbers, random bits
       const u32 *a_ = U32(in->a), *b_ = U32(in->b);
-      u32 *r = scratch;
-      int relu = in->imm != 0;
-      if (in->n) LANES r[l] = fp8_pair(f16_bits32((u16)(a_[l] >> 16)), f16_bits32((u16)a_[l]), in->kind, relu);
-      else if (in->kind) LANES r[l] = fp8_pair(a_[l], b_[l], 1, relu);
-      else LANES r[l] = fp8_pair(a_[l], b_[l], 0, relu);
+      u32 *r = scratch, hi[32], lo[32];
+      int flags = (int)in->imm & 255, type = in->kind;
+      if (in->n == FROM_RANDOM) {
+        const int32_t *x = extra + in->x;
+        const u32 *rest[4] = {a_, b_, U32(x[0]), U32(x[1])}, *random = U32(x[2]);
+        int count = (int)(in->imm >> 8);
+        EACH(m) {
+          u32 s = random[l], d = 0;
+          for (int i = 0; i < count; i++) {
+            u32 part = count == 2 ? i ? s & 0xffff : s >> 16 : type != MMA_E2M1 ? i > 1 ? s & 0xffff : s >> 16
+                     : i > 1 ? (s >> 8 & 0xff00) | (s & 0xff) : (s >> 16 & 0xff00) | (s >> 8 & 0xff);
+            int bits = type == MMA_F16 ? 13 : 16;
+            d = d << (count == 2 ? 16 : type == MMA_E2M1 ? 4 : 8) | stochastic(rest[i][l], type, part & ((1u << bits) - 1), bits, flags);
+          }
+          U32(in->d)[l] = d;
+        }
+        break;
+      }
+      LANES {
+        u32 v = a_[l], w_ = b_[l];
+        hi[l] = in->n == FROM_F32X2 ? v : in->n == FROM_F16X2 ? f16_bits32((u16)(v >> 16)) : v & 0xffff0000u;
+        lo[l] = in->n == FROM_F32X2 ? w_ : in->n == FROM_F16X2 ? f16_bits32((u16)v) : v << 16;
+      }
+      switch (type) { // each with a constant type, so that the loop is compiled to vectors
+#define PAIR(T, width)                                                                                  \
+  case T:                                                                                               \
+    LANES r[l] = narrow_of(hi[l], T, flags) << width | narrow_of(lo[l], T, flags);                      \
+    break;
+        PAIR(MMA_E4M3, 8) PAIR(MMA_E5M2, 8) PAIR(MMA_E2M3, 8) PAIR(MMA_E3M2, 8) PAIR(MMA_E2M1, 4) PAIR(MMA_UE8M0, 8)
+#undef PAIR
+      }
       blend32(U32(in->d), r, m);
       break;
     }
-    case E_cvt_from_fp8x2:
+    case E_cvt_from_narrow: // kind: MMA_*; n: 1 if to bf16; imm: NARROW_RELU
       EACH(m) {
-        u32 v = U32(in->a)[l];
-        f32 hi = fp8_f32((u8)(v >> 8), in->kind), lo = fp8_f32((u8)v, in->kind);
-        if (in->imm && hi <= 0) hi = 0;
-        if (in->imm && lo <= 0) lo = 0;
-        U32(in->d)[l] = f16_of(nan32(hi)) << 16 | f16_of(nan32(lo));
+        u32 v = U32(in->a)[l], d = 0;
+        for (int i = 1; i >= 0; i--) {
+          f32 x = narrow_f32(v >> (in->kind == MMA_E2M1 ? 4 : 8) * i, in->kind);
+          if (in->imm && x <= 0) x = 0;
+          d = d << 16 | (in->n ? bf16_of(f32_bits(x)) : f16_of(nan32(x)));
+        }
+        U32(in->d)[l] = d;
       }
       break;
     case E_cvt_pack: { // two results of cvt in one register; imm as for cvt; b is the lower half

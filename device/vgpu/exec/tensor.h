@@ -299,11 +299,10 @@ static inline f32 element(u32 v, int type) {
   case MMA_F16: return f16_f32((u16)v);
   case MMA_BF16: return bits_f32(v << 16);
   case MMA_TF32: return bits_f32(v & 0xffffe000u);
-  case MMA_E4M3: return fp8_f32((u8)v, 0);
-  case MMA_E5M2: return fp8_f32((u8)v, 1);
   case MMA_S8: return (f32)(s8)v;
+  case MMA_U8: return (f32)(u8)v;
   }
-  return (f32)(u8)v;
+  return narrow_f32(v, type);
 }
 
 static int element_size(int type) { return type <= MMA_BF16 ? 2 : type == MMA_TF32 ? 4 : 1; }
