@@ -1102,6 +1102,17 @@ const (
 )
 
 const (
+	multiplyRows8      = 4096
+	multiplySaturates  = 8192
+	multiplyAnd        = 16384
+	multiplyHalf       = 32768
+	multiplySparse     = 65536
+	multiplyPacked     = 131072
+	multiplyE4m3Scales = 262144
+	multiplyKind       = 524288
+)
+
+const (
 	tcAlloc   = 0
 	tcDealloc = 1
 	tcLd      = 2

@@ -3,8 +3,6 @@
 package vgpu
 
 import (
-	"strings"
-
 	"fisub/device/vgpu/ptx"
 )
 
@@ -181,76 +179,84 @@ func (d *decoder) matrix() {
 			d.multiplyF64()
 			return
 		}
-		var shape string
-		var kinds []string
-		for _, p := range d.parts[1:] {
-			switch {
-			case p == "sync" || p == "aligned" || p == "row" || p == "col":
-			case strings.HasPrefix(p, "m") && strings.Contains(p, "n"):
-				shape = p
-			default:
-				kinds = append(kinds, p)
-			}
-		}
-		if d.has("s32") {
-			d.multiplyIntegers(places)
-			return
-		}
-		k, ok := strings.CutPrefix(shape, "m16n8k")
-		if !ok || len(kinds) != 4 {
-			d.lack(d.in.Op)
-		}
-		depth := map[string]int64{"4": 4, "8": 8, "16": 16, "32": 32}[k]
-		a, ok1 := mmaTypes[kinds[1]]
-		b, ok2 := mmaTypes[kinds[2]]
-		if depth == 0 || !ok1 || !ok2 || kinds[0] != kinds[3] {
-			d.lack(d.in.Op)
-		}
-		imm := depth
-		if kinds[0] == "f16" {
-			imm |= 1 << 8
-		}
-		all := places(d.arg(0), true)
-		for _, o := range d.in.Args[1:4] {
-			all = append(all, places(o, false)...)
-		}
-		d.emit(inst{op: opMma, kind: a | b<<4, imm: imm, x: d.more(all...)})
+		d.multiply(places)
 	}
 }
 
-// multiplyIntegers decodes mma of integers. imm has the depth in bits 0 to 11, then flags: 8 rows, saturation, bitwise
-// and instead of xor.
-func (d *decoder) multiplyIntegers(places func(o ptx.Operand, result bool) []int32) {
+// multiply decodes mma of all types but f64.
+func (d *decoder) multiply(places func(o ptx.Operand, result bool) []int32) {
 	m, n, k := d.shape()
-	var kinds []uint8
-	for _, p := range d.parts {
-		if code, ok := integerTypes[p]; ok {
-			kinds = append(kinds, code)
+	var kinds []string
+	for _, p := range d.parts[1:] {
+		_, known := mmaTypes[p]
+		_, small := integerTypes[p]
+		if known || small || p == "f32" || p == "s32" {
+			kinds = append(kinds, p)
 		}
 	}
-	if n != 8 || m != 8 && m != 16 || len(kinds) != 2 || d.has("sp") || k > 256 {
+	integer := d.has("s32")
+	if n != 8 || m != 16 && (m != 8 || !integer) || k > 256 || len(kinds) != 4 || kinds[0] != kinds[3] {
 		d.lack(d.in.Op)
 	}
-	imm := k
-	if m == 8 {
-		imm |= 1 << 12
+	a, b := mmaTypes[kinds[1]], mmaTypes[kinds[2]]
+	bits := map[string]int{"f16": 16, "bf16": 16, "tf32": 32, "s4": 4, "u4": 4, "b1": 1}[kinds[1]]
+	imm, stored := k, k
+	if integer {
+		a, b = integerTypes[kinds[1]], integerTypes[kinds[2]]
+	} else if d.hasPrefix("kind::mxf4") {
+		imm, bits = imm|multiplyPacked, 4
 	}
-	if d.has("satfinite") {
-		imm |= 1 << 13
+	if bits == 0 {
+		bits = 8
 	}
-	if d.has("and") {
-		imm |= 1 << 14
+	for flag, set := range map[int]bool{multiplyRows8: m == 8, multiplySaturates: d.has("satfinite"), multiplyAnd: d.has("and"),
+		multiplyHalf: kinds[0] == "f16", multiplySparse: d.hasPrefix("sp"), multiplyKind: d.hasPrefix("kind")} {
+		if set {
+			imm |= flag
+		}
 	}
-	each := map[uint8]int{mmaS8: 4, mmaU8: 4, mmaS4: 8, mmaU4: 8, mmaB1: 32}[kinds[0]]
+	args := d.in.Args
+	if imm&multiplySparse != 0 {
+		stored = k / 2
+	}
+	results := m / 4
+	if kinds[0] == "f16" {
+		results = 2
+	}
 	var all []int32
-	for i, want := range []int{m / 4, m * k / 32 / each, k / 4 / each, m / 4} {
-		p := places(d.arg(i), i == 0)
+	for i, want := range []int{results, m * stored * bits / 1024, 8 * k * bits / 1024, results} {
+		p := places(args[i], i == 0)
 		if len(p) != want {
 			d.lack(d.in.Op)
 		}
 		all = append(all, p...)
 	}
-	d.emit(inst{op: opMma, kind: kinds[0] | kinds[1]<<4, imm: int64(imm), x: d.more(all...)})
+	args = args[4:]
+	if imm&multiplySparse != 0 {
+		if len(args) < 2 || args[1].Kind != ptx.Integer || k > 128 {
+			d.lack(d.in.Op)
+		}
+		all = append(all, d.src(elements(args[0])[0], "b32"), int32(args[1].Int))
+		args = args[2:]
+	}
+	if d.has("block_scale") {
+		scales := map[bool]int{true: 1, false: 2}[d.has("kind::mxf8f6f4")]
+		if d.has("scale_vec::4X") {
+			scales = 4
+		}
+		if d.has("ue4m3") {
+			imm |= multiplyE4m3Scales
+		}
+		imm |= scales << 20
+		for len(args) >= 2 {
+			all = append(all, d.src(elements(args[0])[0], "b32"))
+			for _, selector := range elements(args[1]) {
+				all = append(all, d.src(selector, "b16"))
+			}
+			args = args[2:]
+		}
+	}
+	d.emit(inst{op: opMma, kind: a | b<<4, imm: int64(imm), x: d.more(all...)})
 }
 
 func (d *decoder) mbarrier() {

@@ -786,7 +786,7 @@ func (f narrow) number(code uint64) float64 {
 	v := f.value(code & (1<<(f.bits-1) - 1))
 	special := v > f.most
 	switch {
-	case special && f.bits == 8 && f.mantissa == 2 && code&3 == 0:
+	case special && f.mantissa != 3 && code&(1<<f.mantissa-1) == 0:
 		v = math.Inf(1)
 	case special:
 		return math.NaN()

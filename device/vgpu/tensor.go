@@ -13,7 +13,7 @@ import (
 // mmaTypes holds the element types of matrix products, integerTypes the element types of integer mma.
 var (
 	mmaTypes = map[string]uint8{"f16": mmaF16, "bf16": mmaBf16, "tf32": mmaTf32, "e4m3": mmaE4m3, "e5m2": mmaE5m2,
-		"s8": mmaS8, "u8": mmaU8}
+		"e2m3": mmaE2m3, "e3m2": mmaE3m2, "e2m1": mmaE2m1, "s8": mmaS8, "u8": mmaU8}
 	integerTypes = map[string]uint8{"s8": mmaS8, "u8": mmaU8, "s4": mmaS4, "u4": mmaU4, "b1": mmaB1}
 )
 

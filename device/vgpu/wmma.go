@@ -280,11 +280,11 @@ func (d *decoder) wmmaMultiply(shape string) {
 	}
 	imm := depth
 	if acc == "f16" {
-		imm |= 1 << 8
+		imm |= multiplyHalf
 		block = 2
 	}
 	if d.has("satfinite") {
-		imm |= 1 << 13
+		imm |= multiplySaturates
 	}
 	wantA, wantB := na, 2*nb
 	switch shape {

@@ -174,6 +174,12 @@ enum { MMA_F16, MMA_BF16, MMA_TF32, MMA_E4M3, MMA_E5M2, MMA_E2M3, MMA_E3M2, MMA_
 enum { FROM_F32X2, FROM_F16X2, FROM_BF16X2, FROM_RANDOM }; // Go: narrow
 enum { NARROW_RELU = 1, NARROW_UP = 2, NARROW_FINITE = 4 };
 
+// Flags of mma, above the depth in bits 0 to 11: 8 rows; saturation; and instead of xor; results of float16; a is sparse;
+// two e2m1 in a byte; scales are e4m3 instead of ue8m0; a kind is named, so that all products of an element are added at
+// once. Bits 20 to 22: scales in a row of a.
+enum { MULTIPLY_ROWS_8 = 0x1000, MULTIPLY_SATURATES = 0x2000, MULTIPLY_AND = 0x4000, MULTIPLY_HALF = 0x8000,
+       MULTIPLY_SPARSE = 0x10000, MULTIPLY_PACKED = 0x20000, MULTIPLY_E4M3_SCALES = 0x40000, MULTIPLY_KIND = 0x80000 };
+
 // tcgen05: instructions, shapes of loads and stores, kinds of products.
 enum { TC_ALLOC, TC_DEALLOC, TC_LD, TC_ST, TC_MMA, TC_COMMIT, TC_CP };
 enum { TC_32X32, TC_16X64, TC_16X128, TC_16X256, TC_16X32X2 };

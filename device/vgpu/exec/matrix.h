@@ -56,32 +56,39 @@ static inline void widen16(const u32 *r, f32 *out, int bf16) { // converts both 
 #endif
 }
 
-// In mma, kind has the element types of a and b; imm has the depth, and bit 8 if c and d are float16.
-
 // exponent returns ilogbf(x), mostly without a call.
 static inline int exponent(f32 x) {
   int e = (int)(f32_bits(x) >> 23 & 255);
   return e ? e - 127 : ilogbf(x);
 }
 
+// A scaling holds a factor of the products of each `each` terms; each is 0 if there is none.
+typedef struct {
+  f64 of[8];
+  int each;
+} scaling;
+
+static const scaling UNSCALED = {{0}, 0};
+
 // block_sum returns c plus the products a[i] * b[i * stride], added as Hopper's tensor cores do (found by comparison
 // with an H200). Each term is truncated to `keep` bits below the largest exponent of a term; a product's exponent is
 // the sum of its factors'. The sum is truncated to `final` bits below its own exponent.
-static f32 block_sum(const f32 *a, const f32 *b, int stride, int n, f32 c, int keep, int final) {
+static f32 block_sum(const f32 *a, const f32 *b, int stride, int n, f32 c, int keep, int final, const scaling *s) {
   f64 plain = c;
   int top = c == 0 ? -10000 : exponent(c);
   for (int i = 0; i < n; i++) {
     f32 x = a[i], y = b[i * stride];
-    plain += (f64)x * y;
-    if (x == 0 || y == 0 || x != x || y != y || isinf(x) || isinf(y)) continue;
-    int e = exponent(x) + exponent(y);
+    f64 z = s->each ? s->of[i / s->each] : 1;
+    plain += (f64)x * y * z;
+    if (x == 0 || y == 0 || z == 0 || x != x || y != y || isinf(x) || isinf(y)) continue;
+    int e = exponent(x) + exponent(y) + (z == 1 ? 0 : ilogb(z));
     if (e > top) top = e;
   }
   if (plain != plain || isinf(plain)) return (f32)plain;
   if (top == -10000) return (f32)plain;
   f64 scale = ldexp(1, keep - top); // all scaled terms are normal numbers
   s64 sum = (s64)(c * scale);
-  for (int i = 0; i < n; i++) sum += (s64)((f64)a[i] * b[i * stride] * scale);
+  for (int i = 0; i < n; i++) sum += (s64)((f64)a[i] * b[i * stride] * (s->each ? s->of[i / s->each] : 1) * scale);
   if (sum == 0) return 0;
   int e = 63 - __builtin_clzll((u64)(sum < 0 ? -sum : sum)), least = e + top - keep < -126 ? -149 + 23 : e + top - keep;
   int drop = least - final - (top - keep);
@@ -182,7 +189,7 @@ static void block_rows(const factor *a, u32 i, int rows, const factor *b, u32 j,
     if (a->plain && b->plain) // the constant lets the compiler unroll the loops for the usual depth
       slow = n == 16 ? block_sum8(x, a->e + i, y, b->e + j, 16, c[r], keep, final) : block_sum8(x, a->e + i, y, b->e + j, n, c[r], keep, final);
 #endif
-    EACH(slow) c[r][l] = block_sum(a->v + i, b->v + j + l, 8, n, c[r][l], keep, final);
+    EACH(slow) c[r][l] = block_sum(a->v + i, b->v + j + l, 8, n, c[r][l], keep, final, &UNSCALED);
   }
 }
 
@@ -228,27 +235,52 @@ static s32 packed(u32 v, int i, int type) {
   return v >> i & 1;
 }
 
-// multiply_integers is mma of integers. imm: depth in bits 0 to 11, 8 rows in bit 12, saturation in bit 13, bitwise and
-// (for bits, instead of xor) in bit 14.
+// Where the elements of a sparse matrix belong: the column of each one that is stored.
+typedef u8 columns[16][64];
+
+// chosen reads the metadata of a sparse a of the given depth, with elements of bits, and its selector. Four bits choose
+// two elements of four, one of two (32 bits), or two pairs of eight (4 bits). Registers of 16 bits for each row have
+// the row and that 8 below; those of more bits are divided among two lanes, or all four, of each group.
+static void chosen(const u32 *metadata, int selector, int depth, int bits, columns where) {
+  int chunk = bits == 32 ? 2 : bits == 4 ? 8 : 4, n = depth / chunk, lanes = n / 4 > 1 ? n / 4 : 1, first = lanes == 4 ? 0 : lanes * selector;
+  for (int i = 0; i < 16; i++)
+    for (int q = 0; q < n; q++) {
+      u32 v = metadata[4 * (i & 7) + (bits >= 16 ? first + q / 4 : first + (i >> 3) + 2 * (q / 8)) % 4];
+      v >>= bits >= 16 ? 16 * (i >> 3) + 4 * (q % 4) : 4 * (q % 8);
+      u32 one = v & 3, two = v >> 2 & 3;
+      u8 *to = where[i] + q * chunk / 2;
+      if (chunk == 2) to[0] = (u8)(2 * q + (int)(one >> 1));
+      if (chunk == 4) to[0] = (u8)(4 * q + (int)one), to[1] = (u8)(4 * q + (int)two);
+      for (int o = 0; o < 4 && chunk == 8; o++) to[o] = (u8)(8 * q + 2 * (int)(o < 2 ? one : two) + (o & 1));
+    }
+}
+
+// multiply_integers is mma of integers. imm: MULTIPLY_*.
 static void multiply_integers(const vg_inst *in, u8 *const *base, const int32_t *extra) {
-  int K = (int)(in->imm & 0xfff), M = in->imm >> 12 & 1 ? 8 : 16, ta = in->kind & 15, tb = in->kind >> 4;
-  int E = ta <= MMA_U8 ? 4 : ta <= MMA_U4 ? 8 : 32, na = M * K / 32 / E, nb = 8 * K / 32 / E, nd = M / 4;
+  int K = (int)(in->imm & 0xfff), M = in->imm & MULTIPLY_ROWS_8 ? 8 : 16, ta = in->kind & 15, tb = in->kind >> 4;
+  int E = ta <= MMA_U8 ? 4 : ta <= MMA_U4 ? 8 : 32, sparse = in->imm & MULTIPLY_SPARSE ? 1 : 0;
+  int na = M * (K >> sparse) / 32 / E, nb = 8 * K / 32 / E, nd = M / 4;
   const int32_t *pd = extra + in->x, *pa = pd + nd, *pb = pa + na, *pc = pb + nb;
   s8 A[16][256], B[256][8];
   s64 D[16][8];
+  columns where;
+  if (sparse) {
+    memset(A, 0, sizeof A);
+    chosen(U32(pc[nd]), pc[nd + 1], K, 32 / E, where);
+  }
   for (int r = 0; r < na; r++)
     for (int l = 0; l < 32; l++)
       for (int i = 0; i < E; i++) {
         int row = (l >> 2) + (M == 16 ? 8 * (r & 1) : 0), col = (l & 3) * E + i + (M == 16 ? r >> 1 : r) * 4 * E;
         s32 v = packed(U32(pa[r])[l], i, ta);
-        A[row][col] = (s8)v;
+        A[row][sparse ? where[row][col] : col] = (s8)v;
       }
   for (int r = 0; r < nb; r++)
     for (int l = 0; l < 32; l++)
       for (int i = 0; i < E; i++) B[(l & 3) * E + i + r * 4 * E][l >> 2] = (s8)packed(U32(pb[r])[l], i, tb);
   for (int r = 0; r < nd; r++)
     for (int l = 0; l < 32; l++) D[(l >> 2) + 8 * (r >> 1)][(l & 3) * 2 + (r & 1)] = (s32)U32(pc[r])[l];
-  int bits = ta == MMA_B1, both = in->imm >> 14 & 1;
+  int bits = ta == MMA_B1, both = in->imm & MULTIPLY_AND ? 1 : 0;
   for (int i = 0; i < M; i++)
     for (int j = 0; j < 8; j++) {
       s64 sum = D[i][j];
@@ -256,7 +288,7 @@ static void multiply_integers(const vg_inst *in, u8 *const *base, const int32_t 
         s32 x = ta == MMA_U8 ? (u8)A[i][q] : A[i][q], y = tb == MMA_U8 ? (u8)B[q][j] : B[q][j];
         sum += bits ? (both ? x & y : x ^ y) : x * y;
       }
-      D[i][j] = in->imm >> 13 & 1 ? sat32(sum) : sum;
+      D[i][j] = in->imm & MULTIPLY_SATURATES ? sat32(sum) : sum;
     }
   for (int r = 0; r < nd; r++)
     for (int l = 0; l < 32; l++) U32(pd[r])[l] = (u32)D[(l >> 2) + 8 * (r >> 1)][(l & 3) * 2 + (r & 1)];
@@ -288,22 +320,67 @@ static void apart(const f32 *v, u32 *even, u32 *odd) {
 #endif
 }
 
+// scale_bytes reads n scales of each of 16 rows or 8 columns. x: registers, byte, thread. Two lanes of each group, or
+// one, have a row's scales.
+static void scale_bytes(const vg_inst *in, u8 *const *base, const int32_t *x, int rows, int n, f64 (*to)[4]) {
+  const u32 *v = U32(x[0]);
+  u32 byte = U32(x[1])[0] & 3, thread = U32(x[2])[0] & 3;
+  for (int i = 0; i < rows; i++) {
+    u32 lane = rows == 8 ? 4 * (u32)i + thread : 4 * (u32)(i & 7) + 2 * (thread & 1) + (u32)(i >> 3);
+    for (int q = 0; q < n; q++)
+      to[i][q] = narrow_f32(v[lane] >> 8 * ((byte + (u32)q) & 3) & (in->imm & MULTIPLY_E4M3_SCALES ? 0x7f : 0xff),
+                            in->imm & MULTIPLY_E4M3_SCALES ? MMA_E4M3 : MMA_UE8M0);
+  }
+}
+
+// scaled_rows multiplies rows of a, and columns of a panel of b, by their scales, and adds the products. Products that leave
+// the range of normal float32 numbers on the way are computed with both scales at once.
+static void scaled_rows(f32 *A, s16 *EA, int rows, f32 (*B)[8], s16 *EB, int K, int n, f64 (*sa)[4], f64 (*sb)[4], f32 (*D)[8]) {
+  int each = K / n;
+  f32 a[16 * 128], b[128][8];
+  for (int i = 0; i < rows; i++)
+    for (int q = 0; q < K; q++) a[i * K + q] = (f32)(A[i * K + q] * sa[i][q / each]);
+  for (int q = 0; q < K; q++)
+    for (int j = 0; j < 8; j++) b[q][j] = (f32)(B[q][j] * sb[j][q / each]);
+  factor fa = factor_a(a, EA, (u32)(rows * K)), fb = factor_b(b[0], EB, (u32)(8 * K));
+  if (fa.plain && fb.plain) {
+    block_rows(&fa, 0, rows, &fb, 0, K, D, 25, 23);
+    return;
+  }
+  for (int i = 0; i < rows; i++)
+    for (int j = 0; j < 8; j++) {
+      scaling s = {.each = each};
+      for (int q = 0; q < n; q++) s.of[q] = sa[i][q] * sb[j][q];
+      D[i][j] = block_sum(A + i * K, B[0] + j, 8, K, D[i][j], 25, 23, &s);
+    }
+}
+
+// mma multiplies. kind: element types of a and b; imm: MULTIPLY_*; extra: d, a, b, c, then the metadata of a sparse a
+// and its selector's value, then each the scales of a and b, the byte and the thread.
 static void mma(const vg_inst *in, u8 *const *base, const int32_t *extra) {
-  int K = (int)(in->imm & 0xff), at_ = in->kind & 15, bt = in->kind >> 4, half_acc = in->imm >> 8 & 1;
-  int bits = at_ <= MMA_BF16 ? 16 : at_ == MMA_TF32 ? 32 : 8, E = 32 / bits;
-  int na = 16 * K * bits / 1024, nb = 8 * K * bits / 1024, nd = half_acc ? 2 : 4;
-  const int32_t *pd = extra + in->x, *pa = pd + nd, *pb = pa + na, *pc = pb + nb;
+  int K = (int)(in->imm & 0xfff), at_ = in->kind & 15, bt = in->kind >> 4, half_acc = in->imm & MULTIPLY_HALF ? 1 : 0;
+  int bits = at_ <= MMA_BF16 ? 16 : at_ == MMA_TF32 ? 32 : in->imm & MULTIPLY_PACKED ? 4 : 8, E = 32 / bits;
+  int sparse = in->imm & MULTIPLY_SPARSE ? 1 : 0, stored = K >> sparse;
+  int na = 16 * stored * bits / 1024, nb = 8 * K * bits / 1024, nd = half_acc ? 2 : 4;
+  const int32_t *pd = extra + in->x, *pa = pd + nd, *pb = pa + na, *pc = pb + nb, *more = pc + nd;
   if (at_ >= MMA_S8) {
     multiply_integers(in, base, extra);
     return;
   }
-  f32 A[16 * 32], B[32][8], D[16][8], wide[128];
-  s16 EA[16 * 32], EB[32 * 8];
+  f32 A[16 * 128], B[128][8], D[16][8], wide[256];
+  s16 EA[16 * 128], EB[128 * 8];
+  columns where;
+  if (sparse) {
+    memset(A, 0, sizeof A);
+    chosen(U32(more[0]), more[1], K, bits, where);
+    more += 2;
+  }
+  int halves = E == 4 && !(in->imm & MULTIPLY_KIND) && K == 32 && !sparse; // two steps of depth 16; their sum is added to D
   for (int r = 0; r < na + nb; r++) {
     const u32 *s = U32(r < na ? pa[r] : pb[r - na]);
     int t = r < na ? at_ : bt;
 #if VG_WIDE
-    if (t <= MMA_BF16) {
+    if (t <= MMA_BF16 && !sparse) {
       if (r >= na) unpack16_b(s, B[8 * (r - na)], t == MMA_BF16);
       for (int i = 0; i < 8 && r < na; i++)
         _mm256_storeu_ps(A + (8 * (r & 1) + i) * K + (r >> 1) * 8, widen8(_mm_loadu_si128((const __m128i *)s + i), t == MMA_BF16));
@@ -312,15 +389,17 @@ static void mma(const vg_inst *in, u8 *const *base, const int32_t *extra) {
 #endif
     if (t <= MMA_BF16) widen16(s, wide, t == MMA_BF16);
     else if (t == MMA_TF32) for (int l = 0; l < 32; l++) wide[l] = bits_f32(s[l] & 0xffffe000u);
-    else for (int l = 0; l < 128; l++) wide[l] = narrow_f32(s[l >> 2] >> 8 * (l & 3), t);
+    else if (E == 8) for (int l = 0; l < 256; l++) wide[l] = narrow_f32(s[l >> 3] >> 4 * (l & 7), t);
+    else for (int l = 0; l < 128; l++) wide[l] = narrow_f32(s[l >> 2] >> (8 * (l & 3) + (t == MMA_E2M1 ? 2 : 0)), t); // the middle of a byte
     if (r < na) {
       int row = 8 * (r & 1), col = (r >> 1) * 4 * E;
       for (int i = 0; i < 8; i++)
-        for (int j = 0; j < 4 * E; j++) A[(row + i) * K + (E == 4 ? half_of(col + j) : col + j)] = wide[i * 4 * E + j];
+        for (int j = 0; j < 4 * E; j++)
+          A[(row + i) * K + (halves ? half_of(col + j) : sparse ? where[row + i][col + j] : col + j)] = wide[i * 4 * E + j];
     } else {
       int first = (r - na) * 4 * E;
       for (int i = 0; i < 8; i++)
-        for (int j = 0; j < 4 * E; j++) B[E == 4 ? half_of(first + j) : first + j][i] = wide[i * 4 * E + j];
+        for (int j = 0; j < 4 * E; j++) B[halves ? half_of(first + j) : first + j][i] = wide[i * 4 * E + j];
     }
   }
   if (half_acc) {
@@ -332,13 +411,21 @@ static void mma(const vg_inst *in, u8 *const *base, const int32_t *extra) {
   } else {
     for (int r = 0; r < 4; r += 2) side_by_side((const f32 *)P(pc[r]), (const f32 *)P(pc[r + 1]), D[4 * r]);
   }
-  factor a = factor_a(A, EA, (u32)(16 * K)), b = factor_b(B[0], EB, (u32)(8 * K));
-  if (at_ < MMA_E4M3) block_rows(&a, 0, 16, &b, 0, K, D, 25, 23);
-  for (u32 i = 0; i < 16 && at_ >= MMA_E4M3; i++) { // two steps of depth 16; their sum is added to D
-    f32 both[1][8] = {{0}};
-    block_rows(&a, i * 32, 1, &b, 0, 16, both, 25, 23);
-    block_rows(&a, i * 32 + 16, 1, &b, 128, 16, both, 25, 23);
-    for (int j = 0; j < 8; j++) D[i][j] += both[0][j];
+  int scales = (int)(in->imm >> 20 & 7);
+  if (scales) {
+    f64 sa[16][4], sb[8][4];
+    scale_bytes(in, base, more, 16, scales, sa);
+    scale_bytes(in, base, more + 3, 8, scales, sb);
+    scaled_rows(A, EA, 16, B, EB, K, scales, sa, sb, D);
+  } else {
+    factor a = factor_a(A, EA, (u32)(16 * K)), b = factor_b(B[0], EB, (u32)(8 * K));
+    if (!halves) block_rows(&a, 0, 16, &b, 0, K, D, 25, 23);
+    for (u32 i = 0; i < 16 && halves; i++) {
+      f32 both[1][8] = {{0}};
+      block_rows(&a, i * 32, 1, &b, 0, 16, both, 25, 23);
+      block_rows(&a, i * 32 + 16, 1, &b, 128, 16, both, 25, 23);
+      for (int j = 0; j < 8; j++) D[i][j] += both[0][j];
+    }
   }
   if (!half_acc) {
     for (int r = 0; r < 4; r += 2) apart(D[4 * r], U32(pd[r]), U32(pd[r + 1]));

@@ -1,0 +1,426 @@
+//go:build linux && cgo
+
+package vgpu
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"math/big"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// A coded is a number and its code in a type of a matrix product.
+type coded struct {
+	code  uint32
+	value float64
+}
+
+// drawn returns an element of a type: any number, or with special also infinities and NaN where the type has them.
+func drawn(r *rand.Rand, typ string, special bool) coded {
+	of := func(f narrow, limit uint64) coded {
+		for {
+			code := r.Uint64N(limit)
+			if v := f.number(code); special || v-v == 0 {
+				return coded{uint32(code), v}
+			}
+		}
+	}
+	switch typ {
+	case "f16":
+		v := float64(r.IntN(33)-16) / 4
+		return coded{uint32(narrow{16, 10, 15, 65504}.encode(v, false)), v}
+	case "bf16", "tf32", "f32":
+		v := float64(r.IntN(33)-16) / 4
+		code := math.Float32bits(float32(v))
+		if typ == "bf16" {
+			code >>= 16
+		}
+		return coded{code, v}
+	case "s32":
+		v := r.IntN(2000) - 1000
+		return coded{uint32(v), float64(v)}
+	case "s8", "s4":
+		bits := int(typ[1] - '0')
+		v := r.IntN(1<<bits) - 1<<(bits-1)
+		return coded{uint32(v) & (1<<bits - 1), float64(v)}
+	case "u8", "u4":
+		v := r.IntN(1 << (typ[1] - '0'))
+		return coded{uint32(v), float64(v)}
+	case "ue4m3":
+		return of(narrows["e4m3"], 0x7f)
+	case "ue8m0":
+		code := uint32(r.IntN(24)) + 115
+		if special {
+			code = []uint32{0, 1, 127, 254, 255, 250}[r.IntN(6)]
+		}
+		if code == 255 {
+			return coded{code, math.NaN()}
+		}
+		return coded{code, math.Ldexp(1, int(code)-127)}
+	}
+	return of(narrows[typ], 1<<narrows[typ].bits)
+}
+
+// A product is one element of d: the terms of its sum.
+type product struct {
+	c     float64
+	terms [][4]float64 // a, b and their scales
+}
+
+// check returns why got is not the exact sum, within the error of sums of which each term keeps 25 bits below the
+// largest one, or "".
+func (p product) check(got float64) string {
+	plain, largest := p.c, math.Abs(p.c)
+	sum := new(big.Float).SetPrec(800)
+	finite := p.c-p.c == 0
+	for _, t := range p.terms {
+		whole := big.NewFloat(1).SetPrec(800)
+		v := 1.0
+		for _, x := range t {
+			v *= x
+			if finite = finite && x-x == 0; finite {
+				whole.Mul(whole, big.NewFloat(x))
+			}
+		}
+		plain += v // only for infinities and NaN
+		if finite {
+			f, _ := whole.Float64()
+			largest = max(largest, math.Abs(f))
+			sum.Add(sum, whole)
+		}
+	}
+	if !finite {
+		if math.IsNaN(plain) != math.IsNaN(got) || !math.IsNaN(got) && plain != got {
+			return fmt.Sprintf("got %v, want %v", got, plain)
+		}
+		return ""
+	}
+	want, _ := sum.Add(sum, big.NewFloat(p.c)).Float64()
+	if math.Abs(want) > math.MaxFloat32 {
+		if !math.IsInf(got, int(math.Copysign(1, want))) && math.Abs(want) > math.MaxFloat32*1.01 {
+			return fmt.Sprintf("got %v, want an infinity", got)
+		}
+		return ""
+	}
+	allowed := largest*float64(len(p.terms)+1)*0x1p-24 + math.Abs(want)*0x1p-23 + 0x1p-149
+	if d := math.Abs(got - want); d > allowed || d != d {
+		return fmt.Sprintf("got %v, want %v within %v", got, want, allowed)
+	}
+	return ""
+}
+
+// warpProduct runs an instruction of one warp: registers holds those of each lane, followed by the results.
+func warpProduct(t *testing.T, op, rest string, counts []int, regs [32][]uint32) [][]uint32 {
+	t.Helper()
+	list := func(from, n int) string {
+		var all []string
+		for i := range n {
+			all = append(all, fmt.Sprintf("%%x%d", from+i))
+		}
+		return "{" + strings.Join(all, ", ") + "}"
+	}
+	var loads, stores, operands strings.Builder
+	total := len(regs[0])
+	for i := range total {
+		fmt.Fprintf(&loads, "ld.global.b32 %%x%d, [%%rd3+%d];\n", i, 4*i)
+	}
+	results := counts[len(counts)-1]
+	from := 0
+	for _, n := range counts {
+		operands.WriteString(", " + list(from, n))
+		from += n
+	}
+	for i := range results {
+		fmt.Fprintf(&stores, "st.global.b32 [%%rd4+%d], %%x%d;\n", 4*i, 40+i)
+	}
+	text := fmt.Sprintf(`.version 9.0
+.target sm_120a
+.address_size 64
+.visible .entry k(.param .u64 in, .param .u64 out) {
+	.reg .b32 %%x<48>; .reg .b32 %%r<4>; .reg .b64 %%rd<8>; .reg .b16 %%h<4>;
+	ld.param.u64 %%rd1, [in]; ld.param.u64 %%rd2, [out];
+	mov.u32 %%r1, %%tid.x;
+	mad.wide.u32 %%rd3, %%r1, %d, %%rd1;
+	mad.wide.u32 %%rd4, %%r1, 16, %%rd2;
+	%s
+	%s %s%s%s;
+	%s
+	ret;
+}`, 4*total, loads.String(), op, list(40, results), operands.String(), rest, stores.String())
+	m := &Machine{Workers: 1}
+	defer m.drop()
+	mod, err := m.Load(text)
+	if err != nil {
+		t.Fatalf("%s: %v", op, err)
+	}
+	k, err := mod.Kernel("k")
+	if err != nil || len(k.Lacks()) > 0 {
+		t.Fatal(op, err, k.Lacks())
+	}
+	var flat []uint32
+	for lane := range regs {
+		flat = append(flat, regs[lane]...)
+	}
+	x, _ := words(m, "in", flat...)
+	y, out := words(m, "out", make([]uint32, 32*4)...)
+	params := binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, uint64(x)), uint64(y))
+	if err := m.Run(k, Launch{Grid: [3]int{1, 1, 1}, Block: [3]int{32, 1, 1}, Params: params}); err != nil {
+		t.Fatalf("%s: %v", op, err)
+	}
+	all := make([][]uint32, 32)
+	for lane := range all {
+		all[lane] = slices.Clone(out[4*lane : 4*lane+results])
+	}
+	return all
+}
+
+// A case of mma: its types, depth and operands.
+type narrowMma struct {
+	kind, a, b, d, scale string // kind: modifiers after mma, without the shape
+	k, bits              int    // bits of an element's container
+	sparse               bool
+	scales               int // of a row of a
+}
+
+// TestNarrowMma compares mma of narrow types, with block scales and with sparse a, with exact sums.
+func TestNarrowMma(t *testing.T) {
+	var all []narrowMma
+	small := []string{"e4m3", "e5m2", "e2m3", "e3m2", "e2m1"}
+	for i, a := range small {
+		b := small[(i+1)%len(small)]
+		all = append(all, narrowMma{"sync.aligned.kind::f8f6f4", a, b, "f32", "", 32, 8, false, 0},
+			narrowMma{"sync.aligned.kind::f8f6f4", a, a, "f16", "", 32, 8, false, 0},
+			narrowMma{"sync.aligned.kind::mxf8f6f4.block_scale", a, b, "f32", "ue8m0", 32, 8, false, 1},
+			narrowMma{"sp::ordered_metadata.sync.aligned.kind::f8f6f4", a, b, "f32", "", 64, 8, true, 0},
+			narrowMma{"sp::ordered_metadata.sync.aligned.kind::mxf8f6f4.block_scale.scale_vec::1X", b, a, "f32", "ue8m0", 64, 8, true, 1})
+	}
+	for _, sparse := range []string{"", "sp::ordered_metadata."} {
+		k := 64 << min(1, len(sparse))
+		all = append(all, narrowMma{sparse + "sync.aligned.kind::mxf4.block_scale.scale_vec::2X", "e2m1", "e2m1", "f32", "ue8m0", k, 4, k == 128, 2},
+			narrowMma{sparse + "sync.aligned.kind::mxf4nvf4.block_scale.scale_vec::2X", "e2m1", "e2m1", "f32", "ue8m0", k, 4, k == 128, 2},
+			narrowMma{sparse + "sync.aligned.kind::mxf4nvf4.block_scale.scale_vec::4X", "e2m1", "e2m1", "f32", "ue4m3", k, 4, k == 128, 4})
+	}
+	for _, c := range []narrowMma{{a: "f16", d: "f32", k: 16, bits: 16}, {a: "f16", d: "f16", k: 32, bits: 16}, {a: "bf16", d: "f32", k: 16, bits: 16},
+		{a: "bf16", d: "f32", k: 32, bits: 16}, {a: "tf32", d: "f32", k: 8, bits: 32}, {a: "tf32", d: "f32", k: 16, bits: 32},
+		{a: "s8", d: "s32", k: 32, bits: 8}, {a: "u8", b: "s8", d: "s32", k: 64, bits: 8}, {a: "e4m3", b: "e5m2", d: "f32", k: 64, bits: 8},
+		{a: "s4", d: "s32", k: 64, bits: 4}, {a: "u4", d: "s32", k: 128, bits: 4}} {
+		if c.kind, c.sparse = "sp.sync.aligned", true; c.b == "" {
+			c.b = c.a
+		}
+		all = append(all, c)
+	}
+	for n, c := range all {
+		for round := range 4 {
+			checkMma(t, c, rand.New(rand.NewPCG(uint64(n), uint64(round))), round == 3, round)
+		}
+	}
+}
+
+func checkMma(t *testing.T, c narrowMma, r *rand.Rand, special bool, round int) {
+	t.Helper()
+	var A [16][128]coded // as multiplied: without what is left out
+	var B [128][8]coded
+	var C [16][8]coded
+	var kept [16][64]coded // of a sparse a
+	var meta [16][]uint32  // four bits for each chunk
+	stored := c.k
+	for i := range 16 {
+		for q := range c.k {
+			A[i][q] = drawn(r, c.a, special)
+		}
+		for j := range 8 {
+			C[i][j] = drawn(r, c.d, false)
+		}
+		if !c.sparse {
+			copy(kept[i][:], A[i][:c.k])
+			continue
+		}
+		stored = c.k / 2
+		chunk, unit := 4, 1
+		switch c.bits {
+		case 32:
+			chunk = 2
+		case 4:
+			chunk, unit = 8, 2
+		}
+		at := 0
+		for from := 0; from < c.k; from += chunk {
+			places := [][2]int{{0, 1}, {0, 2}, {0, 3}, {1, 2}, {1, 3}, {2, 3}}[r.IntN(6)]
+			if chunk == 2 { // the element's halves
+				places = [][2]int{{0, 1}, {2, 3}}[r.IntN(2)]
+			}
+			meta[i] = append(meta[i], uint32(places[0]|places[1]<<2))
+			stays := map[int]bool{}
+			for _, p := range places {
+				for u := range unit {
+					o := from + p*unit + u
+					if chunk == 2 {
+						o = from + p/2
+					}
+					if !stays[o] {
+						kept[i][at] = A[i][o]
+						at++
+					}
+					stays[o] = true
+				}
+			}
+			for o := from; o < from+chunk; o++ {
+				if !stays[o] {
+					A[i][o] = coded{}
+				}
+			}
+		}
+	}
+	for q := range c.k {
+		for j := range 8 {
+			B[q][j] = drawn(r, c.b, special)
+		}
+	}
+	code := func(e coded, typ string) uint32 {
+		if typ == "e2m1" && c.bits == 8 {
+			return e.code << 2
+		}
+		return e.code
+	}
+	each := 32 / c.bits
+	na, nb, nd := 16*stored*c.bits/1024, 8*c.k*c.bits/1024, 4
+	if c.d == "f16" {
+		nd = 2
+	}
+	counts := []int{na, nb, nd}
+	var regs [32][]uint32
+	for lane := range 32 {
+		group, in := lane>>2, lane&3
+		for reg := range na {
+			var v uint32
+			for i := range each {
+				v |= code(kept[group+8*(reg%2)][in*each+i+reg/2*4*each], c.a) << (c.bits * i)
+			}
+			regs[lane] = append(regs[lane], v)
+		}
+		for reg := range nb {
+			var v uint32
+			for i := range each {
+				v |= code(B[in*each+i+reg*4*each][group], c.b) << (c.bits * i)
+			}
+			regs[lane] = append(regs[lane], v)
+		}
+		for reg := range nd {
+			if c.d == "f16" {
+				regs[lane] = append(regs[lane], C[group+8*reg][in*2].code|C[group+8*reg][in*2+1].code<<16)
+			} else {
+				regs[lane] = append(regs[lane], C[group+8*(reg/2)][in*2+reg%2].code)
+			}
+		}
+	}
+	rest, next := "", na+nb+nd
+	if c.sparse {
+		// Bits of metadata of a row: 16 are in one lane of four, 32 in two, 64 in all.
+		lanes := max(1, len(meta[0])/4)
+		selector := round % (4 / lanes)
+		rest = fmt.Sprintf(", %%x%d, %d", next, selector)
+		next++
+		for lane := range 32 {
+			group, in := lane>>2, lane&3-lanes*selector
+			v := r.Uint32() // lanes that the selector leaves out have anything
+			if in >= 0 && in < lanes {
+				v = 0
+				for nibble := range 8 {
+					row, chunk := group, 0
+					if c.bits >= 16 { // a half for the row, one for that 8 below; the next lane has the next four chunks
+						row, chunk = group+8*(nibble/4), in*4+nibble%4
+					} else { // a lane for the row, one for that 8 below; the next two have the next eight chunks
+						row, chunk = group+8*(in%2), in/2*8+nibble
+					}
+					v |= meta[row][chunk] << (4 * nibble)
+				}
+			}
+			regs[lane] = append(regs[lane], v)
+		}
+	}
+	var sa [16][4]coded
+	var sb [8][4]coded
+	if c.scales > 0 {
+		for i := range 16 {
+			for q := range c.scales {
+				sa[i][q], sb[i%8][q] = drawn(r, c.scale, special), drawn(r, c.scale, special)
+			}
+		}
+		byteA, byteB := 0, 0
+		if c.scales < 4 {
+			byteA, byteB = r.IntN(4/c.scales)*c.scales, r.IntN(4/c.scales)*c.scales
+		}
+		threadA, threadB := r.IntN(2), r.IntN(4)
+		rest += fmt.Sprintf(", {%%x%d}, {%d, %d}, {%%x%d}, {%d, %d}", next, byteA, threadA, next+1, byteB, threadB)
+		for lane := range 32 {
+			group, in := lane>>2, lane&3
+			a, b := r.Uint32(), r.Uint32()
+			if in>>1 == threadA {
+				for q := range c.scales {
+					at := 8 * (byteA + q)
+					a = a&^(255<<at) | sa[group+8*(in&1)][q].code<<at
+				}
+			}
+			if in == threadB {
+				for q := range c.scales {
+					at := 8 * (byteB + q)
+					b = b&^(255<<at) | sb[group][q].code<<at
+				}
+			}
+			regs[lane] = append(regs[lane], a, b)
+		}
+	}
+	op := fmt.Sprintf("mma.%s.m16n8k%d.row.col.%s.%s.%s.%s", c.kind, c.k, c.d, c.a, c.b, c.d)
+	if c.scales > 0 {
+		op += "." + c.scale
+	}
+	out := warpProduct(t, op, rest, counts, regs)
+	for lane := range 32 {
+		group, in := lane>>2, lane&3
+		for reg := range 2 * nd {
+			row, col := group+8*(reg/2), in*2+reg%2
+			var got float64
+			switch {
+			case c.d == "f16":
+				got = narrow{16, 10, 15, 65504}.number(uint64(out[lane][reg/2] >> (16 * (reg % 2)) & 0xffff))
+			case reg >= 4:
+				continue
+			case c.d == "s32":
+				got = float64(int32(out[lane][reg]))
+			default:
+				got = float64(math.Float32frombits(out[lane][reg]))
+			}
+			p := product{c: C[row][col].value}
+			for q := range c.k {
+				term := [4]float64{A[row][q].value, B[q][col].value, 1, 1}
+				if c.scales > 0 {
+					term[2], term[3] = sa[row][q*c.scales/c.k].value, sb[col][q*c.scales/c.k].value
+				}
+				p.terms = append(p.terms, term)
+			}
+			why := p.check(got)
+			if c.d == "f16" && why != "" {
+				why = p.checkHalf(got)
+			}
+			if why != "" {
+				t.Fatalf("%s, row %d, column %d: %s", op, row, col, why)
+			}
+		}
+	}
+}
+
+// checkHalf is check for a result that is rounded to float16.
+func (p product) checkHalf(got float64) string {
+	sum := p.c
+	for _, t := range p.terms {
+		sum += t[0] * t[1]
+	}
+	if sum != sum && got != got || math.Abs(sum) > 65504 && math.IsInf(got, int(math.Copysign(1, sum))) || math.Abs(sum-got) <= math.Abs(sum)*0x1p-10 {
+		return ""
+	}
+	return fmt.Sprintf("got %v, want %v in float16", got, sum)
+}
