@@ -1113,6 +1113,14 @@ const (
 )
 
 const (
+	matrixRows    = 0
+	matrixColumns = 1
+	matrixBytes   = 2
+	matrix4Bits   = 3
+	matrix6Bits   = 4
+)
+
+const (
 	tcAlloc   = 0
 	tcDealloc = 1
 	tcLd      = 2

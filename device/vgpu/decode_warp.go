@@ -156,20 +156,28 @@ func (d *decoder) matrix() {
 	case "movmatrix":
 		d.one(opMovmatrix, "b32")
 	case "ldmatrix", "stmatrix":
-		if !d.has("m8n8") || !d.has("b16") {
+		kind := matrixRows
+		switch trans := d.has("trans"); {
+		case d.has("m8n8") && d.has("b16") && trans:
+			kind = matrixColumns
+		case d.has("m8n8") && d.has("b16"):
+		case d.has("m16n16") && trans && d.has("b8") || d.has("m16n8") && trans && d.has("b8"):
+			kind = matrixBytes
+		case d.has("m8n16") && d.has("b4x16_p64"):
+			kind = matrix4Bits
+		case d.has("m8n16") && d.has("b6x16_p32"):
+			kind = matrix6Bits
+		default:
 			d.lack(d.in.Op)
 		}
 		regs, address := d.arg(0), d.arg(1)
 		if name == "stmatrix" {
 			regs, address = address, regs
 		}
-		in := inst{op: either(name == "ldmatrix", opLdmatrix, opStmatrix)}
+		in := inst{op: either(name == "ldmatrix", opLdmatrix, opStmatrix), kind: uint8(kind)}
 		d.addressed(&in, address)
 		if d.space() == spaceGeneric {
 			in.c |= mSigned
-		}
-		if d.has("trans") {
-			in.kind = 1
 		}
 		all := places(regs, name == "ldmatrix")
 		in.n, in.x = int32(len(all)), d.more(all...)
@@ -209,8 +217,9 @@ func (d *decoder) multiply(places func(o ptx.Operand, result bool) []int32) {
 	if bits == 0 {
 		bits = 8
 	}
-	for flag, set := range map[int]bool{multiplyRows8: m == 8, multiplySaturates: d.has("satfinite"), multiplyAnd: d.has("and"),
-		multiplyHalf: kinds[0] == "f16", multiplySparse: d.hasPrefix("sp"), multiplyKind: d.hasPrefix("kind")} {
+	for flag, set := range map[int]bool{multiplyRows8: m == 8, multiplySaturates: d.has("satfinite"),
+		multiplyAnd: d.has("and"), multiplyHalf: kinds[0] == "f16", multiplySparse: d.hasPrefix("sp"),
+		multiplyKind: d.hasPrefix("kind")} {
 		if set {
 			imm |= flag
 		}

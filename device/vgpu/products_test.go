@@ -424,3 +424,60 @@ func (p product) checkHalf(got float64) string {
 	}
 	return fmt.Sprintf("got %v, want %v in float16", got, sum)
 }
+
+// TestByteMatrices loads and stores matrices of bytes, and loads those of 4 and 6 bits.
+func TestByteMatrices(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 3))
+	in := make([]uint32, 128)
+	for i := range in {
+		in[i] = r.Uint32()
+	}
+	stored := binary.LittleEndian.AppendUint32(nil, in[0])
+	for _, v := range in[1:] {
+		stored = binary.LittleEndian.AppendUint32(stored, v)
+	}
+	// Lane l has the address of row l, which is at 16 * (5 * l % 32).
+	const prepare = `
+	@!%p2 ret;
+	shl.b32 %r5, %r1, 4; cvt.u64.u32 %rd3, %r5; add.s64 %rd4, %rd1, %rd3; add.s64 %rd5, %rd2, %rd3;
+	mul.lo.u32 %r6, %r1, 5; and.b32 %r6, %r6, 31; shl.b32 %r6, %r6, 4; add.u32 %r6, %r6, %r2;
+	ld.global.v4.b32 {%r10, %r11, %r12, %r13}, [%rd4];
+	`
+	const load = prepare + "st.shared.v4.b32 [%r6], {%r10, %r11, %r12, %r13};\nbar.warp.sync -1;\n%s\n" +
+		"st.global.v4.b32 [%rd5], {%r20, %r21, %r22, %r23};"
+	const store = prepare + "st.shared.v4.b32 [%r6], {0, 0, 0, 0};\nbar.warp.sync -1;\n%s\nbar.warp.sync -1;\n" +
+		"ld.shared.v4.b32 {%r20, %r21, %r22, %r23}, [%r6];\nst.global.v4.b32 [%rd5], {%r20, %r21, %r22, %r23};"
+	narrow := func(bits int) func(lane, i int) byte { // byte i of register i / 4
+		return func(lane, i int) byte {
+			row, col := 8*(i/4)+lane/4, 4*(lane%4)+i%4
+			v := uint64(stored[16*row+bits*col/8]) | uint64(stored[16*row+bits*col/8+1])<<8
+			return byte(v >> (bits * col % 8) & (1<<bits - 1))
+		}
+	}
+	for _, c := range []struct {
+		body string
+		want func(lane, i int) byte
+	}{
+		{strings.Replace(load, "%s", "ldmatrix.sync.aligned.m16n16.x2.trans.shared.b8 {%r20, %r21, %r22, %r23}, [%r6];", 1), func(lane, i int) byte {
+			return stored[16*(16*(i/8)+4*(lane%4)+i%4)+lane/4+8*(i/4%2)]
+		}},
+		{strings.Replace(load, "%s", "ldmatrix.sync.aligned.m8n16.x4.shared.b8x16.b4x16_p64 {%r20, %r21, %r22, %r23}, [%r6];", 1), narrow(4)},
+		{strings.Replace(load, "%s", "ldmatrix.sync.aligned.m8n16.x4.shared.b8x16.b6x16_p32 {%r20, %r21, %r22, %r23}, [%r6];", 1), narrow(6)},
+		// Lane l of a group of 32 has in register j bytes of rows 2 * (l % 4) and the next of matrix j, in columns l / 4 and 8 more.
+		{strings.Replace(store, "%s", "stmatrix.sync.aligned.m16n8.x4.trans.shared.b8 [%r6], {%r10, %r11, %r12, %r13};", 1), func(row, col int) byte {
+			lane := row%8/2 + 4*(col%8)
+			return stored[16*lane+4*(row/8)+row%2+2*(col/8)]
+		}},
+	} {
+		out, err := tensorKernel(t, c.body, in, 128)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range 512 {
+			if got, want := byte(out[i/4]>>(8*(i%4))), c.want(i/16, i%16); got != want {
+				t.Errorf("%s: lane %d, byte %d: got %#x, want %#x", c.body[strings.Index(c.body, "matrix.")-2:], i/16, i%16, got, want)
+				break
+			}
+		}
+	}
+}

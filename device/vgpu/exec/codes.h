@@ -180,6 +180,10 @@ enum { NARROW_RELU = 1, NARROW_UP = 2, NARROW_FINITE = 4 };
 enum { MULTIPLY_ROWS_8 = 0x1000, MULTIPLY_SATURATES = 0x2000, MULTIPLY_AND = 0x4000, MULTIPLY_HALF = 0x8000,
        MULTIPLY_SPARSE = 0x10000, MULTIPLY_PACKED = 0x20000, MULTIPLY_E4M3_SCALES = 0x40000, MULTIPLY_KIND = 0x80000 };
 
+// Matrices of ldmatrix and stmatrix: of 8 rows with 16 bytes; the same with two-byte elements transposed; bytes transposed,
+// 16 rows of them to load and 8 to store; 16 elements of 4 or 6 bits in a row, which become bytes.
+enum { MATRIX_ROWS, MATRIX_COLUMNS, MATRIX_BYTES, MATRIX_4_BITS, MATRIX_6_BITS };
+
 // tcgen05: instructions, shapes of loads and stores, kinds of products.
 enum { TC_ALLOC, TC_DEALLOC, TC_LD, TC_ST, TC_MMA, TC_COMMIT, TC_CP };
 enum { TC_32X32, TC_16X64, TC_16X128, TC_16X256, TC_16X32X2 };

@@ -22,19 +22,45 @@ static inline void transpose16(u16 (*v)[8], u16 (*t)[8]) {
 
 static int ldmatrix(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base, const int32_t *extra) {
   u8 *row[32];
+  int write = in->op == E_stmatrix, tall = !write && in->kind == MATRIX_BYTES; // 16 rows, to two registers
   u32 m = in->n == 1 ? 0xff : in->n == 2 ? 0xffff : ~0u;
-  int write = in->op == E_stmatrix;
   if (write) effect(k);
   if (places(k, w, g, in, base, in->c & M_SIGNED ? GENERIC : SHARED, m, 16, write, row) == INVALID || k->state->stop) return 0;
   if (k->counting) count_access(k, w, g, SHARED, row, 0, m, 16, COUNT_ROWS);
   if (k->reading && write) EACH(m) overwrite(k, w, g, (int)l, row[l], 16);
   if (k->state->races) EACH(m) touch(k, w, g, ANY_LANE, row[l], 16, write ? A_WRITE : 0, 0);
   if (k->state->stop) return 0;
+  if (tall) { // lane l has bytes l / 4 of rows 4 * (l % 4) to the next three, then bytes 8 more
+    for (int j = 0; j < in->n; j++)
+      for (int l = 0; l < 32; l++)
+        for (int i = 0; i < 4; i++) P(extra[in->x + j])[4 * l + i] = row[16 * (j / 2) + 4 * (l & 3) + i][(l >> 2) + 8 * (j & 1)];
+    return 1;
+  }
   for (int j = 0; j < in->n; j++) {
     u8 *d = P(extra[in->x + j]);
     u16 v[8][8], t[8][8];
-    for (int r = 0; r < 8; r++) memcpy(v[r], write ? d + 16 * r : row[8 * j + r], 16);
-    if (in->kind) { // transposed
+    for (int r = 0; r < 8; r++) {
+      const u8 *from = row[8 * j + r];
+      u64 packed_[2] = {0, 0};
+      u8 *to = (u8 *)v[r];
+      switch (in->kind) {
+      case MATRIX_BYTES: // bytes 0 and 2 of lanes r / 2 and every fourth are in even rows
+        for (int i = 0; i < 16; i++) to[i] = d[4 * (4 * (i & 7) + r / 2) + (r & 1) + 2 * (i >> 3)];
+        break;
+      case MATRIX_4_BITS: case MATRIX_6_BITS: {
+        int bits = in->kind == MATRIX_4_BITS ? 4 : 6;
+        memcpy(packed_, from, bits == 4 ? 8 : 12);
+        for (int i = 0; i < 16; i++) {
+          int o = bits * i;
+          u64 w_ = o >= 64 ? packed_[1] >> (o - 64) : packed_[0] >> o | (o > 58 ? packed_[1] << (64 - o) : 0);
+          to[i] = (u8)(w_ & ((1u << bits) - 1));
+        }
+        break;
+      }
+      default: memcpy(to, write ? d + 16 * r : from, 16);
+      }
+    }
+    if (in->kind == MATRIX_COLUMNS) {
       transpose16(v, t);
       memcpy(v, t, sizeof v);
     }
