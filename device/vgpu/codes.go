@@ -1128,6 +1128,7 @@ const (
 	tcMma     = 4
 	tcCommit  = 5
 	tcCp      = 6
+	tcShift   = 7
 )
 
 const (
@@ -1143,6 +1144,13 @@ const (
 	tckTf32 = 1
 	tckF8   = 2
 	tckI8   = 3
+	tckMxf8 = 4
+	tckMxf4 = 5
+)
+
+const (
+	tcmSparse = 1
+	tcmWs     = 2
 )
 
 const (

@@ -510,7 +510,7 @@ func (f *faultStopped) text(s *site) string { return "timeout: still running" }
 
 func (f *faultUnsupported) text(s *site) string {
 	return s.op + [...]string{featureInstruction: "", featureInterleaved: " with an interleaved tensor map",
-		featurePacked: " of packed values of 4 or 6 bits",
+		featurePacked: " of padded values of 4 or 6 bits from shared memory",
 		featureLocal:  " with more than 256 KiB of local memory in a thread"}[f.feature]
 }
 

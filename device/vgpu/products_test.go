@@ -100,13 +100,13 @@ func (p product) check(got float64) string {
 		return ""
 	}
 	want, _ := sum.Add(sum, big.NewFloat(p.c)).Float64()
-	if math.Abs(want) > math.MaxFloat32 {
-		if !math.IsInf(got, int(math.Copysign(1, want))) && math.Abs(want) > math.MaxFloat32*1.01 {
+	allowed := largest*float64(len(p.terms)+1)*0x1p-24 + math.Abs(want)*0x1p-23 + 0x1p-149
+	if math.Abs(want)+allowed > math.MaxFloat32 {
+		if !math.IsInf(got, int(math.Copysign(1, want))) && math.Abs(want)-allowed > math.MaxFloat32 {
 			return fmt.Sprintf("got %v, want an infinity", got)
 		}
 		return ""
 	}
-	allowed := largest*float64(len(p.terms)+1)*0x1p-24 + math.Abs(want)*0x1p-23 + 0x1p-149
 	if d := math.Abs(got - want); d > allowed || d != d {
 		return fmt.Sprintf("got %v, want %v within %v", got, want, allowed)
 	}
@@ -240,40 +240,10 @@ func checkMma(t *testing.T, c narrowMma, r *rand.Rand, special bool, round int) 
 			continue
 		}
 		stored = c.k / 2
-		chunk, unit := 4, 1
-		switch c.bits {
-		case 32:
-			chunk = 2
-		case 4:
-			chunk, unit = 8, 2
-		}
-		at := 0
-		for from := 0; from < c.k; from += chunk {
-			places := [][2]int{{0, 1}, {0, 2}, {0, 3}, {1, 2}, {1, 3}, {2, 3}}[r.IntN(6)]
-			if chunk == 2 { // the element's halves
-				places = [][2]int{{0, 1}, {2, 3}}[r.IntN(2)]
-			}
-			meta[i] = append(meta[i], uint32(places[0]|places[1]<<2))
-			stays := map[int]bool{}
-			for _, p := range places {
-				for u := range unit {
-					o := from + p*unit + u
-					if chunk == 2 {
-						o = from + p/2
-					}
-					if !stays[o] {
-						kept[i][at] = A[i][o]
-						at++
-					}
-					stays[o] = true
-				}
-			}
-			for o := from; o < from+chunk; o++ {
-				if !stays[o] {
-					A[i][o] = coded{}
-				}
-			}
-		}
+		all, left, chunks := thinned(r, A[i][:c.k], c.bits, c.bits == 4)
+		copy(A[i][:], all)
+		copy(kept[i][:], left)
+		meta[i] = chunks
 	}
 	for q := range c.k {
 		for j := range 8 {
@@ -480,4 +450,345 @@ func TestByteMatrices(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A case of tcgen05.mma by one CTA.
+type tensorProduct struct {
+	kind, a, b, d, scale string
+	m, n, bits           int // bits of an element of a in shared memory, without padding
+	sparse, ws           bool
+	scales               int
+	lane                 int // of d
+}
+
+// packed reports whether two elements are in a byte.
+func (c tensorProduct) packed() bool { return strings.HasPrefix(c.kind, "mxf4") }
+
+// k returns the depth: 32 bytes of a, twice that if half of it is left out.
+func (c tensorProduct) k() int {
+	bits := c.bits
+	if bits == 6 || bits == 4 && !c.packed() {
+		bits = 8
+	}
+	k := 256 / bits
+	if c.sparse {
+		k *= 2
+	}
+	return k
+}
+
+var formats = map[string]int{"f16": 0, "bf16": 1, "tf32": 2, "e4m3": 0, "e5m2": 1, "e2m3": 3, "e3m2": 4, "e2m1": 5, "u8": 0, "s8": 1}
+
+// descriptor returns the instruction descriptor, with the columns of metadata and the first bytes of the scales.
+func (c tensorProduct) descriptor(selector, byteA, byteB int) uint32 {
+	v := c.n>>3<<17 | c.m>>4<<24
+	a, b := formats[c.a], formats[c.b]
+	if c.packed() {
+		a, b = 1, 1
+	}
+	v |= a<<7 | b<<10
+	switch {
+	case c.scales > 0:
+		v |= byteB<<4 | byteA<<29
+		if c.scale == "ue8m0" {
+			v |= 1 << 23
+		}
+	case c.d == "f32":
+		v |= 1 << 4
+	case c.d == "s32":
+		v |= 2 << 4
+	}
+	if c.sparse {
+		v |= selector | 1<<2
+	}
+	return uint32(v)
+}
+
+// place returns lane and column of an element of d.
+func (c tensorProduct) place(i, j int) (lane, column int) {
+	switch {
+	case c.ws && c.m < 128:
+		wide := c.n * c.m / 128
+		return i + c.m*(j/wide), j % wide
+	case c.m == 64:
+		return i/16*32 + i%16 + c.lane, j
+	}
+	return i, j
+}
+
+// TestTensorProducts compares tcgen05.mma with exact sums: narrow types, block scales, sparse a, stationary a, results of
+// float16.
+func TestTensorProducts(t *testing.T) {
+	var all []tensorProduct
+	small := []string{"e4m3", "e5m2", "e2m3", "e3m2", "e2m1"}
+	for i, a := range small {
+		b := small[(i+2)%len(small)]
+		bits := narrows[a].bits
+		all = append(all, tensorProduct{kind: "f8f6f4", a: a, b: b, d: "f32", m: 128, n: 24, bits: bits},
+			tensorProduct{kind: "f8f6f4", a: b, b: a, d: "f16", m: 64, n: 64, bits: narrows[b].bits, lane: 16 * (i & 1)},
+			tensorProduct{kind: "f8f6f4", a: a, b: a, d: "f32", m: 128, n: 40, bits: bits, sparse: true},
+			tensorProduct{kind: "mxf8f6f4", a: a, b: b, d: "f32", scale: "ue8m0", m: 128, n: 104, bits: bits, scales: 1},
+			tensorProduct{kind: "mxf8f6f4", a: a, b: b, d: "f32", scale: "ue8m0", m: 128, n: 32, bits: bits, scales: 1, sparse: true},
+			tensorProduct{kind: "f8f6f4", a: a, b: b, d: "f32", m: 32 << (i % 3), n: 64, bits: bits, ws: true})
+	}
+	for _, sparse := range []bool{false, true} {
+		all = append(all, tensorProduct{kind: "mxf4", a: "e2m1", b: "e2m1", d: "f32", scale: "ue8m0", m: 128, n: 80, bits: 4, scales: 2, sparse: sparse},
+			tensorProduct{kind: "mxf4nvf4", a: "e2m1", b: "e2m1", d: "f32", scale: "ue8m0", m: 128, n: 48, bits: 4, scales: 2, sparse: sparse},
+			tensorProduct{kind: "mxf4nvf4", a: "e2m1", b: "e2m1", d: "f32", scale: "ue4m3", m: 128, n: 136, bits: 4, scales: 4, sparse: sparse},
+			tensorProduct{kind: "f16", a: "f16", b: "f16", d: "f32", m: 128, n: 32, bits: 16, sparse: sparse},
+			tensorProduct{kind: "f16", a: "f16", b: "f16", d: "f16", m: 128, n: 16, bits: 16, sparse: sparse},
+			tensorProduct{kind: "f16", a: "bf16", b: "bf16", d: "f32", m: 128, n: 16, bits: 16, sparse: sparse, ws: !sparse},
+			tensorProduct{kind: "tf32", a: "tf32", b: "tf32", d: "f32", m: 128, n: 16, bits: 32, sparse: sparse},
+			tensorProduct{kind: "i8", a: "s8", b: "u8", d: "s32", m: 128, n: 16, bits: 8, sparse: sparse},
+			tensorProduct{kind: "i8", a: "u8", b: "s8", d: "s32", m: 64, n: 128, bits: 8, ws: true})
+	}
+	for n, c := range all {
+		for round := range 2 {
+			if round == 1 && !c.ws { // the special numbers of narrow types
+				c.n = 16
+			}
+			if round == 1 && narrows[c.a].bits == 0 {
+				continue
+			}
+			checkTensorProduct(t, c, rand.New(rand.NewPCG(uint64(n), uint64(round))), round == 1)
+		}
+	}
+}
+
+func checkTensorProduct(t *testing.T, c tensorProduct, r *rand.Rand, special bool) {
+	t.Helper()
+	k := c.k()
+	A, kept, meta := make([][]coded, c.m), make([][]coded, c.m), make([][]uint32, c.m)
+	B := make([][]coded, c.n)
+	for i := range A {
+		for range k {
+			A[i] = append(A[i], drawn(r, c.a, special))
+		}
+		if kept[i] = A[i]; c.sparse {
+			A[i], kept[i], meta[i] = thinned(r, A[i], c.bits, c.packed())
+		}
+	}
+	for j := range B {
+		for range k {
+			B[j] = append(B[j], drawn(r, c.b, special))
+		}
+	}
+	// Rows of units of 16 bytes: groups of eight rows, then units.
+	pairs := c.packed()
+	image := func(rows [][]coded, typ string) []byte {
+		bits, unit := 8, 16 // of an element; elements in 16 bytes
+		switch {
+		case pairs:
+			bits, unit = 4, 32
+		case typ == "f16" || typ == "bf16":
+			bits, unit = 16, 8
+		case typ == "tf32":
+			bits, unit = 32, 4
+		case narrows[typ].bits > 0:
+			bits = narrows[typ].bits
+		}
+		units := len(rows[0]) / unit
+		all := make([]byte, (len(rows)+7)/8*8*units*16)
+		for i, row := range rows {
+			for q, e := range row {
+				at := 8 * (i/8*units*128 + q/unit*128 + i%8*16)
+				for b := range bits {
+					bit := at + q%unit*bits + b
+					all[bit/8] |= byte(e.code>>b&1) << (bit % 8)
+				}
+			}
+		}
+		return all
+	}
+	left, right := image(kept, c.a), image(B, c.b)
+	shared := append(append([]byte{}, left...), right...)
+	// Columns 0 to 3: scales of a, to 11: of b, in each part of 32 lanes; to 15: metadata.
+	var tensor [128][16]uint32
+	sa, sb := make([][]coded, c.m), make([][]coded, c.n)
+	byteA, byteB, selector := 0, 0, 0
+	if c.scales > 0 {
+		if c.scales < 4 {
+			byteA, byteB = r.IntN(4/c.scales)*c.scales, r.IntN(4/c.scales)*c.scales
+		}
+		put := func(rows [][]coded, column, first int) {
+			for i := range rows {
+				for q := range c.scales {
+					e := drawn(r, c.scale, special)
+					rows[i] = append(rows[i], e)
+					for part := range 4 {
+						tensor[32*part+i%32][column+i/32] |= e.code << (8 * (first + q))
+					}
+				}
+			}
+		}
+		put(sa, 0, byteA)
+		put(sb, 4, byteB)
+	}
+	if c.sparse {
+		selector = r.IntN(2)
+		for i, chunks := range meta {
+			for q, v := range chunks {
+				if c.kind == "f16" || c.kind == "tf32" {
+					tensor[i%8+8*(q/4)+i/16*16][12+selector] |= v << (16*(i/8%2) + 4*(q%4))
+				} else {
+					tensor[i][12+selector+q/8] |= v << (4 * (q % 8))
+				}
+			}
+		}
+	}
+	for len(shared)%512 != 0 {
+		shared = append(shared, 0)
+	}
+	var in []uint32
+	for i := 0; i < len(shared); i += 4 {
+		in = append(in, binary.LittleEndian.Uint32(shared[i:]))
+	}
+	words := len(in)
+	for lane := range tensor {
+		in = append(in, tensor[lane][:]...)
+	}
+	units := func(image []byte, rows int) int { return len(image) / ((rows + 7) / 8 * 128) }
+	desc := func(units int) uint64 { return 1<<46 | uint64(units*128>>4)<<32 | 128>>4<<16 }
+	scale, sp := "", ""
+	kind := "kind::" + c.kind
+	if c.scales > 0 {
+		kind += ".block_scale" + map[int]string{1: "", 2: ".block32", 4: ".scale_vec::4X"}[c.scales]
+		scale = ", [%r30+256], [%r30+260]"
+	}
+	mma := "mma"
+	if c.ws {
+		mma = "mma.ws"
+	}
+	if c.sparse {
+		mma, sp = "mma.sp", ", [%r30+268]"
+	}
+	var regs []string
+	for i := range 16 {
+		regs = append(regs, fmt.Sprintf("%%r%d", 40+i))
+	}
+	list := strings.Join(regs, ", ")
+	multiply := func(predicate string) string {
+		return fmt.Sprintf("tcgen05.%s.cta_group::1.%s [%%r36], %%rd6, %%rd7%s, %%r32%s, %s;\n", mma, kind, sp, scale, predicate)
+	}
+	var body strings.Builder
+	fmt.Fprintf(&body, `
+	mov.u32 %%r10, %%r1;
+$fill:
+	shl.b32 %%r11, %%r10, 4; cvt.u64.u32 %%rd3, %%r11; add.s64 %%rd3, %%rd1, %%rd3; add.u32 %%r12, %%r2, %%r11;
+	ld.global.v4.b32 {%%r20, %%r21, %%r22, %%r23}, [%%rd3];
+	st.shared.v4.b32 [%%r12], {%%r20, %%r21, %%r22, %%r23};
+	add.u32 %%r10, %%r10, 128;
+	setp.lt.u32 %%p3, %%r10, %d;
+	@%%p3 bra $fill;
+	@%%p1 mbarrier.init.shared.b64 [%%r3], 1;
+	fence.proxy.async.shared::cta;
+	@!%%p2 bra $allocated;
+	tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%%r4], 512;
+$allocated:
+	bar.sync 0;
+	ld.shared.b32 %%r30, [%%r4];
+	shr.u32 %%r34, %%r1, 5; shl.b32 %%r34, %%r34, 21; add.u32 %%r34, %%r34, %%r30;
+	add.u32 %%r36, %%r30, %d;
+	mul.wide.u32 %%rd3, %%r1, 64; add.s64 %%rd3, %%rd1, %%rd3;
+`, words/4, c.lane<<16)
+	for i, reg := range regs {
+		fmt.Fprintf(&body, "ld.global.b32 %s, [%%rd3+%d];\n", reg, 4*words+4*i)
+	}
+	fmt.Fprintf(&body, `
+	tcgen05.st.sync.aligned.32x32b.x16.b32 [%%r34+256], {%s};
+	tcgen05.wait::st.sync.aligned;
+	tcgen05.fence::before_thread_sync;
+	bar.sync 0;
+	tcgen05.fence::after_thread_sync;
+	@!%%p1 bra $multiplied;
+	shr.u32 %%r31, %%r2, 4; cvt.u64.u32 %%rd5, %%r31;
+	or.b64 %%rd6, %%rd5, %#x;
+	add.s64 %%rd5, %%rd5, %d;
+	or.b64 %%rd7, %%rd5, %#x;
+	setp.ne.u32 %%p4, 0, 0;
+	setp.eq.u32 %%p5, 0, 0;
+	mov.u32 %%r32, %#x;
+	%s%s
+	tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%%r3];
+$multiplied:
+	mbarrier.try_wait.parity.shared.b64 %%p6, [%%r3], 0;
+	@!%%p6 bra $multiplied;
+	tcgen05.fence::after_thread_sync;
+	mul.wide.u32 %%rd8, %%r1, 1024; add.s64 %%rd8, %%rd2, %%rd8;
+`, list, desc(units(left, c.m)), len(left)/16, desc(units(right, c.n)), c.descriptor(selector, byteA, byteB), multiply("%p4"), multiply("%p5"))
+	for from := 0; from < c.n; from += 16 {
+		fmt.Fprintf(&body, "tcgen05.ld.sync.aligned.32x32b.x16.b32 {%s}, [%%r34+%d];\ntcgen05.wait::ld.sync.aligned;\n", list, from)
+		for i, reg := range regs {
+			fmt.Fprintf(&body, "st.global.b32 [%%rd8+%d], %s;\n", 4*(from+i), reg)
+		}
+	}
+	body.WriteString("bar.sync 0;\n@!%p2 bra $end;\ntcgen05.dealloc.cta_group::1.sync.aligned.b32 %r30, 512;\n$end:\n")
+	out, err := tensorKernel(t, body.String(), in, 128*256)
+	if err != nil {
+		t.Fatalf("%+v: %v", c, err)
+	}
+	for i := range c.m {
+		for range 6 { // of each row some columns
+			j := r.IntN(c.n)
+			lane, column := c.place(i, j)
+			var got float64
+			switch word := out[256*lane+column]; c.d {
+			case "f16":
+				got = narrow{16, 10, 15, 65504}.number(uint64(word))
+			case "s32":
+				got = float64(int32(word))
+			default:
+				got = float64(math.Float32frombits(word))
+			}
+			var p product
+			for range 2 {
+				for q := range k {
+					term := [4]float64{A[i][q].value, B[j][q].value, 1, 1}
+					if c.scales > 0 {
+						term[2], term[3] = sa[i][q*c.scales/k].value, sb[j][q*c.scales/k].value
+					}
+					p.terms = append(p.terms, term)
+				}
+			}
+			why := p.check(got)
+			if c.d == "f16" && why != "" {
+				why = p.checkHalf(got)
+			}
+			if why != "" {
+				t.Fatalf("%+v, row %d, column %d: %s", c, i, j, why)
+			}
+		}
+	}
+}
+
+// thinned leaves out half of a row. It returns the row with zeros instead, what is left, and four bits for each chunk.
+func thinned(r *rand.Rand, row []coded, bits int, pairs bool) (all, kept []coded, meta []uint32) {
+	all = make([]coded, len(row))
+	chunk, unit := 4, 1
+	switch {
+	case bits == 32:
+		chunk = 2
+	case pairs:
+		chunk, unit = 8, 2
+	}
+	for from := 0; from < len(row); from += chunk {
+		places := [][2]int{{0, 1}, {0, 2}, {0, 3}, {1, 2}, {1, 3}, {2, 3}}[r.IntN(6)]
+		if chunk == 2 { // the element's halves
+			places = [][2]int{{0, 1}, {2, 3}}[r.IntN(2)]
+		}
+		meta = append(meta, uint32(places[0]|places[1]<<2))
+		for n, p := range places {
+			for u := range unit {
+				o := from + p*unit + u
+				if chunk == 2 {
+					if o = from + p/2; n == 1 {
+						continue
+					}
+				}
+				all[o] = row[o]
+				kept = append(kept, row[o])
+			}
+		}
+	}
+	return all, kept, meta
 }

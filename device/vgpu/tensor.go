@@ -116,7 +116,8 @@ func (d *decoder) wgmma() {
 var (
 	tensorShapes = map[string]uint8{"32x32b": tc32x32, "16x64b": tc16x64, "16x128b": tc16x128, "16x256b": tc16x256,
 		"16x32bx2": tc16x32x2}
-	tensorKinds = map[string]uint8{"kind::f16": tckF16, "kind::tf32": tckTf32, "kind::f8f6f4": tckF8, "kind::i8": tckI8}
+	tensorKinds = map[string]uint8{"kind::f16": tckF16, "kind::tf32": tckTf32, "kind::f8f6f4": tckF8, "kind::i8": tckI8,
+		"kind::mxf8f6f4": tckMxf8, "kind::mxf4": tckMxf4, "kind::mxf4nvf4": tckMxf4}
 )
 
 func (d *decoder) tcgen05() {
@@ -197,39 +198,70 @@ func (d *decoder) tcgen05() {
 		in.n, in.x = int32(len(places)), d.more(places...)
 		d.emit(in)
 	case "mma":
-		kind := d.required(tensorKinds)
-		if d.has("ws") || d.has("sp") || d.has("block_scale") {
-			d.lack(d.in.Op)
-		}
-		in.op, in.kind = opTcMma, kind
-		var to, left inst
-		d.tensorAddress(&to, args[0])
-		fromMemory := int32(0)
-		if args[1].Kind == ptx.Memory {
-			d.tensorAddress(&left, args[1])
-			fromMemory = 1
-		} else {
-			left.a = d.src(args[1], "b64")
-		}
-		in.a, in.b, in.c = to.a, left.a, d.src(args[2], "b64")
-		places := []int32{d.src(args[3], "b32"), 0, fromMemory, -1, 0, to.c, left.c}
-		rest := args[4:]
-		if rest[0].Kind == ptx.Vector {
-			for _, e := range rest[0].Elems {
-				places = append(places, d.src(e, "b32"))
-			}
-			places[4] = int32(len(rest[0].Elems))
-			rest = rest[1:]
-		}
-		places[1] = d.pred(rest[0])
-		if len(rest) > 1 {
-			places[3] = d.src(rest[1], "u32")
-		}
-		in.x = d.more(places...)
+		in.op, in.kind = opTcMma, d.required(tensorKinds)
+		d.tensorProduct(in)
+	case "shift":
+		in.kind = tcShift
+		d.tensorAddress(&in, args[0])
 		d.emit(in)
 	default:
 		d.lack(d.in.Op)
 	}
+}
+
+// tensorProduct decodes the operands of tcgen05.mma.
+func (d *decoder) tensorProduct(in inst) {
+	args := d.in.Args
+	var to, left inst
+	d.tensorAddress(&to, args[0])
+	fromMemory := int32(0)
+	if args[1].Kind == ptx.Memory {
+		d.tensorAddress(&left, args[1])
+		fromMemory = 1
+	} else {
+		left.a = d.src(args[1], "b64")
+	}
+	in.a, in.b, in.c = to.a, left.a, d.src(args[2], "b64")
+	places := []int32{0, 0, fromMemory, -1, 0, to.c, left.c, -1, 0, -1, 0, -1, 0}
+	rest := args[3:]
+	address := func(place int) {
+		var a inst
+		d.tensorAddress(&a, rest[0])
+		places[place], places[place+1], rest = a.a, a.c, rest[1:]
+	}
+	if d.has("sp") {
+		in.imm |= tcmSparse
+		address(7)
+	}
+	places[0], rest = d.src(rest[0], "b32"), rest[1:]
+	if d.has("block_scale") {
+		scales := map[uint8]int64{tckMxf8: 1, tckMxf4: 2}[in.kind]
+		if d.has("scale_vec::4X") || d.has("block16") {
+			scales = 4
+		}
+		in.imm |= scales << 4
+		address(9)
+		address(11)
+	}
+	if rest[0].Kind == ptx.Vector {
+		for _, e := range rest[0].Elems {
+			places = append(places, d.src(e, "b32"))
+		}
+		places[4] = int32(len(rest[0].Elems))
+		rest = rest[1:]
+	}
+	places[1], rest = d.pred(rest[0]), rest[1:]
+	switch {
+	case d.has("ws"):
+		in.imm |= tcmWs
+		if len(rest) > 0 {
+			d.lack(d.in.Op + " with a mask of zero columns")
+		}
+	case len(rest) > 0:
+		places[3] = d.src(rest[0], "u32")
+	}
+	in.x = d.more(places...)
+	d.emit(in)
 }
 
 // tensorAddress sets an address in tensor memory: register in.a plus in.c.
@@ -277,7 +309,7 @@ func (d *decoder) descriptor() {
 
 func (d *decoder) copyTensor() {
 	args := d.in.Args
-	if d.hasPrefix("im2col") || d.has("tile::scatter4") {
+	if d.hasPrefix("im2col") {
 		d.lack(d.in.Op)
 	}
 	in := inst{op: opCpTensor}
@@ -325,7 +357,7 @@ func (d *decoder) copyTensor() {
 		places = append(places, d.src(c, "s32"))
 	}
 	in.n |= int32(len(places))
-	if d.has("tile::gather4") {
+	if d.has("tile::gather4") || d.has("tile::scatter4") {
 		in.n |= 16
 	}
 	in.x = d.more(append(places, bar, barOffset, mask, offset, int32(base.imm), op)...)

@@ -185,9 +185,11 @@ enum { MULTIPLY_ROWS_8 = 0x1000, MULTIPLY_SATURATES = 0x2000, MULTIPLY_AND = 0x4
 enum { MATRIX_ROWS, MATRIX_COLUMNS, MATRIX_BYTES, MATRIX_4_BITS, MATRIX_6_BITS };
 
 // tcgen05: instructions, shapes of loads and stores, kinds of products.
-enum { TC_ALLOC, TC_DEALLOC, TC_LD, TC_ST, TC_MMA, TC_COMMIT, TC_CP };
+enum { TC_ALLOC, TC_DEALLOC, TC_LD, TC_ST, TC_MMA, TC_COMMIT, TC_CP, TC_SHIFT };
 enum { TC_32X32, TC_16X64, TC_16X128, TC_16X256, TC_16X32X2 };
-enum { TCK_F16, TCK_TF32, TCK_F8, TCK_I8 };
+enum { TCK_F16, TCK_TF32, TCK_F8, TCK_I8, TCK_MXF8, TCK_MXF4 };
+// Of tcgen05.mma, besides the number of scales in a row of a in bits 4 to 6: a is sparse, or is stationary (.ws).
+enum { TCM_SPARSE = 1, TCM_WS = 2 };
 
 // The geometry of a texture instruction, with its number of dimensions, the coordinates, and whether it gathers one
 // component; what happens to a surface access outside, and whether it is a write.

@@ -56,7 +56,7 @@ static int descriptor(worker *k, warp *w, group *g, const vg_inst *in, u8 *const
 // extra: coordinates, mbarrier, its offset, CTA mask, offsets of a and b, reduction or -1; c: M_ADDR32 if the shared
 // address has 32 bits, M_16 if the mbarrier's has.
 static int tensor_copy(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base, u32 m, const int32_t *extra) {
-  static const u8 sizes[16] = {1, 2, 4, 4, 8, 8, 2, 4, 8, 2, 4, 4, 4};
+  static const u8 sizes[16] = {1, 2, 4, 4, 8, 8, 2, 4, 8, 2, 4, 4, 4, 1, 1, 1}; // packed ones as in shared memory
   static const u8 kinds[16] = {T_U8, T_U16, T_U32, T_S32, T_U64, T_S64, T_F16, T_F32, T_F64, T_BF16, T_F32, T_F32, T_F32};
   int n = in->n & 15, gather = in->n & 16;
   const int32_t *x = extra + in->x, *more = x + n;
@@ -76,7 +76,10 @@ static int tensor_copy(worker *k, warp *w, group *g, const vg_inst *in, u8 *cons
       FAULT(k, w, g, (int)l, tensor_map, .address = map, .dimensions = rank);
       return 0;
     }
-    if (t.interleave || t.type > 12) {
+    // Of 4 bits, two to a byte; and 16 elements of 4 or 6 bits, which take 8 or 12 bytes and are padded to 16.
+    u32 unit = t.type == 14 ? 8 : t.type == 15 ? 12 : 16;
+    int pairs = t.type == 13;
+    if (t.interleave || (unit < 16 && in->kind)) {
       FAULT(k, w, g, (int)l, unsupported, .feature = t.interleave ? FEATURE_INTERLEAVED : FEATURE_PACKED);
       return 0;
     }
@@ -90,6 +93,7 @@ static int tensor_copy(worker *k, warp *w, group *g, const vg_inst *in, u8 *cons
       u32 step = d == 0 ? 1 : t.steps[d];
       count[d] = (t.box[d] + step - 1) / step;
     }
+    if (pairs) count[0] /= 2;
     if (gather) count[1] = 4;
     for (int d = 1; d < rank; d++) total *= count[d];
     // The pitch is the swizzle width even if rows are shorter (observed on an H200).
@@ -108,15 +112,17 @@ static int tensor_copy(worker *k, warp *w, group *g, const vg_inst *in, u8 *cons
         address += (u64)c * t.strides[d - 1];
       }
       s64 c0 = (s32)U32(x[0])[l];
-      if (c0 * es & 15) { // an illegal instruction on an H200
+      if ((c0 * es >> pairs) & (unit < 16 ? 63 : 15) || (pairs && c0 & 1)) { // an illegal instruction on an H200
         FAULT(k, w, g, (int)l, coordinate, .coordinate = (s32)c0, .size = (s32)es);
         return 0;
       }
-      s64 lo = c0 < 0 ? -c0 : 0, hi = (s64)t.dims[0] + 1 - c0;
+      s64 extent = ((s64)t.dims[0] + 1) >> pairs;
+      c0 >>= pairs;
+      s64 lo = c0 < 0 ? -c0 : 0, hi = extent - c0;
       if (hi > count[0]) hi = count[0];
       if (!inside || hi < lo) lo = hi = 0;
       part |= hi - lo < count[0];
-      u64 first = address + (u64)(c0 + lo) * es, valid = (u64)(hi - lo) * es;
+      u64 first = address + (u64)((c0 + lo) * es) / 16 * unit + (u64)((c0 + lo) * es) % 16, valid = (u64)(hi - lo) * es / 16 * unit + (u64)(hi - lo) * es % 16;
       vg_range *range = valid ? find(k, first, valid) : NULL;
       if (valid && (range == NULL || (in->kind && range->readonly))) {
         if (range) FAULT(k, w, g, (int)l, read_only, .address = first, .size = (s32)valid);
@@ -134,7 +140,8 @@ static int tensor_copy(worker *k, warp *w, group *g, const vg_inst *in, u8 *cons
         s64 from = lo * es - (s64)j, to = hi * es - (s64)j; // valid bytes of these 16
         if (from < 0) from = 0;
         if (to > 16) to = 16;
-        u8 *global = (u8 *)(address + (u64)(c0 * es) + j);
+        u8 *global = (u8 *)(address + (u64)((c0 * es + (s64)j) / 16 * (s64)unit));
+        if (to > (s64)unit) to = unit;
         u64 a = swizzled(smem + (u64)r * pitch + j, t.swizzle);
         if (in->kind) {
           if (to <= from) continue; // elements outside of the tensor are not read
@@ -337,23 +344,27 @@ static u64 offset(const matrix *d, u32 row, u32 kk, u32 size, int across) {
   return swizzled(d->start + o, d->swizzle);
 }
 
+// unit_bits returns how many bits an element takes of the 16 bytes in shared memory that hold 16 or more: narrow ones
+// come first in it, and padding follows, unless they are packed.
+static int unit_bits(int type) { return type == MMA_E2M1 ? 4 : type == MMA_E2M3 || type == MMA_E3M2 ? 6 : 8 * element_size(type); }
+
 // fetch reads rows x depth elements into out: row by row, or in panels of depth rows of eight. Types are coded as for
-// mma.
-static int fetch(worker *k, warp *w, group *g, u32 lane, int by, const matrix *d, u32 first, u32 rows, u32 depth, int type, int across, int rank,
-                 int panels, f32 *out) {
-  u32 size = (u32)element_size(type), each = 16 / size, high = across ? each : 1, wide = across ? 1 : each;
+// mma; pairs: two e2m1 in each byte.
+static int fetch(worker *k, warp *w, group *g, u32 lane, int by, const matrix *d, u32 first, u32 rows, u32 depth, int type, int pairs, int across,
+                 int rank, int panels, f32 *out) {
+  u32 size = (u32)element_size(type), each = pairs ? 32 : 16 / size, high = across ? each : 1, wide = across ? 1 : each, bits = (u32)unit_bits(type);
   for (u32 r = 0; r < rows; r += high)
     for (u32 q = 0; q < depth; q += wide) { // elements contiguous in 16 bytes
       u32 n = across && rows - r < each ? rows - r : each;
-      u64 a = offset(d, first + r, q, size, across);
+      u64 a = across ? offset(d, first + r, q, size, 1) : offset(d, first + r, q / each * 16, 1, 0);
       if (rank >= 0) a = with_rank(a, rank);
-      u8 *p = at(k, w, g, SHARED, (int)lane, a, (int)(n * size), 0);
-      if (p == NULL || !raced(k, w, g, p, n * size, 0, 0)) return 0;
-      add_read(k, w, g, lane, p, n * size, by, by == BY_WGMMA_GROUP ? w->products : w->commits);
+      u8 *p = at(k, w, g, SHARED, (int)lane, a, (int)(n * bits / 8), 0);
+      if (p == NULL || !raced(k, w, g, p, n * bits / 8, 0, 0)) return 0;
+      add_read(k, w, g, lane, p, n * bits / 8, by, by == BY_WGMMA_GROUP ? w->products : w->commits);
       for (u32 i = 0; i < n; i++) {
-        u32 v = 0, row = across ? r + i : r, col = across ? q : q + i;
-        memcpy(&v, p + i * size, size);
-        out[panels ? (row / 8 * depth + col) * 8 + row % 8 : row * depth + col] = element(v, type);
+        u32 v = 0, row = across ? r + i : r, col = across ? q : q + i, b = i * bits;
+        memcpy(&v, p + b / 8, bits >= 8 ? size : b / 8 + 2 <= n * bits / 8 ? 2 : 1);
+        out[panels ? (row / 8 * depth + col) * 8 + row % 8 : row * depth + col] = element(v >> b % 8, type);
       }
     }
   return 1;
@@ -389,9 +400,9 @@ static int wgmma(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *bas
       }
   } else {
     matrix da = described(U64(in->a)[0], 0);
-    ok = fetch(k, w, g, 0, BY_WGMMA_GROUP, &da, 16 * (w->id & 3), 16, depth, ta, in->imm >> 26 & 1, -1, 0, A);
+    ok = fetch(k, w, g, 0, BY_WGMMA_GROUP, &da, 16 * (w->id & 3), 16, depth, ta, 0, in->imm >> 26 & 1, -1, 0, A);
   }
-  ok = ok && fetch(k, w, g, 0, BY_WGMMA_GROUP, &db, 0, n, depth, tb, in->imm >> 27 & 1, -1, 1, B);
+  ok = ok && fetch(k, w, g, 0, BY_WGMMA_GROUP, &db, 0, n, depth, tb, 0, in->imm >> 27 & 1, -1, 1, B);
   if (ok) {
     if (in->imm >> 28 & 1) for (u32 i = 0; i < 16 * depth; i++) A[i] = -A[i];
     if (in->imm >> 29 & 1) for (u32 i = 0; i < n * depth; i++) B[i] = -B[i];
@@ -473,90 +484,197 @@ static int tc_move(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *b
   return 1;
 }
 
-// tc_multiply executes tcgen05.mma for one thread. kind: TCK_*; a: address of d; b: descriptor or address of a; c:
-// descriptor of b; n: CTAs; extra: instruction descriptor, predicate, whether a is in tensor memory, scale or -1,
-// number of disable masks, offsets of d and a, disable masks.
+// A tc_shape has the sizes of a tcgen05.mma: rows of a block, columns, depth, and how d is laid out in tensor memory.
+typedef struct {
+  u32 M, N, K, stored; // K: without what is left out of a sparse a, stored
+  u32 each;            // rows of each block
+  u32 parts;           // parts of the columns, each in 128 / parts lanes
+  int first, two;      // rank of the first of two blocks
+} tc_shape;
+
+// tc_cell sets lane and column of element (r, j) of a block's rows.
+static inline void tc_cell(const tc_shape *s, u32 r, u32 j, u32 *lane, u32 *col) {
+  u32 wide = s->N / s->parts, part = j / wide;
+  *lane = s->parts > 1 ? r + 128 / s->parts * part : s->each == 64 ? r / 16 * 32 + r % 16 : r;
+  *col = j - part * wide;
+}
+
+// metadata puts the elements of a sparse a in their columns. t: tensor memory of the block; column: of the metadata.
+// For types of 16 bits and more, lanes have 16 bits of a row and of that 8 below.
+static void metadata(const tc_shape *s, const u32 *t, u32 column, int bits, const f32 *stored, f32 *to) {
+  u32 chunk = bits == 32 ? 2 : bits == 4 ? 8 : 4, n = s->K / chunk;
+  memset(to, 0, s->each * s->K * sizeof *to);
+  for (u32 r = 0; r < s->each; r++)
+    for (u32 q = 0; q < n; q++) {
+      u32 lane = bits >= 16 ? r % 8 + 8 * (q / 4) + r / 16 * 16 : r, v;
+      if (bits >= 16) v = t[lane * 512 + column] >> (16 * (r / 8 % 2) + 4 * (q % 4));
+      else v = t[lane * 512 + column + q / 8] >> 4 * (q % 8);
+      u32 one = v & 3, two = v >> 2 & 3;
+      const f32 *from = stored + r * s->stored + q * chunk / 2;
+      f32 *d = to + r * s->K + q * chunk;
+      if (chunk == 2) d[one >> 1] = from[0];
+      if (chunk == 4) d[one] = from[0], d[two] = from[1];
+      if (chunk == 8) d[2 * one] = from[0], d[2 * one + 1] = from[1], d[2 * two] = from[2], d[2 * two + 1] = from[3];
+    }
+}
+
+// tc_scales reads n scales of row or column i, which are in the 32 lanes of part p.
+static inline void tc_scales(const u32 *t, u32 column, u32 p, u32 i, u32 byte, u32 n, int type, f64 *to) {
+  u32 v = t[(32 * p + i % 32) * 512 + column + i / 32];
+  for (u32 q = 0; q < n; q++) to[q] = narrow_f32(v >> 8 * ((byte + q) & 3) & (type == MMA_E4M3 ? 0x7f : 0xff), type);
+}
+
+// tc_multiply executes tcgen05.mma for one thread. kind: TCK_*; imm: TCM_*, number of scales << 4; a: address of d; b:
+// descriptor or address of a; c: descriptor of b; n: CTAs; extra: instruction descriptor, predicate, whether a is in
+// tensor memory, scale or -1, number of disable masks, offsets of d and a, places and offsets of the metadata and the
+// scales of a and b, disable masks.
 static int tc_multiply(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base, u32 lane, const int32_t *extra) {
   const int32_t *x = extra + in->x;
-  u32 id = U32(x[0])[lane], M = (id >> 24 & 31) << 4, N = (id >> 17 & 63) << 3, two = in->n == 2;
-  int fresh = !(PRED(x[1]) >> lane & 1), from_tmem = x[2];
-  u32 at_ = id >> 7 & 7, bt = id >> 10 & 7, result = id >> 4 & 3;
-  static const u8 types[4][8] = {{MMA_F16, MMA_BF16, 255, 255, 255, 255, 255, 255},
+  u32 id = U32(x[0])[lane], scales = in->imm >> 4 & 7;
+  int fresh = !(PRED(x[1]) >> lane & 1), from_tmem = x[2], sparse = in->imm & TCM_SPARSE, pairs = in->kind == TCK_MXF4;
+  u32 at_ = id >> 7 & 7, bt = id >> 10 & 7, result = scales ? 1 : id >> 4 & 3;
+  static const u8 types[6][8] = {{MMA_F16, MMA_BF16, 255, 255, 255, 255, 255, 255},
                                  {255, 255, MMA_TF32, 255, 255, 255, 255, 255},
-                                 {MMA_E4M3, MMA_E5M2, 255, 255, 255, 255, 255, 255},
-                                 {MMA_U8, MMA_S8, 255, 255, 255, 255, 255, 255}};
-  int ta = types[in->kind][at_], tb = types[in->kind][bt];
-  if (ta == 255 || tb == 255 || id & 7 || result != (in->kind == TCK_I8 ? 2 : 1)) { // narrow types, sparse, saturating, float16
+                                 {MMA_E4M3, MMA_E5M2, 255, MMA_E2M3, MMA_E3M2, MMA_E2M1, 255, 255},
+                                 {MMA_U8, MMA_S8, 255, 255, 255, 255, 255, 255},
+                                 {MMA_E4M3, MMA_E5M2, 255, MMA_E2M3, MMA_E3M2, MMA_E2M1, 255, 255},
+                                 {255, MMA_E2M1, 255, 255, 255, 255, 255, 255}};
+  int ta = types[in->kind][at_], tb = types[in->kind][bt], narrow_a = ta >= MMA_E2M3 && ta <= MMA_E2M1, narrow_b = tb >= MMA_E2M3 && tb <= MMA_E2M1;
+  tc_shape s = {.M = (id >> 24 & 31) << 4, .N = (id >> 17 & 63) << 3, .two = in->n == 2};
+  int bits = pairs ? 4 : 8 * element_size(ta == 255 ? MMA_F16 : ta);
+  s.stored = 256 / (u32)bits, s.K = s.stored << sparse, s.each = s.two ? s.M / 2 : s.M;
+  s.parts = in->imm & TCM_WS ? 128 / (s.M ? s.M : 128) : s.two && s.M == 128 ? 2 : 1;
+  int wrong = result != (in->kind == TCK_I8 ? 2 : 1) && !(result == 0 && (in->kind == TCK_F16 || in->kind == TCK_F8));
+  // Saturating integers; 96 elements deep; narrow a in tensor memory; narrow types across; rows of which no layout of
+  // metadata or scales is known.
+  if (ta == 255 || tb == 255 || wrong || id >> 3 & 1 || !(id >> 2 & 1) != !sparse || (pairs && id >> 31) || (from_tmem && narrow_a && !pairs) ||
+      (narrow_a && id >> 15 & 1) || (narrow_b && id >> 16 & 1) || (sparse && s.each != 128) || (scales && s.each != 128 && s.parts == 1)) {
     FAULT(k, w, g, (int)lane, unsupported);
     return 0;
   }
-  u32 d = U32(in->a)[lane] + (u32)x[5], size = (u32)element_size(ta), depth = 32 / size, each = two ? M / 2 : M;
-  int whole = two ? M == 256 || M == 128 : M == 128 || M == 64;
-  u32 wide = two && M == 128 ? N / 2 : N;
-  if (!whole || N == 0 || N > 256 || (two && (w->b->t->nb < 2 || N & 15)) || !allocated(w->b, d & 0xffff, wide)) {
+  u32 d = U32(in->a)[lane] + (u32)x[5], shift = d >> 16 & 127;
+  int whole = in->imm & TCM_WS ? s.M == 32 || s.M == 64 || s.M == 128 : s.two ? s.M == 256 || s.M == 128 : s.M == 128 || s.M == 64;
+  u32 wide = s.N / s.parts;
+  int placed = shift == 0 || (shift == 16 && s.each == 64 && s.parts == 1);
+  if (!whole || !placed || s.N == 0 || s.N > 256 || (s.two && (w->b->t->nb < 2 || s.N & 15)) || !allocated(w->b, d & 0xffff, wide)) {
     FAULT(k, w, g, (int)lane, tmem_range, .address = d, .columns = (s32)wide, .write = true);
     return 0;
   }
-  if (k->counting) counter(k, g)->operations += 2ull * M * N * depth;
-  int first = two ? (int)(w->b->rank & ~1u) : (int)w->b->rank;
-  f32 *A = malloc(M * depth * (sizeof *A + sizeof(s16))), *B = malloc(N * depth * (sizeof *B + sizeof(s16)));
-  if (A == NULL || B == NULL) abort();
+  u32 columns_[3] = {0, 0, 0}; // of the metadata, and of the scales
+  u32 used[3] = {bits >= 16 ? 1 : 2, (s.each + 31) / 32, (wide + 31) / 32};
+  for (int i = 0; i < 3; i++) {
+    if (x[7 + 2 * i] < 0) continue;
+    u32 a = U32(x[7 + 2 * i])[lane] + (u32)x[8 + 2 * i];
+    columns_[i] = (a & 0xffff) + (i == 0 ? id & 3 : 0);
+    if (allocated(w->b, columns_[i], used[i])) continue;
+    FAULT(k, w, g, (int)lane, tmem_range, .address = a, .columns = (s32)used[i]);
+    return 0;
+  }
+  if (k->counting) counter(k, g)->operations += 2ull * s.M * s.N * s.K;
+  s.first = s.two ? (int)(w->b->rank & ~1u) : (int)w->b->rank;
+  u32 na = s.M * s.K, nb = s.N * s.K;
+  f32 *A = malloc(na * (sizeof *A + sizeof(s16))), *B = malloc(nb * (sizeof *B + sizeof(s16)));
+  f32 *kept = sparse ? malloc(s.each * s.stored * sizeof *kept) : NULL;
+  if (A == NULL || B == NULL || (sparse && kept == NULL)) abort();
   int ok = 1;
   matrix db = described(U64(in->c)[lane], 1);
   begin_operation(w);
-  for (int c = 0; c < (two ? 2 : 1) && ok; c++) {
-    int rank = w->b->t->nb > 1 ? first + c : -1;
-    u32 rows = two ? N / 2 : N;
-    ok = fetch(k, w, g, lane, BY_COMMIT, &db, 0, rows, depth, tb, id >> 16 & 1, rank, 1, B + (u32)c * rows * depth);
-    f32 *to = A + (u32)c * each * depth;
+  for (int c = 0; c < (s.two ? 2 : 1) && ok; c++) {
+    int rank = w->b->t->nb > 1 ? s.first + c : -1;
+    block *of = rank < 0 ? w->b : &w->b->t->b[rank];
+    u32 rows = s.two ? s.N / 2 : s.N;
+    ok = fetch(k, w, g, lane, BY_COMMIT, &db, 0, rows, s.K, tb, pairs, id >> 16 & 1, rank, 1, B + (u32)c * rows * s.K);
+    f32 *to = A + (u32)c * s.each * s.K, *left = sparse ? kept : to;
     if (ok && !from_tmem) {
       matrix da = described(U64(in->b)[lane], 1);
-      ok = fetch(k, w, g, lane, BY_COMMIT, &da, 0, each, depth, ta, id >> 15 & 1, rank, 0, to);
+      ok = fetch(k, w, g, lane, BY_COMMIT, &da, 0, s.each, s.stored, ta, pairs, id >> 15 & 1, rank, 0, left);
     } else if (ok) {
-      u32 a = U32(in->b)[lane] + (u32)x[6], *t = tmem(&w->b->t->b[rank < 0 ? 0 : rank]);
-      if (rank < 0) t = tmem(w->b);
+      u32 a = U32(in->b)[lane] + (u32)x[6], *t = tmem(of);
       if (!allocated(w->b, a & 0xffff, 8)) {
         FAULT(k, w, g, (int)lane, tmem_range, .address = a, .columns = 8);
         ok = 0;
         break;
       }
-      for (u32 r = 0; r < each; r++) {
-        u32 row = each == 64 && !two ? r / 16 * 32 + r % 16 : r;
-        for (u32 q = 0; q < depth; q++) to[r * depth + q] = element(t[row * 512 + (a & 0xffff) + q * size / 4] >> 8 * (q * size & 3), ta);
+      for (u32 r = 0; r < s.each; r++) {
+        u32 row = s.each == 64 && s.parts == 1 ? r / 16 * 32 + r % 16 + (a >> 16 & 16) : r;
+        for (u32 q = 0; q < s.stored; q++) left[r * s.stored + q] = element(t[row * 512 + (a & 0xffff) + q * (u32)bits / 32] >> (q * (u32)bits & 31), ta);
       }
     }
+    if (ok && sparse) metadata(&s, tmem(of), columns_[0], bits, kept, to);
   }
-  if (ok) {
-    if (id >> 13 & 1) for (u32 i = 0; i < M * depth; i++) A[i] = -A[i];
-    if (id >> 14 & 1) for (u32 i = 0; i < N * depth; i++) B[i] = -B[i];
-    f32 scale = x[3] < 0 ? 1 : ldexpf(1, -(int)U32(x[3])[lane]), sums[8];
-    factor fa = factor_a(A, (s16 *)(A + M * depth), M * depth), fb = factor_b(B, (s16 *)(B + N * depth), N * depth);
-    for (u32 i = 0; i < M; i++) {
-      block *b = w->b->t->nb > 1 ? &w->b->t->b[first + (int)(i / each)] : w->b;
-      u32 r = i % each;
-      for (u32 j = 0; j < N; j += 8) {
-        u32 row = r, col = j;
-        if (!two && M == 64) row = r / 16 * 32 + r % 16;
-        if (two && M == 128) row = r + 64 * (j >= N / 2), col = j % (N / 2);
-        if (row / 32 < (u32)x[4] && U32(x[7 + (int)(row / 32)])[lane] >> row % 32 & 1) continue;
-        u32 *to = tmem(b) + row * 512 + (d & 0xffff) + col;
-        if (in->kind == TCK_I8) {
-          for (u32 q = 0; q < 8; q++) {
-            s32 sum = fresh ? 0 : (s32)to[q];
-            for (u32 o = 0; o < depth; o++) sum += (s32)A[i * depth + o] * (s32)B[j * depth + o * 8 + q];
-            to[q] = (u32)sum;
-          }
-          continue;
-        }
-        for (u32 q = 0; q < 8; q++) sums[q] = fresh ? 0 : bits_f32(to[q]) * scale;
-        block_rows(&fa, i * depth, 1, &fb, j * depth, (int)depth, &sums, 25, 23);
-        for (u32 q = 0; q < 8; q++) to[q] = nan32(sums[q]);
+  free(kept);
+  if (!ok) {
+    free(A);
+    free(B);
+    return 0;
+  }
+  if (id >> 13 & 1) for (u32 i = 0; i < na; i++) A[i] = -A[i];
+  if (id >> 14 & 1) for (u32 i = 0; i < nb; i++) B[i] = -B[i];
+  f32 scale = x[3] < 0 ? 1 : ldexpf(1, -(int)U32(x[3])[lane]), sums[8];
+  factor fa = factor_a(A, (s16 *)(A + na), na), fb = factor_b(B, (s16 *)(B + nb), nb);
+  f64 sa[256][4], sb[256][4];
+  f32 *SA = NULL, *SB = NULL;
+  int sf = id >> 23 & 1 ? MMA_UE8M0 : MMA_E4M3, loaded = -1; // the part of which block's scales of b are in sb
+  u32 step = scales ? s.K / scales : 1;
+  if (scales) {
+    SA = malloc(na * (sizeof *SA + sizeof(s16))), SB = malloc(nb * (sizeof *SB + sizeof(s16)));
+    if (SA == NULL || SB == NULL) abort();
+    for (u32 i = 0; i < s.M; i++) {
+      u32 r = i % s.each, at_lane, col;
+      tc_cell(&s, r, 0, &at_lane, &col);
+      tc_scales(tmem(w->b->t->nb > 1 ? &w->b->t->b[s.first + (int)(i / s.each)] : w->b), columns_[1], at_lane / 32, r, id >> 29 & 3, scales, sf, sa[i]);
+      for (u32 q = 0; q < s.K; q++) SA[i * s.K + q] = (f32)(A[i * s.K + q] * sa[i][q / step]);
+    }
+    fa = factor_a(SA, (s16 *)(SA + na), na);
+  }
+  for (u32 i = 0; i < s.M; i++) {
+    block *b = w->b->t->nb > 1 ? &w->b->t->b[s.first + (int)(i / s.each)] : w->b;
+    u32 r = i % s.each, row, col;
+    tc_cell(&s, r, 0, &row, &col);
+    int part = (int)(i / s.each * 4 + row / 32);
+    if (scales && part != loaded) {
+      f64 fresh_[256][4] = {{0}};
+      for (u32 j = 0; j < s.N; j++) { // each part of the columns is in its own lanes
+        tc_cell(&s, r, j, &row, &col);
+        tc_scales(tmem(b), columns_[2], row / 32, col, id >> 4 & 3, scales, sf, fresh_[j]);
       }
+      if (loaded < 0 || memcmp(sb, fresh_, sizeof sb) != 0) {
+        memcpy(sb, fresh_, sizeof sb);
+        for (u32 e = 0; e < nb; e++) SB[e] = (f32)(B[e] * sb[e / 8 / s.K * 8 + e % 8][e / 8 % s.K / step]);
+        fb = factor_b(SB, (s16 *)(SB + nb), nb);
+      }
+      loaded = part;
+    }
+    for (u32 j = 0; j < s.N; j += 8) {
+      tc_cell(&s, r, j, &row, &col);
+      if (row / 32 < (u32)x[4] && U32(x[13 + (int)(row / 32)])[lane] >> row % 32 & 1) continue;
+      u32 *to = tmem(b) + (row + shift) * 512 + (d & 0xffff) + col;
+      if (in->kind == TCK_I8) {
+        for (u32 q = 0; q < 8; q++) {
+          s32 sum = fresh ? 0 : (s32)to[q];
+          for (u32 o = 0; o < s.K; o++) sum += (s32)A[i * s.K + o] * (s32)B[j * s.K + o * 8 + q];
+          to[q] = (u32)sum;
+        }
+        continue;
+      }
+      for (u32 q = 0; q < 8; q++) sums[q] = fresh ? 0 : (result ? bits_f32(to[q]) : f16_f32((u16)to[q])) * scale;
+      if (!scales || (fa.plain && fb.plain)) {
+        block_rows(&fa, i * s.K, 1, &fb, j * s.K, (int)s.K, &sums, 25, 23);
+      } else {
+        for (u32 q = 0; q < 8; q++) {
+          scaling z = {.each = (int)step};
+          for (u32 o = 0; o < scales; o++) z.of[o] = sa[i][o] * sb[j + q][o];
+          sums[q] = block_sum(A + i * s.K, B + j * s.K + q, 8, (int)s.K, sums[q], 25, 23, &z);
+        }
+      }
+      for (u32 q = 0; q < 8; q++) to[q] = result ? nan32(sums[q]) : f16_of(nan32(sums[q]));
     }
   }
   free(A);
   free(B);
-  return ok;
+  free(SA);
+  free(SB);
+  return 1;
 }
 
 // tcgen05 executes the other instructions of tcgen05.
@@ -610,6 +728,20 @@ static int tcgen05(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *b
         *p = mb_next_phase(*p - 1);
       }
       w->commits++;
+    }
+    return 1;
+  case TC_SHIFT: // a: address, c: its offset; eight columns of all rows but the last go to the next row
+    EACH(m) {
+      u32 a = U32(in->a)[l] + (u32)in->c, column = a & 0xffff;
+      if (a >> 16 & 31 || !allocated(b, column, 8)) {
+        FAULT(k, w, g, (int)l, tmem_range, .address = a, .columns = 8, .write = true);
+        return 0;
+      }
+      begin_operation(w);
+      for (int c = 0; c < in->n; c++) {
+        u32 *t = tmem(in->n == 2 ? &b->t->b[(int)(b->rank & ~1u) + c] : b);
+        for (u32 r = 127; r > (a >> 16); r--) memcpy(t + r * 512 + column, t + (r - 1) * 512 + column, 32);
+      }
     }
     return 1;
   case TC_CP: // a: address; b: descriptor; n: CTAs; imm: rows, bytes << 16, variant << 32 (2: 02_13, 3: 01_23)

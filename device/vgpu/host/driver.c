@@ -235,9 +235,13 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType type, cuui
     fisub_vgpu_hooks_now()->lacks("cuTensorMapEncodeTiled with such a type or swizzle");
     return CUDA_ERROR_NOT_SUPPORTED;
   }
-  // Maps that are interleaved or of packed values are reported when a copy uses them (tensor.h).
-  unsigned unit = interleave == CU_TENSOR_MAP_INTERLEAVE_32B ? 31 : 15;
-  if ((unsigned)interleave > 2 || (interleave && rank < 3) || (unit == 31 && swizzle != CU_TENSOR_MAP_SWIZZLE_32B)) return CUDA_ERROR_INVALID_VALUE;
+  // Maps that are interleaved are reported when a copy uses them (tensor.h).
+  int padded = type > CU_TENSOR_MAP_DATA_TYPE_16U4_ALIGN8B; // 16 values of 4 or 6 bits to 16 bytes
+  unsigned unit = interleave == CU_TENSOR_MAP_INTERLEAVE_32B || padded ? 31 : 15;
+  if (padded && (rank < 1 || dims[0] % 128 || box[0] != 128 || interleave || (swizzle && swizzle < CU_TENSOR_MAP_SWIZZLE_128B))) return CUDA_ERROR_INVALID_VALUE;
+  if (type == CU_TENSOR_MAP_DATA_TYPE_16U4_ALIGN8B && rank && dims[0] & 1) return CUDA_ERROR_INVALID_VALUE;
+  if ((unsigned)interleave > 2 || (interleave && rank < 3) || (interleave == CU_TENSOR_MAP_INTERLEAVE_32B && swizzle != CU_TENSOR_MAP_SWIZZLE_32B))
+    return CUDA_ERROR_INVALID_VALUE;
   if (rank < 1 || rank > 5 || (uintptr_t)map & 63 || address == NULL || (uintptr_t)address & unit) return CUDA_ERROR_INVALID_VALUE;
   tensor_map t = {.magic = 0x70616d726f736e74ull, .address = (uintptr_t)address, .type = (uint8_t)type, .rank = (uint8_t)rank,
                   .interleave = (uint8_t)interleave, .swizzle = (uint8_t)swizzle, .fill = (uint8_t)fill};
