@@ -94,6 +94,38 @@ func TestAsync(t *testing.T) {
 	}
 }
 
+// TestNarrowProduct runs a product of nvfp4 matrices with every check, and three mistakes in it.
+func TestNarrowProduct(t *testing.T) {
+	fisub, bin := emuPrograms(t)
+	program := filepath.Join(bin, "nvfp4")
+	if _, stderr, err := fisub(t, "nvcc", "-arch=sm_100a", "-lineinfo", "-o", program, "nvfp4.cu"); err != nil {
+		t.Fatalf("%v\n%s", err, stderr)
+	}
+	for _, c := range []struct {
+		name, want string
+		status     int
+	}{
+		{"nvfp4", "\nnvfp4 right\nfisub: 1 kernel launched, 0 faults, 0 warnings; every launch checked", 0},
+		{"scales", "scales wrong: ", 1},
+		{"commit", "nvfp4.cu:66:3, in wait at async.cuh:45:3, in try_wait at async.cuh:41:35: kernel nvfp4, block (0,0,0), " +
+			"thread (0,0,0): deadlock: 128 threads of the block wait forever, this one for phase 0 of the mbarrier", 3},
+		{"descriptor", "in multiply at nvfp4.cu:24:22: kernel nvfp4, block (0,0,0), thread (0,0,0): invalid read of 16 bytes of shared " +
+			"memory at 37888, which has 37888 bytes", 3},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			stdout, stderr, err := fisub(t, "emu", "--timeout", "60s", "--sanitize", "racecheck,initcheck,synccheck,memcheck", program, c.name)
+			var exit *exec.ExitError
+			if text := "\n" + stdout + stderr; !strings.Contains(regexp.MustCompile("(?m)^fisub: note: allocation .*\n").ReplaceAllString(text, ""), c.want) {
+				t.Errorf("got %s, want %q", text, c.want)
+			}
+			if errors.As(err, &exit) && exit.ExitCode() != c.status || (err == nil) != (c.status == 0) {
+				t.Errorf("got %v, want the status %d", err, c.status)
+			}
+		})
+	}
+}
+
 // asyncVerdict compares a kernel's output with the wanted kinds of findings. It returns "" if they agree. The places of
 // findings are file:line.
 func asyncVerdict(name string, want, places []string, stdout, stderr string) string {
