@@ -66,6 +66,10 @@ func (d *decoder) testp() {
 
 func (d *decoder) arith() {
 	name, t := d.parts[0], d.typ(0)
+	if d.typ(1) == "f32" && (t == "f16" || t == "bf16") {
+		d.mixed(name, t)
+		return
+	}
 	switch t {
 	case "f32":
 		d.arithF32(name)
@@ -282,6 +286,29 @@ func (d *decoder) arithF32(name string) {
 		return
 	}
 	d.general(opFArith, name, "f32", flags)
+}
+
+// mixed decodes add, sub and fma of float32 whose first operand, or first two in fma, are of type t: f16 or bf16.
+func (d *decoder) mixed(name, t string) {
+	widened := func(i int) int32 {
+		to := d.newReg(false)
+		d.emit(inst{op: fastCvt[[2]string{"f32", t}], a: d.src(d.arg(i), t), d: to})
+		return to
+	}
+	in := inst{op: opFArith, kind: arithmetic[name], imm: int64(d.modes()), a: widened(1)}
+	if name == "fma" {
+		in.b, in.c = widened(2), d.src(d.arg(3), "f32")
+	} else {
+		in.b, in.c = d.src(d.arg(2), "f32"), in.a
+	}
+	switch {
+	case in.imm == 0 && name == "fma":
+		in.op = opFmaF32
+	case in.imm == 0:
+		in.op = d.of(floatOps[name], "f32")
+	}
+	in.d = d.dst(d.arg(0), "f32")
+	d.emit(in)
 }
 
 // floatOps holds the opcodes of floating-point arithmetic by type.

@@ -1134,6 +1134,41 @@ func TestHalf(t *testing.T) {
 		func(v [4]uint64) uint64 { return bf(f(v[0])*f(v[2])) | bf(f(v[1])*f(v[3]))<<16 })
 }
 
+// TestMixed checks arithmetic of float32 with narrower operands, which is exact until its result is rounded.
+func TestMixed(t *testing.T) {
+	half, brain := narrow{16, 10, 15, 65504}, func(v uint64) float64 { return float64(math.Float32frombits(uint32(v) << 16)) }
+	next := func(r *rand.Rand) (v [4]uint64) {
+		for i := range v {
+			v[i] = uint64(math.Float32bits(float32(math.Ldexp(r.Float64()*2-1, r.IntN(20)-10))))
+		}
+		return v
+	}
+	e := func(x float64) *big.Float { return new(big.Float).SetPrec(2000).SetFloat64(x) }
+	for kind, value := range map[string]func(v uint64) float64{"bf16": brain, "f16": func(v uint64) float64 {
+		return math.Copysign(half.value(v&0x7fff), 1-float64(v>>15)*2)
+	}} {
+		for name, mode := range roundingModes {
+			for op, f := range map[string]func(a, b, c float64) *big.Float{
+				"add": func(a, b, c float64) *big.Float { return e(0).Add(e(a), e(c)) },
+				"sub": func(a, b, c float64) *big.Float { return e(0).Sub(e(a), e(c)) },
+				"fma": func(a, b, c float64) *big.Float { return e(0).Add(e(0).Mul(e(a), e(b)), e(c)) },
+			} {
+				args := "%h1, %r3"
+				if op == "fma" {
+					args = "%h1, %h2, %r3"
+				}
+				// The upper half of a word is a number of 16 bits.
+				check(t, fmt.Sprintf("shr.u64 %%rd1, %%rd1, 16; shr.u64 %%rd2, %%rd2, 16; cvt.u16.u64 %%h1, %%rd1; cvt.u16.u64 %%h2, %%rd2; "+
+					"%s.%s.f32.%s %%r9, %s;", op, name, kind, args), "%r9", next, func(v [4]uint64) uint64 {
+					c := float64(math.Float32frombits(uint32(v[2])))
+					y, _ := new(big.Float).SetPrec(24).SetMode(mode).Set(f(value(v[0]>>16), value(v[1]>>16), c)).Float32()
+					return uint64(math.Float32bits(y))
+				})
+			}
+		}
+	}
+}
+
 // TestPolicy compares createpolicy with the encoding of libcu++'s access properties.
 func TestPolicy(t *testing.T) {
 	for _, c := range []struct {
