@@ -104,7 +104,7 @@ func runtimeLibrary(ctx context.Context, root, kind string, t *nvcc.Toolchain, n
 			return fmt.Errorf("emu: building the CUDA runtime: %w\n%s", err, bytes.TrimSpace(out))
 		}
 		args = slices.Concat(t.CXX[1:], []string{"-O1", "-w", "-fPIC", "-shared", "-I" + t.CUDAInclude,
-			"-x", "c", "driver.c", "-x", "c", "driver_stubs.c", "-x", "none", "-o", driverName,
+			"-x", "c", "driver.c", "-x", "c", "cute_dsl.c", "-x", "c", "driver_stubs.c", "-x", "none", "-o", driverName,
 			"-Wl,-soname," + driverName, "./" + name})
 		cmd = device.Command(ctx, t.CXX[0], args...)
 		cmd.Dir = dir

@@ -9,45 +9,38 @@ import sys
 from .image import TRITON
 
 # Libraries that use a GPU in ways the virtual GPU does not know. They can be imported, but not used.
-REFUSED = {"cupy": "CuPy", "pycuda": "PyCUDA", "numba.cuda": "Numba's kernels", "tilelang": "TileLang", "cutlass": "the CuTe DSL", "nvmath": "nvmath"}
+REFUSED = {"cupy": "CuPy", "pycuda": "PyCUDA", "numba.cuda": "Numba's kernels", "tilelang": "TileLang", "nvmath": "nvmath"}
 REMEDY = f"FISUB_PYTHON={sys.executable} fisub toolchain install fetches Triton {TRITON}, without a change to that Python"
+
+
+# Of the CuTe DSL: lines for messages about faults, and no files with compiled code, which it would use on a GPU too.
+SETTINGS = {"CUTE_DSL_LINEINFO": "1", "CUTE_DSL_DISABLE_FILE_CACHING": "1"}
 
 
 def start():
     os.environ.pop("TRITON_INTERPRET", None)  # read when triton is imported
+    os.environ.update(SETTINGS)
     sys.meta_path.insert(0, Finder(os.dup(2)))
 
 
-class Finder:
-    """Finds modules like Python, and changes some of them once they are imported."""
+class Changes:
+    """Finds modules like Python, and changes some of them once they are imported. changes has a function for each."""
 
-    def __init__(self, messages):
-        self.messages = messages  # descriptor of stderr: pytest redirects the program's
-        self.changes = {"torch": self.torch, "triton": self.triton, "torch.utils.cpp_extension": self.extensions, "tvm_ffi": self.tvm,
-                        "cuda.bindings.driver": self.bindings, "cuda.bindings.runtime": self.bindings,
-                        "triton.profiler.profile": self.profiler, "torch._subclasses.fake_tensor": self.fake}
-
-    @functools.cached_property
-    def machine(self):
-        from .vgpu.program import Program
-        return Program(self.messages)
+    def __init__(self, changes):
+        self.changes = changes
 
     def find_spec(self, name, path=None, target=None):
-        change, refused = self.changes.get(name), REFUSED.get(name)
-        if not change and not refused:
-            return None
-        if name == "triton":
-            self.choose()
+        return self.changed(name, path, target) if name in self.changes else None
+
+    def changed(self, name, path, target):
         for finder in sys.meta_path:
             if finder is not self and (spec := finder.find_spec(name, path, target)):
                 break
         else:
-            if name == "triton" and sys._getframe(2).f_code.co_name == "_find_and_load_unlocked":  # the program does not only ask
-                raise ModuleNotFoundError(f"No module named 'triton': {REMEDY}", name=name)
             return None
-        if refused:
-            return self.refused(name, refused)
-        load = spec.loader.exec_module
+        if spec.loader in sys.meta_path or name not in self.changes:  # for instance a stub
+            return spec
+        load, change = spec.loader.exec_module, self.changes[name]
 
         def exec_module(module):
             load(module)
@@ -56,9 +49,35 @@ class Finder:
         spec.loader.exec_module = exec_module
         return spec
 
+
+class Finder(Changes):
+    """Finds the modules of a program that fisub emu runs."""
+
+    def __init__(self, messages):
+        self.messages = messages  # descriptor of stderr: pytest redirects the program's
+        self.changes = {"torch": self.torch, "triton": self.triton, "torch.utils.cpp_extension": self.extensions, "tvm_ffi": self.tvm,
+                        "cutlass": self.cute_dsl, "cuda.bindings.driver": self.bindings, "cuda.bindings.runtime": self.bindings,
+                        "triton.profiler.profile": self.profiler, "torch._subclasses.fake_tensor": self.fake}
+
+    @functools.cached_property
+    def machine(self):
+        from .vgpu.program import Program
+        return Program(self.messages)
+
+    def find_spec(self, name, path=None, target=None):
+        refused = REFUSED.get(name)
+        if name not in self.changes and not refused:
+            return None
+        if name == "triton":
+            self.choose()
+        spec = self.changed(name, path, target)
+        if spec is None and name == "triton" and sys._getframe(2).f_code.co_name == "_find_and_load_unlocked":  # the program does not only ask
+            raise ModuleNotFoundError(f"No module named 'triton': {REMEDY}", name=name)
+        return self.refused(name, refused) if spec and refused else spec
+
     def refused(self, name, title):
         from .vgpu import missing
-        missing.stub(name, f"the virtual GPU does not support {title}: it supports PyTorch, Triton, torch's extensions and tvm-ffi")
+        missing.stub(name, f"the virtual GPU does not support {title}: it supports PyTorch, Triton, torch's extensions, tvm-ffi and the CuTe DSL")
         return missing.finder.find_spec(name)
 
     def choose(self):
@@ -86,10 +105,9 @@ class Finder:
         install(self.machine)
 
     def bindings(self, module):
-        from .vgpu.torch_cuda import lacking
-        for name, value in list(vars(module).items()):
-            if name.startswith("cu") and callable(value) and not isinstance(value, type):
-                setattr(module, name, lacking(f"{module.__name__}.{name}"))
+        self.torch_needed()
+        from .vgpu import bindings
+        bindings.install(self.machine, module)
 
     def profiler(self, module):
         from .vgpu.torch_cuda import lacking
@@ -109,6 +127,11 @@ class Finder:
     def extensions(self, module):
         from .vgpu.extensions import extend
         extend(self.machine)
+
+    def cute_dsl(self, module):
+        self.torch_needed()
+        from .vgpu import cute_dsl
+        cute_dsl.install(self.machine)
 
     def tvm(self, module):
         from .vgpu import tvm

@@ -51,6 +51,35 @@ static int descriptor(worker *k, warp *w, group *g, const vg_inst *in, u8 *const
   return 1;
 }
 
+// hardware_map decodes a tensor map in the format of a GPU, in which the CuTe DSL writes them, without the driver. The
+// format is not documented: these are the fields that the DSL sets. It returns 0 if q is no such map. If a map uses
+// others, it counts as interleaved.
+static int hardware_map(const u64 *q, vg_tensor_map *t) {
+  // By code; 99: not known. tf32 has the code of f32 and a flag.
+  static const u8 types[16] = {0, 1, 2, 99, 4, 99, 6, 7, 99, 8, 9, 13, 99, 15, 99, 99};
+  enum { FORMAT = 2, TYPE = 7, SWIZZLE = 13, TF32 = 16, TILED = 18, ATOM = 19, KNOWN = 0x7d67ff };
+  u64 head = q[1] & 0xffffffff;
+  if ((head & 15) != FORMAT || !(head >> TILED & 1) || q[0] & 15 || q[0] >> 57) return 0;
+  *t = (vg_tensor_map){.magic = VG_TENSOR_MAP, .address = q[0], .rank = (head >> 4 & 7) + 1, .type = types[head >> TYPE & 15]};
+  if (head >> TF32 & 1) t->type = 11;
+  u64 strides[4] = {q[1] >> 32, q[2] & 0xffffffff, q[2] >> 32, q[3] & 0xffffffff};
+  u64 dims[5] = {q[4] & 0xffffffff, q[4] >> 32, q[5] & 0xffffffff, q[5] >> 32, q[6] & 0xffffffff};
+  u64 boxes = q[6] >> 56 | q[7] << 8;
+  for (int d = 0; d < 5; d++) {
+    t->dims[d] = (u32)dims[d];
+    t->box[d] = (uint16_t)((boxes >> (8 * d) & 255) + 1);
+    t->steps[d] = 1;
+    if (d < 4) t->strides[d] = (strides[d] | (q[3] >> (32 + 4 * d) & 15) << 32) << 4;
+  }
+  t->swizzle = head >> SWIZZLE & 3;
+  u32 atom = head >> ATOM & 3;
+  if (atom == 1 && t->swizzle == 3) t->swizzle = 4; // 128 bytes in units of 32
+  else if (atom) t->interleave = 1;
+  if (t->type > 15) t->type = 0, t->interleave = 1;
+  if (head & ~(u64)KNOWN || q[3] >> 48 || q[6] >> 32 & 0xffffff || q[7] >> 32) t->interleave = 1;
+  return 1;
+}
+
 // tensor_copy executes cp.async.bulk.tensor and cp.reduce.async.bulk.tensor. kind: COPY_*; a: shared address; b:
 // address of the map; n: number of coordinates, +16 to gather four rows, +32 for the mbarrier of the pair's even block;
 // extra: coordinates, mbarrier, its offset, CTA mask, offsets of a and b, reduction or -1; c: M_ADDR32 if the shared
@@ -71,6 +100,11 @@ static int tensor_copy(worker *k, warp *w, group *g, const vg_inst *in, u8 *cons
     if (mp == NULL || !map_acquired(k, w, g, l, mp)) return 0;
     vg_tensor_map t;
     memcpy(&t, mp, sizeof t);
+    if (t.magic != VG_TENSOR_MAP) {
+      u64 q[8];
+      memcpy(q, mp, sizeof q);
+      hardware_map(q, &t);
+    }
     int rank = gather ? 2 : n;
     if (t.magic != VG_TENSOR_MAP || t.rank != rank || t.type > 15) {
       FAULT(k, w, g, (int)l, tensor_map, .address = map, .dimensions = rank);

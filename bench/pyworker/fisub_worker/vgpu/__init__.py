@@ -9,7 +9,9 @@ package needs torch; what other libraries need is imported when a solution uses 
     descriptors    Triton's descriptors
     refusals       why Triton rejects a kernel
     tvm            tvm-ffi
+    cute_dsl       the CuTe DSL
     libraries      libraries by ctypes
+    bindings       NVIDIA's Python bindings of CUDA
     extensions     torch's own builder and the modules that it builds
     torch_cuda     torch.cuda
     program, parts, autocast  programs instead of submissions
@@ -19,6 +21,10 @@ package needs torch; what other libraries need is imported when a solution uses 
     missing        packages of the contest's image that this machine lacks
     dlpack, tensors, b200, errors
 """
+
+import functools
+import os
+import sys
 
 from .errors import Fault, Lacking, Trouble
 from .machine import Machine
@@ -48,8 +54,22 @@ def expose(machine, texts):
     if uses("ctypes"):
         from . import libraries
         libraries.expose(machine)
+    if uses("cutlass") or uses("flashinfer"):
+        watch(machine)
     if uses("nvcc") and (uses("tvm_ffi") or uses("ctypes")):
         _ = machine.home
+
+
+def watch(machine):
+    """Gives the CuTe DSL the virtual GPU when it is imported."""
+    if not machine.watched:
+        machine.watched = True
+        from .. import importing
+        from . import bindings, cute_dsl
+        os.environ.update(importing.SETTINGS)
+        binds = functools.partial(bindings.install, machine)
+        sys.meta_path.insert(0, importing.Changes({"cutlass": lambda module: cute_dsl.install(machine), "cuda.bindings.driver": binds,
+                                                   "cuda.bindings.runtime": binds}))
 
 
 def complete(machine):

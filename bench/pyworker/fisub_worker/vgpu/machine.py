@@ -28,6 +28,7 @@ class Machine:
 
     def __init__(self, tell, ledger, sanitize):
         self.installed = self.complete = False  # as the device of Triton, and with the parts of it that programs use
+        self.watched = False  # for imports of the CuTe DSL
         self.sanitize = sanitize  # tools whose findings are faults
         self.ledger = ledger  # shared with fisub, for hazards; None without
         self.tell, self.process = tell, os.getpid()
@@ -96,14 +97,19 @@ class Machine:
         lib.fisub_count(self.sample)
 
     @functools.cached_property
-    def home(self):
-        """Returns the $CUDA_HOME whose nvcc builds for the virtual GPU. After this, the process has its runtime."""
+    def runtime(self):
+        """Returns the folder of the virtual GPU's runtime. After this, the process has it."""
         home = ctypes.c_void_p()
         if not os.path.exists(self.library):
             raise Lacking("this fisub is built without the virtual GPU for Python")
         if error := self.lib.fisub_home(self.cache.encode(), ctypes.byref(home)):
             raise Lacking(f"cannot build CUDA: {self.text(error)}; fisub toolchain install fetches nvcc")
-        home = self.text(home.value)
+        return self.text(home.value)
+
+    @functools.cached_property
+    def home(self):
+        """Returns the $CUDA_HOME whose nvcc builds for the virtual GPU. After this, the process has its runtime."""
+        home = self.runtime
         self.log = os.path.join(tempfile.mkdtemp(), "nvcc")
         os.environ.update(CUDA_HOME=home, CUDA_PATH=home, TVM_FFI_CUDA_ARCH_LIST="10.0", FISUB_COMPILER_LOG=self.log,
                           TVM_FFI_CACHE_DIR=os.path.join(self.submission_cache, "tvm-ffi"))
@@ -199,7 +205,7 @@ class Machine:
 
     def pending(self):
         """Returns the error of the CUDA runtime that host code has ignored, or "". It is cleared."""
-        error = "home" in self.__dict__ and self.lib.fisub_pending()
+        error = "runtime" in self.__dict__ and self.lib.fisub_pending()
         return self.text(error) if error else ""
 
     def load(self, ptx):

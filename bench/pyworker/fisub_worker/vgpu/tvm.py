@@ -10,6 +10,33 @@ from .dlpack import DL_CPU, DL_CUDA, DTYPES, VERSIONED_KIND, DLTensor, device_of
 from .tensors import is_host, mark, real
 
 
+def given(value, tensors):
+    """Converts value for tvm-ffi, and adds its tensors to tensors."""
+    import tvm_ffi
+    if isinstance(value, (list, tuple)):
+        return type(value)([given(v, tensors) for v in value])
+    if not isinstance(value, torch.Tensor):
+        return value
+    capsule = torch.utils.dlpack.to_dlpack(value.detach())
+    if not is_host(value):
+        device_of(capsule).value = DL_CUDA
+        tensors.append((value, f"tensor {len(tensors)} of the call"))
+    return getattr(tvm_ffi, "_fisub", tvm_ffi.from_dlpack)(capsule)
+
+
+def calling(machine, call):
+    """Returns call, a method of a function of tvm-ffi, for tensors on the virtual GPU."""
+    @functools.wraps(call)
+    def run(self, *args, **kwargs):
+        with torch._C.DisableTorchFunction(), real():
+            tensors = []
+            args, kwargs = [given(v, tensors) for v in args], {name: given(v, tensors) for name, v in kwargs.items()}
+            with machine.mapped(tensors):
+                return call(self, *args, **kwargs)
+
+    return run
+
+
 def expose(machine):
     """Makes tvm-ffi build for the virtual GPU, and its functions accept tensors on it."""
     try:
@@ -19,20 +46,8 @@ def expose(machine):
         return
     if hasattr(tvm_ffi, "_fisub"):
         return
-    tvm_ffi._fisub = True
-    load_module, from_dlpack, global_func = tvm_ffi.load_module, tvm_ffi.from_dlpack, tvm_ffi.get_global_func
-
-    def given(value, tensors):
-        """Converts value for tvm-ffi, and adds its tensors to tensors."""
-        if isinstance(value, (list, tuple)):
-            return type(value)([given(v, tensors) for v in value])
-        if not isinstance(value, torch.Tensor):
-            return value
-        capsule = torch.utils.dlpack.to_dlpack(value.detach())
-        if not is_host(value):
-            device_of(capsule).value = DL_CUDA
-            tensors.append((value, f"tensor {len(tensors)} of the call"))
-        return from_dlpack(capsule)
+    tvm_ffi._fisub = from_dlpack = tvm_ffi.from_dlpack
+    load_module, global_func = tvm_ffi.load_module, tvm_ffi.get_global_func
 
     def taken(value):
         if isinstance(value, (list, tuple, tvm_ffi.Array)):
