@@ -197,7 +197,7 @@ func Compiles(sol *trace.Solution) bool {
 	})
 }
 
-var compiles = regexp.MustCompile(`cpp_extension|tvm_ffi|ctypes|nvcc`)
+var compiles = regexp.MustCompile(`cpp_extension|tvm_ffi|ctypes|nvcc|cutlass|flashinfer`)
 var importsTriton = regexp.MustCompile(`(?m)\b(import|from)[ \t]+triton\b|['"]triton\b`)
 
 // builds is the cache folder for compiled files. Workers only read it.
@@ -250,7 +250,8 @@ func Caches(own string) []string {
 	for _, v := range []struct{ name, folder string }{{"TRITON_CACHE_DIR", "triton"}, {"TRITON_HOME", "triton"},
 		{"TORCH_EXTENSIONS_DIR", "torch"}, {"TORCH_HOME", "torch"}, {"TORCHINDUCTOR_CACHE_DIR", "inductor"},
 		{"CUDA_CACHE_PATH", "cuda"}, {"TILELANG_CACHE_DIR", "tilelang"}, {"TVM_FFI_CACHE_DIR", "tvm-ffi"},
-		{"FLASHINFER_WORKSPACE_BASE", "flashinfer"}, {"DG_JIT_CACHE_DIR", "deep_gemm"}} {
+		{"FLASHINFER_WORKSPACE_BASE", "flashinfer"}, {"DG_JIT_CACHE_DIR", "deep_gemm"},
+		{"CUTE_DSL_CACHE_DIR", "cute-dsl"}} {
 		env = append(env, v.name+"="+filepath.Join(own, v.folder))
 	}
 	return env

@@ -659,7 +659,7 @@ func TestCompiles(t *testing.T) {
 		want     bool
 	}{
 		{trace.CUDA, "#include <torch/extension.h>", true}, {trace.CPP, "int x;", true}, {trace.Python, "import torch", false},
-		{trace.Triton, "from torch.utils.cpp_extension import load", true},
+		{trace.Triton, "from torch.utils.cpp_extension import load", true}, {trace.Python, "import cutlass.cute as cute", true},
 	} {
 		sol := &trace.Solution{Spec: trace.BuildSpec{Language: tc.language, Binding: "torch"},
 			Sources: []trace.SourceFile{{Path: "f", Content: tc.text}}}

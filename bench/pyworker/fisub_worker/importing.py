@@ -13,8 +13,9 @@ REFUSED = {"cupy": "CuPy", "pycuda": "PyCUDA", "numba.cuda": "Numba's kernels", 
 REMEDY = f"FISUB_PYTHON={sys.executable} fisub toolchain install fetches Triton {TRITON}, without a change to that Python"
 
 
-# Of the CuTe DSL: lines for messages about faults, and no files with compiled code, which it would use on a GPU too.
-SETTINGS = {"CUTE_DSL_LINEINFO": "1", "CUTE_DSL_DISABLE_FILE_CACHING": "1"}
+# Of the CuTe DSL and FlashInfer: lines for messages about faults, and no files with compiled code, which they would use
+# on a GPU too.
+SETTINGS = {"CUTE_DSL_LINEINFO": "1", "CUTE_DSL_DISABLE_FILE_CACHING": "1", "FLASHINFER_CUTE_DSL_DISABLE_CACHE": "1"}
 
 
 def start():

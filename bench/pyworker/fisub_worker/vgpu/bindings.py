@@ -26,6 +26,10 @@ def text(library, name, error):
     return getattr(library, name)(int(error), ctypes.byref(value)), value.value
 
 
+def pointer(handle):
+    return ctypes.c_void_p(int(handle))
+
+
 def driver(module, library):
     """Returns functions of the driver. library returns the virtual GPU's."""
     status, context = module.CUresult, module.CUcontext(1)
@@ -43,7 +47,19 @@ def driver(module, library):
     def synchronize(*args):
         return status(library().cuCtxSynchronize()),
 
-    return {"cuInit": lambda flags: (status(0),), "cuDriverGetVersion": lambda: answer(number(library(), "cuDriverGetVersion")),
+    def event(flags):
+        value = ctypes.c_void_p()
+        return status(library().cuEventCreate(ctypes.byref(value), int(flags))), module.CUevent(value.value or 0)
+
+    def elapsed(begun, ended):
+        value = ctypes.c_float()
+        return status(library().cuEventElapsedTime(ctypes.byref(value), pointer(begun), pointer(ended))), value.value
+
+    return {"cuEventCreate": event, "cuEventElapsedTime": elapsed,
+            "cuEventRecord": lambda e, stream: (status(library().cuEventRecord(pointer(e), pointer(stream))),),
+            "cuEventSynchronize": lambda e: (status(library().cuEventSynchronize(pointer(e))),),
+            "cuEventDestroy": lambda e: (status(library().cuEventDestroy_v2(pointer(e))),),
+            "cuInit": lambda flags: (status(0),), "cuDriverGetVersion": lambda: answer(number(library(), "cuDriverGetVersion")),
             "cuDeviceGetCount": lambda: (status(0), 1), "cuDeviceGet": device, "cuDeviceGetName": lambda n, d: (status(0), b"NVIDIA B200"),
             "cuDeviceGetAttribute": lambda a, d: answer(number(library(), "cuDeviceGetAttribute", a, d)), "cuDeviceTotalMem": total,
             "cuCtxCreate": lambda *args: (status(0), context), "cuCtxGetCurrent": lambda: (status(0), context),
