@@ -106,6 +106,9 @@ func TestScripts(t *testing.T) {
 					return false, err
 				}
 				return err == nil, nil
+			case "cutlass":
+				c, err := pyworker.Command(t.Context(), cacheDir)
+				return err == nil && exec.CommandContext(t.Context(), c.Args[0], "-c", "import cutlass.cute").Run() == nil, nil
 			}
 			return false, fmt.Errorf("unknown condition %q", name)
 		},

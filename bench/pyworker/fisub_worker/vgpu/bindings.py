@@ -53,7 +53,7 @@ def driver(module, library):
 
     def elapsed(begun, ended):
         value = ctypes.c_float()
-        return status(library().cuEventElapsedTime(ctypes.byref(value), pointer(begun), pointer(ended))), value.value
+        return status(library().cuEventElapsedTime_v2(ctypes.byref(value), pointer(begun), pointer(ended))), value.value
 
     return {"cuEventCreate": event, "cuEventElapsedTime": elapsed,
             "cuEventRecord": lambda e, stream: (status(library().cuEventRecord(pointer(e), pointer(stream))),),
