@@ -657,6 +657,15 @@ func TestFloat32(t *testing.T) {
 			return uint64(math.Float32bits(float32(math.Max(float64(x), float64(y)))))
 		})
 	}
+	for op, best := range map[string]func(x, y float64) float64{"min": math.Min, "max": math.Max} {
+		check(t, op+".NaN.f32 %r9, %r1, %r2, %r3;", "%r9", floats(false), func(v [4]uint64) uint64 {
+			x, y, z := float64(f32(v[0])), float64(f32(v[1])), float64(f32(v[2]))
+			if x != x || y != y || z != z {
+				return 0x7fffffff
+			}
+			return canonical(float32(best(best(x, y), z)))
+		})
+	}
 	// The approximations' documented errors are about 2^-22 relative, or 2 units in the last place.
 	for op, f := range map[string]func(float64) float64{"ex2": math.Exp2, "rcp": func(x float64) float64 { return 1 / x },
 		"sqrt": math.Sqrt, "rsqrt": func(x float64) float64 { return 1 / math.Sqrt(x) }, "lg2": math.Log2} {
