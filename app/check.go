@@ -73,27 +73,23 @@ func (a *app) check(ctx context.Context, o checkOptions) error {
 	} else if o.arch != "" {
 		p.Archs = strings.Split(o.arch, ",")
 	}
-	var reports []*preflight.Report
-	task, err := a.Task()
-	if err != nil {
-		return err
-	}
-	if task != nil && o.solution == "" {
-		if reports, err = a.checkTask(ctx, p); err != nil {
-			return err
-		}
-	} else if o.solution != "" {
-		p.File = a.Path(o.solution)
-		sol, warnings, err := trace.ReadSolution(p.File)
+	configs := a.Configs()
+	if t, _ := a.Task(); o.solution != "" {
+		sol, warnings, err := trace.ReadSolution(a.Path(o.solution))
 		a.warn(warnings)
 		if err != nil {
 			return usage.Invalid(err)
 		}
-		p.Solution = sol
-		if reports, err = a.preflight(ctx, p, ""); err != nil {
+		p.Solution, p.File, configs = sol, a.Path(o.solution), []string{""}
+	} else if t != nil {
+		s, err := a.load("")
+		if err != nil {
 			return err
 		}
-	} else if reports, err = a.preflight(ctx, p, a.Configs()...); err != nil {
+		p.Solution, p.File, configs = s.Solution, t.Answer, []string{""}
+	}
+	reports, err := a.preflight(ctx, p, configs...)
+	if err != nil {
 		return err
 	}
 	if sol := reports[0].Solution; p.MustCompile && len(p.Archs) > 0 && len(reports) == 1 && sol != nil &&
@@ -112,16 +108,6 @@ func (a *app) check(ctx context.Context, o checkOptions) error {
 		return shown(exitUsage)
 	}
 	return nil
-}
-
-// checkTask checks the answer to the project's task.
-func (a *app) checkTask(ctx context.Context, p preflight.Options) ([]*preflight.Report, error) {
-	s, err := a.load("")
-	if err != nil {
-		return nil, err
-	}
-	p.Solution, p.File, p.Task = s.Solution, s.Task.Answer, s.Task
-	return a.preflight(ctx, p, "")
 }
 
 // An emitted is the result of check --emit.

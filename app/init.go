@@ -142,7 +142,7 @@ func (a *app) startTask(t *tasks.Task, dir string, force bool) error {
 		return usage.Invalid(err)
 	}
 	status := "written"
-	if t.Solution != nil {
+	if t.Answered() {
 		if status = "replaced"; !force {
 			return usage.Errorf("use --force to replace it", "%s: it exists", t.Answer)
 		}

@@ -109,13 +109,19 @@ func (l *limit) within(ctx context.Context, f func(context.Context) error) error
 func (a *attempt) judge(run context.Context, trials []*inputs) error {
 	a.bytes = trials[len(trials)-1].bytes
 	used := a.process.running() && a.process.client.Called()
-	if err := a.judgeOnce(run, trials); err != nil {
-		return err
-	}
-	if used && trials[0].made != nil && a.verdict.status == trace.RuntimeError {
-		if err := a.judgeAnew(run, trials); err != nil {
-			return err
+	err := a.judgeOnce(run, trials)
+	if err == nil && used && trials[0].made != nil && a.verdict.status == trace.RuntimeError {
+		// A task's board only calls the solution before, while this worker has made the timed calls and the checks of
+		// earlier workloads. Judge it once more in a new one.
+		first := a.verdict.detail
+		a.printed += a.process.log()
+		a.process.client.Close()
+		if err = a.judgeOnce(run, trials); err == nil && a.verdict.status == trace.Passed {
+			a.find(failedCall, "after the calls of earlier workloads it failed, in a new process it is right: %s", first)
 		}
+	}
+	if err != nil {
+		return err
 	}
 	return a.dump()
 }
@@ -132,21 +138,6 @@ func (a *attempt) judgeOnce(run context.Context, trials []*inputs) error {
 		})
 	}
 	return a.settle(run, err)
-}
-
-// judgeAnew judges a call that failed once more in a new worker: a task's board only calls the solution before, while
-// the present worker has made the timed calls and the checks of earlier workloads.
-func (a *attempt) judgeAnew(run context.Context, trials []*inputs) error {
-	first := a.verdict
-	a.printed += a.process.log()
-	a.process.client.Close()
-	if err := a.judgeOnce(run, trials); err != nil {
-		return err
-	}
-	if a.verdict.status == trace.Passed {
-		a.find(failedCall, "after the calls of earlier workloads it failed, in a new process it is right: %s", first.detail)
-	}
-	return nil
 }
 
 // explainTime limits the repetition of a failed call with all checks.
@@ -319,20 +310,15 @@ func (a *attempt) evaluate(ctx context.Context, trials []*inputs) (verdict, erro
 		if i == 0 {
 			a.took = time.Since(begun) - (a.built - built)
 		}
+		if in.made != nil {
+			if more, err := v.judgeMade(ctx, a, in, written); err != nil || !more {
+				return v, err
+			}
+			continue
+		}
 		got, unmap, err := a.process.out.read(written)
 		if err != nil {
 			return verdict{}, err
-		}
-		if in.made != nil {
-			unmap()
-			c, err := in.check(ctx, &a.process.out, written)
-			if err != nil {
-				return verdict{}, err
-			}
-			if more := v.judgeMade(c); !more {
-				break
-			}
-			continue
 		}
 		before := v.status
 		names, tol := a.shared.Definition.Outputs.Keys(), a.shared.Profile.Tolerance

@@ -40,50 +40,52 @@ type pyReference struct {
 // run returns the outputs of the reference for the inputs of load. Its error is a *referenceError, or ctx's.
 func (p *pyReference) run(ctx context.Context, load *worker.Tensors, size int64) ([]*tensor.Tensor, error) {
 	var want []*tensor.Tensor
+	err := p.call(ctx, load, &p.out, size, func(written []worker.FileTensor) error {
+		outs, unmap, err := p.out.read(written)
+		if err != nil {
+			return err
+		}
+		defer unmap()
+		for i, o := range outs {
+			if o.tensor == nil {
+				return fmt.Errorf("output %s: the format has no dtype %s", p.def.Outputs.Keys()[i], o.dtype)
+			}
+			t := *o.tensor
+			t.Data = slices.Clone(t.Data) // the next call overwrites it
+			want = append(want, &t)
+		}
+		return nil
+	})
+	return want, err
+}
+
+// call makes a call with the inputs of load and has read take its outputs from out. Its error is a *referenceError, or
+// ctx's.
+func (p *pyReference) call(ctx context.Context, load *worker.Tensors, out *outFile, size int64,
+	read func(written []worker.FileTensor) error) error {
+	limit, cancel := context.WithTimeout(ctx, referenceTimeout)
+	defer cancel()
+	var written []worker.FileTensor
 	err := p.open(ctx)
 	if err == nil {
-		limit, cancel := context.WithTimeout(ctx, referenceTimeout)
-		defer cancel()
-		want, err = p.call(limit, load, size)
-	}
-	if ctx.Err() != nil {
-		return nil, ctx.Err()
+		err = out.room(size)
 	}
 	if err == nil {
-		return want, nil
+		err = p.load(limit, load)
+	}
+	if err == nil {
+		written, err = p.client.Run(limit, out.f)
+	}
+	if err == nil {
+		p.client.TakeLog()
+		err = read(written)
+	}
+	if err == nil || ctx.Err() != nil {
+		return ctx.Err()
 	}
 	text := withLog(err, strings.TrimSpace(p.log())).Error()
 	p.end() // after any error, such as a lack of memory, the next workload gets a new process
-	return nil, &referenceError{p.def.Name, errors.New(text)}
-}
-
-func (p *pyReference) call(ctx context.Context, load *worker.Tensors, size int64) ([]*tensor.Tensor, error) {
-	if err := p.out.room(size); err != nil {
-		return nil, err
-	}
-	if err := p.load(ctx, load); err != nil {
-		return nil, err
-	}
-	written, err := p.client.Run(ctx, p.out.f)
-	if err != nil {
-		return nil, err
-	}
-	p.client.TakeLog()
-	outs, unmap, err := p.out.read(written)
-	if err != nil {
-		return nil, err
-	}
-	defer unmap()
-	var want []*tensor.Tensor
-	for i, o := range outs {
-		if o.tensor == nil {
-			return nil, fmt.Errorf("output %s: the format has no dtype %s", p.def.Outputs.Keys()[i], o.dtype)
-		}
-		t := *o.tensor
-		t.Data = slices.Clone(t.Data) // the next call overwrites it
-		want = append(want, &t)
-	}
-	return want, nil
+	return &referenceError{p.def.Name, errors.New(text)}
 }
 
 // open makes the process ready, on the CPU if torch cannot use the GPU. The worker lives until ctx ends.

@@ -3,13 +3,12 @@ package bench
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
+	"maps"
+	"os"
 	"slices"
-	"strings"
 
 	"fisub/bench/worker"
-	"fisub/internal/event"
 	"fisub/internal/memfile"
 	"fisub/internal/plain"
 	"fisub/internal/tensor"
@@ -43,62 +42,48 @@ func functionsSolution(def *trace.Definition) (*trace.Definition, *trace.Solutio
 // A made is what the functions of a definition say about inputs that they made.
 type made struct {
 	reference *pyReference
-	arguments json.RawMessage
-	empty     []bool // by tensor: only memory for outputs
-	returned  int64  // bytes of the tensors that the last judged call returned, except inputs
+	arguments map[string]any
+	returned  int64 // bytes of the tensors that the last judged call returned, except inputs
 }
 
-// ask calls the functions with a request and tensors, the outputs to judge. The reply is JSON; its tensors are in out.
-func (p *pyReference) ask(ctx context.Context, request map[string]any, tensors []worker.FileTensor, out *outFile) (
-	reply []byte, made []worker.FileTensor, err error) {
+// octets returns a tensor of bytes of a file.
+func octets(file *os.File, offset int64, n int) worker.Value {
+	return worker.Value{Tensor: &worker.FileTensor{DType: tensor.Int8.String(), Shape: []int{n}, File: file, Offset: offset,
+		Bytes: n}}
+}
+
+// ask calls the functions with a request and tensors, the outputs to judge. It decodes the reply, which is JSON, into
+// reply; the tensors of the reply are in out.
+func (p *pyReference) ask(ctx context.Context, request map[string]any, tensors []worker.FileTensor, out *outFile,
+	reply any) (made []worker.FileTensor, err error) {
 	request["seed"], request["emulated"] = p.seed, p.kind == "emu"
 	text, err := json.Marshal(request)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	f, err := memfile.New("fisub-request", 0)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	defer f.Close()
 	if _, err := f.Write(text); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	none := worker.FileTensor{DType: tensor.Int8.String(), Shape: []int{0}}
-	load := &worker.Tensors{Outputs: []worker.Value{{Tensor: &none}}, AnyCount: true}
-	for _, t := range append([]worker.FileTensor{{File: f, Bytes: len(text)}}, tensors...) {
-		load.Inputs = append(load.Inputs, worker.Value{Tensor: &worker.FileTensor{DType: none.DType, Shape: []int{t.Bytes},
-			File: t.File, Offset: t.Offset, Bytes: t.Bytes}})
+	load := &worker.Tensors{Inputs: []worker.Value{octets(f, 0, len(text))},
+		Outputs: []worker.Value{octets(nil, 0, 0)}, AnyCount: true}
+	for _, t := range tensors {
+		load.Inputs = append(load.Inputs, octets(t.File, t.Offset, t.Bytes))
 	}
-	err = p.open(ctx)
-	if err == nil {
-		err = out.room(1)
-	}
-	limit, cancel := context.WithTimeout(ctx, referenceTimeout)
-	defer cancel()
-	if err == nil {
-		err = p.load(limit, load)
-	}
-	if err == nil {
-		made, err = p.client.Run(limit, out.f)
-	}
-	if err == nil && len(made) == 0 {
-		err = errors.New("no reply")
-	}
-	if err == nil {
-		p.client.TakeLog()
-		reply = make([]byte, made[0].Bytes)
-		_, err = out.f.ReadAt(reply, made[0].Offset)
-	}
-	if ctx.Err() != nil {
-		return nil, nil, ctx.Err()
-	}
-	if err != nil {
-		text := withLog(err, strings.TrimSpace(p.log())).Error()
-		p.end() // after any error, such as a lack of memory, the next workload gets a new process
-		return nil, nil, &referenceError{p.def.Name, errors.New(text)}
-	}
-	return reply, made[1:], nil
+	err = p.call(ctx, load, out, 1, func(written []worker.FileTensor) error {
+		outs, unmap, err := out.read(written)
+		if err != nil {
+			return err
+		}
+		defer unmap()
+		made = written[1:]
+		return json.Unmarshal(outs[0].tensor.Data, reply)
+	})
+	return made, err
 }
 
 // seedArgument is the argument that functions draw their inputs from.
@@ -111,68 +96,53 @@ func (p *pyReference) inputs(ctx context.Context, def *trace.Definition, w *trac
 	for name, n := range w.Axes.All() {
 		arguments[name] = n
 	}
+	if w.Arguments != nil {
+		maps.Insert(arguments, w.Arguments.All())
+	}
 	if seed != nil {
 		if arguments[seedArgument] == nil {
 			return nil, nil
 		}
 		arguments[seedArgument] = *seed
 	}
-	if w.Arguments != nil {
-		for name, v := range w.Arguments.All() {
-			arguments[name] = v
-		}
-	}
-	text, err := json.Marshal(arguments)
-	if err != nil {
-		return nil, err
-	}
 	f, err := memfile.New("fisub-inputs", 1)
 	if err != nil {
 		return nil, err
 	}
 	out := &outFile{f}
-	reply, tensors, err := p.ask(ctx, map[string]any{"make": json.RawMessage(text)}, nil, out)
+	var reply struct {
+		Tree    json.RawMessage
+		Tensors []struct {
+			worker.FileTensor
+			Name  string
+			Empty bool
+		}
+	}
+	tensors, err := p.ask(ctx, map[string]any{"make": arguments}, nil, out, &reply)
+	var outs []output
+	var unmap func()
+	if err == nil {
+		outs, unmap, err = out.read(tensors)
+	}
 	if err != nil {
 		out.close()
 		return nil, err
 	}
-	var said struct {
-		Tree    json.RawMessage
-		Tensors []struct {
-			Name, DType   string
-			Shape, Stride []int
-			Empty         bool
-		}
-	}
-	outs, unmap, err := out.read(tensors)
-	if err == nil {
-		err = json.Unmarshal(reply, &said)
-	}
-	if err == nil && len(said.Tensors) != len(outs) {
-		err = fmt.Errorf("%d tensors, expected %d", len(outs), len(said.Tensors))
-	}
-	if err != nil {
-		out.close()
-		return nil, &referenceError{def.Name, err}
-	}
-	in := &inputs{def: def, made: &made{reference: p, arguments: text},
-		load: &worker.Tensors{Guard: guard, Tree: said.Tree}}
-	none := worker.FileTensor{DType: tensor.Int8.String(), Shape: []int{0}}
-	in.load.Outputs = []worker.Value{{Tensor: &none}}
+	in := &inputs{def: def, made: &made{reference: p, arguments: arguments},
+		load: &worker.Tensors{Guard: guard, Tree: reply.Tree, Outputs: []worker.Value{octets(nil, 0, 0)}}}
 	var values []workloads.Input
-	for i, t := range said.Tensors {
-		v := workloads.Input{Name: t.Name, Tensor: outs[i].tensor, File: out.f, Offset: tensors[i].Offset}
-		file := fileTensor(v)
-		file.DType, file.Shape, file.Stride = t.DType, t.Shape, t.Stride
+	for i, t := range reply.Tensors {
+		file := t.FileTensor
+		file.File, file.Offset, file.Bytes = out.f, tensors[i].Offset, tensors[i].Bytes
+		v := workloads.Input{Name: t.Name, Tensor: outs[i].tensor, File: out.f, Offset: file.Offset}
 		dtype, ok := tensor.ParseDType(t.DType)
-		if n, _ := tensor.Elements(t.Shape); ok && dtype.Bits() >= 8 && len(v.Tensor.Data) == n*dtype.Bits()/8 {
+		if n, _ := tensor.Elements(t.Shape); ok && dtype.Bits() >= 8 && file.Bytes == n*dtype.Bits()/8 {
 			v.Tensor = &tensor.Tensor{DType: dtype, Shape: t.Shape, Data: v.Tensor.Data}
 		}
 		values = append(values, v)
-		in.load.Inputs = append(in.load.Inputs, worker.Value{Tensor: file})
+		in.load.Inputs = append(in.load.Inputs, worker.Value{Tensor: &file})
 		in.load.Names = append(in.load.Names, t.Name)
 		in.bytes += int64(file.Bytes)
-		in.made.empty = append(in.made.empty, t.Empty)
 		if t.Empty {
 			in.change(i)
 		}
@@ -210,67 +180,43 @@ func (in *inputs) learn(written []worker.FileTensor) (again bool) {
 	return len(in.load.Outputs) > before
 }
 
-// madeTraffic is moved for inputs that functions made.
-func (in *inputs) madeTraffic() (read, written int64) {
-	written = in.made.returned
-	for i, v := range in.load.Inputs {
-		if bytes := int64(v.Tensor.Bytes); in.made.empty[i] {
-			written += bytes
-		} else {
-			read += bytes
-		}
-	}
-	return read, written
-}
-
 // check judges the outputs in out, which written describes, with the functions of the definition.
 func (in *inputs) check(ctx context.Context, out *outFile, written []worker.FileTensor) (c comparison, err error) {
 	st, err := out.f.Stat()
 	if err != nil {
 		return c, err
 	}
-	type spec struct {
-		DType string `json:"dtype"`
-		Shape []int  `json:"shape"`
-	}
-	specs := []spec{}
 	for i, t := range written {
 		if t.Bytes < 0 || t.Offset < 0 || t.Offset > st.Size()-int64(t.Bytes) {
 			return c, lie("output %d: the worker's %d bytes at %d are not in its file", i, t.Bytes, t.Offset)
 		}
 		written[i].File = out.f
-		if i > 0 {
-			specs = append(specs, spec{t.DType, append([]int{}, t.Shape...)})
-		}
 	}
 	if len(written) == 0 {
 		return comparison{text: "the worker returned no outputs"}, nil
 	}
-	request := map[string]any{"judge": in.made.arguments, "tensors": specs}
+	request := map[string]any{"judge": in.made.arguments, "tensors": written[1:]}
+	var reply struct {
+		OK   bool
+		Text string
+	}
 	err = worker.Pause(ctx, func() error {
-		reply, _, err := in.made.reference.ask(ctx, request, written, &in.made.reference.out)
-		if err != nil {
-			return err
-		}
-		var said struct {
-			OK   bool
-			Text string
-		}
-		err = json.Unmarshal(reply, &said)
-		c = comparison{ok: said.OK, text: plain.Line(said.Text)}
+		_, err := in.made.reference.ask(ctx, request, written, &in.made.reference.out, &reply)
 		return err
 	})
-	return c, err
+	return comparison{ok: reply.OK, text: plain.Line(reply.Text)}, err
 }
 
-// judgeMade adds the outputs of one call to v. It returns false when the verdict is final.
-func (v *verdict) judgeMade(c comparison) bool {
-	if !c.ok {
+// judgeMade adds the outputs of one call on in to v. It returns false when the verdict is final.
+func (v *verdict) judgeMade(ctx context.Context, a *attempt, in *inputs, written []worker.FileTensor) (
+	more bool, err error) {
+	c, err := in.check(ctx, &a.process.out, written)
+	if err == nil && !c.ok {
 		extra := &trace.Map[any]{}
 		extra.Set("message", c.text)
 		*v = verdict{status: trace.IncorrectNumerical, detail: c.text, correctness: &trace.Correctness{Extra: extra}}
 	}
-	return c.ok
+	return c.ok, err
 }
 
 // mostSeed limits the seeds that are drawn.
@@ -295,30 +241,4 @@ func (a *attempt) other(ctx context.Context, in *inputs, purpose string) (*input
 		return nil, o.Close()
 	}
 	return o, nil
-}
-
-// varyMade is vary for inputs that functions made: the varied call gets those of another seed.
-func (a *attempt) varyMade(ctx context.Context) (*variation, error) {
-	o, err := a.other(ctx, a.loaded, "timed call")
-	if o == nil || err != nil {
-		return nil, err
-	}
-	return &variation{what: "with the inputs of another seed", other: o}, nil
-}
-
-// judgeMade returns a finding if the outputs of the varied timed call are wrong.
-func (v *variation) judgeMade(ctx context.Context, a *attempt, what string, written []worker.FileTensor) (
-	*event.Finding, error) {
-	c, err := v.other.check(ctx, &a.process.out, written)
-	if err != nil || c.ok {
-		return nil, err
-	}
-	old, err := a.loaded.check(ctx, &a.process.out, written)
-	if err != nil {
-		return nil, err
-	}
-	if old.ok {
-		return &event.Finding{Check: cachedByContent, Text: what + ", the outputs match the other calls' inputs"}, nil
-	}
-	return &event.Finding{Check: wrongResult, Text: what + ": " + c.text}, nil
 }

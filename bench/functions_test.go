@@ -25,16 +25,13 @@ func TestBoardOf(t *testing.T) {
 			t.Errorf("%v: got %+v, want %d calls, %g and %g", tc.times, b, tc.runs, tc.mean, tc.err)
 		}
 	}
-	if b := boardOf(nil); b != nil {
-		t.Errorf("got %+v without times", b)
-	}
 }
 
 // An input that a call returns may be changed from then on, and is restored before each call.
 func TestLearn(t *testing.T) {
 	at := func(i int) *int { return &i }
 	value := worker.Value{Tensor: &worker.FileTensor{Bytes: 8}}
-	in := &inputs{made: &made{empty: []bool{false, false}},
+	in := &inputs{made: &made{}, bytes: 16,
 		load: &worker.Tensors{Inputs: []worker.Value{value, value}, Outputs: []worker.Value{value}}}
 	written := []worker.FileTensor{{Bytes: 10}, {Bytes: 8, Offset: 256, Bound: at(1)}, {Bytes: 40, Offset: 512},
 		{Bytes: 4, Offset: 768, Bound: at(7)}}
@@ -44,7 +41,7 @@ func TestLearn(t *testing.T) {
 	if in.learn(written) || len(in.load.Outputs) != 2 {
 		t.Errorf("got %+v, want nothing new", in.load.Outputs)
 	}
-	if read, written := in.madeTraffic(); read != 16 || written != 44 {
+	if read, written := in.moved(); read != 16 || written != 44 {
 		t.Errorf("got %d bytes read and %d written", read, written)
 	}
 }

@@ -423,18 +423,16 @@ func (h *honesty) reject(ctx context.Context, what string, o outcome) error {
 			"kernel activities recorded\""}
 		return nil
 	}
-	got, unmap, err := h.process.out.read(h.written)
-	if err != nil {
-		return err
-	}
-	defer unmap()
 	if h.in.made != nil {
-		c, err := h.in.check(ctx, &h.process.out, h.written)
+		if _, err := h.verdict.judgeMade(ctx, h.attempt, h.in, h.written); err != nil {
+			return err
+		}
+	} else {
+		got, unmap, err := h.process.out.read(h.written)
 		if err != nil {
 			return err
 		}
-		h.verdict.judgeMade(c)
-	} else {
+		defer unmap()
 		h.verdict.evaluate(h.evaluator, h.shared.Definition.Outputs.Keys(), got, h.in.want, h.in.Values,
 			h.shared.Profile.Tolerance)
 	}

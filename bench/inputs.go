@@ -91,7 +91,7 @@ func (in *inputs) describe(e evaluator) error {
 // pool of states counts only the slots with given indices, and an output changed in place only the changed slots.
 func (in *inputs) moved() (read, written int64) {
 	if in.made != nil {
-		return in.madeTraffic()
+		return in.bytes, in.made.returned
 	}
 	changed := map[*tensor.Tensor]int64{} // by input
 	for i, out := range in.outputs {

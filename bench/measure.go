@@ -124,7 +124,7 @@ func (a *attempt) trial(ctx context.Context, plan device.Plan) error {
 		plan.Timer = timerOf(a.samples.Timer) // no change of timer within a workload
 	}
 	left := a.left
-	more, err := a.measureOnce(ctx, plan)
+	more, err := a.measureOnce(ctx, plan, 0)
 	if a.varied != nil && (crashed(err) || errors.Is(err, context.DeadlineExceeded)) {
 		a.left = left
 		more, err = a.withoutVariation(ctx, plan, err)
@@ -163,7 +163,7 @@ func (a *attempt) withoutVariation(ctx context.Context, plan device.Plan,
 	if err := a.within(ctx, restore); err != nil {
 		return nil, err
 	}
-	samples, err := a.measureOnce(ctx, plan)
+	samples, err := a.measureOnce(ctx, plan, 0)
 	if err != nil {
 		return nil, cause
 	}
@@ -235,15 +235,9 @@ func (p *process) measure(ctx context.Context, plan worker.JudgedPlan) (*device.
 // mostJudged and someJudged limit the judged calls of a trial and the bytes of their outputs. At least one is judged.
 const mostJudged, someJudged = 4, 32 << 20
 
-// measureOnce measures one trial within the time limit. The solution cannot tell which of its timed calls are judged,
-// so all of them must compute right outputs.
-func (a *attempt) measureOnce(ctx context.Context, once device.Plan) (samples *device.Samples, err error) {
-	return a.measureClearing(ctx, once, 0)
-}
-
-// measureClearing is measureOnce with JudgedPlan.Clear.
-func (a *attempt) measureClearing(ctx context.Context, once device.Plan, clear int64) (
-	samples *device.Samples, err error) {
+// measureOnce measures one trial within the time limit, with JudgedPlan.Clear. The solution cannot tell which of its
+// timed calls are judged, so all of them must compute right outputs.
+func (a *attempt) measureOnce(ctx context.Context, once device.Plan, clear int64) (samples *device.Samples, err error) {
 	in := a.loaded
 	plan := worker.JudgedPlan{Plan: once, Clear: clear, Stride: (in.size + 255) &^ 255}
 	n := max(1, min(mostJudged, int(someJudged/max(1, plan.Stride))))
@@ -349,7 +343,7 @@ func (a *attempt) measureWarm(ctx context.Context) {
 	a.printed = a.process.log()
 	defer a.process.log()
 	a.warm, err = a.measureOnce(ctx, device.Plan{Warmup: p.Warmup, Iterations: p.Iterations, Trials: 1,
-		Timer: timerOf(a.samples.Timer), MaxTime: p.MaxTime})
+		Timer: timerOf(a.samples.Timer), MaxTime: p.MaxTime}, 0)
 	if err != nil && ctx.Err() == nil {
 		a.say(event.Event{Type: event.TypeWarning,
 			Message: &event.Message{Text: fmt.Sprintf("no warm-L2 figure: %v", err)}})
@@ -368,11 +362,11 @@ func (a *attempt) measureBoard(ctx context.Context) {
 	}
 	a.printed += a.process.log()
 	defer a.process.log()
-	s, err := a.measureClearing(ctx, device.Plan{Warmup: 1, Iterations: boardCalls, Trials: 1, ColdL2: true,
+	s, err := a.measureOnce(ctx, device.Plan{Warmup: 1, Iterations: boardCalls, Trials: 1, ColdL2: true,
 		Timer: device.TimerEvents, MaxTime: a.shared.Profile.MaxTime}, boardClear)
-	if err == nil {
+	if err == nil && len(s.Trials) > 0 {
 		a.board = boardOf(s.Trials[0])
-	} else if ctx.Err() == nil {
+	} else if err != nil && ctx.Err() == nil {
 		m := &event.Message{Text: fmt.Sprintf("no figure as the board's: %v", err)}
 		a.say(event.Event{Type: event.TypeWarning, Message: m})
 	}
@@ -380,23 +374,17 @@ func (a *attempt) measureBoard(ctx context.Context) {
 
 // boardOf applies the board's rule to times in the order of the calls.
 func boardOf(times []time.Duration) *event.Board {
-	var b *event.Board
-	for n := 1; n <= len(times); n++ {
-		sum := 0.0
-		b = &event.Board{Runs: n, Best: math.Inf(1)}
-		for _, t := range times[:n] {
-			sum += float64(t)
-			b.Best, b.Worst = min(b.Best, float64(t)), max(b.Worst, float64(t))
-		}
-		b.Mean = sum / float64(n)
-		squares := 0.0
-		for _, t := range times[:n] {
-			squares += (float64(t) - b.Mean) * (float64(t) - b.Mean)
-		}
-		if n > 1 {
-			b.Err = math.Sqrt(squares/float64(n-1)) / math.Sqrt(float64(n))
-		}
-		if n > 2 && b.Err < boardError*b.Mean {
+	b := &event.Board{Best: math.Inf(1)}
+	squares := 0.0
+	for _, duration := range times {
+		t := float64(duration)
+		b.Runs++
+		n, from := float64(b.Runs), t-b.Mean
+		b.Mean += from / n
+		squares += from * (t - b.Mean)
+		b.Best, b.Worst = min(b.Best, t), max(b.Worst, t)
+		b.Err = math.Sqrt(squares / max(1, n*(n-1)))
+		if b.Runs > 2 && b.Err < boardError*b.Mean {
 			break
 		}
 	}

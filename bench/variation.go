@@ -45,7 +45,11 @@ const variations, slowReference = 4, 500 * time.Millisecond
 func (a *attempt) vary(ctx context.Context) (*variation, error) {
 	in := a.loaded
 	if in.made != nil {
-		return a.varyMade(ctx)
+		o, err := a.other(ctx, in, "timed call")
+		if o == nil || err != nil {
+			return nil, err
+		}
+		return &variation{what: "with the inputs of another seed", other: o, want: []expected{{made: o}}}, nil
 	}
 	inputs := changeable(in.Values)
 	for try := 0; try < variations && len(inputs) > 0; try++ {
@@ -114,15 +118,12 @@ func substitute(t *tensor.Tensor, r random.Stream) (changed *tensor.Tensor, at i
 func (v *variation) judge(ctx context.Context, a *attempt, what string, written []worker.FileTensor) (
 	*event.Finding, error) {
 	what += ", " + v.what
-	if v.other != nil {
-		return v.judgeMade(ctx, a, what, written)
-	}
 	a.judgedVaried = true
 	c, err := a.compare(ctx, written, v.want, v.values)
-	if err != nil {
+	if err != nil || c.ok && v.other != nil {
 		return nil, err
 	}
-	old, err := v.stale(a, written)
+	old, err := v.stale(ctx, a, written)
 	switch {
 	case err != nil:
 		return nil, err
@@ -140,7 +141,11 @@ func (v *variation) judge(ctx context.Context, a *attempt, what string, written 
 
 // stale reports whether at least nine tenths of the elements that the variation changes have the other calls' values.
 // A definition that permits wrong elements permits all of these.
-func (v *variation) stale(a *attempt, written []worker.FileTensor) (bool, error) {
+func (v *variation) stale(ctx context.Context, a *attempt, written []worker.FileTensor) (bool, error) {
+	if v.other != nil {
+		c, err := a.compare(ctx, written, a.loaded.want, nil)
+		return c.ok, err
+	}
 	got, unmap, err := a.process.out.read(written)
 	if err != nil {
 		return false, err

@@ -31,6 +31,8 @@ type Project struct {
 	Command []string // command line, recorded in runs
 
 	Warn func(text, hint string) // called for unreadable runs
+
+	task func() (*tasks.Task, error) // nil before the first call of Task
 }
 
 // Path resolves name relative to the project's folder.
@@ -51,7 +53,7 @@ func (p *Project) Root() string { return filepath.Dir(p.ConfigPath()) }
 func (p *Project) OpenDataset() (*workloads.Dataset, error) {
 	if t, err := p.Task(); err != nil {
 		return nil, err
-	} else if t != nil && p.Dataset == "" {
+	} else if t != nil {
 		return openTask(t)
 	}
 	root, _ := cache.Root() // without a cache, only reading inputs fails
@@ -103,13 +105,12 @@ func (p *Project) Tables() (map[string]*config.Table, error) {
 // A Submission is the input of most commands: sources with their config, packed in memory, or a packed solution.
 type Submission struct {
 	Root       string         // folder of the config, or of the working directory for a packed solution
-	Config     *config.Config // nil for a packed solution
+	Config     *config.Config // nil for a packed solution, and for an answer to a task
 	Data       *workloads.Dataset
 	Definition *trace.Definition
 	Solution   *trace.Solution
 	Entries    []pack.Entry
 	Warnings   []trace.Warning
-	Task       *tasks.Task // of GPU MODE or KernelBench; Config is then nil
 }
 
 // Load reads the packed solution, or the config and its sources if packed is "". Its errors are about the user's input.
@@ -124,7 +125,7 @@ func (p *Project) Load(packed string) (*Submission, error) {
 	if t, err := p.Task(); err != nil {
 		return nil, err
 	} else if t != nil {
-		return p.loadTask(t, "", data)
+		return p.loadTask(t, t.Answer, data)
 	}
 	return LoadSources(p.ConfigPath(), data)
 }

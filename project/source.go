@@ -16,6 +16,7 @@ import (
 	"fisub/internal/plain"
 	"fisub/internal/usage"
 	"fisub/workloads"
+	"fisub/workloads/tasks"
 )
 
 // A Source is a solution for compare: packed, in a folder with a config, or in a git revision of the submission.
@@ -36,10 +37,10 @@ func (p *Project) ReadSource(ctx context.Context, arg string, data *workloads.Da
 	if err != nil {
 		return nil, err
 	}
-	if t != nil && (strings.HasSuffix(arg, ".py") || filepath.Clean(p.Path(arg)) == filepath.Clean(p.Root())) {
-		answer := ""
-		if strings.HasSuffix(arg, ".py") {
-			answer = p.Path(arg)
+	if here := filepath.Clean(p.Path(arg)) == filepath.Clean(p.Root()); t != nil && (here || filepath.Ext(arg) == ".py") {
+		answer := p.Path(arg)
+		if here {
+			answer = t.Answer
 		}
 		s, err := p.loadTask(t, answer, data)
 		return &Source{Arg: arg, Submission: s}, err
@@ -66,7 +67,7 @@ func (p *Project) ReadSource(ctx context.Context, arg string, data *workloads.Da
 		return nil, err
 	}
 	defer remove()
-	s, err := loadRevision(checkout, filepath.Join(dir, filepath.Base(p.ConfigPath())), data)
+	s, err := p.loadRevision(checkout, dir, t, data)
 	if err != nil {
 		text := strings.ReplaceAll(err.Error(), checkout+string(filepath.Separator), "")
 		return nil, usage.Invalid(fmt.Errorf("%s: %s", arg, text))
@@ -75,18 +76,16 @@ func (p *Project) ReadSource(ctx context.Context, arg string, data *workloads.Da
 	return &Source{Arg: arg, Submission: s, Git: &event.Git{Commit: commit}}, nil
 }
 
-// loadRevision loads the submission of a config in a checkout. A link out of the checkout is an error.
-func loadRevision(checkout, file string, data *workloads.Dataset) (*Submission, error) {
-	if !filepath.IsLocal(file) {
-		return nil, fmt.Errorf("%s: not in the repository", file)
+// loadRevision loads the submission in a folder of a checkout, or the answer to t there. A link out of the checkout is
+// an error.
+func (p *Project) loadRevision(checkout, dir string, t *tasks.Task, data *workloads.Dataset) (*Submission, error) {
+	if !filepath.IsLocal(filepath.Join(dir, config.Name)) {
+		return nil, fmt.Errorf("%s: not in the repository", dir)
 	}
-	p := &Project{Dir: filepath.Join(checkout, filepath.Dir(file))}
-	if t, err := p.Task(); err != nil {
-		return nil, err
-	} else if t != nil {
-		return p.loadTask(t, "", data)
+	if dir = filepath.Join(checkout, dir); t != nil {
+		return p.loadTask(t, filepath.Join(dir, filepath.Base(t.Answer)), data)
 	}
-	return LoadSources(filepath.Join(checkout, file), data)
+	return LoadSources(filepath.Join(dir, filepath.Base(p.ConfigPath())), data)
 }
 
 // A Constant is a macro or constant of the sources, with the values that a sweep tries.

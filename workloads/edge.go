@@ -93,10 +93,13 @@ func shrunk(by int) value {
 	return func(_ random.Stream, i, width int, usual float64) float64 { return usual * factors[(i/width+by)%4] }
 }
 
-// uuid returns the uuid of the case's workload: version 5 of RFC 9562, in the URL namespace.
-func (e *edge) uuid(def string) string {
+// uuid returns the uuid of the case's workload.
+func (e *edge) uuid(def string) string { return UUID(def, EdgeSet, e.name) }
+
+// UUID returns the uuid of a workload that fisub makes: version 5 of RFC 9562, in the URL namespace.
+func UUID(def, set, name string) string {
 	space, _ := hex.DecodeString("6ba7b8119dad11d180b400c04fd430c8")
-	sum := sha1.Sum(append(space, path.Join("fisub", def, EdgeSet, e.name)...))
+	sum := sha1.Sum(append(space, path.Join("fisub", def, set, name)...))
 	sum[6], sum[8] = sum[6]&0x0f|0x50, sum[8]&0x3f|0x80
 	return fmt.Sprintf("%x-%x-%x-%x-%x", sum[:4], sum[4:6], sum[6:8], sum[8:10], sum[10:16])
 }

@@ -24,7 +24,6 @@ import (
 	"fisub/pack"
 	"fisub/project/preflight/source"
 	"fisub/workloads"
-	"fisub/workloads/tasks"
 )
 
 // A Finding is a problem or a remark, with its place and a hint. Path begins with the folder of Options.Config as
@@ -43,7 +42,6 @@ type Options struct {
 	Config   string          // path of its config.toml
 	Solution *trace.Solution // a packed solution, instead of a config
 	File     string          // path of Solution, for messages
-	Task     *tasks.Task     // that Solution answers, or nil
 	Dataset  *workloads.Dataset
 	Cache    string   // fisub's cache folder, for the toolchain and builds
 	Archs    []string // to compile for, such as "sm_100"; if empty, nothing is compiled
@@ -99,9 +97,7 @@ func Submission(ctx context.Context, o Options) (*Report, error) {
 	} else {
 		c.Report.Solution, c.Report.Packs = o.Solution, true
 		c.packed()
-		if o.Task != nil {
-			c.task(ctx)
-		}
+		c.task(ctx)
 	}
 	if c.Report.Solution != nil {
 		c.sources(ctx)

@@ -2,9 +2,8 @@ package preflight
 
 import (
 	"context"
-	"maps"
+	"fmt"
 	"regexp"
-	"slices"
 	"strings"
 
 	"fisub/bench/pyworker"
@@ -27,10 +26,12 @@ var guarded = []struct{ pattern, what string }{
 
 // task adds findings about an answer to a task.
 func (c *checker) task(ctx context.Context) {
-	t := c.Task
+	if c.Report.Definition == nil || c.Report.Definition.Python == nil {
+		return
+	}
 	for _, s := range c.Report.Solution.Sources {
-		c.imports(ctx, t, s.Path, s.Content)
-		if t.Definition.OpType != tasks.GPUMode {
+		c.imports(ctx, s.Path, s.Content)
+		if c.Report.Definition.OpType != tasks.GPUMode {
 			continue
 		}
 		c.directives(s.Path, s.Content)
@@ -43,56 +44,67 @@ func (c *checker) task(ctx context.Context) {
 	}
 }
 
-// topImport matches an import at the top level of a module.
-var topImport = regexp.MustCompile(`(?m)^(?:import|from)[ \t]+([A-Za-z_]\w*)`)
+// missing prints the line and the name of each module that the source on stdin imports and this Python does not have.
+const missing = `import ast, importlib.util, sys
+for node in ast.parse(sys.stdin.read()).body:
+    if isinstance(node, (ast.Import, ast.ImportFrom)) and not getattr(node, "level", 0):
+        for name in [node.module] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]:
+            if importlib.util.find_spec(name.split(".")[0]) is None:
+                print(node.lineno, name.split(".")[0])`
 
-// imports adds notes about imports of an answer that the Python of fisub's worker does not have. Without such a Python
-// there are none.
-func (c *checker) imports(ctx context.Context, t *tasks.Task, path, text string) {
+// imports adds warnings about imports of an answer that the Python of fisub's worker does not have. Without such a
+// Python, or if the source is not valid, there are none.
+func (c *checker) imports(ctx context.Context, path, text string) {
 	python, err := pyworker.Find(ctx)
 	if err != nil {
 		return
 	}
-	at := map[string]int{}
-	for _, m := range topImport.FindAllStringSubmatchIndex(text, -1) {
-		name := text[m[2]:m[3]]
-		if _, ours := t.Definition.Python.Files.Get(name + ".py"); !ours && at[name] == 0 {
-			at[name] = 1 + strings.Count(text[:m[0]], "\n")
-		}
-	}
-	names := slices.Sorted(maps.Keys(at))
 	limit, cancel := context.WithTimeout(ctx, pythonLimit)
 	defer cancel()
-	out, err := device.Command(limit, python, append([]string{"-c", "import importlib.util as u, sys\n" +
-		"print(*(n for n in sys.argv[1:] if u.find_spec(n) is None))"}, names...)...).Output()
-	if err != nil {
-		return
-	}
-	for _, name := range strings.Fields(string(out)) {
-		c.addAt(Warning, "missing-import", path, at[name], "install it, or set FISUB_PYTHON to a Python that has it",
-			"%s has no module %s, and the task has no such file", python, name)
+	cmd := device.Command(limit, python, "-c", missing)
+	cmd.Stdin = strings.NewReader(text)
+	out, _ := cmd.Output()
+	for text := range strings.Lines(string(out)) {
+		var line int
+		var name string
+		_, err := fmt.Sscan(text, &line, &name)
+		if _, ours := c.Report.Definition.Python.Files.Get(name + ".py"); err == nil && !ours {
+			c.addAt(Warning, "missing-import", path, line, "install it, or set FISUB_PYTHON to a Python that has it",
+				"%s has no module %s, and the task has no such file", python, name)
+		}
 	}
 }
 
 // directives checks the header of a submission to GPU MODE's boards by the rules of kernelbot's submission.py
-// (gpu-mode/kernelbot 4bdd839a).
+// (gpu-mode/kernelbot 4bdd839a): the first lines, which begin with # or //.
 func (c *checker) directives(path, text string) {
-	known, seen := []string{"leaderboard", "gpus"}, map[string]bool{}
-	for _, d := range tasks.Directives(text) {
-		switch {
-		case d.Text == "":
-			c.addAt(Error, "popcorn-directive", path, d.Line, "#!POPCORN leaderboard NAME, #!POPCORN gpus B200",
-				"!POPCORN %s has no value", d.Key)
-		case !slices.Contains(known, d.Key):
-			c.addAt(Error, "popcorn-directive", path, d.Line, "one of "+strings.Join(known, ", "),
-				"unknown directive !POPCORN %s", d.Key)
-		case seen[d.Key]:
-			c.addAt(Error, "popcorn-directive", path, d.Line, "keep one", "a second !POPCORN %s", d.Key)
+	seen := map[string]bool{}
+	for i, line := range strings.Split(text, "\n") {
+		if !strings.HasPrefix(line, "#") && !strings.HasPrefix(line, "//") {
+			break
 		}
-		seen[d.Key] = true
+		words := append(strings.Fields(line), "", "")
+		if words[0] != "#!POPCORN" && words[0] != "//!POPCORN" {
+			continue
+		}
+		key, fault := strings.ToLower(words[1]), ""
+		if key == "gpu" {
+			key = "gpus"
+		}
+		switch {
+		case words[2] == "":
+			fault = fmt.Sprintf("!POPCORN %s has no value", key)
+		case key != "leaderboard" && key != "gpus":
+			fault = "unknown directive !POPCORN " + key
+		case seen[key]:
+			fault = "a second !POPCORN " + key
+		}
+		if seen[key] = true; fault != "" {
+			c.addAt(Error, "popcorn-directive", path, i+1, "#!POPCORN leaderboard NAME, #!POPCORN gpus B200", "%s", fault)
+		}
 	}
 	if !seen["leaderboard"] {
-		c.addAt(Note, "no-leaderboard", path, 0, "#!POPCORN leaderboard NAME in the first line",
+		c.add(Note, "no-leaderboard", path, "#!POPCORN leaderboard NAME in the first line",
 			"names no leaderboard: the board asks for it")
 	}
 }
@@ -100,7 +112,6 @@ func (c *checker) directives(path, text string) {
 // addAt is add with a line.
 func (c *checker) addAt(s source.Severity, code, path string, line int, hint, format string, args ...any) {
 	c.add(s, code, path, hint, format, args...)
-	if f := &c.Findings[len(c.Findings)-1]; line > 0 {
-		f.Line, f.Col = line, 1
-	}
+	f := &c.Findings[len(c.Findings)-1]
+	f.Line, f.Col = line, 1
 }

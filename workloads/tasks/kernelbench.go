@@ -1,7 +1,6 @@
 package tasks
 
 import (
-	"os"
 	"path/filepath"
 	"strings"
 
@@ -14,20 +13,14 @@ const kernelBenchTolerance = 1e-4
 
 var kernelBenchSeeds = []int{734796314, 576165995, 2197670066, 839703249, 2584932063}
 
-// readKernelBench reads the problem and its answer among the Python files of a folder. If no file is a problem, both
-// results are nil.
+// readKernelBench reads the problem among the Python files of a folder, and finds its answer. If no file is a problem,
+// both results are nil.
 func readKernelBench(dir string) (*Task, error) {
 	names, _ := filepath.Glob(filepath.Join(dir, "*.py"))
 	var problems, answers []string
 	var text string
 	for _, name := range names {
-		if st, err := os.Stat(name); err != nil || !st.Mode().IsRegular() {
-			continue
-		}
-		s, err := readPython(name)
-		if err != nil {
-			continue
-		}
+		s, _ := readPython(name)
 		switch {
 		case defines(s, "ModelNew"):
 			answers = append(answers, name)
@@ -60,11 +53,8 @@ func readKernelBench(dir string) (*Task, error) {
 		s.Workloads = append(s.Workloads, workload(t.Definition, s.Name, axes, trace.Map[any]{}))
 	}
 	t.Sets = []Set{s}
-	if len(answers) == 0 {
-		return t, nil
+	if len(answers) > 0 {
+		t.Answer = answers[0]
 	}
-	t.Answer = answers[0]
-	var err error
-	t.Solution, err = t.Read(answers[0])
-	return t, err
+	return t, nil
 }

@@ -7,26 +7,25 @@
 package tasks
 
 import (
-	"crypto/sha1"
-	"encoding/binary"
 	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
 
+	"fisub/internal/cache"
 	"fisub/internal/hint"
 	"fisub/internal/plain"
 	"fisub/internal/trace"
+	"fisub/workloads"
 )
 
-// A Task is a problem with an answer.
+// A Task is a problem.
 type Task struct {
 	File       string // of the problem
 	Definition *trace.Definition
 	Sets       []Set
-	Solution   *trace.Solution // nil if there is no answer yet
-	Answer     string          // its file, also if it does not exist
+	Answer     string // the file of its answer, which may not exist yet
 
 	symbol string // of the answer
 }
@@ -42,11 +41,18 @@ const maxFile = 4 << 20
 
 // Read reads the task in the folder dir. If there is none, both results are nil.
 func Read(dir string) (*Task, error) {
-	file := filepath.Join(dir, "task.yml")
-	if _, err := os.Lstat(file); err == nil {
+	if file := filepath.Join(dir, "task.yml"); exists(file) {
 		return readGPUMode(file)
 	}
 	return readKernelBench(dir)
+}
+
+// Answered reports whether the task has an answer.
+func (t *Task) Answered() bool { return exists(t.Answer) }
+
+func exists(file string) bool {
+	_, err := os.Lstat(file)
+	return err == nil
 }
 
 // object is the spec of the object that functions make or judge.
@@ -73,21 +79,11 @@ func workload(def *trace.Definition, set string, axes trace.Map[int], arguments 
 	for name := range axes.All() {
 		def.Axes.Set(name, trace.Axis{})
 	}
-	h := sha1.New() //nolint:gosec // RFC 9562, UUID version 5
-	h.Write([]byte{0x6b, 0xa7, 0xb8, 0x11, 0x9d, 0xad, 0x11, 0xd1, 0x80, 0xb4, 0x00, 0xc0, 0x4f, 0xd4, 0x30, 0xc8})
-	part := func(s string) {
-		h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(s))))
-		h.Write([]byte(s))
-	}
-	part("fisub/" + def.Name + "/" + set)
+	parts := []string{string(w.JSON(trace.Compact))}
 	for name, text := range def.Python.Files.All() {
-		part(name)
-		part(text)
+		parts = append(parts, name, text)
 	}
-	part(string(w.JSON(trace.Compact)))
-	id := h.Sum(nil)[:16]
-	id[6], id[8] = id[6]&0x0f|0x50, id[8]&0x3f|0x80
-	w.UUID = fmt.Sprintf("%x-%x-%x-%x-%x", id[:4], id[4:6], id[6:8], id[8:10], id[10:])
+	w.UUID = workloads.UUID(def.Name, set, cache.Key(parts...))
 	return w
 }
 

@@ -4,29 +4,12 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
 	"fisub/internal/hint"
 	"fisub/internal/trace"
 )
-
-// The header is read as the board reads it: only its first lines that begin with # or //.
-func TestDirectives(t *testing.T) {
-	for text, want := range map[string][]Directive{
-		"#!POPCORN leaderboard sort_v2 x\n# words\n//!POPCORN gpu B200 H100\n": {
-			{1, "leaderboard", "sort_v2 x"}, {3, "gpus", "B200 H100"}},
-		"\n#!POPCORN leaderboard sort":             nil,
-		"import torch\n#!POPCORN leaderboard sort": nil,
-		"#!POPCORN\n#!POPCORN LEADERBOARD\n":       {{1, "", ""}, {2, "leaderboard", ""}},
-		"# !POPCORN leaderboard sort\n":            nil,
-	} {
-		if got := Directives(text); !slices.Equal(got, want) {
-			t.Errorf("%q: got %v, want %v", text, got, want)
-		}
-	}
-}
 
 // write writes a task of GPU MODE with a part of task.yml, and returns its folder.
 func write(t *testing.T, yml string) string {
@@ -60,7 +43,7 @@ func TestCases(t *testing.T) {
 	}
 	def := task.Definition
 	if def.Name != filepath.Base(dir) || def.Python.Ranking != "last" || def.Python.Inputs != "reference.py::generate_input" ||
-		def.Python.Check != "reference.py::check_implementation" || task.Sets[1].Name != Benchmarks || task.Solution != nil {
+		def.Python.Check != "reference.py::check_implementation" || task.Sets[1].Name != Benchmarks || task.Answered() {
 		t.Errorf("got %+v, %+v", def, def.Python)
 	}
 	again, _, err := trace.DecodeDefinition(def.JSON(trace.Compact))
@@ -85,7 +68,6 @@ func TestRefused(t *testing.T) {
 		"lang: py\n":                                            "no tests and no benchmarks",
 		"lang: py\nmulti_gpu: true\ntests: [{n: 1}]\n":          "multi_gpu: fisub runs tasks on one GPU",
 		"lang: py\nranking_by: best\ntests: [{n: 1}]\n":         `ranking_by: "best"`,
-		"lang: py\ntests: [{n: [1, a]}]\n":                      "task.yml:7: ",
 		"lang: py\ntests:\n  - {n: {}}\n":                       "task.yml:8: tests: n: a map",
 		"lang: py\ntests:\n  - 5\n":                             "task.yml:8: tests: want a map",
 		"lang: [\n":                                             "task.yml: ",
@@ -134,16 +116,20 @@ func TestKernelBench(t *testing.T) {
 	put("helper.py", "class Model: pass\n")
 	put("12_Gemm.py", problem)
 	task, err := Read(dir)
-	if err != nil || task.Definition.Name != "12_Gemm" || task.Solution != nil || len(task.Sets[0].Workloads) != 5 {
+	if err != nil || task.Definition.Name != "12_Gemm" || task.Answered() || len(task.Sets[0].Workloads) != 5 {
 		t.Fatalf("got %+v, %v", task, err)
 	}
 	if text, _ := task.Start(); !strings.HasPrefix(text, "class ModelNew(nn.Module)") {
 		t.Errorf("got %q", text)
 	}
 	put("mine.py", "import triton\n"+strings.ReplaceAll(problem, "Model", "ModelNew"))
-	if task, err = Read(dir); err != nil || task.Solution == nil || task.Solution.Spec.EntryPoint != "mine.py::ModelNew" ||
-		task.Solution.Spec.Language != trace.Triton {
-		t.Errorf("got %+v, %v", task, err)
+	task, err = Read(dir)
+	if err != nil || !task.Answered() {
+		t.Fatalf("got %+v, %v", task, err)
+	}
+	if sol, err := task.Read(task.Answer); err != nil || sol.Spec.EntryPoint != "mine.py::ModelNew" ||
+		sol.Spec.Language != trace.Triton {
+		t.Errorf("got %+v, %v", sol, err)
 	}
 	put("13_Other.py", problem)
 	if _, err = Read(dir); err == nil || !strings.Contains(err.Error(), "several problems of KernelBench") {

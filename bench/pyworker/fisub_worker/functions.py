@@ -140,8 +140,8 @@ class Functions:
         made = json.loads(octets(tensors[0].cpu()))  # by the submission's process: see Packed
         outputs = []
         for i, (spec, t) in enumerate(zip(request["tensors"], tensors[1:], strict=True)):
-            dtype = getattr(torch, spec["dtype"])
-            t = t.view(dtype).reshape(spec["shape"]) if t.numel() else self.placed(torch.empty(spec["shape"], dtype=dtype))
+            dtype, shape = getattr(torch, spec["dtype"]), spec["shape"] or []
+            t = t.view(dtype).reshape(shape) if t.numel() else self.placed(torch.empty(shape, dtype=dtype))
             outputs.append(t.cpu() if i in made["cpu"] else t)
         output = assemble(torch, made["tree"], outputs, trusted=False)
         data = self.copy(self.data(request["judge"]))
