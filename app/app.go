@@ -172,14 +172,13 @@ func commandLine(words []string, omit ...string) string {
 	return strings.Join(line, " ")
 }
 
-// noTask returns an error if the project is a task of GPU MODE or KernelBench.
-func (a *app) noTask(command string) error {
-	t, err := a.Task()
-	if t == nil || err != nil {
-		return err
+// openContest is OpenDataset for commands that a task of GPU MODE or KernelBench does not have.
+func (a *app) openContest() (*workloads.Dataset, error) {
+	if t, _ := a.Task(); t != nil {
+		return nil, usage.Errorf("send "+filepath.Base(t.Answer)+" as it is",
+			"%s is a task with its own judge, not a project of the contest", plain.Relative(t.File))
 	}
-	return usage.Errorf("send "+filepath.Base(t.Answer)+" as it is",
-		"%s: %s is a task with its own judge, not a project of the contest", command, plain.Relative(t.File))
+	return a.OpenDataset()
 }
 
 // inContest reports whether a definition has the contest's workload set.

@@ -91,7 +91,7 @@ func workloadFlags(o *setup.Options) []cli.Flag {
 }
 
 func seedFlag(to *uint64) cli.Flag {
-	return &cli.Uint64Flag{Name: "seed",
+	return &cli.Uint64Flag{Name: "seed", EnvVars: []string{"POPCORN_SEED"},
 		Usage:       "seed `N` of generated inputs; a seed gives the same values on every machine",
 		DefaultText: "0", Destination: to}
 }

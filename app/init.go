@@ -13,7 +13,6 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"fisub/app/scaffold"
-	"fisub/internal/cache"
 	"fisub/internal/git"
 	"fisub/internal/plain"
 	"fisub/internal/trace"
@@ -21,7 +20,6 @@ import (
 	"fisub/internal/usage"
 	"fisub/project"
 	"fisub/workloads"
-	"fisub/workloads/tasks"
 )
 
 type initOptions struct {
@@ -81,7 +79,13 @@ func (a *app) init(ctx context.Context, o initOptions) error {
 	if t, err := (&project.Project{Dir: dir}).Task(); err != nil {
 		return err
 	} else if t != nil {
-		return a.startTask(t, dir, o.force)
+		text, err := t.Start()
+		if err != nil {
+			return usage.Invalid(err)
+		}
+		opts := scaffold.Options{Definition: t.Definition, Language: trace.Python, Name: "submission"}
+		p := &scaffold.Project{Files: []scaffold.File{{Path: filepath.Base(t.Answer), Content: []byte(text)}}}
+		return a.create(dir, opts, p, o.force)
 	}
 	data, err := a.OpenDataset()
 	if err != nil {
@@ -119,7 +123,12 @@ func (a *app) init(ctx context.Context, o initOptions) error {
 		a.term.Note("%s: not written: GitHub reads workflows only in the root of the repository, %s", scaffold.Workflow,
 			plain.Relative(root))
 	}
-	done, err := p.Write(dir, o.force)
+	return a.create(dir, opts, p, o.force)
+}
+
+// create writes the files of p.
+func (a *app) create(dir string, opts scaffold.Options, p *scaffold.Project, force bool) error {
+	done, err := p.Write(dir, force)
 	if conflict, ok := errors.AsType[*scaffold.ConflictError](err); ok {
 		var faults []error
 		for _, line := range conflict.Lines {
@@ -133,32 +142,6 @@ func (a *app) init(ctx context.Context, o initOptions) error {
 		return err
 	}
 	return a.initialised(dir, opts, p, done)
-}
-
-// startTask writes an answer to the task in the folder dir.
-func (a *app) startTask(t *tasks.Task, dir string, force bool) error {
-	text, err := t.Start()
-	if err != nil {
-		return usage.Invalid(err)
-	}
-	status := "written"
-	if t.Answered() {
-		if status = "replaced"; !force {
-			return usage.Errorf("use --force to replace it", "%s: it exists", t.Answer)
-		}
-	}
-	if err := cache.WriteFile(t.Answer, []byte(text), 0o644); err != nil {
-		return err
-	}
-	made := newProject{Dir: dir, Definition: t.Definition.Name, Language: trace.Python, Name: "submission",
-		Files: []newFile{{filepath.Base(t.Answer), status, len(text)}}, Next: a.nextLines(dir)}
-	made.Next = made.Next[:len(made.Next)-1] // there is nothing to pack
-	if a.json {
-		return a.writeJSON(made)
-	}
-	a.line(status, "%s", plain.Relative(t.Answer))
-	fmt.Fprintf(a.stdout, "next\n  %s\n", strings.Join(made.Next, "\n  "))
-	return nil
 }
 
 func unanswered(err error) error {
@@ -189,6 +172,9 @@ type newFile struct {
 func (a *app) initialised(dir string, opts scaffold.Options, p *scaffold.Project, done []string) error {
 	made := newProject{Dir: dir, Definition: opts.Definition.Name, Language: opts.Language, Name: opts.Name,
 		Author: opts.Author, Files: []newFile{}, Next: a.nextLines(dir)}
+	if opts.Definition.Python != nil {
+		made.Next = made.Next[:len(made.Next)-1] // there is nothing to pack
+	}
 	for i, f := range p.Files {
 		made.Files = append(made.Files, newFile{f.Path, done[i], len(f.Content)})
 	}

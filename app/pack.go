@@ -55,10 +55,7 @@ func (a *app) pack(ctx context.Context, o packOptions) error {
 	if o.out == "-" && a.final != nil {
 		return usage.Errorf("use a file, or omit --json=final", "-o - and --json=final would both write to stdout")
 	}
-	if err := a.noTask("pack"); err != nil {
-		return err
-	}
-	data, err := a.OpenDataset()
+	data, err := a.openContest()
 	if err != nil {
 		return err
 	}

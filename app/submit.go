@@ -53,10 +53,7 @@ func (a *app) submit(ctx context.Context, o submitOptions) error {
 	if o.dryRun && o.WillPush {
 		return usage.Errorf("omit one of them", "--dry-run and --push exclude each other")
 	}
-	if err := a.noTask("submit"); err != nil {
-		return err
-	}
-	data, err := a.OpenDataset()
+	data, err := a.openContest()
 	if err != nil {
 		return err
 	}

@@ -225,8 +225,14 @@ func newOnce(ctx context.Context, shared *Shared, sol *trace.Solution, w *trace.
 	if o.process, err = newProcess(ctx, shared, shared.Definition, sol); err != nil {
 		return nil, o.process.machineError(err)
 	}
-	if o.evaluator, err = evaluatorOf(shared.Definition); err == nil {
-		o.in, err = o.open(ctx, shared, w)
+	var functions *pyReference
+	if o.evaluator, err = evaluatorOf(shared.Definition); o.evaluator == byFunctions {
+		if functions, err = newReference(ctx, shared, nil); err == nil {
+			defer functions.stop()
+		}
+	}
+	if err == nil {
+		o.in, err = openInputs(ctx, shared, functions, o.evaluator, w, 0)
 	}
 	if err != nil {
 		o.process.stop()
@@ -234,18 +240,6 @@ func newOnce(ctx context.Context, shared *Shared, sol *trace.Solution, w *trace.
 	}
 	o.in.load.Guard = 0                 // guards would hide writes next to a tensor from a tool
 	return o, o.process.ready(ctx, ctx) // a build has its own limit
-}
-
-func (o *once) open(ctx context.Context, shared *Shared, w *trace.Workload) (*inputs, error) {
-	if o.evaluator != byFunctions {
-		return openInputs(ctx, shared, nil, o.evaluator, w, 0)
-	}
-	reference, err := newReference(ctx, shared, nil)
-	if err != nil {
-		return nil, err
-	}
-	defer reference.stop()
-	return openInputs(ctx, shared, reference, o.evaluator, w, 0)
 }
 
 func (o *once) close() {

@@ -43,13 +43,14 @@ func functionsSolution(def *trace.Definition) (*trace.Definition, *trace.Solutio
 type made struct {
 	reference *pyReference
 	arguments map[string]any
-	returned  int64 // bytes of the tensors that the last judged call returned, except inputs
+	returned  int64  // bytes of the tensors that the last judged call returned, except inputs
+	release   func() // frees their memory
 }
 
 // octets returns a tensor of bytes of a file.
 func octets(file *os.File, offset int64, n int) worker.Value {
-	return worker.Value{Tensor: &worker.FileTensor{DType: tensor.Int8.String(), Shape: []int{n}, File: file, Offset: offset,
-		Bytes: n}}
+	return worker.Value{Tensor: &worker.FileTensor{DType: tensor.Int8.String(), Shape: []int{n}, File: file,
+		Offset: offset, Bytes: n}}
 }
 
 // ask calls the functions with a request and tensors, the outputs to judge. It decodes the reply, which is JSON, into
@@ -147,7 +148,7 @@ func (p *pyReference) inputs(ctx context.Context, def *trace.Definition, w *trac
 			in.change(i)
 		}
 	}
-	in.Inputs = workloads.Made(values, func() error { unmap(); out.close(); return nil })
+	in.Inputs, in.made.release = &workloads.Inputs{Values: values}, func() { unmap(); out.close() }
 	return in, memfile.Freeze(out.f)
 }
 

@@ -23,6 +23,14 @@ type inputs struct {
 	made    *made               // nil unless functions of the definition made them
 }
 
+// Close releases the tensors.
+func (in *inputs) Close() error {
+	if in.made != nil {
+		in.made.release()
+	}
+	return in.Inputs.Close()
+}
+
 // openInputs opens the inputs of w for a trial, counted from 0. Functions of the definition run in reference. The
 // caller closes them.
 func openInputs(ctx context.Context, s *Shared, reference *pyReference, e evaluator, w *trace.Workload, trial int) (

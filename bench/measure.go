@@ -311,15 +311,11 @@ func (a *attempt) judgeTimed(ctx context.Context, plan worker.JudgedPlan, sample
 				written = append(written, w)
 			}
 		}
-		judge := func(what string, written []worker.FileTensor) (*event.Finding, error) {
-			return a.judgeAgain(ctx, what, written)
-		}
+		judge := a.judgeAgain
 		if plan.Apart != nil && *plan.Apart == call {
-			judge = func(what string, written []worker.FileTensor) (*event.Finding, error) {
-				return a.varied.judge(ctx, a, what, written)
-			}
+			judge = a.judgeVaried
 		}
-		if found, err := judge(what, written); err != nil || found != nil {
+		if found, err := judge(ctx, what, written); err != nil || found != nil {
 			a.timed = cmp.Or(a.timed, found)
 			return err
 		}

@@ -114,9 +114,10 @@ func substitute(t *tensor.Tensor, r random.Stream) (changed *tensor.Tensor, at i
 	return nil, -1
 }
 
-// judge returns a finding if the outputs of a timed call are not those for the variation. what describes the call.
-func (v *variation) judge(ctx context.Context, a *attempt, what string, written []worker.FileTensor) (
-	*event.Finding, error) {
+// judgeVaried returns a finding if the outputs of a timed call are not those for the variation. what describes the
+// call.
+func (a *attempt) judgeVaried(ctx context.Context, what string, written []worker.FileTensor) (*event.Finding, error) {
+	v := a.varied
 	what += ", " + v.what
 	a.judgedVaried = true
 	c, err := a.compare(ctx, written, v.want, v.values)

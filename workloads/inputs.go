@@ -39,22 +39,11 @@ type Inputs struct {
 	files  []*safetensors.File
 	memory *os.File // anonymous and immutable; nil if all tensors have a Path
 	data   []byte   // the mapping of memory
-
-	release func() error // of Made; nil for others
-}
-
-// Made returns inputs that were made elsewhere, with a function that releases their memory.
-func Made(values []Input, release func() error) *Inputs {
-	return &Inputs{Values: values, release: release}
 }
 
 // Close unmaps the tensors.
 func (in *Inputs) Close() error {
 	var errs []error
-	if in.release != nil {
-		errs = append(errs, in.release())
-		in.release = nil
-	}
 	for _, f := range in.files {
 		errs = append(errs, f.Close())
 	}

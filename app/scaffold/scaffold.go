@@ -61,7 +61,7 @@ type File struct {
 // A Project holds the files of a new submission.
 type Project struct {
 	Files   []File
-	sources string // folder of the sources
+	sources string // folder of the sources; "" if other files may be in the folder of Files
 }
 
 // New creates the project described by opts; the same options produce the same files. All errors are about the
@@ -292,6 +292,9 @@ func (p *Project) Write(dir string, force bool) (done []string, err error) {
 		return nil, err
 	}
 	for _, e := range entries {
+		if p.sources == "" {
+			break
+		}
 		name := path.Join(p.sources, e.Name())
 		if e.Type().IsRegular() && !slices.ContainsFunc(p.Files, func(f File) bool { return f.Path == name }) {
 			conflicts = append(conflicts, filepath.Join(dir, filepath.FromSlash(name))+": exists, and would be packed as well")

@@ -1,8 +1,10 @@
 package preflight
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -33,6 +35,29 @@ func TestFile(t *testing.T) {
 		if test.err == "" && err != nil || test.err != "" && (err == nil || !strings.Contains(err.Error(), test.err) ||
 			!strings.HasPrefix(err.Error(), file)) || !strings.HasPrefix(what, test.what) {
 			t.Errorf("%s: got %q, %v; want %q, %q", test.name, what, err, test.what, test.err)
+		}
+	}
+}
+
+// The header is read as the board reads it: only its first lines that begin with # or //.
+func TestDirectives(t *testing.T) {
+	const missing = "names no leaderboard: the board asks for it"
+	for text, want := range map[string][]string{
+		"#!POPCORN leaderboard sort_v2 x\n# words\n//!POPCORN gpu B200 H100\n": nil,
+		"#!POPCORN leaderboard a\n#!POPCORN gpu B200\n#!POPCORN gpus H100\n":   {"3 a second !POPCORN gpus"},
+		"\n#!POPCORN leaderboard sort":                                         {"0 " + missing},
+		"import torch\n#!POPCORN leaderboard sort":                             {"0 " + missing},
+		"#!POPCORN\n#!POPCORN LEADERBOARD\n":                                   {"1 !POPCORN  has no value", "2 !POPCORN leaderboard has no value"},
+		"#!POPCORN board x\n# !POPCORN leaderboard sort\n":                     {"1 unknown directive !POPCORN board", "0 " + missing},
+	} {
+		c := &checker{Report: &Report{}}
+		c.directives("submission.py", text)
+		var got []string
+		for _, f := range c.Findings {
+			got = append(got, fmt.Sprint(f.Line, " ", f.Msg))
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%q: got %q, want %q", text, got, want)
 		}
 	}
 }

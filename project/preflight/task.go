@@ -2,6 +2,7 @@ package preflight
 
 import (
 	"context"
+	_ "embed"
 	"fmt"
 	"regexp"
 	"strings"
@@ -44,13 +45,8 @@ func (c *checker) task(ctx context.Context) {
 	}
 }
 
-// missing prints the line and the name of each module that the source on stdin imports and this Python does not have.
-const missing = `import ast, importlib.util, sys
-for node in ast.parse(sys.stdin.read()).body:
-    if isinstance(node, (ast.Import, ast.ImportFrom)) and not getattr(node, "level", 0):
-        for name in [node.module] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]:
-            if importlib.util.find_spec(name.split(".")[0]) is None:
-                print(node.lineno, name.split(".")[0])`
+//go:embed imports.py
+var importsScript string
 
 // imports adds warnings about imports of an answer that the Python of fisub's worker does not have. Without such a
 // Python, or if the source is not valid, there are none.
@@ -61,7 +57,7 @@ func (c *checker) imports(ctx context.Context, path, text string) {
 	}
 	limit, cancel := context.WithTimeout(ctx, pythonLimit)
 	defer cancel()
-	cmd := device.Command(limit, python, "-c", missing)
+	cmd := device.Command(limit, python, "-c", importsScript)
 	cmd.Stdin = strings.NewReader(text)
 	out, _ := cmd.Output()
 	for text := range strings.Lines(string(out)) {

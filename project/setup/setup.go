@@ -7,10 +7,8 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -168,12 +166,6 @@ func choose(p *project.Project, sub *project.Submission, o Options, old *runs.Ru
 	configured := o.Set == "" && sub.Config != nil // use the config's set if it names one
 	if sub.Config != nil {
 		o.Set, o.Profile = cmp.Or(o.Set, sub.Config.Bench.Set), cmp.Or(o.Profile, sub.Config.Bench.Profile)
-	}
-	if board := os.Getenv("POPCORN_SEED"); sub.Definition.Python != nil && o.Seed == 0 && board != "" {
-		var err error
-		if o.Seed, err = strconv.ParseUint(board, 10, 32); err != nil {
-			return nil, usage.Errorf("unset it, or use --seed", "POPCORN_SEED: %q is no seed", board)
-		}
 	}
 	s := &Setup{Set: cmp.Or(o.Set, "default"), Seed: o.Seed, data: sub.Data, project: p,
 		Timer: cmp.Or(o.Timer, device.TimerAuto)}
