@@ -13,17 +13,20 @@ import (
 	"fisub/workloads/tasks"
 )
 
-// guarded are words in submissions that GPU MODE's gate, KernelGuard, or its bot looks for. They are allowed, but a
-// submission with them is looked at, or refused.
+// guarded are words in answers that a reader of the source should see. GPU MODE's gate, KernelGuard, and its bot look for
+// them: they are allowed, but a submission with them is looked at, or refused.
 var guarded = []struct{ pattern, what string }{
-	{`(?i)stream`, "the board warns of submissions with this word: it does not time work on another stream"},
-	{`\b(sys\.(_getframe|modules)|inspect\.(stack|currentframe)|gc\.get_(objects|referrers)|__globals__)\b`,
-		"reads the judge's frames or modules"},
-	{`\b(cuda\.)?(Event|synchronize|elapsed_time)\s*=[^=]`, "replaces what the board times with"},
+	{`(?i)stream`, "a board warns of submissions with this word: it does not time work on another stream"},
+	{`\b(sys\.(_getframe|modules|argv)|inspect\.(stack|currentframe)|gc\.get_(objects|referrers)|__globals__)\b`,
+		"an answer that can tell who calls it may compute something else for its judge"},
+	{`\b(cuda\.)?(Event|synchronize|elapsed_time)\s*=[^=]`, "replaces what a board times with"},
 	{`\bdata_ptr\(\)`, "an address as a key of a cache gives old results for new inputs"},
 	{`\b(perf_counter\w*|time\.time\w*)\s*=[^=]`, "replaces a clock"},
 	{`POPCORN_(FD|SEED)`, "uses the board's own variables"},
 }
+
+// kernel matches the definition of a kernel in CUDA, Triton, CuTe or TileLang.
+var kernel = regexp.MustCompile(`__global__|@(triton\.|cute\.)?(jit|kernel)\b|@T\.prim_func|\bcutlass\b`)
 
 // task adds findings about an answer to a task.
 func (c *checker) task(ctx context.Context) {
@@ -32,10 +35,12 @@ func (c *checker) task(ctx context.Context) {
 	}
 	for _, s := range c.Report.Solution.Sources {
 		c.imports(ctx, s.Path, s.Content)
-		if c.Report.Definition.OpType != tasks.GPUMode {
-			continue
+		if c.Report.Definition.OpType == tasks.GPUMode {
+			c.directives(s.Path, s.Content)
 		}
-		c.directives(s.Path, s.Content)
+		if !kernel.MatchString(s.Content) {
+			c.add(Note, "no-kernel", s.Path, "", "defines no kernel: operations of torch or of a library do the work")
+		}
 		for _, g := range guarded {
 			if at := regexp.MustCompile(g.pattern).FindStringIndex(s.Content); at != nil {
 				line := 1 + strings.Count(s.Content[:at[0]], "\n")
