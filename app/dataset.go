@@ -127,7 +127,7 @@ type shownDefinition struct {
 	Sets        []shownSet      `json:"sets"`
 	Reference   string          `json:"reference"` // Python source
 
-	functions *trace.Functions // in Python, instead of inputs, tolerance and reference; nil without
+	Functions *trace.Functions `json:"python,omitempty"` // instead of inputs, tolerance and reference; nil without
 }
 
 type shownAxis struct {
@@ -181,7 +181,7 @@ func showDefinition(data *workloads.Dataset, def *trace.Definition) (*shownDefin
 	}
 	d := &shownDefinition{Name: def.Name, OpType: def.OpType, Description: optional(def.Description),
 		Constraints: append([]string{}, def.Constraints...), Reference: def.Reference, Sets: []shownSet{},
-		Tolerance: event.Tolerance(profile.Tolerance), functions: def.Python}
+		Tolerance: event.Tolerance(profile.Tolerance), Functions: def.Python}
 	for name, axis := range def.Axes.All() {
 		d.Axes = append(d.Axes, shownAxis{name, axis.Value, optional(axis.Description)})
 	}
@@ -254,9 +254,9 @@ func (d *shownDefinition) Text() string {
 		sets = append(sets, row)
 	}
 	block("axes", axes)
-	if d.functions != nil {
-		line("inputs", "made by %s", d.functions.Inputs)
-		line("outputs", "judged by %s", cmp.Or(d.functions.Check, d.functions.Expected))
+	if d.Functions != nil {
+		line("inputs", "made by %s", d.Functions.Inputs)
+		line("outputs", "judged by %s", cmp.Or(d.Functions.Check, d.Functions.Expected))
 		block("sets", sets)
 		return b.String()
 	}

@@ -244,6 +244,9 @@ func (r *Subject) section(n int, brief bool) section {
 		s.Figures = append(s.Figures, figure{f.Baseline.Score() + " over " + clean(f.Baseline.Name, 40),
 			ui.Value{Text: fmt.Sprintf("%.3f", *d.Score), Exact: ui.Exact(*d.Score)}})
 	}
+	if d := r.Done; d != nil && d.BoardNS != nil {
+		s.Figures = append(s.Figures, figure{"board, " + clean(f.Ranking, 10) + " of the cases", ui.Nanos(*d.BoardNS)})
+	}
 	if mean := r.Mean(); mean > 0 {
 		s.Figures = append(s.Figures, figure{"mean latency, " + r.L2() + " L2", ui.Nanos(mean)})
 	}

@@ -242,6 +242,9 @@ func (r *Subject) Summary() []string {
 		text := clean(ui.ScoreText(r.Run.Run.Baseline, d), 300)
 		say("%s%s.", strings.ToUpper(text[:1]), text[1:])
 	}
+	if d := r.Done; d != nil && d.BoardNS != nil {
+		say("%s.", strings.Replace(ui.BoardText(r.Run.Run.Ranking, *d.BoardNS), "board", "Board", 1))
+	}
 	if r.Emulated {
 		say("The virtual GPU checks results and measures nothing.")
 	}

@@ -682,3 +682,22 @@ func TestUntimedComparison(t *testing.T) {
 		t.Errorf("columns without timings: got %v, want %s", all, want)
 	}
 }
+
+// The score of a task's board is the mean of its cases by the task's rule, in both forms of a report.
+func TestBoard(t *testing.T) {
+	for ranking, want := range map[string]string{"last": "4.00", "mean": "2.50", "geom": "2.00"} {
+		run := &event.Run{ID: "r", Definition: "sort", Functions: true, Ranking: ranking,
+			Workloads: []event.WorkloadRef{{UUID: "u1"}, {UUID: "u2"}}}
+		var list []event.Event
+		for i, ns := range []float64{1000, 4000} {
+			uuid := run.Workloads[i].UUID
+			list = append(list, event.Event{Type: event.TypeSamples, Workload: uuid, Samples: &event.Samples{MedianNS: 900,
+				N: 1, TrialsNS: [][]int64{{900}}, Board: &event.Board{Runs: 3, Mean: ns, Best: ns, Worst: ns}}},
+				event.Event{Type: event.TypeEvaluated, Workload: uuid, Evaluated: eventtest.Verdict{Index: i + 1,
+					Status: "PASSED", UUID: uuid}.Evaluated()})
+		}
+		r := newReport(t, folder(t, run, append(list, event.Event{Type: event.TypeDone, Done: &event.Done{Passed: 2}})...))
+		check(t, "Markdown", rendered(t, r.Markdown), []string{"Board: " + want + " µs, "}, nil)
+		check(t, "page", rendered(t, r.HTML), []string{"board, " + ranking + " of the cases", want + " µs"}, nil)
+	}
+}

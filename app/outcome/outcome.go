@@ -42,6 +42,7 @@ type Outcome struct {
 	Run        *RunTotals      `json:"run,omitempty"`          // for commands about a run
 	Score      *float64        `json:"score,omitempty"`        // mean speed-up over the baseline; 0 if a workload failed
 	ScoreName  string          `json:"score_name,omitempty"`   // "contest score" if the baseline is the reference
+	BoardNS    *float64        `json:"board_ns,omitempty"`     // the score of a task's board
 	Worst      *Group          `json:"worst_group,omitempty"`  // worst group of workloads that share a value of an axis
 	Fault      *Fault          `json:"first_fault,omitempty"`  // what to fix first
 	Faults     int             `json:"faults,omitempty"`       // errors of check and submit, failed workloads or tools
@@ -220,6 +221,7 @@ func (o *Outcome) Of(r *runs.Run, contest func(definition string) bool) {
 		if r.Run.Baseline != nil && d.Score != nil {
 			o.Score, o.ScoreName = d.Score, r.Run.Baseline.Score()
 		}
+		o.BoardNS = d.BoardNS
 	}
 	o.Run.Missing = o.Run.Workloads - o.Run.Passed - o.Run.Failed - o.Run.Left
 	o.Faults = o.Run.Failed

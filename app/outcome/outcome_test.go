@@ -227,3 +227,13 @@ func TestProfile(t *testing.T) {
 		t.Errorf("got %+v", o)
 	}
 }
+
+// The score of a task's board is in the final record.
+func TestBoard(t *testing.T) {
+	ns := 1500.0
+	o := new(Outcome)
+	o.Of(&runs.Run{Summary: runs.Summary{Run: &event.Run{}, Done: &event.Done{BoardNS: &ns}}}, contest)
+	if o.BoardNS == nil || *o.BoardNS != ns {
+		t.Errorf("got %v, want %g", o.BoardNS, ns)
+	}
+}

@@ -13,8 +13,8 @@ import (
 	"fisub/workloads/tasks"
 )
 
-// guarded are words in answers that a reader of the source should see. GPU MODE's gate, KernelGuard, and its bot look for
-// them: they are allowed, but a submission with them is looked at, or refused.
+// guarded are words in answers that a reader of the source should see. GPU MODE's gate, KernelGuard, and its bot look
+// for them: they are allowed, but a submission with them is looked at, or refused.
 var guarded = []struct{ pattern, what string }{
 	{`(?i)stream`, "a board warns of submissions with this word: it does not time work on another stream"},
 	{`\b(sys\.(_getframe|modules|argv)|inspect\.(stack|currentframe)|gc\.get_(objects|referrers)|__globals__)\b`,

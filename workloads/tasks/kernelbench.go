@@ -2,6 +2,7 @@ package tasks
 
 import (
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"fisub/internal/trace"
@@ -34,9 +35,13 @@ func readKernelBench(dir string) (*Task, error) {
 	case len(problems) > 1:
 		return nil, fail(dir, 0, "keep one problem and its answer in a folder", "several problems of KernelBench: %s",
 			strings.Join(problems, ", "))
-	case len(answers) > 1:
-		return nil, fail(dir, 0, "keep one problem and its answer in a folder", "several files define ModelNew: %s",
+	}
+	answer := filepath.Join(dir, "answer.py")
+	if len(answers) > 1 && !slices.Contains(answers, answer) {
+		return nil, fail(dir, 0, "name the one to run answer.py", "several files define ModelNew: %s",
 			strings.Join(answers, ", "))
+	} else if len(answers) == 1 {
+		answer = answers[0]
 	}
 	file := filepath.Base(problems[0])
 	name := strings.TrimSuffix(file, ".py")
@@ -44,7 +49,7 @@ func readKernelBench(dir string) (*Task, error) {
 	f := &trace.Functions{Inputs: "problem.py::get_inputs", Init: "problem.py::get_init_inputs",
 		Expected: "problem.py::Model", Atol: kernelBenchTolerance, Rtol: kernelBenchTolerance, Call: "model"}
 	f.Files.Set("problem.py", text)
-	t := &Task{File: problems[0], Answer: filepath.Join(dir, "answer.py"), symbol: "ModelNew",
+	t := &Task{File: problems[0], Answer: answer, symbol: "ModelNew",
 		Definition: define(name, KernelBench, "", f)}
 	s := Set{Name: "trials"}
 	for _, seed := range kernelBenchSeeds {
@@ -53,8 +58,5 @@ func readKernelBench(dir string) (*Task, error) {
 		s.Workloads = append(s.Workloads, workload(t.Definition, s.Name, axes, trace.Map[any]{}))
 	}
 	t.Sets = []Set{s}
-	if len(answers) > 0 {
-		t.Answer = answers[0]
-	}
 	return t, nil
 }

@@ -131,6 +131,14 @@ func TestKernelBench(t *testing.T) {
 		sol.Spec.Language != trace.Triton {
 		t.Errorf("got %+v, %v", sol, err)
 	}
+	put("other.py", "class ModelNew: pass\n")
+	if _, err = Read(dir); err == nil || !strings.Contains(err.Error(), "several files define ModelNew: ") {
+		t.Errorf("got %v", err)
+	}
+	put("answer.py", "class ModelNew: pass\n")
+	if task, err = Read(dir); err != nil || task.Answer != filepath.Join(dir, "answer.py") {
+		t.Errorf("got %+v, %v; want the answer with the usual name among three", task, err)
+	}
 	put("13_Other.py", problem)
 	if _, err = Read(dir); err == nil || !strings.Contains(err.Error(), "several problems of KernelBench") {
 		t.Errorf("got %v", err)
