@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"sync"
@@ -66,10 +67,10 @@ func openTask(t *tasks.Task) (*workloads.Dataset, error) {
 
 // loadTask returns a submission with the answer to t in file.
 func (p *Project) loadTask(t *tasks.Task, file string, data *workloads.Dataset) (*Submission, error) {
-	if file == t.Answer && !t.Answered() {
+	sol, err := t.Read(file)
+	if file == t.Answer && errors.Is(err, fs.ErrNotExist) {
 		return nil, usage.Errorf("fisub init "+plain.Word(plain.Relative(p.Root()))+" writes one that calls the reference",
 			"%s: no answer: want %s", plain.Relative(t.File), filepath.Base(t.Answer))
 	}
-	sol, err := t.Read(file)
 	return &Submission{Root: p.Root(), Data: data, Definition: t.Definition, Solution: sol}, usage.Invalid(err)
 }

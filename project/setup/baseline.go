@@ -45,6 +45,8 @@ func findBaseline(p *project.Project, s *project.Submission, named string, old *
 	sol, definition, err := readBaseline(s, name, dir)
 	fault, hint := "", ""
 	switch {
+	case s.Definition.Python != nil:
+		fault, hint = "a task has none", "fisub compare OTHER.py . times two answers alternately"
 	case errors.Is(err, fs.ErrNotExist):
 		fault = name + ": " + plain.Cause(err).Error()
 	case err != nil:

@@ -41,18 +41,11 @@ const maxFile = 4 << 20
 
 // Read reads the task in the folder dir. If there is none, both results are nil.
 func Read(dir string) (*Task, error) {
-	if file := filepath.Join(dir, "task.yml"); exists(file) {
+	file := filepath.Join(dir, "task.yml")
+	if _, err := os.Lstat(file); err == nil {
 		return readGPUMode(file)
 	}
 	return readKernelBench(dir)
-}
-
-// Answered reports whether the task has an answer.
-func (t *Task) Answered() bool { return exists(t.Answer) }
-
-func exists(file string) bool {
-	_, err := os.Lstat(file)
-	return err == nil
 }
 
 // object is the spec of the object that functions make or judge.
@@ -99,7 +92,7 @@ func readPython(file string) (string, error) {
 		text, err = plain.ReadFile(to, maxFile)
 	}
 	if err != nil {
-		return "", fail(file, 0, "copy the task with the files that it names", "%v", plain.Cause(err))
+		return "", hint.Wrap(fmt.Errorf("%s: %w", file, plain.Cause(err)), "copy the task with the files that it names")
 	}
 	return string(text), nil
 }

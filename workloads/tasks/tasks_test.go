@@ -43,7 +43,7 @@ func TestCases(t *testing.T) {
 	}
 	def := task.Definition
 	if def.Name != filepath.Base(dir) || def.Python.Ranking != "last" || def.Python.Inputs != "reference.py::generate_input" ||
-		def.Python.Check != "reference.py::check_implementation" || task.Sets[1].Name != Benchmarks || task.Answered() {
+		def.Python.Check != "reference.py::check_implementation" || task.Sets[1].Name != Benchmarks || task.Answer != filepath.Join(dir, "submission.py") {
 		t.Errorf("got %+v, %+v", def, def.Python)
 	}
 	again, _, err := trace.DecodeDefinition(def.JSON(trace.Compact))
@@ -116,7 +116,7 @@ func TestKernelBench(t *testing.T) {
 	put("helper.py", "class Model: pass\n")
 	put("12_Gemm.py", problem)
 	task, err := Read(dir)
-	if err != nil || task.Definition.Name != "12_Gemm" || task.Answered() || len(task.Sets[0].Workloads) != 5 {
+	if err != nil || task.Definition.Name != "12_Gemm" || filepath.Base(task.Answer) != "answer.py" || len(task.Sets[0].Workloads) != 5 {
 		t.Fatalf("got %+v, %v", task, err)
 	}
 	if text, _ := task.Start(); !strings.HasPrefix(text, "class ModelNew(nn.Module)") {
@@ -124,7 +124,7 @@ func TestKernelBench(t *testing.T) {
 	}
 	put("mine.py", "import triton\n"+strings.ReplaceAll(problem, "Model", "ModelNew"))
 	task, err = Read(dir)
-	if err != nil || !task.Answered() {
+	if err != nil {
 		t.Fatalf("got %+v, %v", task, err)
 	}
 	if sol, err := task.Read(task.Answer); err != nil || sol.Spec.EntryPoint != "mine.py::ModelNew" ||
