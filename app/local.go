@@ -144,7 +144,9 @@ func (a *app) runLocal(ctx context.Context, s *project.Submission, o localOption
 func (a *app) noteTensors(d *bench.Dumped, failed string) {
 	if d != nil {
 		what := "inputs, expected and actual outputs"
-		if !d.Actual {
+		if d.Inputs {
+			what = "inputs"
+		} else if !d.Actual {
 			what = "inputs and expected outputs; the call returned none"
 		}
 		a.term.Note("dumped     %s, %.1f MB: %s", plain.Relative(d.Path), float64(d.Bytes)/1e6, what)

@@ -101,6 +101,7 @@ type Dumped struct {
 	Path   string
 	Bytes  int64
 	Actual bool // includes outputs of the solution
+	Inputs bool // has inputs alone, because functions judge the outputs
 }
 
 // kept copies the outputs, so that they outlive the mapping of their file.
@@ -157,6 +158,6 @@ func (a *attempt) dump() error {
 	if err != nil {
 		return err
 	}
-	a.result.Dumped = &Dumped{Path: path, Bytes: st.Size(), Actual: len(got) > 0}
+	a.result.Dumped = &Dumped{Path: path, Bytes: st.Size(), Actual: len(got) > 0, Inputs: in.made != nil}
 	return nil
 }

@@ -14,7 +14,7 @@ import typing
 import unittest
 import unittest.mock
 
-from fisub_worker import below, cupti, entry, errors, guard, objects
+from fisub_worker import below, build, cupti, entry, errors, guard, objects
 
 SOLUTION = {"name": "n", "definition": "d", "spec": {"language": "cuda", "entry_point": "kernel.cu::kernel"},
             "sources": [{"path": "kernel.cu", "content": "x"}]}
@@ -104,6 +104,25 @@ class Sources(Case):
         for path in ("../x.py", "/tmp/x.py", "a/../../x.py", "."):
             self.fails(f"Invalid source path: {path}", entry.write_sources, os.path.join(self.root, "six"), [{"path": path, "content": "x"}])
         self.assertFalse(os.path.exists(os.path.join(self.root, "x.py")))
+
+
+class Builds(unittest.TestCase):
+    def test_settings_of_a_submission(self):
+        """A build is another one after a change of the user's settings, but not of the submission's."""
+        builder = build.Builder.__new__(build.Builder)
+        builder.device, builder.cache, builder.only = unittest.mock.Mock(), "/nowhere", {}
+        builder.device.info.return_value, builder.device.torch.__version__ = {"arch": "emu"}, "2"
+
+        def missing():
+            with self.assertRaises(errors.Failure) as c:
+                builder.prebuilt("torch-cuda", ["text"], None)
+            return c.exception.missing
+
+        first = missing()
+        with unittest.mock.patch.dict(os.environ, TORCH_CUDA_ARCH_LIST="12.0"):
+            self.assertEqual(missing(), first)
+        with unittest.mock.patch.object(build, "CHOSEN", ["/usr/local/cuda"]):
+            self.assertNotEqual(missing(), first)
 
 
 class Tensor:

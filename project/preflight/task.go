@@ -20,6 +20,7 @@ var guarded = []struct{ pattern, what string }{
 	{`\b(sys\.(_getframe|modules|argv)|inspect\.(stack|currentframe)|gc\.get_(objects|referrers)|__globals__)\b`,
 		"an answer that can tell who calls it may compute something else for its judge"},
 	{`\b(cuda\.)?(Event|synchronize|elapsed_time)\s*=[^=]`, "replaces what a board times with"},
+	{`\btorch\.backends\.[\w.]+\s*=[^=]`, "changes how a board's reference computes; fisub's is in another process"},
 	{`\bdata_ptr\(\)`, "an address as a key of a cache gives old results for new inputs"},
 	{`\b(perf_counter\w*|time\.time\w*)\s*=[^=]`, "replaces a clock"},
 	{`POPCORN_(FD|SEED)`, "uses the board's own variables"},

@@ -14,6 +14,10 @@ from .entry import check_signature, import_entry, module_name, package_name, wri
 from .errors import Failure, Made, describe
 from .guard import excuse, guard
 
+# The user's settings. A submission may change them later, for its own builds.
+CHOSEN = [os.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH", "TORCH_CUDA_ARCH_LIST", "TVM_FFI_CUDA_ARCH_LIST", "CXX",
+                                            "NVCC_APPEND_FLAGS")]
+
 
 class Builder:
     """Builds the solution identified by key. If only is not empty, this is a build for another process, which loads
@@ -79,9 +83,7 @@ class Builder:
         """Returns the folder of the build called name from parts. If it is missing, this raises a Failure: a process
         that may run submitted code cannot write to the cache. Another process then builds it with make(folder)."""
         machine = [sys.version, str(self.device.torch.__version__), self.device.info()["arch"]]
-        chosen = [os.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH", "TORCH_CUDA_ARCH_LIST", "TVM_FFI_CUDA_ARCH_LIST", "CXX",
-                                                "NVCC_APPEND_FLAGS")]
-        key = hashlib.sha256(json.dumps([machine, chosen, parts]).encode()).hexdigest()[:32]
+        key = hashlib.sha256(json.dumps([machine, CHOSEN, parts]).encode()).hexdigest()[:32]
         name = f"{name}-{key}"
         folder = os.path.join(self.cache, BUILDS, name)
         if self.only.get("name") == name:
