@@ -127,7 +127,13 @@ type shownDefinition struct {
 	Sets        []shownSet      `json:"sets"`
 	Reference   string          `json:"reference"` // Python source
 
-	Functions *trace.Functions `json:"python,omitempty"` // instead of inputs, tolerance and reference; nil without
+	Functions *shownFunctions `json:"python,omitempty"` // instead of inputs, tolerance and reference; nil without
+}
+
+// A shownFunctions names the functions that make the inputs and judge the outputs, as FILE::FUNCTION.
+type shownFunctions struct {
+	Inputs  string `json:"inputs"`
+	Outputs string `json:"outputs"`
 }
 
 type shownAxis struct {
@@ -181,7 +187,10 @@ func showDefinition(data *workloads.Dataset, def *trace.Definition) (*shownDefin
 	}
 	d := &shownDefinition{Name: def.Name, OpType: def.OpType, Description: optional(def.Description),
 		Constraints: append([]string{}, def.Constraints...), Reference: def.Reference, Sets: []shownSet{},
-		Tolerance: event.Tolerance(profile.Tolerance), Functions: def.Python}
+		Tolerance: event.Tolerance(profile.Tolerance)}
+	if f := def.Python; f != nil {
+		d.Functions = &shownFunctions{f.Inputs, cmp.Or(f.Check, f.Expected)}
+	}
 	for name, axis := range def.Axes.All() {
 		d.Axes = append(d.Axes, shownAxis{name, axis.Value, optional(axis.Description)})
 	}
@@ -256,7 +265,7 @@ func (d *shownDefinition) Text() string {
 	block("axes", axes)
 	if d.Functions != nil {
 		line("inputs", "made by %s", d.Functions.Inputs)
-		line("outputs", "judged by %s", cmp.Or(d.Functions.Check, d.Functions.Expected))
+		line("outputs", "judged by %s", d.Functions.Outputs)
 		block("sets", sets)
 		return b.String()
 	}
