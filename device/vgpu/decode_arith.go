@@ -253,13 +253,10 @@ func (d *decoder) arithF32(name string) {
 				if d.has("NaN") {
 					name += ".nan"
 				}
-				in := inst{op: opFArith, kind: arithmetic[name], imm: int64(flags)}
-				in.a, in.b, in.d = d.src(d.arg(1), "f32"), d.src(d.arg(2), "f32"), d.newReg(false)
-				in.c = in.a
-				last := d.src(d.arg(3), "f32")
-				d.emit(in)
-				in.a, in.b, in.c, in.d = in.d, last, in.d, d.dst(d.arg(0), "f32")
-				d.emit(in)
+				a, b, c, tmp := d.src(d.arg(1), "f32"), d.src(d.arg(2), "f32"), d.src(d.arg(3), "f32"), d.newReg(false)
+				d.emit(inst{op: opFArith, kind: arithmetic[name], imm: int64(flags), a: a, b: b, c: a, d: tmp})
+				d.emit(inst{op: opFArith, kind: arithmetic[name], imm: int64(flags), a: tmp, b: c, c: tmp,
+					d: d.dst(d.arg(0), "f32")})
 				return
 			}
 			d.three(either(name == "min", opMin3F32, opMax3F32), "f32")

@@ -8,7 +8,8 @@ import (
 	"strings"
 )
 
-var functionDefinition = regexp.MustCompile(`(?m)^(?:cudaError_t|CUresult|const char \*|struct \w+) ?(cu\w+)\(`)
+var functionDefinition = regexp.MustCompile(`(?m)^(?:cudaError_t|CUresult|const char \*|struct \w+) ?` +
+	`(cu(?:da)?[A-Z]\w+)\(`)
 
 // Functions returns the names of the functions of CUDA's runtime and driver API that the virtual GPU has, sorted.
 func Functions() (runtime, driver []string) {
