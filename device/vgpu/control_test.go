@@ -711,8 +711,8 @@ func TestFaults(t *testing.T) {
 			"support the function nothing (kernel.cu:42:3)"},
 		{"operands of no form", "mbarrier.init.shared.b64 [%r2];", "the virtual GPU does not support " +
 			"mbarrier.init.shared.b64 with such operands"},
-		{"lacking", "tcgen05.shift.cta_group::1.down;", "the virtual GPU does not support " +
-			"tcgen05.shift.cta_group::1.down (kernel.cu:42:3)"},
+		{"lacking", "multimem.red.relaxed.sys.global.add.u32;", "the virtual GPU does not support " +
+			"multimem.red.relaxed.sys.global.add.u32 (kernel.cu:42:3)"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			n := 32
