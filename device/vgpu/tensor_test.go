@@ -308,7 +308,9 @@ func TestPackedCopies(t *testing.T) {
 			packed := c
 			packed.Tensor = &mapped{Type: p.kind, Dims: []uint64{wide, high}, Strides: []uint64{uint64(stride)}, Box: []uint64{uint64(p.box), 16},
 				Steps: []uint64{1, 1}}
-			packed.PTX = strings.Replace(c.PTX, place, fmt.Sprintf("mul.lo.u32 %%c0, %%r4, %d; sub.u32 %%c0, %%c0, %d;", p.step, 2*p.step), 1)
+			bytes := 16 * p.box * p.bits / 8 // padding does not count
+			packed.PTX = strings.Replace(c.PTX, "[%r3], 2048;", fmt.Sprintf("[%%r3], %d;", bytes), 1)
+			packed.PTX = strings.Replace(packed.PTX, place, fmt.Sprintf("mul.lo.u32 %%c0, %%r4, %d; sub.u32 %%c0, %%c0, %d;", p.step, 2*p.step), 1)
 			out, err := runComparison(packed, table)
 			if err != nil {
 				t.Fatal(err)

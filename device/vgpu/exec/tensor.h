@@ -217,12 +217,12 @@ static int tensor_copy(worker *k, warp *w, group *g, const vg_inst *in, u8 *cons
     }
     if (k->counting) count_copy(k, g, (u64)row_bytes * total, part);
     if (in->kind == COPY_TO_SHARED) {
-      u64 bar = shared_address(base, more[0], in->c & M_16, more[1], l), before;
+      u64 bar = shared_address(base, more[0], in->c & M_16, more[1], l), before, bytes = (u64)row_bytes * total / 16 * unit; // without padding
       for (int c = -1; c < 16; c++) {
         if (c < 0 ? mask != 0 : !(mask >> c & 1)) continue;
         u64 b = c < 0 ? bar : with_rank(bar, c);
         if (in->n & 32) b = with_rank(bar, (c < 0 ? (int)w->b->rank : c) & ~1);
-        if (!complete(k, w, g, l, b, (u64)row_bytes * total, &before)) return 0;
+        if (!complete(k, w, g, l, b, bytes, &before)) return 0;
         in_flight(w, g, l, c < 0 ? smem : with_rank(smem, c), pitch * total, b, before);
       }
     }
