@@ -340,6 +340,60 @@ func TestPackedCopies(t *testing.T) {
 	}
 }
 
+// TestScatter copies four rows of 16 values to rows of a tensor that are not next to each other, two of them outside.
+func TestScatter(t *testing.T) {
+	m := &Machine{Workers: 1}
+	defer m.drop()
+	mod, err := m.Load(`
+.version 9.0
+.target sm_100a
+.address_size 64
+.visible .entry k(.param .align 64 .b8 map[128])
+{
+	.reg .pred %p; .reg .b32 %r<5>; .reg .b64 %rd<3>;
+	.shared .align 128 .b8 s[256];
+	mov.u32 %r1, %tid.x; mov.u32 %r2, s;
+	shl.b32 %r3, %r1, 2; add.u32 %r3, %r3, %r2;
+	add.u32 %r4, %r1, 1000;
+	st.shared.b32 [%r3], %r4;
+	fence.proxy.async.shared::cta;
+	bar.sync 0;
+	setp.ne.u32 %p, %r1, 0;
+	@%p ret;
+	mov.b64 %rd1, map; cvta.param.u64 %rd1, %rd1;
+	cp.async.bulk.tensor.2d.global.shared::cta.tile::scatter4.bulk_group [%rd1, {4, 5, -1, 2, 8}], [%r2];
+	cp.async.bulk.commit_group;
+	cp.async.bulk.wait_group 0;
+	ret;
+}
+`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	k, err := mod.Kernel("k")
+	if err != nil || len(k.Lacks()) > 0 {
+		t.Fatal(err, k.Lacks())
+	}
+	const wide, high = 24, 8
+	address, got := words(m, "tensor", make([]uint32, wide*high)...)
+	params := encodedTensor(&mapped{Type: 2, Dims: []uint64{wide, high}, Strides: []uint64{4 * wide}, Box: []uint64{16, 1}, Steps: []uint64{1, 1}},
+		uint64(address))
+	if err := m.Run(k, Launch{Grid: [3]int{1, 1, 1}, Block: [3]int{64, 1, 1}, Params: params}); err != nil {
+		t.Fatal(err)
+	}
+	want := make([]uint32, wide*high)
+	for i, row := range []int{5, -1, 2, 8} {
+		for j := range 16 {
+			if row >= 0 && row < high {
+				want[row*wide+4+j] = uint32(1000 + 16*i + j)
+			}
+		}
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
 // The runtime library encodes some tensor maps that the virtual GPU cannot copy with.
 func TestTensorCopyLacking(t *testing.T) {
 	table := make([]byte, 1<<18)
