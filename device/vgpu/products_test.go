@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
-	"math/big"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -71,35 +70,23 @@ type product struct {
 	terms [][4]float64 // a, b and their scales
 }
 
-// check returns why got is not the exact sum, within the error of sums of which each term keeps 25 bits below the
+// check returns why got is not the sum, within the error of sums of which each term keeps 25 bits below the
 // largest one, or "".
 func (p product) check(got float64) string {
-	plain, largest := p.c, math.Abs(p.c)
-	sum := new(big.Float).SetPrec(800)
+	want, largest := p.c, math.Abs(p.c) // terms are exact in float64, and its error is far below what is allowed
 	finite := p.c-p.c == 0
 	for _, t := range p.terms {
-		whole := big.NewFloat(1).SetPrec(800)
-		v := 1.0
-		for _, x := range t {
-			v *= x
-			if finite = finite && x-x == 0; finite {
-				whole.Mul(whole, big.NewFloat(x))
-			}
-		}
-		plain += v // only for infinities and NaN
-		if finite {
-			f, _ := whole.Float64()
-			largest = max(largest, math.Abs(f))
-			sum.Add(sum, whole)
-		}
+		v := t[0] * t[1] * t[2] * t[3]
+		finite = finite && v-v == 0
+		want += v
+		largest = max(largest, math.Abs(v))
 	}
 	if !finite {
-		if math.IsNaN(plain) != math.IsNaN(got) || !math.IsNaN(got) && plain != got {
-			return fmt.Sprintf("got %v, want %v", got, plain)
+		if math.IsNaN(want) != math.IsNaN(got) || !math.IsNaN(got) && want != got {
+			return fmt.Sprintf("got %v, want %v", got, want)
 		}
 		return ""
 	}
-	want, _ := sum.Add(sum, big.NewFloat(p.c)).Float64()
 	allowed := largest*float64(len(p.terms)+1)*0x1p-24 + math.Abs(want)*0x1p-23 + 0x1p-149
 	if math.Abs(want)+allowed > math.MaxFloat32 {
 		if !math.IsInf(got, int(math.Copysign(1, want))) && math.Abs(want)-allowed > math.MaxFloat32 {
