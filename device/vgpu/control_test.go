@@ -711,6 +711,8 @@ func TestFaults(t *testing.T) {
 			"support the function nothing (kernel.cu:42:3)"},
 		{"operands of no form", "mbarrier.init.shared.b64 [%r2];", "the virtual GPU does not support " +
 			"mbarrier.init.shared.b64 with such operands"},
+		{"a depth that no type has", "mma.sync.aligned.m16n8k256.row.col.f32.e4m3.e4m3.f32;", "the virtual GPU does not " +
+			"support mma.sync.aligned.m16n8k256.row.col.f32.e4m3.e4m3.f32 (kernel.cu:42:3)"},
 		{"lacking", "multimem.red.relaxed.sys.global.add.u32;", "the virtual GPU does not support " +
 			"multimem.red.relaxed.sys.global.add.u32 (kernel.cu:42:3)"},
 	} {

@@ -203,7 +203,8 @@ func (d *decoder) multiply(places func(o ptx.Operand, result bool) []int32) {
 		}
 	}
 	integer := d.has("s32")
-	if n != 8 || m != 16 && (m != 8 || !integer) || k > 256 || len(kinds) != 4 || kinds[0] != kinds[3] {
+	if n != 8 || m != 16 && (m != 8 || !integer) || k > 256 || k > 128 && !integer ||
+		len(kinds) != 4 || kinds[0] != kinds[3] {
 		d.lack(d.in.Op)
 	}
 	a, b := mmaTypes[kinds[1]], mmaTypes[kinds[2]]
@@ -257,12 +258,9 @@ func (d *decoder) multiply(places func(o ptx.Operand, result bool) []int32) {
 			imm |= multiplyE4m3Scales
 		}
 		imm |= scales << 20
-		for len(args) >= 2 {
-			all = append(all, d.src(elements(args[0])[0], "b32"))
-			for _, selector := range elements(args[1]) {
-				all = append(all, d.src(selector, "b16"))
-			}
-			args = args[2:]
+		for _, i := range []int{0, 2} { // of a, of b
+			selectors := elements(args[i+1])
+			all = append(all, d.src(elements(args[i])[0], "b32"), d.src(selectors[0], "b16"), d.src(selectors[1], "b16"))
 		}
 	}
 	d.emit(inst{op: opMma, kind: a | b<<4, imm: int64(imm), x: d.more(all...)})

@@ -1355,56 +1355,8 @@ func TestMMA(t *testing.T) {
 				}
 			}
 		}
-		list := func(from, n int) string {
-			var all []string
-			for i := range n {
-				all = append(all, fmt.Sprintf("%%x%d", from+i))
-			}
-			return "{" + strings.Join(all, ", ") + "}"
-		}
-		total := na + nb + c.regs
-		var loads, stores strings.Builder
-		for i := range total {
-			fmt.Fprintf(&loads, "ld.global.b32 %%x%d, [%%rd3+%d];\n", i, 4*i)
-		}
-		for i := range c.regs {
-			fmt.Fprintf(&stores, "st.global.b32 [%%rd4+%d], %%x%d;\n", 4*i, 20+i)
-		}
 		op := fmt.Sprintf("mma.sync.aligned.m16n8k%d.row.col.%s.%s.%s.%s", c.k, c.d, c.a, c.b, c.d)
-		text := fmt.Sprintf(`.version 9.0
-.target sm_100
-.address_size 64
-.visible .entry k(.param .u64 in, .param .u64 out) {
-	.reg .b32 %%x<32>; .reg .b32 %%r<4>; .reg .b64 %%rd<8>;
-	ld.param.u64 %%rd1, [in]; ld.param.u64 %%rd2, [out];
-	mov.u32 %%r1, %%tid.x;
-	mad.wide.u32 %%rd3, %%r1, %d, %%rd1;
-	mad.wide.u32 %%rd4, %%r1, 16, %%rd2;
-	%s
-	%s %s, %s, %s, %s;
-	%s
-	ret;
-}`, 4*total, loads.String(), op, list(20, c.regs), list(0, na), list(na, nb), list(na+nb, c.regs), stores.String())
-		m := &Machine{Workers: 1}
-		defer m.drop()
-		mod, err := m.Load(text)
-		if err != nil {
-			t.Fatal(err)
-		}
-		k, err := mod.Kernel("k")
-		if err != nil || len(k.Lacks()) > 0 {
-			t.Fatal(err, k.Lacks())
-		}
-		var flat []uint32
-		for lane := range regs {
-			flat = append(flat, regs[lane]...)
-		}
-		x, _ := words(m, "in", flat...)
-		y, out := words(m, "out", make([]uint32, 32*4)...)
-		params := binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, uint64(x)), uint64(y))
-		if err := m.Run(k, Launch{Grid: [3]int{1, 1, 1}, Block: [3]int{32, 1, 1}, Params: params}); err != nil {
-			t.Fatal(err)
-		}
+		out := warpProduct(t, op, "", []int{na, nb, c.regs}, regs)
 		for lane := range 32 {
 			group, in := lane>>2, lane&3
 			for reg := range c.regs {
@@ -1421,7 +1373,7 @@ func TestMMA(t *testing.T) {
 				} else {
 					want = encode(sum(group+8*(reg/2), in*2+reg%2), c.d)
 				}
-				if got := out[lane*4+reg]; got != want {
+				if got := out[lane][reg]; got != want {
 					t.Fatalf("%s, lane %d, register %d: got %#x, want %#x", op, lane, reg, got, want)
 				}
 			}

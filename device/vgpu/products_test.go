@@ -72,7 +72,10 @@ type product struct {
 
 // check returns why got is not the sum, within the error of sums of which each term keeps 25 bits below the
 // largest one, or "".
-func (p product) check(got float64) string {
+func (p product) check(got float64, typ string) string {
+	if typ == "f16" {
+		return p.checkHalf(got)
+	}
 	want, largest := p.c, math.Abs(p.c) // terms are exact in float64, and its error is far below what is allowed
 	finite := p.c-p.c == 0
 	for _, t := range p.terms {
@@ -359,18 +362,14 @@ func checkMma(t *testing.T, c narrowMma, r *rand.Rand, special bool, round int) 
 				}
 				p.terms = append(p.terms, term)
 			}
-			why := p.check(got)
-			if c.d == "f16" && why != "" {
-				why = p.checkHalf(got)
-			}
-			if why != "" {
+			if why := p.check(got, c.d); why != "" {
 				t.Fatalf("%s, row %d, column %d: %s", op, row, col, why)
 			}
 		}
 	}
 }
 
-// checkHalf is check for a result that is rounded to float16.
+// checkHalf is check for a result that is rounded to float16 and has no scales.
 func (p product) checkHalf(got float64) string {
 	sum := p.c
 	for _, t := range p.terms {
@@ -737,13 +736,25 @@ $multiplied:
 					p.terms = append(p.terms, term)
 				}
 			}
-			why := p.check(got)
-			if c.d == "f16" && why != "" {
-				why = p.checkHalf(got)
-			}
-			if why != "" {
+			if why := p.check(got, c.d); why != "" {
 				t.Fatalf("%+v, row %d, column %d: %s", c, i, j, why)
 			}
+		}
+	}
+}
+
+// A stationary a of 32 rows has its result in four parts, which 8 columns cannot fill; a pair needs two blocks.
+func TestTensorProductRange(t *testing.T) {
+	const alloc = "@!%p2 ret;\ntcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r4], 32;\nld.shared.b32 %r30, [%r4];\n" +
+		"mov.u64 %rd6, 0; mov.u32 %r32, %d;\nsetp.ne.u32 %p4, 0, 0;\n@!%p1 ret;\n"
+	few := fmt.Sprintf("%d", 1<<4|8>>3<<17|32>>4<<24)
+	for _, body := range []string{
+		strings.Replace(alloc, "%d", few, 1) + "tcgen05.mma.ws.cta_group::1.kind::f16 [%r30], %rd6, %rd6, %r32, %p4;",
+		strings.Replace(alloc, "%d", "0", 1) + "tcgen05.shift.cta_group::2.down [%r30];",
+		strings.Replace(alloc, "%d", "0", 1) + "tcgen05.cp.cta_group::2.32x128b.warpx4 [%r30], %rd6;",
+	} {
+		if _, err := tensorKernel(t, body, []uint32{0}, 1); err == nil || !strings.Contains(err.Error(), "of tensor memory at lane 0") {
+			t.Errorf("%s: got %v, want a wrong range", body[strings.LastIndex(body, "tcgen05"):], err)
 		}
 	}
 }

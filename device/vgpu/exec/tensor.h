@@ -474,6 +474,9 @@ static u32 *tmem(block *b) {
   return b->tmem;
 }
 
+// paired reports whether the cluster has both blocks of the pair of b.
+static int paired(const block *b) { return ((int)b->rank | 1) < (int)b->t->nb; }
+
 // allocated reports whether columns [column, column + n) are all allocated.
 static int allocated(const block *b, u32 column, u32 n) {
   if (column + n > 512) return 0;
@@ -590,7 +593,7 @@ static int tc_multiply(worker *k, warp *w, group *g, const vg_inst *in, u8 *cons
   int whole = in->imm & TCM_WS ? s.M == 32 || s.M == 64 || s.M == 128 : s.two ? s.M == 256 || s.M == 128 : s.M == 128 || s.M == 64;
   u32 wide = s.N / s.parts;
   int placed = shift == 0 || (shift == 16 && s.each == 64 && s.parts == 1);
-  if (!whole || !placed || s.N == 0 || s.N > 256 || (s.two && (w->b->t->nb < 2 || s.N & 15)) || !allocated(w->b, d & 0xffff, wide)) {
+  if (!whole || !placed || s.N == 0 || s.N > 256 || wide & 7 || (s.two && !paired(w->b)) || !allocated(w->b, d & 0xffff, wide)) {
     FAULT(k, w, g, (int)lane, tmem_range, .address = d, .columns = (s32)wide, .write = true);
     return 0;
   }
@@ -767,7 +770,7 @@ static int tcgen05(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *b
   case TC_SHIFT: // a: address, c: its offset; eight columns of all rows but the last go to the next row
     EACH(m) {
       u32 a = U32(in->a)[l] + (u32)in->c, column = a & 0xffff;
-      if (a >> 16 & 31 || !allocated(b, column, 8)) {
+      if (a >> 16 & 31 || !allocated(b, column, 8) || (in->n == 2 && !paired(b))) {
         FAULT(k, w, g, (int)l, tmem_range, .address = a, .columns = 8, .write = true);
         return 0;
       }
@@ -783,7 +786,7 @@ static int tcgen05(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *b
       u32 to = U32(in->a)[l] + (u32)in->c, rows = in->imm & 0xffff, bytes = in->imm >> 16 & 0xffff, how = (u32)(in->imm >> 32);
       matrix d = described(U64(in->b)[l], 1);
       begin_operation(w);
-      if (!allocated(b, to & 0xffff, bytes / 4)) {
+      if (!allocated(b, to & 0xffff, bytes / 4) || (in->n == 2 && !paired(b))) {
         FAULT(k, w, g, (int)l, tmem_range, .address = to, .columns = (s32)bytes / 4, .write = true);
         return 0;
       }
