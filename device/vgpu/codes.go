@@ -319,6 +319,7 @@ const (
 	opWgmmaWait
 	opCpBulk
 	opCpTensor
+	opTensorMap
 	opStAsync
 	opWgmma
 	opTcMove
@@ -669,6 +670,7 @@ var opNames = [...]string{
 	"wgmma_wait",
 	"cp_bulk",
 	"cp_tensor",
+	"tensor_map",
 	"st_async",
 	"wgmma",
 	"tc_move",
@@ -823,7 +825,8 @@ const (
 	featureInstruction = 0
 	featureInterleaved = 1
 	featurePacked      = 2
-	featureLocal       = 3
+	featureSwizzle     = 3
+	featureLocal       = 4
 )
 
 const (
@@ -1069,6 +1072,21 @@ const (
 	copyToShared  = 0
 	copyToGlobal  = 1
 	copyToCluster = 2
+)
+
+const (
+	tmAddress = iota
+	tmRank
+	tmBox
+	tmDim
+	tmStride
+	tmStep
+	tmType
+	tmInterleave
+	tmSwizzle
+	tmAtom
+	tmFill
+	tmCopy
 )
 
 const (
@@ -1432,6 +1450,7 @@ type (
 	faultTensorMap struct {
 		address    uint64
 		dimensions int32
+		im2col     bool
 	}
 	faultCoordinate struct {
 		coordinate int32

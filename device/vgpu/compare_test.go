@@ -42,10 +42,12 @@ type comparison struct {
 	Approximate string `json:"approximate,omitempty"` // "f32", "f16x2", ...
 }
 
-// A mapped tensor holds the arguments of cuTensorMapEncodeTiled.
+// A mapped tensor holds the arguments of cuTensorMapEncodeTiled, or with corners of cuTensorMapEncodeIm2col, where Box has
+// the channels and the pixels.
 type mapped struct {
 	Type, Interleave, Swizzle, Fill int
 	Dims, Strides, Box, Steps       []uint64
+	Lower, Upper                    []int16 `json:",omitempty"`
 }
 
 func compareTables() map[string][]byte {
@@ -405,6 +407,15 @@ func gpuCases() (all []comparison) {
 				straight("cvt"+relu+".f16x2."+t, "bits", "cvt.rn"+relu+".f16x2."+t+" %r9, %h1;"))
 		}
 	}
+	// Every other thread's comparison fails.
+	exchange := `.shared .align 16 .b8 s[2048]; .reg .b128 %q<6>; .reg .b64 %x<5>;
+	mov.u32 %t3, %tid.x; shl.b32 %t3, %t3, 4; mov.u32 %t4, s; add.u32 %t4, %t4, %t3; and.b32 %t3, %t3, 16; cvt.u64.u32 %x1, %t3;
+	st.shared.v2.b64 [%t4], {%rd1, %rd2}; add.s64 %x1, %x1, %rd2; mov.b128 %q1, {%rd1, %x1}; mov.b128 %q2, {%rd3, %rd4};
+	atom.relaxed.cta.shared.cas.b128 %q3, [%t4], %q1, %q2; `
+	all = append(all, straight("atom.shared.cas.b128", "bits", exchange+"ld.shared.v2.b64 {%rd9, %rd10}, [%t4];"),
+		straight("atom.shared.cas.b128 result", "bits", exchange+"mov.b128 {%rd9, %rd10}, %q3;"),
+		straight("atom.shared.exch.b128", "bits", exchange+`atom.relaxed.cta.shared.exch.b128 %q4, [%t4], %q1;
+	mov.b128 {%rd9, %rd10}, %q4; ld.shared.v2.b64 {%x2, %x3}, [%t4]; xor.b64 %rd9, %rd9, %x2; sub.s64 %rd10, %rd10, %x3;`))
 	all = append(all, straight("atom.global.add.f32", "f32", "st.global.b32 [%a2], %r1; atom.global.add.f32 %r10, [%a2], %r2; ld.global.b32 %r9, [%a2];"),
 		straight("atom.global.add.noftz.f16x2", "f16", "st.global.b32 [%a2], %r1; atom.global.add.noftz.f16x2 %r10, [%a2], %r2; ld.global.b32 %r9, [%a2];"),
 		straight("atom.global.add.noftz.bf16x2", "bf16", "st.global.b32 [%a2], %r1; atom.global.add.noftz.bf16x2 %r10, [%a2], %r2; ld.global.b32 %r9, [%a2];"),
@@ -594,13 +605,13 @@ $fill:
 
 // compareTensor returns copies of a tensor's boxes to shared memory and from there, as bytes, to the output.
 func compareTensor() (all []comparison) {
-	ptx := func(coordinates string, rank int, bytes int) string {
+	ptx := func(target, coordinates string, rank int, bytes int, mode, offsets string) string {
 		return `.version 8.4
-.target sm_90
+.target ` + target + `
 .address_size 64
 .visible .entry k(.param .u64 in, .param .u64 out, .param .align 64 .b8 map[128])
 {
-	.reg .pred %p<4>; .reg .b32 %r<9>; .reg .b64 %rd<9>; .reg .b32 %c<6>;
+	.reg .pred %p<4>; .reg .b32 %r<9>; .reg .b64 %rd<9>; .reg .b32 %c<6>; .reg .b16 %h<4>;
 	.shared .align 1024 .b8 s[16384];
 	.shared .align 8 .b64 bar;
 	ld.param.u64 %rd2, [out];
@@ -614,8 +625,8 @@ func compareTensor() (all []comparison) {
 	fence.proxy.async;
 	mbarrier.arrive.expect_tx.shared.b64 _, [%r3], ` + fmt.Sprint(bytes) + `;
 	` + coordinates + `
-	cp.async.bulk.tensor.` + fmt.Sprint(rank) + `d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%r2], [%rd3, {` +
-			strings.Join([]string{"%c0", "%c1", "%c2", "%c3", "%c4"}[:rank], ", ") + `}], [%r3];
+	cp.async.bulk.tensor.` + fmt.Sprint(rank) + `d.shared::cluster.global.` + mode + `.mbarrier::complete_tx::bytes [%r2], [%rd3, {` +
+			strings.Join([]string{"%c0", "%c1", "%c2", "%c3", "%c4"}[:rank], ", ") + `}], [%r3]` + offsets + `;
 $wait:
 	bar.sync 0;
 $again:
@@ -640,11 +651,45 @@ $copy:
 		for _, b := range m.Box {
 			bytes *= int(b)
 		}
-		for range m.Box {
+		for range len(m.Dims) - len(m.Steps) {
 			m.Steps = append(m.Steps, 1)
 		}
-		all = append(all, comparison{Name: "tensor " + name, Table: "bits", PTX: ptx(coordinates, len(m.Dims), bytes), Block: 32,
-			Out: (bytes + 511) / 512 * 16, Tensor: &m})
+		text := ptx("sm_90", coordinates, len(m.Dims), bytes, "tile", "")
+		if n := len(m.Lower); n > 0 { // the offsets of the pixels depend on the block
+			coordinates += "cvt.u16.u32 %h1, %r4; and.b16 %h1, %h1, 3; mov.b16 %h2, 1; sub.u16 %h3, 3, %h1;"
+			text = ptx("sm_90", coordinates, len(m.Dims), bytes, "im2col", ", {"+strings.Join([]string{"%h1", "%h2", "%h3"}[:n], ", ")+"}")
+		}
+		all = append(all, comparison{Name: "tensor " + name, Table: "bits", PTX: text, Block: 32, Out: (bytes + 511) / 512 * 16, Tensor: &m})
+	}
+	// The map that the kernel uses is in memory at the end of the table; it is made in shared memory.
+	replace := func(name string, m mapped, bytes int, zero bool, lines string) {
+		from := "ld.b64 %m5, [%m1];"
+		if zero {
+			from = "mov.b64 %m5, 0;"
+		}
+		text := ptx("sm_90a", "mov.b64 %rd3, %m2; shl.b32 %c0, %r4, 4; sub.u32 %c0, %c0, 24; mul.lo.u32 %c1, %r4, 3; sub.u32 %c1, %c1, 4;",
+			2, bytes, "tile", "")
+		before := `.reg .b64 %m<9>; .reg .b32 %n<9>; .reg .pred %s<3>; .shared .align 128 .b8 made[128];
+	ld.param.u64 %m4, [in]; mul.wide.u32 %m2, %r4, 128; add.s64 %m2, %m2, %m4; add.s64 %m2, %m2, 258048;
+	mov.b64 %m3, map; cvta.param.u64 %m3, %m3;
+	mov.u32 %n1, made; mov.u32 %n2, 0; setp.ne.u32 %s1, %r1, 0; @%s1 bra $made;
+$word:
+	add.u32 %n3, %n1, %n2; cvt.u64.u32 %m1, %n2; add.s64 %m1, %m1, %m3; ` + from + ` st.shared.b64 [%n3], %m5;
+	add.u32 %n2, %n2, 8; setp.lt.u32 %s2, %n2, 128; @%s2 bra $word;
+	` + lines + `
+$made:
+	bar.warp.sync 0xffffffff;
+	tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.gpu.sync.aligned [%m2], [%n1], 128;
+	fence.proxy.tensormap::generic.acquire.gpu [%m2], 128;
+	setp.ne.u32 %p1, %r1, 0;`
+		if strings.Count(text, "setp.ne.u32 %p1, %r1, 0;") != 1 {
+			panic("no place for the replacement")
+		}
+		text = strings.Replace(text, "setp.ne.u32 %p1, %r1, 0;", before, 1)
+		all = append(all, comparison{Name: "tensor " + name, Table: "bits", PTX: text, Block: 32, Out: (bytes + 511) / 512 * 16, Tensor: &m})
+	}
+	field := func(name, typ string, values ...any) string {
+		return fmt.Sprintf("tensormap.replace.tile.%s.shared::cta.b1024.%s [%%n1], %s;", name, typ, strings.Trim(strings.ReplaceAll(fmt.Sprint(values...), " ", ", "), "[]"))
 	}
 	two := "shl.b32 %c0, %r4, 4; sub.u32 %c0, %c0, 24; mul.lo.u32 %c1, %r4, 3; sub.u32 %c1, %c1, 4;"
 	for i, name := range []string{"none", "32", "64", "128"} {
@@ -661,6 +706,29 @@ $copy:
 	add("3d", mapped{Type: 9, Swizzle: 3, Dims: []uint64{64, 20, 9}, Strides: []uint64{128, 2560}, Box: []uint64{64, 8, 4}}, 2,
 		"mov.u32 %c0, 0; mul.lo.u32 %c1, %r4, 2; sub.u32 %c1, %c1, 6; sub.u32 %c2, %r4, 3;")
 	add("1d", mapped{Type: 2, Dims: []uint64{1000}, Box: []uint64{256}}, 4, "mul.lo.u32 %c0, %r4, 40; sub.u32 %c0, %c0, 100;")
+	image := func(lower, upper []int16, pixels uint64, steps ...uint64) mapped {
+		dims, strides := []uint64{32, 7, 5, 3, 4}[:len(lower)+1], []uint64{64, 64 * 7, 64 * 35, 64 * 105}[:len(lower)+1]
+		return mapped{Type: 6, Dims: append(dims, 4), Strides: strides, Box: []uint64{16, pixels}, Steps: steps, Lower: lower, Upper: upper}
+	}
+	const start = "shl.b32 %c0, %r4, 4; and.b32 %c0, %c0, 48; sub.u32 %c0, %c0, 16;" // channels
+	add("im2col 3d", image([]int16{-2}, []int16{1}, 32), 2, start+"rem.u32 %c1, %r4, 5; sub.u32 %c1, %c1, 2; shr.u32 %c2, %r4, 3;")
+	spread := start + "rem.u32 %c1, %r4, 5; sub.u32 %c1, %c1, 1; rem.u32 %c2, %r4, 3; sub.u32 %c2, %c2, 2; shr.u32 %c3, %r4, 4; "
+	add("im2col 4d", image([]int16{-1, -2}, []int16{-1, 1}, 64), 2, spread)
+	add("im2col inside", image([]int16{1, 1}, []int16{-2, -1}, 32), 2, start+"mov.u32 %c1, 1; mov.u32 %c2, 1; shr.u32 %c3, %r4, 3;")
+	add("im2col steps", image([]int16{-1, -2}, []int16{-1, 1}, 64, 1, 2, 3, 1), 2, spread)
+	swizzled := image([]int16{-1, -2}, []int16{-1, 1}, 64)
+	swizzled.Box, swizzled.Swizzle, swizzled.Fill = []uint64{32, 64}, 2, 1
+	add("im2col swizzled", swizzled, 2, spread)
+	add("im2col 5d", image([]int16{-1, 0, -1}, []int16{0, -1, 1}, 128), 2, start+
+		"rem.u32 %c1, %r4, 5; sub.u32 %c1, %c1, 1; rem.u32 %c2, %r4, 3; shr.u32 %c3, %r4, 3; sub.u32 %c3, %c3, 1; shr.u32 %c4, %r4, 4;")
+	plain := mapped{Type: 6, Dims: []uint64{100, 200}, Strides: []uint64{208}, Box: []uint64{16, 32}, Steps: []uint64{1, 1}}
+	shape := field("global_dim", "b32", 0, 90) + field("global_dim", "b32", 1, 50) + field("global_stride", "b64", 0, 224)
+	replace("replaced", plain, 1024, false, "add.s64 %m6, %m4, 64;"+field("global_address", "b64", "%m6")+shape)
+	replace("replaced layout", plain, 1024, false, field("box_dim", "b32", 0, 8)+field("box_dim", "b32", 1, 64)+field("element_stride", "b32", 1, 2)+
+		field("elemtype", "b32", 7)+field("swizzle_mode", "b32", 1)+field("fill_mode", "b32", 1))
+	replace("made", plain, 2048, true, field("global_address", "b64", "%m4")+field("rank", "b32", 1)+shape+field("box_dim", "b32", 0, 32)+
+		field("box_dim", "b32", 1, 32)+field("element_stride", "b32", 0, 1)+field("element_stride", "b32", 1, 1)+field("elemtype", "b32", 10)+
+		field("interleave_layout", "b32", 0)+field("swizzle_mode", "b32", 2)+field("fill_mode", "b32", 0))
 	return all
 }
 
@@ -699,8 +767,8 @@ func runComparison(c comparison, table []byte) ([]byte, error) {
 
 // encodedTensor returns a tensor map as the runtime library encodes it.
 func encodedTensor(t *mapped, address uint64) []byte {
-	b := binary.LittleEndian.AppendUint64(nil, 0x70616d726f736e74)
-	b = binary.LittleEndian.AppendUint64(b, address)
+	b := binary.LittleEndian.AppendUint64(nil, address)
+	b = binary.LittleEndian.AppendUint64(b, 0x70616d726f4d6e74)
 	at := func(s []uint64, i int) uint64 {
 		if i < len(s) {
 			return s[i]
@@ -719,7 +787,17 @@ func encodedTensor(t *mapped, address uint64) []byte {
 	for i := range 5 {
 		b = append(b, byte(at(t.Steps, i)))
 	}
-	b = append(b, byte(t.Type), byte(len(t.Dims)), byte(t.Interleave), byte(t.Swizzle), byte(t.Fill))
+	b = append(b, byte(t.Type), byte(len(t.Dims)), byte(t.Interleave), byte(min(t.Swizzle, 3)), byte(max(t.Swizzle-3, 0)), byte(t.Fill),
+		byte(min(len(t.Lower), 1)))
+	for _, corner := range [][]int16{t.Lower, t.Upper} {
+		for i := range 3 {
+			v := int16(0)
+			if i < len(corner) {
+				v = corner[i]
+			}
+			b = binary.LittleEndian.AppendUint16(b, uint16(v))
+		}
+	}
 	return append(b, make([]byte, 128-len(b))...)
 }
 

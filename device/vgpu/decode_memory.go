@@ -301,26 +301,42 @@ func (d *decoder) atom() {
 		return
 	}
 	name, t, kind := d.parts[0], d.typ(0), d.required(atomics)
-	if t == "b128" {
-		d.lack(d.in.Op)
-	}
-	code, ok := types[strings.TrimSuffix(t, "x2")]
-	if !ok {
-		code = types["u"+t[1:]]
-	}
 	d.p.atomics = true
 	args := d.in.Args
 	result := []ptx.Operand{{Kind: ptx.None}}
 	if name == "atom" {
 		result, args = elements(args[0]), args[1:]
 	}
+	var base inst
+	d.addressed(&base, args[0])
+	if t == "b128" { // as pairs of 64-bit registers
+		b := d.halves(args[1])
+		in := inst{op: opAtom, kind: kind, d: -1, a: base.a, b: d.src(b[0], "b64"), c: 16 | base.c, imm: base.imm}
+		places := []int32{int32(d.spaceOf(args[0])), -1, d.src(b[1], "b64"), -1, -1}
+		if kind == atomicCas {
+			c := d.halves(args[2])
+			places[1], places[3] = d.src(c[0], "b64"), d.src(c[1], "b64")
+		}
+		if result[0].Kind != ptx.None && d.isRead(result[0]) {
+			to := d.halves(result[0])
+			in.d, places[4] = d.dst(to[0], "b64"), d.dst(to[1], "b64")
+		}
+		if d.has("release") || d.has("acq_rel") {
+			in.c |= mRelease
+		}
+		in.x = d.more(places...)
+		d.emit(in)
+		return
+	}
 	values := elements(args[1])
 	second := int32(-1)
 	if kind == atomicCas {
 		second = d.src(args[2], t)
 	}
-	var base inst
-	d.addressed(&base, args[0])
+	code, ok := types[strings.TrimSuffix(t, "x2")]
+	if !ok {
+		code = types["u"+t[1:]]
+	}
 	// The elements of a vector are separate atomics, as on a GPU.
 	for i, v := range values {
 		in := inst{op: opAtom, kind: kind | uint8(code)<<4, d: -1, a: base.a, c: int32(width(t)) | base.c,

@@ -90,6 +90,15 @@ static void run(tvm::ffi::TensorView out) {
   check(interleaved(CU_TENSOR_MAP_INTERLEAVE_16B, CU_TENSOR_MAP_SWIZZLE_NONE), "an interleaved map");
   TVM_FFI_CHECK(interleaved(CU_TENSOR_MAP_INTERLEAVE_32B, CU_TENSOR_MAP_SWIZZLE_32B) == CUDA_ERROR_INVALID_VALUE, RuntimeError)
       << "units of 32 bytes with a stride of 48 are taken";
+  auto im2col = entry<decltype(&cuTensorMapEncodeIm2col)>("cuTensorMapEncodeIm2col");
+  auto pixels = [&](int lower, int upper, cuuint32_t n) {
+    return im2col(&map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 3, data, volume, steps3, &lower, &upper, 4, n, ones, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                  CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  };
+  check(pixels(-3, -1, 1024), "cuTensorMapEncodeIm2col");
+  TVM_FFI_CHECK(pixels(-3, -1, 1025) == CUDA_ERROR_INVALID_VALUE, RuntimeError) << "1025 pixels are taken";
+  TVM_FFI_CHECK(pixels(2, -2, 4) == CUDA_ERROR_INVALID_VALUE, RuntimeError) << "an empty box is taken";
+  TVM_FFI_CHECK(pixels(-32769, 0, 4) == CUDA_ERROR_INVALID_VALUE, RuntimeError) << "a corner of 17 bits is taken";
 }
 
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(kernel, run);

@@ -409,7 +409,14 @@ func (f *faultTensorMapMemory) text(s *site) string {
 }
 
 func (f *faultTensorMap) text(s *site) string {
-	return fmt.Sprintf("no tensor map of %d dimensions at %#x", f.dimensions, f.address)
+	what := ""
+	if f.dimensions > 0 {
+		what = fmt.Sprintf(" of %d dimensions", f.dimensions)
+	}
+	if f.im2col {
+		what += " for im2col"
+	}
+	return fmt.Sprintf("no tensor map%s at %#x", what, f.address)
 }
 
 func (f *faultTextureObject) text(s *site) string {
@@ -510,8 +517,9 @@ func (f *faultStopped) text(s *site) string { return "timeout: still running" }
 
 func (f *faultUnsupported) text(s *site) string {
 	return s.op + [...]string{featureInstruction: "", featureInterleaved: " with an interleaved tensor map",
-		featurePacked: " of padded values of 4 or 6 bits from shared memory",
-		featureLocal:  " with more than 256 KiB of local memory in a thread"}[f.feature]
+		featurePacked:  " of padded values of 4 or 6 bits from shared memory",
+		featureSwizzle: " with a swizzle of 96 bytes, or one that exchanges 8 bytes",
+		featureLocal:   " with more than 256 KiB of local memory in a thread"}[f.feature]
 }
 
 // operation returns the name of the asynchronous operation at a location, and what ends it.

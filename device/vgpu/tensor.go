@@ -309,14 +309,23 @@ func (d *decoder) descriptor() {
 
 func (d *decoder) copyTensor() {
 	args := d.in.Args
-	if d.hasPrefix("im2col") {
-		d.lack(d.in.Op)
-	}
 	in := inst{op: opCpTensor}
 	space := slices.IndexFunc(d.parts, func(p string) bool { return p == "global" || strings.HasPrefix(p, "shared") })
 	toShared := space >= 0 && d.parts[space] != "global"
 	shared, tensor, rest := args[0], args[1], args[2:]
 	bar, barOffset, mask, op := int32(-1), int32(0), int32(-1), int32(-1)
+	var offsets []ptx.Operand // of the pixels
+	switch {
+	case d.has("im2col"):
+		in.imm, offsets, rest = 1, elements(rest[1]), slices.Delete(slices.Clone(rest), 1, 2)
+	case d.has("im2col_no_offs"):
+		in.imm, offsets = 1, make([]ptx.Operand, 3)
+		for i := range offsets {
+			offsets[i].Kind = ptx.Integer
+		}
+	case d.hasPrefix("im2col"):
+		d.lack(d.in.Op)
+	}
 	if toShared {
 		var narrow bool
 		bar, barOffset, narrow = d.sharedPlace(rest[0])
@@ -360,7 +369,45 @@ func (d *decoder) copyTensor() {
 	if d.has("tile::gather4") || d.has("tile::scatter4") {
 		in.n |= 16
 	}
-	in.x = d.more(append(places, bar, barOffset, mask, offset, int32(base.imm), op)...)
+	places = append(places, bar, barOffset, mask, offset, int32(base.imm), op)
+	for _, o := range offsets[:min(len(offsets), max(int(in.n&15)-2, 0))] {
+		places = append(places, d.src(o, "b16"))
+	}
+	in.x = d.more(places...)
+	d.emit(in)
+}
+
+// mapFields holds the fields of a tensor map.
+var mapFields = map[string]uint8{"global_address": tmAddress, "rank": tmRank, "box_dim": tmBox, "global_dim": tmDim,
+	"global_stride": tmStride, "element_stride": tmStep, "elemtype": tmType, "interleave_layout": tmInterleave,
+	"swizzle_mode": tmSwizzle, "swizzle_atomicity": tmAtom, "fill_mode": tmFill}
+
+// tensorMap decodes tensormap.replace and tensormap.cp_fenceproxy.
+func (d *decoder) tensorMap() {
+	args := d.in.Args
+	in := inst{op: opTensorMap}
+	d.addressed(&in, args[0])
+	if d.has("cp_fenceproxy") {
+		place, offset, narrow := d.sharedPlace(args[1])
+		in.kind, in.b = tmCopy, place
+		if offset != 0 || args[2].Int != 128 {
+			d.lack(d.in.Op + " with such operands")
+		}
+		if narrow {
+			in.c |= m16
+		}
+	} else {
+		in.kind = d.required(mapFields)
+		if len(args) == 3 {
+			in.n = int32(args[1].Int)
+		}
+		ranks := map[uint8]int32{tmBox: 5, tmDim: 5, tmStride: 4, tmStep: 5}
+		if in.n < 0 || in.n >= max(ranks[in.kind], 1) {
+			d.lack(d.in.Op + " with such a dimension")
+		}
+		in.b = d.src(args[len(args)-1], d.typ(0))
+	}
+	in.x = d.more(int32(d.spaceOf(args[0])))
 	d.emit(in)
 }
 

@@ -286,6 +286,91 @@ func TestTensorCopyAlignment(t *testing.T) {
 	}
 }
 
+// TestImageStore stores pixels to images of 3 x 2, some of them in the padding around.
+func TestImageStore(t *testing.T) {
+	m := &Machine{Workers: 1}
+	defer m.drop()
+	mod, err := m.Load(`
+.version 9.0
+.target sm_90
+.address_size 64
+.visible .entry k(.param .align 64 .b8 map[128])
+{
+	.reg .pred %p; .reg .b32 %r<5>; .reg .b64 %rd<3>;
+	.shared .align 128 .b8 s[256];
+	mov.u32 %r1, %tid.x; mov.u32 %r2, s;
+	shl.b32 %r3, %r1, 2; add.u32 %r3, %r3, %r2;
+	add.u32 %r4, %r1, 1000;
+	st.shared.b32 [%r3], %r4;
+	fence.proxy.async.shared::cta;
+	bar.sync 0;
+	setp.ne.u32 %p, %r1, 0;
+	@%p ret;
+	mov.b64 %rd1, map; cvta.param.u64 %rd1, %rd1;
+	cp.async.bulk.tensor.4d.global.shared::cta.im2col_no_offs.bulk_group [%rd1, {4, 1, 0, 0}], [%r2];
+	cp.async.bulk.commit_group;
+	cp.async.bulk.wait_group 0;
+	ret;
+}
+`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	k, err := mod.Kernel("k")
+	if err != nil || len(k.Lacks()) > 0 {
+		t.Fatal(err, k.Lacks())
+	}
+	const channels, wide, high = 8, 3, 2
+	address, got := words(m, "images", make([]uint32, 2*high*wide*channels)...)
+	params := encodedTensor(&mapped{Type: 2, Dims: []uint64{channels, wide, high, 2}, Strides: []uint64{4 * channels, 4 * channels * wide,
+		4 * channels * wide * high}, Box: []uint64{4, 16}, Steps: []uint64{1, 1, 1, 1}, Lower: []int16{-1, 0}, Upper: []int16{1, 0}}, uint64(address))
+	if err := m.Run(k, Launch{Grid: [3]int{1, 1, 1}, Block: [3]int{64, 1, 1}, Params: params}); err != nil {
+		t.Fatal(err)
+	}
+	want := make([]uint32, len(got))
+	x, y := 1, 0
+	for pixel := range 16 {
+		if x >= 0 && x < wide && y < 2*high { // the lines of the second image follow those of the first
+			for c := range 4 {
+				want[(y*wide+x)*channels+4+c] = uint32(1000 + 4*pixel + c)
+			}
+		}
+		if x++; x > wide {
+			x, y = -1, y+1
+		}
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+// TestTensorMapMode copies with maps of the other mode.
+func TestTensorMapMode(t *testing.T) {
+	table := make([]byte, 1<<18)
+	cases := map[string]comparison{}
+	for _, c := range compareTensor() {
+		cases[c.Name] = c
+	}
+	tile, pixels := cases["tensor 3d"], cases["tensor im2col 3d"]
+	tile.Tensor, pixels.Tensor = pixels.Tensor, tile.Tensor
+	for _, c := range []struct {
+		comparison
+		want string
+	}{{tile, "no tensor map of 3 dimensions at "}, {pixels, "no tensor map of 3 dimensions for im2col at "}} {
+		if _, err := runComparison(c.comparison, table); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("got %v, want %q", err, c.want)
+		}
+	}
+}
+
+// CUTLASS clears a bit of the maps that the driver made for small tensors.
+func TestTensorMapBit(t *testing.T) {
+	map_ := encodedTensor(&mapped{Dims: []uint64{1}, Box: []uint64{16}}, math.MaxUint64)
+	if word := binary.LittleEndian.Uint64(map_[8:]); word>>21&1 != 0 {
+		t.Errorf("got %#x as the second word, want one without bit 21", word)
+	}
+}
+
 // TestPackedCopies copies tiles of values of 4 and 6 bits, in a few of which nothing is inside the tensor: as they are, or
 // in shared memory padded to 16 bytes for 16 values.
 func TestPackedCopies(t *testing.T) {
@@ -401,12 +486,15 @@ func TestTensorCopyLacking(t *testing.T) {
 		if c.Name != "tensor u8" {
 			continue
 		}
-		changed, tensor := c, *c.Tensor
-		tensor.Interleave = 1
-		changed.Tensor = &tensor
-		const want = "does not support cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes with an interleaved tensor map"
-		if _, err := runComparison(changed, table); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("got %v, want %q", err, want)
+		interleaved, flipped := *c.Tensor, *c.Tensor
+		interleaved.Interleave, flipped.Swizzle = 1, 5
+		for what, tensor := range map[string]*mapped{"an interleaved tensor map": &interleaved, "a swizzle of 96 bytes, or one": &flipped} {
+			changed := c
+			changed.Tensor = tensor
+			want := "does not support cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes with " + what
+			if _, err := runComparison(changed, table); err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("got %v, want %q", err, want)
+			}
 		}
 	}
 }

@@ -103,11 +103,12 @@ var instructions = func() map[string]instruction {
 			"fisub":           (*decoder).descriptor,
 			"nanosleep":       (*decoder).nanosleep,
 			"prefetch prefetchu applypriority discard pmevent setmaxnreg griddepcontrol": (*decoder).nop,
-			"red":      (*decoder).atom,
-			"ret":      (*decoder).ret,
-			"st":       (*decoder).memory,
-			"stmatrix": (*decoder).matrix,
-			"sust":     (*decoder).surface,
+			"red":       (*decoder).atom,
+			"ret":       (*decoder).ret,
+			"st":        (*decoder).memory,
+			"stmatrix":  (*decoder).matrix,
+			"sust":      (*decoder).surface,
+			"tensormap": (*decoder).tensorMap,
 		},
 	} {
 		for names, decode := range decoders {

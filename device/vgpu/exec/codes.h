@@ -22,7 +22,7 @@ enum {
 enum { USE_READ = 1, USE_WRITE = 2, USE_STRONG_READ = 4, USE_STRONG_WRITE = 8 };
 
 // Unsupported features that only the executor detects.
-enum { FEATURE_INSTRUCTION, FEATURE_INTERLEAVED, FEATURE_PACKED, FEATURE_LOCAL };
+enum { FEATURE_INSTRUCTION, FEATURE_INTERLEAVED, FEATURE_PACKED, FEATURE_SWIZZLE, FEATURE_LOCAL };
 
 // The faults: X(name, hazard, arguments). FAULT raises them; fault.go has the text of each. size is in bytes, other is
 // the location of another access. missing_lanes, deadlock and spin_* are waits that never end.
@@ -69,7 +69,7 @@ enum { FEATURE_INSTRUCTION, FEATURE_INTERLEAVED, FEATURE_PACKED, FEATURE_LOCAL }
   X(spin_mbarrier, NONE, int32_t space; uint64_t address, state; int32_t phase;)                                       \
   X(mbarrier_arrivals, NONE, int32_t arrivals, expected;)                                                              \
   X(tensor_map_memory, NONE, bool shared;) /* else local */                                                            \
-  X(tensor_map, NONE, uint64_t address; int32_t dimensions;)                                                           \
+  X(tensor_map, NONE, uint64_t address; int32_t dimensions; bool im2col;)                                              \
   X(coordinate, NONE, int32_t coordinate, size;) /* size: of an element */                                             \
   X(descriptor, NONE, uint64_t address; int64_t stride; int32_t extent, dimension, size; bool base;)                   \
   X(texture_object, NONE, uint64_t handle; bool surface;) /* no such object */                                        \
@@ -165,6 +165,9 @@ enum { DEVICE_BUFFER, DEVICE_LAUNCH, DEVICE_HANDLE, DEVICE_NOTHING };
 
 // Direction of a bulk copy. Tensor copies use the first two.
 enum { COPY_TO_SHARED, COPY_TO_GLOBAL, COPY_TO_CLUSTER };
+
+// Fields that tensormap.replace changes, and tensormap.cp_fenceproxy.
+enum { TM_ADDRESS, TM_RANK, TM_BOX, TM_DIM, TM_STRIDE, TM_STEP, TM_TYPE, TM_INTERLEAVE, TM_SWIZZLE, TM_ATOM, TM_FILL, TM_COPY };
 
 // Element types of matrix products.
 // of narrow floats, also of conversions; UE8M0 is for scales and conversions only.

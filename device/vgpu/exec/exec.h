@@ -198,13 +198,15 @@ typedef struct {
   volatile uint32_t first[MAX_WORKERS]; // by worker: the first cluster in which it may still fault
 } vg_state;
 
-// The result of cuTensorMapEncodeTiled. host/driver.c has the same definition.
-#define VG_TENSOR_MAP 0x70616d726f736e74ull
+// The result of cuTensorMapEncodeTiled and cuTensorMapEncodeIm2col. host/driver.c has the same definition. CUTLASS clears
+// bit 21 of the second word of small tensors' maps, for a fault of older drivers: that of the magic number is 0.
+#define VG_TENSOR_MAP 0x70616d726f4d6e74ull
 typedef struct {
-  uint64_t magic, address, strides[4]; // in bytes, of dimensions 1 to 4
+  uint64_t address, magic, strides[4]; // in bytes, of dimensions 1 to 4
   uint32_t dims[5];                    // minus one
-  uint16_t box[5];
-  uint8_t steps[5], type, rank, interleave, swizzle, fill;
+  uint16_t box[5];                     // im2col: channels of a pixel, and pixels
+  uint8_t steps[5], type, rank, interleave, swizzle, atom, fill, im2col; // atom: CUtensorMapSwizzle - 3, of 128 bytes
+  int16_t lower[3], upper[3];          // im2col: corners of the pixels, relative to the tensor's, innermost first
 } vg_tensor_map;
 
 // A texture or surface object, whose handle is its address. host/texture.h makes them. The memory need not exist any

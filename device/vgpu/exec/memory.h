@@ -627,10 +627,23 @@ static int changes_nothing(int op, int t, u64 v, int size) {
   return v == 0 && (op == AT_OR || op == AT_XOR || (op == AT_ADD && (t == T_U32 || t == T_S32 || t == T_U64)));
 }
 
+// exchange executes atom.exch and atom.cas of 128 bits for a lane. It returns whether the memory has changed.
+static int exchange(const vg_inst *in, u8 *const *base, u32 l, const int32_t *x, u64 *p) {
+  u64 old[2] = {p[0], p[1]}, v[2] = {U64(in->b)[l], U64(x[2])[l]};
+  if ((in->kind & 15) == AT_CAS) {
+    int equal = old[0] == v[0] && old[1] == v[1];
+    v[0] = equal ? U64(x[1])[l] : old[0], v[1] = equal ? U64(x[3])[l] : old[1];
+  }
+  p[0] = v[0], p[1] = v[1];
+  if (in->d >= 0) U64(in->d)[l] = old[0], U64(x[4])[l] = old[1];
+  return old[0] != v[0] || old[1] != v[1];
+}
+
+// extra: the space, the second operand or -1, and of 128 bits the upper halves of the operands and the result.
 // If in->n is set, the old value is neither part of the new one nor used: the memory is only written.
 static int atomic(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base, u32 m, const int32_t *extra) {
   int size = in->c & 31, t = in->kind >> 4, op = in->kind & 15, space = extra[in->x];
-  int wide = size == 8;
+  int wide = size >= 8;
   u8 *all[32];
   if (!in->n && places(k, w, g, in, base, space, m, size, READ, all) == INVALID) return 0;
   if (places(k, w, g, in, base, space, m, size, WRITE, all) == INVALID) return 0;
@@ -646,6 +659,12 @@ static int atomic(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *ba
       if (in->d >= 0 || !changes_nothing(op, t, v, size)) touch(k, w, g, l, p, (u32)size, A_WRITE | A_ATOMIC, 0);
       if (k->state->stop) return 0;
       after_strong(k, w, l, p, in->c & M_RELEASE);
+    }
+    if (size == 16) {
+      u64 seen = *(u64 *)p;
+      if (exchange(in, base, l, extra + in->x, (u64 *)p)) effect(k);
+      WATCH(k, w, g, 1u << l, spin_read, .space = space, .address = a, .value = seen);
+      continue;
     }
     u64 v2 = second < 0 ? 0 : wide ? U64(second)[l] : U32(second)[l], old, value;
     int adds = op == AT_ADD && (t == T_U32 || t == T_S32 || t == T_U64);

@@ -253,7 +253,7 @@
   X(pnot) X(pmov) X(pconst) X(setp_h) X(setp_h2) X(testp_f32) X(testp_f64) X(set_of_pred) X(ldparam) X(ld_global) X(ld_shared) \
   X(ld_local) X(ld_generic) X(st_global) X(st_shared) X(st_local) X(st_generic) X(local_address) X(atom) X(shfl) X(vote) X(ballot) \
   X(match_any) X(match_all) X(redux) X(activemask) X(elect) X(warp_sync) X(bar) X(barrier_cluster) X(fence) X(mma) X(mma_f64) X(ldmatrix) \
-  X(stmatrix) X(movmatrix) X(mbar) X(cp_async) X(cp_async_arrive) X(cp_async_commit) X(cp_async_wait) X(bulk_commit) X(bulk_wait) X(wgmma_commit) X(wgmma_wait) X(cp_bulk) X(cp_tensor) X(st_async) \
+  X(stmatrix) X(movmatrix) X(mbar) X(cp_async) X(cp_async_arrive) X(cp_async_commit) X(cp_async_wait) X(bulk_commit) X(bulk_wait) X(wgmma_commit) X(wgmma_wait) X(cp_bulk) X(cp_tensor) X(tensor_map) X(st_async) \
   X(wgmma) X(tc_move) X(tc_mma) X(tcgen05) X(nanosleep) X(clock) X(policy) X(cvt) X(bfi_32) X(bfi_64) \
   X(addc) X(vprintf) X(assertfail) X(malloc) X(free) X(isspacep) X(mov_pred) X(cvt_pack) X(cvt_narrow) X(cvt_from_narrow) X(f32x2) \
   X(descriptor) X(yield) X(h_arith) X(add_f64) X(sub_f64) X(mul_f64) X(fma_f64) X(undefined) X(mark) X(pair_32) X(pair_64) X(nonzero) X(tex) X(surf) X(device)

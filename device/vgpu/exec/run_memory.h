@@ -119,6 +119,7 @@
     }
     case E_cp_bulk: g->pc = pc; effect(k); if (!bulk_copy(k, w, g, in, base, m, extra)) FAULTED break;
     case E_cp_tensor: g->pc = pc; effect(k); if (!tensor_copy(k, w, g, in, base, m, extra)) FAULTED break;
+    case E_tensor_map: g->pc = pc; effect(k); if (!tensor_map(k, w, g, in, base, m, extra)) FAULTED break;
     case E_descriptor: g->pc = pc; if (!descriptor(k, w, g, in, base, m, extra)) FAULTED break;
     case E_st_async: g->pc = pc; effect(k); if (!store_async(k, w, g, in, base, m, extra)) FAULTED break;
     case E_tex: g->pc = pc; if (!texture(k, w, g, in, base, m, extra)) FAULTED break;

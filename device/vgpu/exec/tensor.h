@@ -73,17 +73,80 @@ static int hardware_map(const u64 *q, vg_tensor_map *t) {
   }
   t->swizzle = head >> SWIZZLE & 3;
   u32 atom = head >> ATOM & 3;
-  if (atom == 1 && t->swizzle == 3) t->swizzle = 4; // 128 bytes in units of 32
+  if (atom == 1 && t->swizzle == 3) t->atom = 1;
   else if (atom) t->interleave = 1;
   if (t->type > 15) t->type = 0, t->interleave = 1;
   if (head & ~(u64)KNOWN || q[3] >> 48 || q[6] >> 32 & 0xffffff || q[7] >> 32) t->interleave = 1;
   return 1;
 }
 
+// read_map reads the tensor map at p. It returns 0 if there is none.
+static int read_map(const u8 *p, vg_tensor_map *t) {
+  u64 q[8];
+  memcpy(t, p, sizeof *t);
+  memcpy(q, p, sizeof q);
+  return t->magic == VG_TENSOR_MAP || hardware_map(q, t);
+}
+
+// map_at returns the place of a tensor map, in two halves since it is aligned to one, or NULL after a fault.
+static u8 *map_at(worker *k, warp *w, group *g, int space, u32 lane, u64 a, int write) {
+  u8 *p = at(k, w, g, space, (int)lane, a, 64, write);
+  return p && at(k, w, g, space, (int)lane, a + 64, 64, write) ? p : NULL;
+}
+
+// tensor_map executes tensormap.replace and, for one lane, tensormap.cp_fenceproxy. kind: TM_*; a: address of the map; b:
+// new value, or for TM_COPY where the map is; n: ordinal of the field; x: space of the map.
+static int tensor_map(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base, u32 m, const int32_t *extra) {
+  static const u8 types[16] = {0, 1, 2, 3, 4, 5, 6, 7, 10, 8, 9, 11, 12, 13, 14, 15}; // in the order of the driver's
+  if (in->kind == TM_COPY) m &= -m;
+  EACH(m) {
+    u64 to = in->c & M_ADDR32 ? U32(in->a)[l] + (u32)in->imm : U64(in->a)[l] + (u64)in->imm;
+    u8 *from = in->kind == TM_COPY ? map_at(k, w, g, SHARED, l, shared_address(base, in->b, in->c & M_16, 0, l), READ) : NULL;
+    if (in->kind == TM_COPY && from == NULL) return 0;
+    u8 *p = map_at(k, w, g, extra[in->x], l, to, WRITE), other[128];
+    if (p == NULL) return 0;
+    if (from) {
+      memcpy(other, from, sizeof other);
+    } else {
+      vg_tensor_map t;
+      static const u8 empty[128];
+      if (memcmp(p, empty, sizeof empty) == 0) t = (vg_tensor_map){.magic = VG_TENSOR_MAP}; // filled in field by field
+      else if (!read_map(p, &t) || t.im2col) {
+        FAULT(k, w, g, (int)l, tensor_map, .address = to);
+        return 0;
+      }
+      u64 v = in->kind == TM_ADDRESS || in->kind == TM_STRIDE ? U64(in->b)[l] : U32(in->b)[l];
+      switch (in->kind) {
+      case TM_ADDRESS: t.address = v; break;
+      case TM_RANK: t.rank = (u8)v + 1; break;
+      case TM_BOX: t.box[in->n] = (u16)v; break;
+      case TM_DIM: t.dims[in->n] = (u32)v - 1; break;
+      case TM_STRIDE: t.strides[in->n] = v & ~15ull; break;
+      case TM_STEP: t.steps[in->n] = (u8)v; break;
+      case TM_TYPE: t.type = v < 16 ? types[v] : 255; break;
+      case TM_INTERLEAVE: t.interleave = (u8)v; break;
+      case TM_SWIZZLE: t.swizzle = (u8)v; break;
+      case TM_ATOM: t.atom = (u8)v; break;
+      case TM_FILL: t.fill = (u8)v; break;
+      }
+      memset(other, 0, sizeof other);
+      memcpy(other, &t, sizeof t);
+    }
+    if (k->state->races) {
+      if (from) touch(k, w, g, l, from, sizeof other, 0, 0);
+      touch(k, w, g, l, p, sizeof other, A_WRITE, memcmp(p, other, sizeof other) == 0);
+      if (k->state->stop) return 0;
+      if (from) fenced(k, w, m);
+    }
+    memcpy(p, other, sizeof other);
+  }
+  return 1;
+}
+
 // tensor_copy executes cp.async.bulk.tensor and cp.reduce.async.bulk.tensor. kind: COPY_*; a: shared address; b:
 // address of the map; n: number of coordinates, +16 to gather four rows, +32 for the mbarrier of the pair's even block;
-// extra: coordinates, mbarrier, its offset, CTA mask, offsets of a and b, reduction or -1; c: M_ADDR32 if the shared
-// address has 32 bits, M_16 if the mbarrier's has.
+// imm: 1 for im2col; extra: coordinates, mbarrier, its offset, CTA mask, offsets of a and b, reduction or -1, for im2col
+// offsets of the pixels; c: M_ADDR32 if the shared address has 32 bits, M_16 if the mbarrier's has.
 static int tensor_copy(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base, u32 m, const int32_t *extra) {
   static const u8 sizes[16] = {1, 2, 4, 4, 8, 8, 2, 4, 8, 2, 4, 4, 4, 1, 1, 1}; // packed ones as in shared memory
   static const u8 kinds[16] = {T_U8, T_U16, T_U32, T_S32, T_U64, T_S64, T_F16, T_F32, T_F64, T_BF16, T_F32, T_F32, T_F32};
@@ -96,25 +159,20 @@ static int tensor_copy(worker *k, warp *w, group *g, const vg_inst *in, u8 *cons
       FAULT(k, w, g, (int)l, tensor_map_memory, .shared = map >> 56 == 0x40);
       return 0;
     }
-    u8 *mp = at(k, w, g, GENERIC, (int)l, map, 64, 0);
+    u8 *mp = map_at(k, w, g, GENERIC, l, map, 0);
     if (mp == NULL || !map_acquired(k, w, g, l, mp)) return 0;
     vg_tensor_map t;
-    memcpy(&t, mp, sizeof t);
-    if (t.magic != VG_TENSOR_MAP) {
-      u64 q[8];
-      memcpy(q, mp, sizeof q);
-      hardware_map(q, &t);
-    }
-    int rank = gather ? 2 : n;
-    if (t.magic != VG_TENSOR_MAP || t.rank != rank || t.type > 15) {
-      FAULT(k, w, g, (int)l, tensor_map, .address = map, .dimensions = rank);
+    int rank = gather ? 2 : n, im2col = in->imm != 0;
+    if (!read_map(mp, &t) || t.rank != rank || t.type > 15 || t.im2col != im2col) {
+      FAULT(k, w, g, (int)l, tensor_map, .address = map, .dimensions = rank, .im2col = im2col);
       return 0;
     }
     // Of 4 bits, two to a byte; and 16 elements of 4 or 6 bits, which take 8 or 12 bytes and are padded to 16.
     u32 unit = t.type == 14 ? 8 : t.type == 15 ? 12 : 16;
     int pairs = t.type == 13;
-    if (t.interleave || (unit < 16 && in->kind)) {
-      FAULT(k, w, g, (int)l, unsupported, .feature = t.interleave ? FEATURE_INTERLEAVED : FEATURE_PACKED);
+    int unknown = t.swizzle > 3 || (t.swizzle == 3 && t.atom == 2);
+    if (t.interleave || unknown || (unit < 16 && in->kind)) {
+      FAULT(k, w, g, (int)l, unsupported, .feature = t.interleave ? FEATURE_INTERLEAVED : unknown ? FEATURE_SWIZZLE : FEATURE_PACKED);
       return 0;
     }
     u64 smem = shared_address(base, in->a, in->c & M_ADDR32, more[3], l);
@@ -122,14 +180,17 @@ static int tensor_copy(worker *k, warp *w, group *g, const vg_inst *in, u8 *cons
       FAULT(k, w, g, (int)l, misaligned, .address = smem, .multiple = 128, .write = in->kind == COPY_TO_SHARED);
       return 0;
     }
-    u32 es = sizes[t.type], count[5] = {1, 1, 1, 1, 1}, total = 1;
+    u32 es = sizes[t.type], count[5] = {1, 1, 1, 1, 1}, total = im2col ? t.box[1] : 1;
+    s64 pixel[5] = {0};
     for (int d = 0; d < rank; d++) {
-      u32 step = d == 0 ? 1 : t.steps[d];
+      u32 step = d == 0 || t.steps[d] == 0 ? 1 : t.steps[d];
       count[d] = (t.box[d] + step - 1) / step;
+      pixel[d] = (s32)U32(x[d])[l];
     }
     if (pairs) count[0] /= 2;
     if (gather) count[1] = 4;
-    for (int d = 1; d < rank; d++) total *= count[d];
+    for (int d = 1; d < rank && !im2col; d++) total *= count[d];
+    if (t.swizzle == 3) t.swizzle += t.atom;
     // The pitch is the swizzle width even if rows are shorter (observed on an H200).
     int part = 0; // some of the box is outside
     u32 row_bytes = count[0] * es, pitch = t.swizzle == 0 ? row_bytes : t.swizzle >= 3 ? 128 : 16u << t.swizzle, mask = more[2] >= 0 ? U32(more[2])[l] & 0xffff : 0;
@@ -141,11 +202,17 @@ static int tensor_copy(worker *k, warp *w, group *g, const vg_inst *in, u8 *cons
       for (int d = 1; d < rank; d++) {
         u32 i = rest % count[d];
         rest /= count[d];
-        s64 c = gather ? (s32)U32(x[1 + i])[l] : (s64)(s32)U32(x[d])[l] + i * t.steps[d];
+        s64 c = gather ? (s32)U32(x[1 + i])[l] : pixel[d] + i * t.steps[d];
+        if (im2col) c = pixel[d] + (d < rank - 1 ? U32(more[5 + d])[l] & 0xffff : 0);
         if (c < 0 || c > t.dims[d]) inside = 0;
         address += (u64)c * t.strides[d - 1];
       }
-      s64 c0 = (s32)U32(x[0])[l];
+      for (int d = 1; d < rank && im2col; d++) { // the next pixel of the box: its lines, planes, and images follow each other
+        pixel[d] += d < rank - 1 ? t.steps[d] : 1;
+        if (d == rank - 1 || pixel[d] <= (s64)t.dims[d] + t.upper[d - 1]) break;
+        pixel[d] = t.lower[d - 1];
+      }
+      s64 c0 = pixel[0];
       if ((c0 * es >> pairs) & (unit < 16 ? 63 : 15) || (pairs && c0 & 1)) { // an illegal instruction on an H200
         FAULT(k, w, g, (int)l, coordinate, .coordinate = (s32)c0, .size = (s32)es);
         return 0;

@@ -219,37 +219,43 @@ CUresult cuPointerGetAttribute(void *v, CUpointer_attribute a, CUdeviceptr p) {
 
 // The same as vg_tensor_map in exec.h.
 typedef struct {
-  uint64_t magic, address, strides[4];
+  uint64_t address, magic, strides[4];
   uint32_t dims[5];
   uint16_t box[5];
-  uint8_t steps[5], type, rank, interleave, swizzle, fill;
+  uint8_t steps[5], type, rank, interleave, swizzle, atom, fill, im2col;
+  int16_t lower[3], upper[3];
 } tensor_map;
 
-CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t rank, void *address, const cuuint64_t *dims,
-                                const cuuint64_t *strides, const cuuint32_t *box, const cuuint32_t *steps, CUtensorMapInterleave interleave,
-                                CUtensorMapSwizzle swizzle, CUtensorMapL2promotion l2, CUtensorMapFloatOOBfill fill) {
+// encode checks the rules of tensor maps of both modes and writes one. box: in elements, not above the limits most.
+static CUresult encode(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t rank, void *address, const cuuint64_t *dims, const cuuint64_t *strides,
+                       const cuuint32_t *box, const cuuint32_t *most, int boxes, const cuuint32_t *steps, CUtensorMapInterleave interleave,
+                       CUtensorMapSwizzle swizzle, CUtensorMapFloatOOBfill fill, tensor_map t) {
   static const uint8_t sizes[] = {1, 2, 4, 4, 8, 8, 2, 4, 8, 2, 4, 4, 4, 0, 1, 1}; // 16U4_ALIGN8B: half a byte
   static const uint16_t spans[] = {256, 32, 64, 128, 128, 128, 128};
-  (void)l2;
+  if (rank < 1 || rank > 5) return CUDA_ERROR_INVALID_VALUE;
   if ((unsigned)type >= sizeof sizes || (unsigned)swizzle > 6) {
-    fisub_vgpu_hooks_now()->lacks("cuTensorMapEncodeTiled with such a type or swizzle");
+    fisub_vgpu_hooks_now()->lacks("a tensor map with such a type or swizzle");
     return CUDA_ERROR_NOT_SUPPORTED;
   }
   // Maps that are interleaved are reported when a copy uses them (tensor.h).
   int padded = type > CU_TENSOR_MAP_DATA_TYPE_16U4_ALIGN8B; // 16 values of 4 or 6 bits to 16 bytes
   unsigned unit = interleave == CU_TENSOR_MAP_INTERLEAVE_32B || padded ? 31 : 15;
-  if (padded && (rank < 1 || dims[0] % 128 || box[0] != 128 || interleave || (swizzle && swizzle < CU_TENSOR_MAP_SWIZZLE_128B))) return CUDA_ERROR_INVALID_VALUE;
-  if (type == CU_TENSOR_MAP_DATA_TYPE_16U4_ALIGN8B && rank && dims[0] & 1) return CUDA_ERROR_INVALID_VALUE;
+  if (padded && (dims[0] % 128 || box[0] != 128 || interleave || (swizzle && swizzle < CU_TENSOR_MAP_SWIZZLE_128B))) return CUDA_ERROR_INVALID_VALUE;
+  if (type == CU_TENSOR_MAP_DATA_TYPE_16U4_ALIGN8B && dims[0] & 1) return CUDA_ERROR_INVALID_VALUE;
   if ((unsigned)interleave > 2 || (interleave && rank < 3) || (interleave == CU_TENSOR_MAP_INTERLEAVE_32B && swizzle != CU_TENSOR_MAP_SWIZZLE_32B))
     return CUDA_ERROR_INVALID_VALUE;
-  if (rank < 1 || rank > 5 || (uintptr_t)map & 63 || address == NULL || (uintptr_t)address & unit) return CUDA_ERROR_INVALID_VALUE;
-  tensor_map t = {.magic = 0x70616d726f736e74ull, .address = (uintptr_t)address, .type = (uint8_t)type, .rank = (uint8_t)rank,
-                  .interleave = (uint8_t)interleave, .swizzle = (uint8_t)swizzle, .fill = (uint8_t)fill};
+  if ((uintptr_t)map & 63 || address == NULL || (uintptr_t)address & unit) return CUDA_ERROR_INVALID_VALUE;
+  t.magic = 0x70616d726f4d6e74ull, t.address = (uintptr_t)address, t.type = (uint8_t)type, t.rank = (uint8_t)rank;
+  t.interleave = (uint8_t)interleave, t.fill = (uint8_t)fill;
+  t.swizzle = swizzle > 3 ? 3 : (uint8_t)swizzle, t.atom = swizzle > 3 ? (uint8_t)swizzle - 3 : 0;
+  for (int i = 0; i < boxes; i++) {
+    if (box[i] == 0 || box[i] > most[i]) return CUDA_ERROR_INVALID_VALUE;
+    t.box[i] = (uint16_t)box[i];
+  }
   for (cuuint32_t i = 0; i < rank; i++) {
-    if (dims[i] == 0 || dims[i] > 1ull << 32 || box[i] == 0 || box[i] > 256 || steps[i] == 0 || steps[i] > 8) return CUDA_ERROR_INVALID_VALUE;
+    if (dims[i] == 0 || dims[i] > 1ull << 32 || steps[i] == 0 || steps[i] > 8) return CUDA_ERROR_INVALID_VALUE;
     if (i && (strides[i - 1] & unit || strides[i - 1] >= 1ull << 40)) return CUDA_ERROR_INVALID_VALUE;
     t.dims[i] = (uint32_t)(dims[i] - 1);
-    t.box[i] = (uint16_t)box[i];
     t.steps[i] = (uint8_t)steps[i];
     if (i) t.strides[i - 1] = strides[i - 1];
   }
@@ -259,6 +265,31 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType type, cuui
   memset(map, 0, sizeof *map);
   memcpy(map, &t, sizeof t);
   return CUDA_SUCCESS;
+}
+
+CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t rank, void *address, const cuuint64_t *dims,
+                                const cuuint64_t *strides, const cuuint32_t *box, const cuuint32_t *steps, CUtensorMapInterleave interleave,
+                                CUtensorMapSwizzle swizzle, CUtensorMapL2promotion l2, CUtensorMapFloatOOBfill fill) {
+  static const cuuint32_t most[5] = {256, 256, 256, 256, 256};
+  (void)l2;
+  return encode(map, type, rank, address, dims, strides, box, most, (int)rank, steps, interleave, swizzle, fill, (tensor_map){0});
+}
+CUresult cuTensorMapEncodeIm2col(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t rank, void *address, const cuuint64_t *dims,
+                                 const cuuint64_t *strides, const int *lower, const int *upper, cuuint32_t channels, cuuint32_t pixels,
+                                 const cuuint32_t *steps, CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle, CUtensorMapL2promotion l2,
+                                 CUtensorMapFloatOOBfill fill) {
+  static const int limits[6] = {0, 0, 0, 1 << 15, 1 << 7, 1 << 4}; // of the corners, by rank
+  tensor_map t = {.im2col = 1};
+  (void)l2;
+  if (rank < 3 || rank > 5) return CUDA_ERROR_INVALID_VALUE;
+  for (cuuint32_t i = 0; i < rank - 2; i++) {
+    int n = limits[rank];
+    if (lower[i] < -n || lower[i] >= n || upper[i] < -n || upper[i] >= n) return CUDA_ERROR_INVALID_VALUE;
+    if ((int64_t)dims[i + 1] - 1 + upper[i] < lower[i]) return CUDA_ERROR_INVALID_VALUE; // the box is empty
+    t.lower[i] = (int16_t)lower[i], t.upper[i] = (int16_t)upper[i];
+  }
+  return encode(map, type, rank, address, dims, strides, (cuuint32_t[]){channels, pixels}, (cuuint32_t[]){256, 1024}, 2, steps, interleave, swizzle,
+                fill, t);
 }
 CUresult cuTensorMapReplaceAddress(CUtensorMap *map, void *address) {
   if ((uintptr_t)address & 15) return CUDA_ERROR_INVALID_VALUE;

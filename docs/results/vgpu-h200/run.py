@@ -67,8 +67,13 @@ for at in range(start, len(cases)):
         rank = len(t["Dims"])
         u64 = lambda v: (C.c_uint64 * 5)(*(v or []))
         u32 = lambda v: (C.c_uint32 * 5)(*(v or []))
-        code = cu.cuTensorMapEncodeTiled(C.c_void_p(address), t["Type"], rank, big_in, u64(t["Dims"]), u64(t["Strides"]), u32(t["Box"]),
-                                       u32(t["Steps"]), t["Interleave"], t["Swizzle"], 0, t["Fill"])
+        corner = lambda v: (C.c_int * 3)(*v)
+        if t.get("Lower"):
+            code = cu.cuTensorMapEncodeIm2col(C.c_void_p(address), t["Type"], rank, big_in, u64(t["Dims"]), u64(t["Strides"]), corner(t["Lower"]),
+                                              corner(t["Upper"]), *t["Box"], u32(t["Steps"]), t["Interleave"], t["Swizzle"], 0, t["Fill"])
+        else:
+            code = cu.cuTensorMapEncodeTiled(C.c_void_p(address), t["Type"], rank, big_in, u64(t["Dims"]), u64(t["Strides"]), u32(t["Box"]),
+                                             u32(t["Steps"]), t["Interleave"], t["Swizzle"], 0, t["Fill"])
         if code:
             hashes[c["name"]] = f"no tensor map: {code}"
             continue
