@@ -407,6 +407,24 @@ func gpuCases() (all []comparison) {
 				straight("cvt"+relu+".f16x2."+t, "bits", "cvt.rn"+relu+".f16x2."+t+" %r9, %h1;"))
 		}
 	}
+	for _, mode := range []string{"wrap", "clamp"} {
+		for _, t := range []string{"u32", "s32"} {
+			name := "szext." + mode + "." + t
+			all = append(all, straight(name, "bits", "and.b32 %r2, %r2, 63; "+name+" %r9, %r1, %r2;"))
+		}
+	}
+	all = append(all, straight("slct.b32.f32", "f32", "slct.b32.f32 %r9, %r1, %r2, %r3;"),
+		straight("slct.u64.s32", "bits", "slct.u64.s32 %rd9, %rd1, %rd2, %r5;"),
+		straight("fns.b32", "bits", "and.b32 %r2, %r2, 31; rem.s32 %r3, %r3, 20; fns.b32 %r9, %r1, %r2, %r3;"))
+	for i, name := range strings.Fields("vadd vsub vabsdiff vmin vmax") {
+		a, b := []string{"b0", "h1", "b3"}[i%3], []string{"h0", "b2"}[i%2]
+		all = append(all, straight(name, "bits", name+".s32.u32.s32.sat %r9, %r1."+a+", %r2."+b+"; "+name+".u32.s32.u32 %r10, %r3."+b+", %r4;"),
+			straight(name+" twice", "bits", name+".s32.s32.s32.add %r9, %r1, %r2."+a+", %r3; "+name+".s32.u32.u32 %r10."+b+", %r1."+a+", %r2, %r4;"))
+	}
+	for _, mode := range []string{"wrap", "clamp"} {
+		all = append(all, straight("vshl."+mode, "bits", "vshl.u32.u32.u32."+mode+" %r9, %r1.h0, %r2.b1; vshr.s32.s32.u32."+mode+" %r10, %r1, %r2.b0;"))
+	}
+	all = append(all, straight("vset", "bits", "vset.s32.u32.lt %r9, %r1.b0, %r2.h0; vset.u32.u32.ge.add %r10, %r1, %r2, %r3;"))
 	// Every other thread's comparison fails.
 	exchange := `.shared .align 16 .b8 s[2048]; .reg .b128 %q<6>; .reg .b64 %x<5>;
 	mov.u32 %t3, %tid.x; shl.b32 %t3, %t3, 4; mov.u32 %t4, s; add.u32 %t4, %t4, %t3; and.b32 %t3, %t3, 16; cvt.u64.u32 %x1, %t3;
@@ -453,6 +471,37 @@ func gpuCases() (all []comparison) {
 		mma("m16n8k32", "s32."+t+".s32", "bits", 4, 2, 4)
 		mma("m16n8k16", "s32."+t+".s32", "bits", 2, 1, 4)
 	}
+	// Sparse: the metadata of each lane are one of two constants, rotated by its number. More than six registers of factors
+	// repeat the first ones.
+	sparse := func(shape, types, table string, na, nb, nd, selectors int, metadata ...uint32) {
+		list := func(from, n int) string {
+			var s []string
+			for i := range n {
+				s = append(s, fmt.Sprintf("%%r%d", []int{1, 2, 3, 4, 5, 6, 2, 1, 13, 14, 15, 16}[from+i]))
+			}
+			return "{" + strings.Join(s, ", ") + "}"
+		}
+		out := map[int]string{2: "{%r9, %r10}", 4: "{%r9, %r10, %r11, %r12}"}[nd]
+		for selector := range selectors {
+			all = append(all, straight(fmt.Sprintf("mma.sp.%s.%s %d", shape, types, selector), table, fmt.Sprintf(
+				`mov.u32 %%t3, %%laneid; and.b32 %%t4, %%t3, 7; shl.b32 %%t4, %%t4, 2; and.b32 %%t3, %%t3, 8; setp.eq.u32 %%p1, %%t3, 0;
+	selp.b32 %%r20, %d, %d, %%p1; shf.l.wrap.b32 %%r20, %%r20, %%r20, %%t4;
+	mma.sp.sync.aligned.%s.row.col.%s %s, %s, %s, %s, %%r20, %d;`,
+				metadata[0], metadata[1], shape, types, out, list(0, na), list(na, nb), list(8, nd), selector)))
+		}
+	}
+	sparse("m16n8k16", "f32.f16.f16.f32", "mma-f16", 2, 2, 4, 4, 0x49ce8d94, 0xe4d8c949)
+	sparse("m16n8k32", "f32.f16.f16.f32", "mma-f16", 4, 4, 4, 2, 0x49ce8d94, 0xe4d8c949)
+	sparse("m16n8k32", "f16.f16.f16.f16", "mma-f16", 4, 4, 2, 2, 0x49ce8d94, 0xe4d8c949)
+	sparse("m16n8k32", "f32.bf16.bf16.f32", "mma-bf16", 4, 4, 4, 2, 0x49ce8d94, 0xe4d8c949)
+	sparse("m16n8k8", "f32.tf32.tf32.f32", "mma-tf32", 2, 2, 4, 4, 0x4e4eee44, 0xe44e4e4e)
+	sparse("m16n8k16", "f32.tf32.tf32.f32", "mma-tf32", 4, 4, 4, 2, 0x4e4eee44, 0xe44e4e4e)
+	sparse("m16n8k64", "f32.e4m3.e5m2.f32", "mma-fp8-small", 4, 4, 4, 1, 0x49ce8d94, 0xe4d8c949)
+	sparse("m16n8k32", "s32.s8.u8.s32", "bits", 2, 2, 4, 2, 0x49ce8d94, 0xe4d8c949)
+	sparse("m16n8k64", "s32.u8.s8.s32", "bits", 4, 4, 4, 1, 0x49ce8d94, 0xe4d8c949)
+	sparse("m16n8k64", "s32.s4.u4.s32", "bits", 2, 2, 4, 2, 0x49ce8d94, 0xe4d8c949)
+	mma("m16n8k64", "s32.s4.u4.s32", "bits", 4, 2, 4)
+	mma("m8n8k32", "s32.u4.s4.s32", "bits", 1, 1, 2)
 	all = append(all, straight("mma.m8n8k4.f64", "f64",
 		"mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%rd9, %rd10}, {%rd1}, {%rd2}, {%rd3, %rd4};"))
 	all = append(all, compareWgmma()...)

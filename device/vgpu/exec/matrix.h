@@ -98,7 +98,9 @@ static const scaling UNSCALED = {{0}, 0};
 
 // block_sum returns c plus the products a[i] * b[i * stride], added as Hopper's tensor cores do (found by comparison
 // with an H200). Each term is truncated to `keep` bits below the largest exponent of a term; a product's exponent is
-// the sum of its factors'. The sum is truncated to `final` bits below its own exponent.
+// the sum of its factors'. The sum is truncated to `final` bits below its own exponent, or for a result of float16, which
+// is rounded once, to 23 bits, the last of which is set if bits were lost (FOR_F16).
+enum { FOR_F16 = -1 };
 static f32 block_sum(const f32 *a, const f32 *b, int stride, int n, f32 c, int keep, int final, const scaling *s) {
   f64 plain = c;
   int top = c == 0 ? -10000 : exponent(c);
@@ -117,8 +119,13 @@ static f32 block_sum(const f32 *a, const f32 *b, int stride, int n, f32 c, int k
   for (int i = 0; i < n; i++) sum += (s64)((f64)a[i] * b[i * stride] * (s->each ? s->of[i / s->each] : 1) * scale);
   if (sum == 0) return 0;
   int e = 63 - __builtin_clzll((u64)(sum < 0 ? -sum : sum)), least = e + top - keep < -126 ? -149 + 23 : e + top - keep;
-  int drop = least - final - (top - keep);
-  if (drop > 0) sum = drop > 62 ? 0 : sum < 0 ? -(-sum >> drop << drop) : sum >> drop << drop;
+  int drop = least - (final == FOR_F16 ? 23 : final) - (top - keep);
+  if (drop > 62) sum = 0;
+  else if (drop > 0) {
+    s64 all = sum < 0 ? -sum : sum, left = all >> drop << drop;
+    if (final == FOR_F16 && left != all) left |= 1ll << drop;
+    sum = sum < 0 ? -left : left;
+  }
   f64 r = (f64)sum / scale;
   return fabs(r) > FORMAT_F32.max ? (f32)copysign(INFINITY, r) : (f32)r;
 }
@@ -160,6 +167,16 @@ static factor factor_b(const f32 *v, s16 *e, u32 n) {
   return (factor){v, e, _mm256_testz_si256(odd, odd)};
 }
 
+// cut8 clears the dropped bits of the sums of block_sum8.
+static inline __m256d cut8(__m256d v, s64 dropped, int final) {
+  __m256i x = _mm256_castpd_si256(v), mask = _mm256_set1_epi64x(dropped), left = _mm256_andnot_si256(mask, x);
+  if (final == FOR_F16) {
+    __m256i exact = _mm256_cmpeq_epi64(_mm256_and_si256(x, mask), _mm256_setzero_si256());
+    left = _mm256_or_si256(left, _mm256_andnot_si256(exact, _mm256_set1_epi64x(dropped + 1)));
+  }
+  return _mm256_castsi256_pd(left);
+}
+
 // block_sum8 is block_sum for eight columns of b. It returns the columns that need block_sum, and does not change their
 // c.
 static inline __attribute__((always_inline)) u32 block_sum8(const f32 *a, const s16 *ea, const f32 *b, const s16 *eb, int n, f32 *c, int keep,
@@ -192,9 +209,9 @@ static inline __attribute__((always_inline)) u32 block_sum8(const f32 *a, const 
     part = _mm256_setzero_si256();
   }
   __m256 unit = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_sub_epi32(top, _mm256_set1_epi32(keep)), 23));
-  __m256d cut = _mm256_castsi256_pd(_mm256_set1_epi64x((s64)(~0ull << (52 - final))));
-  lo = _mm256_and_pd(_mm256_mul_pd(lo, _mm256_cvtps_pd(_mm256_castps256_ps128(unit))), cut);
-  hi = _mm256_and_pd(_mm256_mul_pd(hi, _mm256_cvtps_pd(_mm256_extractf128_ps(unit, 1))), cut);
+  s64 dropped = (1ll << (52 - (final == FOR_F16 ? 23 : final))) - 1;
+  lo = cut8(_mm256_mul_pd(lo, _mm256_cvtps_pd(_mm256_castps256_ps128(unit))), dropped, final);
+  hi = cut8(_mm256_mul_pd(hi, _mm256_cvtps_pd(_mm256_extractf128_ps(unit, 1))), dropped, final);
   _mm256_storeu_ps(c, _mm256_blendv_ps(_mm256_set_m128(_mm256_cvtpd_ps(hi), _mm256_cvtpd_ps(lo)), sum, _mm256_castsi256_ps(bad)));
   return slow;
 }
@@ -247,8 +264,9 @@ static inline void unpack16_b(const u32 *r, f32 *out, int bf16) {
 }
 #endif
 
-// half_of returns the position of element i in the order of 8-bit products: the first two of every four elements first.
-static int half_of(int i) { return (i & 2) * 8 + (i >> 2) * 2 + (i & 1); }
+// half_of returns the position of element i in the order of 8-bit products of depth 16 n: the first n of every 2 n elements
+// first. n: 2, or 4 if a is sparse.
+static int half_of(int i, int n) { return (i & n) * 8 + i / (2 * n) * n + (i & (n - 1)); }
 
 // packed returns integer i of a packed operand; type is MMA_S8 or a later one.
 static s32 packed(u32 v, int i, int type) {
@@ -401,7 +419,8 @@ static void mma(const vg_inst *in, u8 *const *base, const int32_t *extra) {
     chosen(U32(more[0]), more[1], K, bits, where);
     more += 2;
   }
-  int halves = E == 4 && !(in->imm & MULTIPLY_KIND) && K == 32 && !sparse; // two steps of depth 16; their sum is added to D
+  // Two steps of half the depth, whose sum is added to D; of each 2 n elements the first has n.
+  int n = 2 << sparse, halves = E == 4 && !(in->imm & MULTIPLY_KIND) && K == 16 * n;
   for (int r = 0; r < na + nb; r++) {
     const u32 *s = U32(r < na ? pa[r] : pb[r - na]);
     int t = r < na ? at_ : bt;
@@ -420,12 +439,14 @@ static void mma(const vg_inst *in, u8 *const *base, const int32_t *extra) {
     if (r < na) {
       int row = 8 * (r & 1), col = (r >> 1) * 4 * E;
       for (int i = 0; i < 8; i++)
-        for (int j = 0; j < 4 * E; j++)
-          A[(row + i) * K + (halves ? half_of(col + j) : sparse ? where[row + i][col + j] : col + j)] = wide[i * 4 * E + j];
+        for (int j = 0; j < 4 * E; j++) {
+          int at = sparse ? where[row + i][col + j] : col + j;
+          A[(row + i) * K + (halves ? half_of(at, n) : at)] = wide[i * 4 * E + j];
+        }
     } else {
       int first = (r - na) * 4 * E;
       for (int i = 0; i < 8; i++)
-        for (int j = 0; j < 4 * E; j++) B[halves ? half_of(first + j) : first + j][i] = wide[i * 4 * E + j];
+        for (int j = 0; j < 4 * E; j++) B[halves ? half_of(first + j, n) : first + j][i] = wide[i * 4 * E + j];
     }
   }
   if (half_acc) {
@@ -445,11 +466,11 @@ static void mma(const vg_inst *in, u8 *const *base, const int32_t *extra) {
     scaled_rows(A, EA, 16, B, EB, K, scales, sa, sb, D);
   } else {
     factor a = factor_a(A, EA, (u32)(16 * K)), b = factor_b(B[0], EB, (u32)(8 * K));
-    if (!halves) block_rows(&a, 0, 16, &b, 0, K, D, 25, 23);
+    if (!halves) block_rows(&a, 0, 16, &b, 0, K, D, 25, half_acc ? FOR_F16 : 23);
     for (u32 i = 0; i < 16 && halves; i++) {
       f32 both[1][8] = {{0}};
-      block_rows(&a, i * 32, 1, &b, 0, 16, both, 25, 23);
-      block_rows(&a, i * 32 + 16, 1, &b, 128, 16, both, 25, 23);
+      block_rows(&a, i * (u32)K, 1, &b, 0, K / 2, both, 25, 23);
+      block_rows(&a, i * (u32)K + (u32)K / 2, 1, &b, 4 * (u32)K, K / 2, both, 25, 23);
       for (int j = 0; j < 8; j++) D[i][j] += both[0][j];
     }
   }

@@ -516,7 +516,7 @@ static int wgmma(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *bas
           u32 v = *wgmma_cell(base, pd, half, i, j + q);
           sums[q] = fresh ? 0 : half ? f16_f32((u16)(v >> 16 * (q & 1))) : bits_f32(v);
         }
-        if (ta < MMA_S8) block_rows(&fa, i * depth, 1, &fb, j * depth, (int)depth, &sums, bits, bits == 13 ? 13 : 23);
+        if (ta < MMA_S8) block_rows(&fa, i * depth, 1, &fb, j * depth, (int)depth, &sums, bits, bits == 13 ? 13 : half ? FOR_F16 : 23);
         for (u32 q = 0; q < 8; q++) {
           u32 *d = wgmma_cell(base, pd, half, i, j + q);
           if (ta >= MMA_S8) {
@@ -763,7 +763,7 @@ static int tc_multiply(worker *k, warp *w, group *g, const vg_inst *in, u8 *cons
       }
       for (u32 q = 0; q < 8; q++) sums[q] = fresh ? 0 : (result ? bits_f32(to[q]) : f16_f32((u16)to[q])) * scale;
       if (!scales || (fa.plain && fb.plain)) {
-        block_rows(&fa, i * s.K, 1, &fb, j * s.K, (int)s.K, &sums, 25, 23);
+        block_rows(&fa, i * s.K, 1, &fb, j * s.K, (int)s.K, &sums, 25, result ? 23 : FOR_F16);
       } else {
         for (u32 q = 0; q < 8; q++) {
           scaling z = {.each = (int)step};
