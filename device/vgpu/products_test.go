@@ -444,7 +444,8 @@ type tensorProduct struct {
 	m, n, bits           int // bits of an element of a in shared memory, without padding
 	sparse, ws           bool
 	scales               int
-	lane                 int // of d
+	lane                 int  // of d
+	mask                 bool // some columns of b are 0
 }
 
 // packed reports whether two elements are in a byte.
@@ -526,7 +527,10 @@ func TestTensorProducts(t *testing.T) {
 			tensorProduct{kind: "f16", a: "bf16", b: "bf16", d: "f32", m: 128, n: 16, bits: 16, sparse: sparse, ws: !sparse},
 			tensorProduct{kind: "tf32", a: "tf32", b: "tf32", d: "f32", m: 128, n: 16, bits: 32, sparse: sparse},
 			tensorProduct{kind: "i8", a: "s8", b: "u8", d: "s32", m: 128, n: 16, bits: 8, sparse: sparse},
-			tensorProduct{kind: "i8", a: "u8", b: "s8", d: "s32", m: 64, n: 128, bits: 8, ws: true})
+			tensorProduct{kind: "i8", a: "u8", b: "s8", d: "s32", m: 64, n: 128, bits: 8, ws: true, sparse: sparse, mask: sparse},
+			tensorProduct{kind: "f16", a: "bf16", b: "bf16", d: "f32", m: 32, n: 64, bits: 16, ws: true, sparse: sparse, mask: !sparse},
+			tensorProduct{kind: "tf32", a: "tf32", b: "tf32", d: "f32", m: 64, n: 64, bits: 32, ws: true, sparse: sparse, mask: sparse},
+			tensorProduct{kind: "f8f6f4", a: "e2m1", b: "e5m2", d: "f32", m: 32, n: 64, bits: 4, ws: true, sparse: sparse, mask: true})
 	}
 	for n, c := range all {
 		for round := range 2 {
@@ -553,6 +557,25 @@ func checkTensorProduct(t *testing.T, c tensorProduct, r *rand.Rand, special boo
 		if kept[i] = A[i]; c.sparse {
 			A[i], kept[i], meta[i] = thinned(r, A[i], c.bits, c.packed())
 		}
+	}
+	// Of each part of the columns some are 0: spans of used ones and such, beginning within one.
+	parts, shift, use, skip := max(128/c.m, 1), 0, 1+r.IntN(20), 1+r.IntN(10)
+	zero := make([]bool, c.n)
+	zeros := uint64(1<<39) | uint64(use-1)<<48 | uint64(skip-1)<<40
+	if c.mask {
+		shift = r.IntN(17)
+		zeros |= uint64(shift) << 56
+		for part := range parts {
+			first := r.IntN(2)
+			start := r.IntN([]int{use, skip}[first])
+			zeros |= uint64(start)<<(8*part) | uint64(first)<<(32+part)
+			for j := range c.n / parts {
+				zero[part*c.n/parts+j] = (first*use+start+j)%(use+skip) >= use
+			}
+		}
+	}
+	for range shift { // rows that are not used
+		B = append(B, nil)
 	}
 	for j := range B {
 		for range k {
@@ -614,10 +637,12 @@ func checkTensorProduct(t *testing.T, c tensorProduct, r *rand.Rand, special boo
 		selector = r.IntN(2)
 		for i, chunks := range meta {
 			for q, v := range chunks {
-				if c.kind == "f16" || c.kind == "tf32" {
-					tensor[i%8+8*(q/4)+i/16*16][12+selector] |= v << (16*(i/8%2) + 4*(q%4))
-				} else {
-					tensor[i][12+selector+q/8] |= v << (4 * (q % 8))
+				for from := 0; from < 128; from += c.m { // for each part of the columns
+					if c.kind == "f16" || c.kind == "tf32" {
+						tensor[from+i%8+8*(q/4)+i/16*16][12+selector] |= v << (16*(i/8%2) + 4*(q%4))
+					} else {
+						tensor[from+i][12+selector+q/8] |= v << (4 * (q % 8))
+					}
 				}
 			}
 		}
@@ -641,12 +666,15 @@ func checkTensorProduct(t *testing.T, c tensorProduct, r *rand.Rand, special boo
 		kind += ".block_scale" + map[int]string{1: "", 2: ".block32", 4: ".scale_vec::4X"}[c.scales]
 		scale = ", [%r30+256], [%r30+260]"
 	}
-	mma := "mma"
+	mma, mask := "mma", ""
 	if c.ws {
 		mma = "mma.ws"
 	}
 	if c.sparse {
-		mma, sp = "mma.sp", ", [%r30+268]"
+		mma, sp = mma+".sp", ", [%r30+268]"
+	}
+	if c.mask {
+		mask = ", %rd9"
 	}
 	var regs []string
 	for i := range 16 {
@@ -654,7 +682,7 @@ func checkTensorProduct(t *testing.T, c tensorProduct, r *rand.Rand, special boo
 	}
 	list := strings.Join(regs, ", ")
 	multiply := func(predicate string) string {
-		return fmt.Sprintf("tcgen05.%s.cta_group::1.%s [%%r36], %%rd6, %%rd7%s, %%r32%s, %s;\n", mma, kind, sp, scale, predicate)
+		return fmt.Sprintf("tcgen05.%s.cta_group::1.%s [%%r36], %%rd6, %%rd7%s, %%r32%s, %s%s;\n", mma, kind, sp, scale, predicate, mask)
 	}
 	var body strings.Builder
 	fmt.Fprintf(&body, `
@@ -694,6 +722,7 @@ $allocated:
 	setp.ne.u32 %%p4, 0, 0;
 	setp.eq.u32 %%p5, 0, 0;
 	mov.u32 %%r32, %#x;
+	mov.b64 %%rd9, %#x;
 	%s%s
 	tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%%r3];
 $multiplied:
@@ -701,7 +730,7 @@ $multiplied:
 	@!%%p6 bra $multiplied;
 	tcgen05.fence::after_thread_sync;
 	mul.wide.u32 %%rd8, %%r1, 1024; add.s64 %%rd8, %%rd2, %%rd8;
-`, list, desc(units(left, c.m)), len(left)/16, desc(units(right, c.n)), c.descriptor(selector, byteA, byteB), multiply("%p4"), multiply("%p5"))
+`, list, desc(units(left, c.m)), len(left)/16, desc(units(right, len(B))), c.descriptor(selector, byteA, byteB), zeros, multiply("%p4"), multiply("%p5"))
 	for from := 0; from < c.n; from += 16 {
 		fmt.Fprintf(&body, "tcgen05.ld.sync.aligned.32x32b.x16.b32 {%s}, [%%r34+%d];\ntcgen05.wait::ld.sync.aligned;\n", list, from)
 		for i, reg := range regs {
@@ -729,7 +758,10 @@ $multiplied:
 			var p product
 			for range 2 {
 				for q := range k {
-					term := [4]float64{A[i][q].value, B[j][q].value, 1, 1}
+					term := [4]float64{A[i][q].value, B[j+shift][q].value, 1, 1}
+					if zero[j] {
+						term[1] = 0
+					}
 					if c.scales > 0 {
 						term[2], term[3] = sa[i][q*c.scales/k].value, sb[j][q*c.scales/k].value
 					}
@@ -740,6 +772,65 @@ $multiplied:
 				t.Fatalf("%+v, row %d, column %d: %s", c, i, j, why)
 			}
 		}
+	}
+}
+
+// TestRowCopies copies four rows of 32 bytes to tensor memory, one to each 32 lanes.
+func TestRowCopies(t *testing.T) {
+	in := make([]uint32, 64)
+	for i := range in {
+		in[i] = uint32(100 + i)
+	}
+	const body = `
+	mul.wide.u32 %rd3, %r1, 4; add.s64 %rd3, %rd1, %rd3; shl.b32 %r5, %r1, 2; add.u32 %r5, %r5, %r2;
+	setp.lt.u32 %p3, %r1, 64;
+	@%p3 ld.global.b32 %r6, [%rd3];
+	@%p3 st.shared.b32 [%r5], %r6;
+	@%p1 mbarrier.init.shared.b64 [%r3], 1;
+	fence.proxy.async.shared::cta;
+	@!%p2 bra $allocated;
+	tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r4], 32;
+$allocated:
+	bar.sync 0;
+	ld.shared.b32 %r30, [%r4];
+	shr.u32 %r34, %r1, 5; shl.b32 %r34, %r34, 21; add.u32 %r34, %r34, %r30;
+	tcgen05.st.sync.aligned.32x32b.x8.b32 [%r34], {7, 7, 7, 7, 7, 7, 7, 7};
+	tcgen05.wait::st.sync.aligned;
+	tcgen05.fence::before_thread_sync;
+	bar.sync 0;
+	tcgen05.fence::after_thread_sync;
+	@!%p1 bra $copied;
+	shr.u32 %r31, %r2, 4; cvt.u64.u32 %rd5, %r31; or.b64 %rd5, %rd5, 0x400000080000; // units of 128 bytes
+	add.u32 %r36, %r30, LANE;
+	tcgen05.cp.cta_group::1.4x256b [%r36], %rd5;
+	tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%r3];
+$copied:
+	mbarrier.try_wait.parity.shared.b64 %p6, [%r3], 0;
+	@!%p6 bra $copied;
+	tcgen05.fence::after_thread_sync;
+	tcgen05.ld.sync.aligned.32x32b.x8.b32 {%r40, %r41, %r42, %r43, %r44, %r45, %r46, %r47}, [%r34];
+	tcgen05.wait::ld.sync.aligned;
+	mul.wide.u32 %rd8, %r1, 32; add.s64 %rd8, %rd2, %rd8;
+	st.global.v4.b32 [%rd8], {%r40, %r41, %r42, %r43}; st.global.v4.b32 [%rd8+16], {%r44, %r45, %r46, %r47};
+	bar.sync 0;
+	@!%p2 ret;
+	tcgen05.dealloc.cta_group::1.sync.aligned.b32 %r30, 32;`
+	out, err := tensorKernel(t, strings.Replace(body, "LANE", "0x50000", 1), in, 128*8)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, got := range out {
+		want := uint32(7)
+		if lane, word := i/8, i%8; lane%32 == 5 {
+			want = in[word/4*32+lane/32*4+word%4]
+		}
+		if got != want {
+			t.Fatalf("lane %d, word %d: got %d, want %d", i/8, i%8, got, want)
+		}
+	}
+	_, err = tensorKernel(t, strings.Replace(body, "LANE", "0x200000", 1), in, 128*8)
+	if err == nil || !strings.Contains(err.Error(), "of tensor memory at lane 32") {
+		t.Errorf("got %v, want a wrong range", err)
 	}
 }
 

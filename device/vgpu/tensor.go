@@ -160,6 +160,8 @@ func (d *decoder) tcgen05() {
 			}
 		case d.has("32x128b"):
 			rows, bytes = 32, 16
+		case d.has("4x256b"):
+			rows, bytes, how = 4, 32, 4
 		}
 		if rows == 0 || d.hasPrefix("b8x16") {
 			d.lack(d.in.Op)
@@ -222,7 +224,7 @@ func (d *decoder) tensorProduct(in inst) {
 		left.a = d.src(args[1], "b64")
 	}
 	in.a, in.b, in.c = to.a, left.a, d.src(args[2], "b64")
-	places := []int32{0, 0, fromMemory, -1, 0, to.c, left.c, -1, 0, -1, 0, -1, 0}
+	places := []int32{0, 0, fromMemory, -1, 0, to.c, left.c, -1, 0, -1, 0, -1, 0, -1}
 	rest := args[3:]
 	address := func(place int) {
 		var a inst
@@ -255,7 +257,7 @@ func (d *decoder) tensorProduct(in inst) {
 	case d.has("ws"):
 		in.imm |= tcmWs
 		if len(rest) > 0 {
-			d.lack(d.in.Op + " with a mask of zero columns")
+			places[13] = d.src(rest[0], "b64")
 		}
 	case len(rest) > 0:
 		places[3] = d.src(rest[0], "u32")

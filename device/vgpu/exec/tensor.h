@@ -628,10 +628,21 @@ static inline void tc_scales(const u32 *t, u32 column, u32 p, u32 i, u32 byte, u
   for (u32 q = 0; q < n; q++) to[q] = narrow_f32(v >> 8 * ((byte + q) & 3) & (type == MMA_E4M3 ? 0x7f : 0xff), type);
 }
 
+// zero_columns sets those columns of b to 0 that a mask names. Each part of the columns begins in a span that is used, or
+// in one that is not, of which a number of columns have passed.
+static void zero_columns(const tc_shape *s, u64 mask, f32 *b) {
+  u32 lengths[2] = {(mask >> 48 & 255) + 1, (mask >> 40 & 255) + 1}, wide = s->N / s->parts;
+  for (u32 j = 0, zero = 0, passed = 0; j < s->N; j++) {
+    if (j % wide == 0) zero = mask >> (32 + j / wide) & 1, passed = mask >> (8 * (j / wide)) & 255;
+    for (u32 q = 0; q < s->K && zero; q++) b[(j / 8 * s->K + q) * 8 + j % 8] = 0;
+    if (++passed >= lengths[zero]) zero ^= 1, passed = 0;
+  }
+}
+
 // tc_multiply executes tcgen05.mma for one thread. kind: TCK_*; imm: TCM_*, number of scales << 4; a: address of d; b:
 // descriptor or address of a; c: descriptor of b; n: CTAs; extra: instruction descriptor, predicate, whether a is in
 // tensor memory, scale or -1, number of disable masks, offsets of d and a, places and offsets of the metadata and the
-// scales of a and b, disable masks.
+// scales of a and b, mask of zero columns or -1, disable masks.
 static int tc_multiply(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base, u32 lane, const int32_t *extra) {
   const int32_t *x = extra + in->x;
   u32 id = U32(x[0])[lane], scales = in->imm >> 4 & 7;
@@ -649,10 +660,12 @@ static int tc_multiply(worker *k, warp *w, group *g, const vg_inst *in, u8 *cons
   s.stored = 256 / (u32)bits, s.K = s.stored << sparse, s.each = s.two ? s.M / 2 : s.M;
   s.parts = in->imm & TCM_WS ? 128 / (s.M ? s.M : 128) : s.two && s.M == 128 ? 2 : 1;
   int wrong = result != (in->kind == TCK_I8 ? 2 : 1) && !(result == 0 && (in->kind == TCK_F16 || in->kind == TCK_F8));
-  // Saturating integers; 96 elements deep; narrow a in tensor memory; narrow types across; rows of which no layout of
-  // metadata or scales is known.
+  u64 mask = x[13] < 0 ? 0 : U64(x[13])[lane];
+  u32 skipped = mask >> 56 & 63; // columns of b
+  // Saturating integers; 96 elements deep; narrow a in tensor memory; narrow types across; columns of b skipped that are
+  // not rows in memory; rows of which no layout of metadata or scales is known.
   if (ta == 255 || tb == 255 || wrong || id >> 3 & 1 || !(id >> 2 & 1) != !sparse || (pairs && id >> 31) || (from_tmem && narrow_a && !pairs) ||
-      (narrow_a && id >> 15 & 1) || (narrow_b && id >> 16 & 1) || (sparse && s.each != 128) || (scales && s.each != 128 && s.parts == 1)) {
+      (narrow_a && id >> 15 & 1) || (narrow_b && id >> 16 & 1) || (skipped && id >> 16 & 1) || (sparse && s.each != 128 && s.parts == 1) || (scales && s.each != 128 && s.parts == 1)) {
     FAULT(k, w, g, (int)lane, unsupported);
     return 0;
   }
@@ -676,7 +689,8 @@ static int tc_multiply(worker *k, warp *w, group *g, const vg_inst *in, u8 *cons
   }
   if (k->counting) counter(k, g)->operations += 2ull * s.M * s.N * s.K;
   s.first = s.two ? (int)(w->b->rank & ~1u) : (int)w->b->rank;
-  u32 na = s.M * s.K, nb = s.N * s.K;
+  u32 each_part = sparse ? s.parts : 1; // of the columns is multiplied by its own a, as the metadata are in its lanes
+  u32 na = each_part * s.M * s.K, nb = s.N * s.K;
   f32 *A = malloc(na * (sizeof *A + sizeof(s16))), *B = malloc(nb * (sizeof *B + sizeof(s16)));
   f32 *kept = sparse ? malloc(s.each * s.stored * sizeof *kept) : NULL;
   if (A == NULL || B == NULL || (sparse && kept == NULL)) abort();
@@ -687,7 +701,7 @@ static int tc_multiply(worker *k, warp *w, group *g, const vg_inst *in, u8 *cons
     int rank = w->b->t->nb > 1 ? s.first + c : -1;
     block *of = rank < 0 ? w->b : &w->b->t->b[rank];
     u32 rows = s.two ? s.N / 2 : s.N;
-    ok = fetch(k, w, g, lane, BY_COMMIT, &db, 0, rows, s.K, tb, pairs, id >> 16 & 1, rank, 1, B + (u32)c * rows * s.K);
+    ok = fetch(k, w, g, lane, BY_COMMIT, &db, skipped, rows, s.K, tb, pairs, id >> 16 & 1, rank, 1, B + (u32)c * rows * s.K);
     f32 *to = A + (u32)c * s.each * s.K, *left = sparse ? kept : to;
     if (ok && !from_tmem) {
       matrix da = described(U64(in->b)[lane], 1);
@@ -704,7 +718,8 @@ static int tc_multiply(worker *k, warp *w, group *g, const vg_inst *in, u8 *cons
         for (u32 q = 0; q < s.stored; q++) left[r * s.stored + q] = element(t[row * 512 + (a & 0xffff) + q * (u32)bits / 32] >> (q * (u32)bits & 31), ta);
       }
     }
-    if (ok && sparse) metadata(&s, tmem(of), columns_[0], bits, kept, to);
+    for (u32 i = 0; i < each_part && ok && sparse; i++)
+      metadata(&s, tmem(of) + i * (128 / each_part) * 512, columns_[0], bits, kept, to + i * s.M * s.K);
   }
   free(kept);
   if (!ok) {
@@ -712,6 +727,7 @@ static int tc_multiply(worker *k, warp *w, group *g, const vg_inst *in, u8 *cons
     free(B);
     return 0;
   }
+  if (mask >> 39 & 1) zero_columns(&s, mask, B);
   if (id >> 13 & 1) for (u32 i = 0; i < na; i++) A[i] = -A[i];
   if (id >> 14 & 1) for (u32 i = 0; i < nb; i++) B[i] = -B[i];
   f32 scale = x[3] < 0 ? 1 : ldexpf(1, -(int)U32(x[3])[lane]), sums[8];
@@ -751,19 +767,20 @@ static int tc_multiply(worker *k, warp *w, group *g, const vg_inst *in, u8 *cons
     }
     for (u32 j = 0; j < s.N; j += 8) {
       tc_cell(&s, r, j, &row, &col);
-      if (row / 32 < (u32)x[4] && U32(x[13 + (int)(row / 32)])[lane] >> row % 32 & 1) continue;
+      if (row / 32 < (u32)x[4] && U32(x[14 + (int)(row / 32)])[lane] >> row % 32 & 1) continue;
+      u32 from = ((each_part > 1 ? j / wide * s.M : 0) + i) * s.K;
       u32 *to = tmem(b) + (row + shift) * 512 + (d & 0xffff) + col;
       if (in->kind == TCK_I8) {
         for (u32 q = 0; q < 8; q++) {
           s32 sum = fresh ? 0 : (s32)to[q];
-          for (u32 o = 0; o < s.K; o++) sum += (s32)A[i * s.K + o] * (s32)B[j * s.K + o * 8 + q];
+          for (u32 o = 0; o < s.K; o++) sum += (s32)A[from + o] * (s32)B[j * s.K + o * 8 + q];
           to[q] = (u32)sum;
         }
         continue;
       }
       for (u32 q = 0; q < 8; q++) sums[q] = fresh ? 0 : (result ? bits_f32(to[q]) : f16_f32((u16)to[q])) * scale;
       if (!scales || (fa.plain && fb.plain)) {
-        block_rows(&fa, i * s.K, 1, &fb, j * s.K, (int)s.K, &sums, 25, result ? 23 : FOR_F16);
+        block_rows(&fa, from, 1, &fb, j * s.K, (int)s.K, &sums, 25, result ? 23 : FOR_F16);
       } else {
         for (u32 q = 0; q < 8; q++) {
           scaling z = {.each = (int)step};
@@ -848,12 +865,13 @@ static int tcgen05(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *b
       }
     }
     return 1;
-  case TC_CP: // a: address; b: descriptor; n: CTAs; imm: rows, bytes << 16, variant << 32 (2: 02_13, 3: 01_23)
+  case TC_CP: // a: address; b: descriptor; n: CTAs; imm: rows, bytes << 16, variant << 32 (2: 02_13, 3: 01_23,
+                // 4: a row for each 32 lanes, at the address's lane)
     EACH(m) {
       u32 to = U32(in->a)[l] + (u32)in->c, rows = in->imm & 0xffff, bytes = in->imm >> 16 & 0xffff, how = (u32)(in->imm >> 32);
       matrix d = described(U64(in->b)[l], 1);
       begin_operation(w);
-      if (!allocated(b, to & 0xffff, bytes / 4) || (in->n == 2 && !paired(b))) {
+      if (!allocated(b, to & 0xffff, bytes / 4) || (in->n == 2 && !paired(b)) || (how == 4 && to >> 21)) {
         FAULT(k, w, g, (int)l, tmem_range, .address = to, .columns = (s32)bytes / 4, .write = true);
         return 0;
       }
@@ -866,8 +884,8 @@ static int tcgen05(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *b
             u8 *s = at(k, w, g, SHARED, (int)l, a, 4, 0);
             if (s == NULL || !raced(k, w, g, s, 4, 0, 0)) return 0;
             if (q % 16 == 0) add_read(k, w, g, l, s, 16, BY_COMMIT, w->commits);
-            for (u32 copy_ = 0; copy_ < 128 / rows; copy_++) {
-              u32 row = how == 3 ? (r / 32) * 64 + r % 32 + 32 * copy_ : r + rows * copy_;
+            for (u32 copy_ = 0; copy_ < (how == 4 ? 1 : 128 / rows); copy_++) {
+              u32 row = how == 4 ? (to >> 16) + 32 * r : how == 3 ? (r / 32) * 64 + r % 32 + 32 * copy_ : r + rows * copy_;
               tmem(dest)[row * 512 + (to & 0xffff) + q / 4] = *(u32 *)s;
             }
           }
