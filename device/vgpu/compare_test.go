@@ -783,7 +783,10 @@ $made:
 
 // runComparison returns the output of a case on the virtual GPU.
 func runComparison(c comparison, table []byte) ([]byte, error) {
-	m := &Machine{Workers: 1}
+	return runOn(&Machine{Workers: 1}, c, table)
+}
+
+func runOn(m *Machine, c comparison, table []byte) ([]byte, error) {
 	defer m.drop()
 	mod, err := m.Load(c.PTX)
 	if err != nil {

@@ -363,6 +363,28 @@ func TestTensorMapMode(t *testing.T) {
 	}
 }
 
+// TestMadeTensorMaps looks for races in kernels that make a tensor map, with and without the fence before its use.
+func TestMadeTensorMaps(t *testing.T) {
+	table := make([]byte, 1<<18)
+	const fence = "fence.proxy.tensormap::generic.acquire.gpu [%m2], 128;"
+	for _, c := range compareTensor() {
+		if c.Name != "tensor replaced" && c.Name != "tensor made" {
+			continue
+		}
+		without := c
+		if without.PTX = strings.Replace(c.PTX, fence, "", 1); without.PTX == c.PTX {
+			t.Fatal("no fence to remove")
+		}
+		m := func() *Machine { return &Machine{Workers: 1, Check: Races, Strict: Races | Proxies} }
+		if _, err := runOn(m(), c, table); err != nil {
+			t.Errorf("%s: %v", c.Name, err)
+		}
+		if _, err := runOn(m(), without, table); err == nil || !strings.Contains(err.Error(), "fence.proxy.tensormap::generic.acquire in between") {
+			t.Errorf("%s without a fence: got %v", c.Name, err)
+		}
+	}
+}
+
 // CUTLASS clears a bit of the maps that the driver made for small tensors.
 func TestTensorMapBit(t *testing.T) {
 	map_ := encodedTensor(&mapped{Dims: []uint64{1}, Box: []uint64{16}}, math.MaxUint64)

@@ -98,8 +98,7 @@ static u8 *map_at(worker *k, warp *w, group *g, int space, u32 lane, u64 a, int 
 // new value, or for TM_COPY where the map is; n: ordinal of the field; x: space of the map.
 static int tensor_map(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base, u32 m, const int32_t *extra) {
   static const u8 types[16] = {0, 1, 2, 3, 4, 5, 6, 7, 10, 8, 9, 11, 12, 13, 14, 15}; // in the order of the driver's
-  if (in->kind == TM_COPY) m &= -m;
-  EACH(m) {
+  EACH(in->kind == TM_COPY ? m & -m : m) {
     u64 to = in->c & M_ADDR32 ? U32(in->a)[l] + (u32)in->imm : U64(in->a)[l] + (u64)in->imm;
     u8 *from = in->kind == TM_COPY ? map_at(k, w, g, SHARED, l, shared_address(base, in->b, in->c & M_16, 0, l), READ) : NULL;
     if (in->kind == TM_COPY && from == NULL) return 0;
