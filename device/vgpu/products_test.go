@@ -446,6 +446,7 @@ type tensorProduct struct {
 	scales               int
 	lane                 int  // of d
 	mask                 bool // some columns of b are 0
+	across               int  // 1: a, 2: b is contiguous along its rows
 }
 
 // packed reports whether two elements are in a byte.
@@ -488,7 +489,7 @@ func (c tensorProduct) descriptor(selector, byteA, byteB int) uint32 {
 	if c.sparse {
 		v |= selector | 1<<2
 	}
-	return uint32(v)
+	return uint32(v | c.across<<15)
 }
 
 // place returns lane and column of an element of d.
@@ -516,7 +517,9 @@ func TestTensorProducts(t *testing.T) {
 			tensorProduct{kind: "f8f6f4", a: a, b: a, d: "f32", m: 128, n: 40, bits: bits, sparse: true},
 			tensorProduct{kind: "mxf8f6f4", a: a, b: b, d: "f32", scale: "ue8m0", m: 128, n: 104, bits: bits, scales: 1},
 			tensorProduct{kind: "mxf8f6f4", a: a, b: b, d: "f32", scale: "ue8m0", m: 128, n: 32, bits: bits, scales: 1, sparse: true},
-			tensorProduct{kind: "f8f6f4", a: a, b: b, d: "f32", m: 32 << (i % 3), n: 64, bits: bits, ws: true})
+			tensorProduct{kind: "f8f6f4", a: a, b: b, d: "f32", m: 32 << (i % 3), n: 64, bits: bits, ws: true},
+			tensorProduct{kind: "f8f6f4", a: a, b: b, d: "f32", m: 64, n: 24, bits: bits, across: 3},
+			tensorProduct{kind: "mxf8f6f4", a: a, b: b, d: "f32", scale: "ue8m0", m: 128, n: 16, bits: bits, scales: 1, across: 1 + i&1, sparse: i > 1})
 	}
 	for _, sparse := range []bool{false, true} {
 		all = append(all, tensorProduct{kind: "mxf4", a: "e2m1", b: "e2m1", d: "f32", scale: "ue8m0", m: 128, n: 80, bits: 4, scales: 2, sparse: sparse},
@@ -582,9 +585,9 @@ func checkTensorProduct(t *testing.T, c tensorProduct, r *rand.Rand, special boo
 			B[j] = append(B[j], drawn(r, c.b, special))
 		}
 	}
-	// Rows of units of 16 bytes: groups of eight rows, then units.
+	// Units of 16 bytes, in groups of eight: rows, or columns if units hold elements of several rows.
 	pairs := c.packed()
-	image := func(rows [][]coded, typ string) []byte {
+	image := func(rows [][]coded, typ string, across bool) (all []byte, groups int) {
 		bits, unit := 8, 16 // of an element; elements in 16 bytes
 		switch {
 		case pairs:
@@ -596,20 +599,28 @@ func checkTensorProduct(t *testing.T, c tensorProduct, r *rand.Rand, special boo
 		case narrows[typ].bits > 0:
 			bits = narrows[typ].bits
 		}
-		units := len(rows[0]) / unit
-		all := make([]byte, (len(rows)+7)/8*8*units*16)
+		k := len(rows[0])
+		groups = k / unit
+		if across {
+			groups = k / 8
+		}
+		all = make([]byte, (len(rows)+unit-1)/unit*k*16)
 		for i, row := range rows {
 			for q, e := range row {
-				at := 8 * (i/8*units*128 + q/unit*128 + i%8*16)
+				group, line, place := i/8*groups+q/unit, i%8, q%unit
+				if across {
+					group, line, place = i/unit*groups+q/8, q%8, i%unit
+				}
 				for b := range bits {
-					bit := at + q%unit*bits + b
+					bit := 8*(128*group+16*line) + place*bits + b
 					all[bit/8] |= byte(e.code>>b&1) << (bit % 8)
 				}
 			}
 		}
-		return all
+		return all, groups
 	}
-	left, right := image(kept, c.a), image(B, c.b)
+	left, groupsA := image(kept, c.a, c.across&1 != 0)
+	right, groupsB := image(B, c.b, c.across&2 != 0)
 	shared := append(append([]byte{}, left...), right...)
 	// Columns 0 to 3: scales of a, to 11: of b, in each part of 32 lanes; to 15: metadata.
 	var tensor [128][16]uint32
@@ -658,8 +669,7 @@ func checkTensorProduct(t *testing.T, c tensorProduct, r *rand.Rand, special boo
 	for lane := range tensor {
 		in = append(in, tensor[lane][:]...)
 	}
-	units := func(image []byte, rows int) int { return len(image) / ((rows + 7) / 8 * 128) }
-	desc := func(units int) uint64 { return 1<<46 | uint64(units*128>>4)<<32 | 128>>4<<16 }
+	desc := func(groups int) uint64 { return 1<<46 | uint64(groups*128>>4)<<32 | 128>>4<<16 }
 	scale, sp := "", ""
 	kind := "kind::" + c.kind
 	if c.scales > 0 {
@@ -730,7 +740,7 @@ $multiplied:
 	@!%%p6 bra $multiplied;
 	tcgen05.fence::after_thread_sync;
 	mul.wide.u32 %%rd8, %%r1, 1024; add.s64 %%rd8, %%rd2, %%rd8;
-`, list, desc(units(left, c.m)), len(left)/16, desc(units(right, len(B))), c.descriptor(selector, byteA, byteB), zeros, multiply("%p4"), multiply("%p5"))
+`, list, desc(groupsA), len(left)/16, desc(groupsB), c.descriptor(selector, byteA, byteB), zeros, multiply("%p4"), multiply("%p5"))
 	for from := 0; from < c.n; from += 16 {
 		fmt.Fprintf(&body, "tcgen05.ld.sync.aligned.32x32b.x16.b32 {%s}, [%%r34+%d];\ntcgen05.wait::ld.sync.aligned;\n", list, from)
 		for i, reg := range regs {

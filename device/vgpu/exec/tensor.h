@@ -653,7 +653,7 @@ static int tc_multiply(worker *k, warp *w, group *g, const vg_inst *in, u8 *cons
                                  {MMA_U8, MMA_S8, 255, 255, 255, 255, 255, 255},
                                  {MMA_E4M3, MMA_E5M2, 255, MMA_E2M3, MMA_E3M2, MMA_E2M1, 255, 255},
                                  {255, MMA_E2M1, 255, 255, 255, 255, 255, 255}};
-  int ta = types[in->kind][at_], tb = types[in->kind][bt], narrow_a = ta >= MMA_E2M3 && ta <= MMA_E2M1, narrow_b = tb >= MMA_E2M3 && tb <= MMA_E2M1;
+  int ta = types[in->kind][at_], tb = types[in->kind][bt], narrow_a = ta >= MMA_E2M3 && ta <= MMA_E2M1;
   tc_shape s = {.M = (id >> 24 & 31) << 4, .N = (id >> 17 & 63) << 3, .two = in->n == 2};
   int bits = pairs ? 4 : 8 * element_size(ta == 255 ? MMA_F16 : ta);
   s.stored = 256 / (u32)bits, s.K = s.stored << sparse, s.each = s.two ? s.M / 2 : s.M;
@@ -661,10 +661,10 @@ static int tc_multiply(worker *k, warp *w, group *g, const vg_inst *in, u8 *cons
   int wrong = result != (in->kind == TCK_I8 ? 2 : 1) && !(result == 0 && (in->kind == TCK_F16 || in->kind == TCK_F8));
   u64 mask = x[13] < 0 ? 0 : U64(x[13])[lane];
   u32 skipped = mask >> 56 & 63; // columns of b
-  // Saturating integers; 96 elements deep; narrow a in tensor memory; narrow types across; columns of b skipped that are
+  // Saturating integers; 96 elements deep, or across, of 4 bits; narrow a in tensor memory; columns of b skipped that are
   // not rows in memory; rows of which no layout of metadata or scales is known.
-  if (ta == 255 || tb == 255 || wrong || id >> 3 & 1 || !(id >> 2 & 1) != !sparse || (pairs && id >> 31) || (from_tmem && narrow_a && !pairs) ||
-      (narrow_a && id >> 15 & 1) || (narrow_b && id >> 16 & 1) || (skipped && id >> 16 & 1) || (sparse && s.each != 128 && s.parts == 1) || (scales && s.each != 128 && s.parts == 1)) {
+  if (ta == 255 || tb == 255 || wrong || id >> 3 & 1 || !(id >> 2 & 1) != !sparse || (pairs && (id >> 31 || id >> 15 & 3)) ||
+      (from_tmem && narrow_a && !pairs) || (skipped && id >> 16 & 1) || (sparse && s.each != 128 && s.parts == 1) || (scales && s.each != 128 && s.parts == 1)) {
     FAULT(k, w, g, (int)lane, unsupported);
     return 0;
   }
