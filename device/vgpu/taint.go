@@ -149,22 +149,22 @@ func (d *decoder) trackInst(f *function, t *tracker, in *ptx.Inst) bool {
 	return true
 }
 
-// moves reports whether an instruction only moves bytes, and sets the registers and the origin of each byte. Compilers
-// pack several small values in a register, of which some may be undefined.
+// moves reports whether an instruction only moves halves of bytes, and sets the registers and the origin of each half.
+// Compilers pack several small values in a register, of which some may be undefined.
 func (d *decoder) moves(t *tracker, in *ptx.Inst, name, modifiers string) bool {
 	args := in.Args
-	size := func(o ptx.Operand) int {
+	halves := func(o ptx.Operand) int {
 		if o.Kind != ptx.Register || o.Int != 0 || d.types[o.Reg] == "pred" || ptx.Size(d.types[o.Reg]) > 8 {
 			return 0
 		}
-		return ptx.Size(d.types[o.Reg])
+		return 2 * ptx.Size(d.types[o.Reg])
 	}
 	if len(args) < 2 || len(args) > 4 {
 		return false
 	}
-	// shifted appends the bytes of a result of n bytes: those of the first source from byte by on.
+	// shifted appends the halves of a result of n: those of the first source from number by on.
 	shifted := func(n, by, from int, keep func(i int) bool) {
-		for i := range 8 {
+		for i := range 16 {
 			if j := i + by; i < n && j >= 0 && j < from && keep(i) {
 				t.decisive = append(t.decisive, int32(j))
 			} else {
@@ -173,7 +173,7 @@ func (d *decoder) moves(t *tracker, in *ptx.Inst, name, modifiers string) bool {
 		}
 	}
 	all := func(int) bool { return true }
-	to, from := size(args[0]), size(args[1])
+	to, from := halves(args[0]), halves(args[1])
 	constant := args[len(args)-1].Int
 	if len(args) > 2 && args[len(args)-1].Kind != ptx.Integer {
 		return false
@@ -193,7 +193,7 @@ func (d *decoder) moves(t *tracker, in *ptx.Inst, name, modifiers string) bool {
 		}
 		t.reads, t.writes = t.reads[:0], append(t.writes[:0], args[0].Reg)
 		n := to / len(args[1].Elems)
-		for i := range 8 {
+		for i := range 16 {
 			t.decisive = append(t.decisive, -1)
 			if i >= to || i/n >= len(args[1].Elems) {
 				continue
@@ -202,7 +202,7 @@ func (d *decoder) moves(t *tracker, in *ptx.Inst, name, modifiers string) bool {
 				if i%n == 0 {
 					t.reads = append(t.reads, e.Reg)
 				}
-				t.decisive[len(t.decisive)-1] = int32(8*(len(t.reads)-1) + i%n)
+				t.decisive[len(t.decisive)-1] = int32(16*(len(t.reads)-1) + i%n)
 			}
 		}
 		return true
@@ -215,27 +215,27 @@ func (d *decoder) moves(t *tracker, in *ptx.Inst, name, modifiers string) bool {
 		if source[0] == 'f' || source[0] == 's' && ptx.Size(result) > ptx.Size(source) {
 			return false
 		}
-		shifted(ptx.Size(result), 0, min(from, ptx.Size(source)), all)
-	case name == "shl" && constant%8 == 0 && constant >= 0 && constant < 64:
-		shifted(to, int(-constant/8), from, all)
-	case name == "shr" && modifiers[0] != 's' && constant%8 == 0 && constant >= 0 && constant < 64:
-		shifted(to, int(constant/8), from, all)
+		shifted(2*ptx.Size(result), 0, min(from, 2*ptx.Size(source)), all)
+	case name == "shl" && constant%4 == 0 && constant >= 0 && constant < 64:
+		shifted(to, int(-constant/4), from, all)
+	case name == "shr" && modifiers[0] != 's' && constant%4 == 0 && constant >= 0 && constant < 64:
+		shifted(to, int(constant/4), from, all)
 	case name == "and":
-		shifted(to, 0, from, func(i int) bool { return constant>>(8*i)&0xff != 0 })
-	case name == "bfe" && modifiers[0] == 'u' && len(args) == 4 && args[2].Kind == ptx.Integer && args[2].Int%8 == 0 &&
+		shifted(to, 0, from, func(i int) bool { return constant>>(4*i)&15 != 0 })
+	case name == "bfe" && modifiers[0] == 'u' && len(args) == 4 && args[2].Kind == ptx.Integer && args[2].Int%4 == 0 &&
 		args[2].Int >= 0 && args[2].Int < 64:
-		shifted(to, int(args[2].Int/8), from, func(i int) bool { return int64(8*i) < constant })
+		shifted(to, int(args[2].Int/4), from, func(i int) bool { return int64(4*i) < constant })
 	case name == "prmt" && modifiers == "b32" && len(args) == 4:
 		t.reads, t.writes = append(t.reads[:0], args[1].Reg), append(t.writes[:0], args[0].Reg)
 		if args[2].Kind == ptx.Register {
 			t.reads = append(t.reads, args[2].Reg)
 		}
-		for i := range 8 {
-			selected := constant >> (4 * i) & 7
-			if i >= 4 || int(selected/4) >= len(t.reads) {
+		for i := range 16 {
+			selected := constant >> (i / 2 * 4) & 7
+			if i >= 8 || int(selected/4) >= len(t.reads) {
 				t.decisive = append(t.decisive, -1)
 			} else {
-				t.decisive = append(t.decisive, int32(8*(selected/4)+selected%4))
+				t.decisive = append(t.decisive, int32(16*(selected/4)+selected%4*2)+int32(i%2))
 			}
 		}
 		return true

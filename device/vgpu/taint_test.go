@@ -230,6 +230,9 @@ func TestAbsentLanes(t *testing.T) {
 func TestUnwrittenShared(t *testing.T) {
 	const some = "setp.lt.u32 %p, %r1, 16;\n@%p st.shared.u32 [%rd4], %r2;\nbar.sync 0;\n"
 	const other = "xor.b64 %rd4, %rd4, 64;\n" // the word of another lane
+	// Sets the lower half of a byte.
+	const half = "ld.shared.u8 %r3, [%rd4];\nand.b32 %r3, %r3, 0xf0;\nor.b32 %r3, %r3, 5;\nst.shared.u8 [%rd4], %r3;\n" +
+		"ld.shared.u8 %r4, [%rd4];\n"
 	for _, c := range []struct {
 		name, code string
 		want       string // the end of the hazard's text; "": no hazard
@@ -246,6 +249,8 @@ func TestUnwrittenShared(t *testing.T) {
 			"ld.shared.u32 %r9, [%rd4+128];", "thread (16,0,0)"},
 		{"a half", some + "st.shared.u16 [%rd4], %r1;\nld.shared.u32 %r9, [%rd4];", "thread (16,0,0)"},
 		{"a sign", "ld.shared.s8 %r3, [%rd4];\nshr.u32 %r9, %r3, 24;", "thread (0,0,0)"},
+		{"half a byte", half + "shr.u32 %r9, %r4, 4;", "thread (0,0,0)"},
+		{"the sign of half a byte", half + "ld.shared.s8 %r3, [%rd4];\nshr.u32 %r9, %r3, 24;", "thread (0,0,0)"},
 		{"a vector", "shl.b64 %rd5, %rd5, 1;\nmov.u64 %rd4, s;\nadd.u64 %rd4, %rd4, %rd5;\n" +
 			"st.shared.u32 [%rd4], %r1;\nld.shared.v2.u32 {%r3, %r9}, [%rd4];", "thread (0,0,0)"},
 		{"a generic address", some + "cvta.shared.u64 %rd4, %rd4;\nld.u32 %r9, [%rd4];", "thread (16,0,0)"},
@@ -260,6 +265,9 @@ func TestUnwrittenShared(t *testing.T) {
 		{"a conjunction", some + "ld.shared.u32 %r3, [%rd4];\nsetp.gt.u32 %q, %r3, %r2;\nand.pred %q, %p, %q;\n" +
 			"@%q bra $end;", ""},
 		{"the other half", "st.shared.u16 [%rd4], %r1;\nld.shared.u32 %r3, [%rd4];\nand.b32 %r9, %r3, 0xffff;", ""},
+		{"the other half of a byte", half + "and.b32 %r9, %r4, 15;", ""},
+		{"values of 4 bits", half + "and.b32 %r4, %r4, 15;\nshl.b32 %r5, %r1, 4;\nor.b32 %r4, %r4, %r5;\n" +
+			"st.shared.u8 [%rd4], %r4;\nld.shared.u8 %r9, [%rd4];", ""},
 		{"the other part of a vector", "shl.b64 %rd5, %rd5, 1;\nmov.u64 %rd4, s;\nadd.u64 %rd4, %rd4, %rd5;\n" +
 			"st.shared.u32 [%rd4], %r1;\nld.shared.v2.u32 {%r9, %r3}, [%rd4];", ""},
 		{"memory that is written after the copy", some + "ld.shared.u32 %r3, [%rd4];\nst.shared.u32 [%rd4+128], %r3;\n" +

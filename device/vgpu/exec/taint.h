@@ -1,8 +1,8 @@
 // Undefined values: those that a shuffle read from a lane that does not take part, those that a store of an unwritten
 // register left in shared or local memory, and those of unwritten shared or local memory. They are errors only if
 // something visible depends on them: a store to global memory, an address, a branch, an atomic, the operand of a vote.
-// Shadows of memory hold UNDEFINED times the number of the value's origin in the block, registers have taints. A warp
-// has taints from its first undefined value on. Then run updates them before each PTX instruction, as the function's
+// Shadows of memory hold UNDEFINED times the number of the value's origin in the block, plus 1 if only the lower 4 bits of
+// the byte are undefined, plus 2 if only the upper ones are; registers have taints. A warp has taints from its first undefined value on. Then run updates them before each PTX instruction, as the function's
 // table says.
 // The table, vg_func.tracks, has for each instruction the index of its entry, or 0. An entry is made of
 //   a TRACK_* code
@@ -11,17 +11,18 @@
 //   the same, of the registers written; of a store those stored; of a vector in order, -1 for other operands
 //   a number of operands that can decide the result, then for each its register, its place, its size in bytes (0: a
 //   predicate) and the deciding value: and with an operand that is 0 is 0 for any other operand; or, if the instruction
-//   only moves bytes, by written register 8 times the origin of a byte: 8 times the index in the registers read plus the
-//   number of its byte, or -1
+//   only moves halves of bytes, by written register 16 times the origin of a half: 16 times the index in the registers read
+//   plus the number of the half, or -1
 #pragma once
 #include "races.h"
 
 enum { UNDEFINED = 4 };
 
-// A taint has the lanes in which a register is undefined, and by lane the value's origin and the undefined bytes.
+// A taint has the lanes in which a register is undefined, and by lane the value's origin and the undefined halves of bytes.
 typedef struct taint {
   u32 lanes;
-  u8 from[32], bytes[32];
+  u8 from[32];
+  u16 halves[32];
 } taint;
 
 static block *shared_of(warp *w, u64 *a) { // removes the rank from a shared address
@@ -97,24 +98,25 @@ static __attribute__((cold, noinline)) int use(worker *k, warp *w, group *g, u32
 
 static const int32_t *entry_of(const group *g) { return g->fr->f->tracks + g->fr->f->tracks[g->pc]; }
 
-// moved updates the taints for an instruction that moves bytes.
-static void moved(taint *t, u32 m, u32 doubtful, int guard, const int32_t *reads, const int32_t *writes, const int32_t *bytes) {
+// moved updates the taints for an instruction that moves halves of bytes.
+static void moved(taint *t, u32 m, u32 doubtful, int guard, const int32_t *reads, const int32_t *writes, const int32_t *halves) {
   taint old[4]; // a written register may be one of those read
   int any = doubtful != 0;
   for (int i = 0; i < reads[-1]; i++) old[i] = t[reads[i]], any |= (old[i].lanes & m) != 0;
-  for (int i = 0; i < writes[-1]; i++, bytes += 8) {
+  for (int i = 0; i < writes[-1]; i++, halves += 16) {
     if (writes[i] < 0) continue;
     taint *d = &t[writes[i]];
     d->lanes &= ~m;
     if (!any) continue;
     EACH(m | doubtful) {
-      u8 bad = doubtful >> l & 1 ? 0xff : 0, from = bad ? t[guard].from[l] : 0;
-      for (int j = 0; j < 8; j++) {
-        if (bytes[j] < 0) continue;
-        const taint *s = &old[bytes[j] >> 3];
-        if (s->lanes & m & 1u << l && s->bytes[l] >> (bytes[j] & 7) & 1) bad |= (u8)(1 << j), from = s->from[l];
+      u16 bad = doubtful >> l & 1 ? 0xffff : 0;
+      u8 from = bad ? t[guard].from[l] : 0;
+      for (int j = 0; j < 16; j++) {
+        if (halves[j] < 0) continue;
+        const taint *s = &old[halves[j] >> 4];
+        if (s->lanes & m & 1u << l && s->halves[l] >> (halves[j] & 15) & 1) bad |= (u16)(1 << j), from = s->from[l];
       }
-      if (bad) d->lanes |= 1u << l, d->from[l] = from, d->bytes[l] = bad;
+      if (bad) d->lanes |= 1u << l, d->from[l] = from, d->halves[l] = bad;
     }
   }
 }
@@ -126,7 +128,8 @@ static int tracked(worker *k, warp *w, group *g, u8 *const *base) {
   const int32_t *e = entry_of(g);
   int how = e[0], guard = e[1], nreads = e[4];
   u32 m = g->mask, doubtful = 0, lanes = 0;
-  u8 from[32], bytes[32] = {0};
+  u8 from[32];
+  u16 halves[32] = {0};
   if (guard >= 0) {
     m &= e[3] ? ~PRED(e[2]) : PRED(e[2]);
     doubtful = t[guard].lanes & g->mask;
@@ -170,15 +173,15 @@ static int tracked(worker *k, warp *w, group *g, u8 *const *base) {
     if (reads[i] < 0) continue;
     u32 add = t[reads[i]].lanes & m & ~decided & (how == TRACK_SELECT ? chosen[i] : ~0u);
     lanes |= add;
-    int same = how == TRACK_BITWISE || (how == TRACK_SELECT && i < 2); // the same bytes of the result
-    EACH(add) from[l] = t[reads[i]].from[l], bytes[l] |= same ? t[reads[i]].bytes[l] : 0xff;
+    int same = how == TRACK_BITWISE || (how == TRACK_SELECT && i < 2); // the same halves of the result
+    EACH(add) from[l] = t[reads[i]].from[l], halves[l] |= same ? t[reads[i]].halves[l] : 0xffff;
   }
   lanes |= doubtful;
-  EACH(doubtful) from[l] = t[guard].from[l], bytes[l] = 0xff;
+  EACH(doubtful) from[l] = t[guard].from[l], halves[l] = 0xffff;
   for (int i = 0; i < writes[-1]; i++) {
     taint *d = &t[writes[i]];
     d->lanes = (d->lanes & ~m) | lanes;
-    EACH(lanes) d->from[l] = from[l], d->bytes[l] = bytes[l];
+    EACH(lanes) d->from[l] = from[l], d->halves[l] = halves[l];
   }
   return 1;
 }
@@ -187,7 +190,8 @@ static int tracked(worker *k, warp *w, group *g, u8 *const *base) {
 // inside its segment. As on a GPU, absent lanes give 0.
 static __attribute__((noinline)) void shuffled(worker *k, warp *w, group *g, u32 m, u32 need, u32 inside, const u32 *from, u32 *out) {
   u32 absent = 0, lanes = 0;
-  u8 number[32], bytes[32];
+  u8 number[32];
+  u16 halves[32];
   EACH(m & inside) absent |= (u32)(~need >> from[l] & 1) << l;
   EACH(absent) out[l] = 0;
   frame *fr = g->fr;
@@ -199,19 +203,19 @@ static __attribute__((noinline)) void shuffled(worker *k, warp *w, group *g, u32
     u8 why = !(w->exists >> j & 1) ? ABSENT_NEVER_STARTED : !(w->live >> j & 1) ? ABSENT_ENDED : ABSENT_OUTSIDE;
     if (reported(k, w, why)) continue;
     number[l] = (u8)numbered(w->b, (origin){location(g), .why = why, .lane = j});
-    bytes[l] = 0xff, lanes |= 1u << l;
+    halves[l] = 0xffff, lanes |= 1u << l;
   }
   if (fr->taints == NULL && lanes == 0) return;
   taint *t = taints(k, w, fr);
   if (writes[0] >= 0) { // the register whose value is exchanged
     const taint *v = &t[writes[0]];
     EACH(m & ~absent)
-      if (v->lanes >> from[l] & 1) number[l] = v->from[from[l]], bytes[l] = v->bytes[from[l]], lanes |= 1u << l;
+      if (v->lanes >> from[l] & 1) number[l] = v->from[from[l]], halves[l] = v->halves[from[l]], lanes |= 1u << l;
   }
   for (int i = 1; i < writes[-1]; i++) {
     taint *d = &t[writes[i]];
     d->lanes = (d->lanes & ~m) | (i == 1 ? lanes : 0);
-    if (i == 1) EACH(lanes) d->from[l] = number[l], d->bytes[l] = bytes[l];
+    if (i == 1) EACH(lanes) d->from[l] = number[l], d->halves[l] = halves[l];
   }
 }
 
@@ -222,16 +226,18 @@ static u8 *shadow_of(warp *w, const u8 *p, block **of) {
   return b ? b->shadow + (p - b->shared) : local_shadow(w, p);
 }
 
-// keep_undefined marks those of n bytes of shared or local memory that hold a value of an origin of the warp's block. A
-// store to other memory uses the value. It returns 0 if the launch stops.
-static int keep_undefined(worker *k, warp *w, group *g, u32 lane, const u8 *p, int n, u32 bytes, u32 number) {
-  if ((bytes & ((1u << n) - 1)) == 0) return 1;
+// keep_undefined marks those halves of n bytes of shared or local memory that hold a value of an origin of the warp's
+// block. A store to other memory uses the value. It returns 0 if the launch stops.
+static int keep_undefined(worker *k, warp *w, group *g, u32 lane, const u8 *p, int n, u32 halves, u32 number) {
+  if ((halves & ((1ull << 2 * n) - 1)) == 0) return 1;
   block *of;
   u8 *s = shadow_of(w, p, &of);
   if (s == NULL && !in_local(w, p)) return use(k, w, g, lane, number);
   if (s && of != w->b) number = numbered(of, w->b->origins[number]);
-  for (int i = 0; s && i < n; i++)
-    if (bytes >> i & 1) s[i] = (u8)(number * UNDEFINED);
+  for (int i = 0; s && i < n; i++) {
+    u32 which = halves >> 2 * i & 3;
+    if (which) s[i] = (u8)(number * UNDEFINED + which % 3);
+  }
   return 1;
 }
 
@@ -244,7 +250,7 @@ static __attribute__((noinline)) int stored(worker *k, warp *w, group *g, const 
     int32_t r = regs[i * regs[-1] / in->n];
     if (r < 0) continue;
     EACH(t[r].lanes & m) {
-      if (!keep_undefined(k, w, g, l, p[l] + (in->c & 31) * i, in->c & 31, t[r].bytes[l], t[r].from[l])) return 0;
+      if (!keep_undefined(k, w, g, l, p[l] + (in->c & 31) * i, in->c & 31, t[r].halves[l], t[r].from[l])) return 0;
       if ((t = g->fr->taints) == NULL) return 1;
     }
   }
@@ -276,7 +282,7 @@ static __attribute__((noinline)) int mark_unwritten(worker *k, warp *w, group *g
         continue;
       }
       if (space == LOCAL) {
-        keep_undefined(k, w, g, l, w->local + (u64)l * LOCAL_BYTES + a, size, 0xff, numbered(w->b, (origin){location(g), .why = ORIGIN_STORE}));
+        keep_undefined(k, w, g, l, w->local + (u64)l * LOCAL_BYTES + a, size, ~0u, numbered(w->b, (origin){location(g), .why = ORIGIN_STORE}));
       } else {
         block *b = shared_of(w, &a);
         memset(b->shadow + a, (int)numbered(b, (origin){location(g), .why = ORIGIN_STORE}) * UNDEFINED, (size_t)size);
@@ -336,20 +342,20 @@ static __attribute__((noinline)) void loaded(worker *k, warp *w, group *g, const
       int32_t r = regs[i * regs[-1] / in->n];
       block *of;
       const u8 *s = shadow_of(w, p[l] + (in->c & 31) * i, &of);
-      u32 number = 0, bytes = 0, empty = 0, size = in->c & 31;
+      u32 number = 0, halves = 0, empty = 0, size = in->c & 31;
       if (r < 0 || s == NULL) continue;
       for (u32 j = 0; j < size; j++)
-        if (s[j] >= UNDEFINED) number = s[j] / UNDEFINED, bytes |= 1u << j;
-        else empty |= (u32)(s[j] == 0) << j;
+        if (s[j] >= UNDEFINED) number = s[j] / UNDEFINED, halves |= (s[j] % UNDEFINED ? s[j] % UNDEFINED : 3u) << 2 * j;
+        else if (s[j] == 0) empty |= 3u << 2 * j;
       if (in_local(w, p[l]) || around(g, s, size)) empty = 0;
-      if (number && reported(k, w, of->origins[number].why)) number = bytes = 0;
+      if (number && reported(k, w, of->origins[number].why)) number = halves = 0;
       if (number && of != w->b) number = numbered(w->b, of->origins[number]);
       if (empty && number == 0 && !reported(k, w, ORIGIN_SHARED))
         number = numbered(w->b, (origin){location(g), .why = ORIGIN_SHARED, .thread = (u16)(w->id * 32 + l)});
       if (number == 0) continue;
-      bytes |= empty;
-      if (in->c & M_SIGNED && bytes >> (size - 1)) bytes |= 0xffu << size;
+      halves |= empty;
+      if (in->c & M_SIGNED && halves >> (2 * size - 1)) halves |= 0xffffu << 2 * size;
       taint *t = &taints(k, w, g->fr)[r];
-      t->lanes |= 1u << l, t->from[l] = (u8)number, t->bytes[l] = (u8)bytes;
+      t->lanes |= 1u << l, t->from[l] = (u8)number, t->halves[l] = (u16)halves;
     }
 }
