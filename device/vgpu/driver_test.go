@@ -79,6 +79,9 @@ static void run(tvm::ffi::TensorView out) {
                   CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   };
   check(tile(CU_TENSOR_MAP_SWIZZLE_32B), "cuTensorMapEncodeTiled");
+  data = nullptr; // CUTLASS sets the address later
+  check(tile(CU_TENSOR_MAP_SWIZZLE_32B), "cuTensorMapEncodeTiled without an address");
+  data = out.data_ptr();
   strides[0] = 36;
   TVM_FFI_CHECK(tile(CU_TENSOR_MAP_SWIZZLE_32B) == CUDA_ERROR_INVALID_VALUE, RuntimeError) << "a stride of 36 bytes is taken";
   cuuint64_t volume[3] = {8, 4, 4}, steps3[2] = {48, 192};

@@ -244,7 +244,7 @@ static CUresult encode(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t ra
   if (type == CU_TENSOR_MAP_DATA_TYPE_16U4_ALIGN8B && dims[0] & 1) return CUDA_ERROR_INVALID_VALUE;
   if ((unsigned)interleave > 2 || (interleave && rank < 3) || (interleave == CU_TENSOR_MAP_INTERLEAVE_32B && swizzle != CU_TENSOR_MAP_SWIZZLE_32B))
     return CUDA_ERROR_INVALID_VALUE;
-  if ((uintptr_t)map & 63 || address == NULL || (uintptr_t)address & unit) return CUDA_ERROR_INVALID_VALUE;
+  if ((uintptr_t)map & 63 || (uintptr_t)address & unit) return CUDA_ERROR_INVALID_VALUE;
   t.magic = 0x70616d726f4d6e74ull, t.address = (uintptr_t)address, t.type = (uint8_t)type, t.rank = (uint8_t)rank;
   t.interleave = (uint8_t)interleave, t.fill = (uint8_t)fill;
   t.swizzle = swizzle > 3 ? 3 : (uint8_t)swizzle, t.atom = swizzle > 3 ? (uint8_t)swizzle - 3 : 0;
