@@ -212,10 +212,13 @@ func (d *decoder) mov() {
 	}
 }
 
-// isBytes reports whether a vector's elements are registers of a byte, or unused.
+// isBytes reports whether a vector's elements are registers of a byte, numbers, or unused.
 func (d *decoder) isBytes(o ptx.Operand) bool {
 	return !slices.ContainsFunc(o.Elems, func(e ptx.Operand) bool {
-		return e.Kind != ptx.None && (e.Kind != ptx.Register || ptx.Size(d.types[e.Reg]) != 1)
+		if e.Kind == ptx.Register {
+			return ptx.Size(d.types[e.Reg]) != 1
+		}
+		return e.Kind != ptx.Integer && e.Kind != ptx.None
 	})
 }
 

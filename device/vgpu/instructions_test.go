@@ -855,7 +855,7 @@ func TestNarrowConversions(t *testing.T) {
 		if n.bits == 4 {
 			width = 4
 			to = func(body string) string {
-				return "{.reg .b8 b; " + strings.Replace(body, "%h9", "b", 1) + " cvt.u16.u8 %h9, b;}"
+				return "{.reg .b8 b; " + strings.Replace(body, "%h9", "b", 1) + " mov.b16 %h9, {b, 0};}" // as in cuda_fp4.h
 			}
 			from = func(body string) string {
 				return "{.reg .b8 b, c; mov.b16 {b, c}, %h1; " + strings.Replace(body, "%h1", "b", 1) + "}"
