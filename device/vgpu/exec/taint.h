@@ -2,8 +2,8 @@
 // register left in shared or local memory, and those of unwritten shared or local memory. They are errors only if
 // something visible depends on them: a store to global memory, an address, a branch, an atomic, the operand of a vote.
 // Shadows of memory hold UNDEFINED times the number of the value's origin in the block, plus 1 if only the lower 4 bits of
-// the byte are undefined, plus 2 if only the upper ones are; registers have taints. A warp has taints from its first undefined value on. Then run updates them before each PTX instruction, as the function's
-// table says.
+// the byte are undefined, plus 2 if only the upper ones are; registers have taints. A warp has taints from its first
+// undefined value on. Then run updates them before each PTX instruction, as the function's table says.
 // The table, vg_func.tracks, has for each instruction the index of its entry, or 0. An entry is made of
 //   a TRACK_* code
 //   the guard's register or -1, its place, and 1 if it is negated
