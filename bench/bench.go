@@ -226,8 +226,9 @@ func newOnce(ctx context.Context, shared *Shared, sol *trace.Solution, w *trace.
 		return nil, o.process.machineError(err)
 	}
 	var functions *pyReference
-	if o.evaluator, err = evaluatorOf(shared.Definition); o.evaluator == byFunctions {
-		if functions, err = newReference(ctx, shared, nil); err == nil {
+	o.evaluator, err = evaluatorOf(shared.Definition)
+	if f := functionsOf(shared.Definition); f != nil && err == nil {
+		if functions, err = newReference(ctx, shared, f, nil); err == nil {
 			defer functions.stop()
 		}
 	}

@@ -138,13 +138,13 @@ func (e *noReferenceError) Error() string {
 func (e *noReferenceError) Unwrap() error        { return e.err }
 func (e *noReferenceError) Is(target error) bool { return target == ErrNoReference }
 
-// newReference returns the Python reference of the definition. If no Python can run it, the error is ErrNoReference
-// with the reason.
-func newReference(ctx context.Context, s *Shared, stamper *stamper) (*pyReference, error) {
+// newReference returns the Python reference of the definition or, if f is not nil, functions of it. If no Python can
+// run it, the error is ErrNoReference with the reason.
+func newReference(ctx context.Context, s *Shared, f *trace.Functions, stamper *stamper) (*pyReference, error) {
 	def := returning(s.Definition)
 	sol := ReferenceSolution(def)
-	if def.Python != nil {
-		def, sol = functionsSolution(def)
+	if f != nil {
+		def, sol = functionsSolution(def, f)
 	}
 	p, err := newProcess(ctx, s, def, sol)
 	if err != nil {

@@ -14,21 +14,32 @@ import (
 	"fisub/internal/tensor"
 	"fisub/internal/trace"
 	"fisub/workloads"
+	"fisub/workloads/random"
 )
 
 // functionsFile is the source that fisub adds to the functions of a definition, with their entry point.
 const functionsFile = "fisub_functions.py"
 
-// functionsSolution returns a solution whose calls make inputs and judge outputs with the functions of def, and the
+// functionsOf returns the functions of def in Python, or nil. Custom inputs are those of a call "inputs".
+func functionsOf(def *trace.Definition) *trace.Functions {
+	if def.Python != nil || def.CustomInputs == "" {
+		return def.Python
+	}
+	f := &trace.Functions{Inputs: "reference.py::" + def.CustomInputs, Call: "inputs"}
+	f.Files.Set("reference.py", def.Reference)
+	return f
+}
+
+// functionsSolution returns a solution whose calls make inputs and judge outputs with the functions f of def, and the
 // definition that it is called by. Package fisub_worker's module functions has its requests and replies.
-func functionsSolution(def *trace.Definition) (*trace.Definition, *trace.Solution) {
-	p := *def.Python
+func functionsSolution(def *trace.Definition, f *trace.Functions) (*trace.Definition, *trace.Solution) {
+	p := *f
 	p.Files = trace.Map[string]{} // they are files
 	text, _ := json.Marshal(p)    // strings and numbers
 	sol := &trace.Solution{Name: def.Name + "__reference", Definition: def.Name, Author: "__builtin__",
 		Spec: trace.BuildSpec{Language: trace.Python, TargetHardware: []string{"cuda"},
 			EntryPoint: functionsFile + "::call"}}
-	for path, text := range def.Python.Files.All() {
+	for path, text := range f.Files.All() {
 		sol.Sources = append(sol.Sources, trace.SourceFile{Path: path, Content: text})
 	}
 	sol.Sources = append(sol.Sources, trace.SourceFile{Path: functionsFile, Content: fmt.Sprintf(
@@ -43,8 +54,7 @@ func functionsSolution(def *trace.Definition) (*trace.Definition, *trace.Solutio
 type made struct {
 	reference *pyReference
 	arguments map[string]any
-	returned  int64  // bytes of the tensors that the last judged call returned, except inputs
-	release   func() // frees their memory
+	returned  int64 // bytes of the tensors that the last judged call returned, except inputs
 }
 
 // octets returns a tensor of bytes of a file.
@@ -106,9 +116,15 @@ func (p *pyReference) inputs(ctx context.Context, def *trace.Definition, w *trac
 		}
 		arguments[seedArgument] = *seed
 	}
+	in := &inputs{def: def, made: &made{reference: p, arguments: arguments}}
+	return in, p.make(ctx, arguments, in)
+}
+
+// make calls the function that makes inputs, and adds their values to in, with a description for the worker.
+func (p *pyReference) make(ctx context.Context, arguments map[string]any, in *inputs) error {
 	f, err := memfile.New("fisub-inputs", 1)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	out := &outFile{f}
 	var reply struct {
@@ -127,10 +143,9 @@ func (p *pyReference) inputs(ctx context.Context, def *trace.Definition, w *trac
 	}
 	if err != nil {
 		out.close()
-		return nil, err
+		return err
 	}
-	in := &inputs{def: def, made: &made{reference: p, arguments: arguments},
-		load: &worker.Tensors{Guard: guard, Tree: reply.Tree, Outputs: []worker.Value{octets(nil, 0, 0)}}}
+	in.load = &worker.Tensors{Guard: guard, Tree: reply.Tree, Outputs: []worker.Value{octets(nil, 0, 0)}}
 	var values []workloads.Input
 	for i, t := range reply.Tensors {
 		file := t.FileTensor
@@ -148,8 +163,57 @@ func (p *pyReference) inputs(ctx context.Context, def *trace.Definition, w *trac
 			in.change(i)
 		}
 	}
-	in.Inputs, in.made.release = &workloads.Inputs{Values: values}, func() { unmap(); out.close() }
-	return in, memfile.Freeze(out.f)
+	in.Inputs, in.release = &workloads.Inputs{Values: values}, func() { unmap(); out.close() }
+	return memfile.Freeze(out.f)
+}
+
+// fill sets the inputs that a function of the definition makes for a trial of w.
+func (p *pyReference) fill(ctx context.Context, in *inputs, w *trace.Workload, trial int) error {
+	sizes := map[string]any{}
+	for name, axis := range in.def.Axes.All() {
+		if sizes[name] = axis.Value; !axis.Const {
+			sizes[name], _ = w.Axes.Get(name)
+		}
+	}
+	for _, v := range in.Values {
+		if v.Scalar != nil {
+			sizes[v.Name] = v.Scalar.Any()
+		}
+	}
+	seed := random.New("custom inputs", w.UUID, fmt.Sprint(trial), fmt.Sprint(p.seed)).Intn(0, mostSeed)
+	var made inputs
+	if err := p.make(ctx, map[string]any{"sizes": sizes, "seed": seed}, &made); err != nil {
+		return err
+	}
+	in.release = made.release
+	var scalars map[string]*trace.Scalar
+	if err := json.Unmarshal(made.load.Tree, &scalars); err != nil {
+		return err
+	}
+	axes := maps.Collect(w.Axes.All())
+	for i := range in.Values {
+		v := &in.Values[i]
+		if source, _ := w.Inputs.Get(v.Name); source.Kind != trace.CustomInput {
+			continue
+		}
+		spec, _ := in.def.Inputs.Get(v.Name)
+		shape, err := in.def.Shape(spec, axes)
+		at := slices.IndexFunc(made.Values, func(m workloads.Input) bool { return m.Name == v.Name })
+		switch v.Scalar = scalars[v.Name]; {
+		case err != nil:
+			return err
+		case spec.Scalar && v.Scalar != nil:
+		case spec.Scalar || at < 0:
+			return fmt.Errorf("%s does not return %s", in.def.CustomInputs, v.Name)
+		default:
+			*v = made.Values[at]
+			if t := v.Tensor; t.DType != spec.DType || !slices.Equal(t.Shape, shape) {
+				return fmt.Errorf("%s returns %s as %s%v, want %s%v", in.def.CustomInputs, v.Name, t.DType, t.Shape, spec.DType,
+					shape)
+			}
+		}
+	}
+	return nil
 }
 
 // change permits calls to change input i. Its contents are restored before each call.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"fisub/bench/reference"
@@ -22,7 +23,8 @@ type group struct {
 	runners   []*runner
 	baseline  *runner      // nil without one, or after it was given up
 	unable    error        // why the baseline cannot run at all; reported once the run has begun
-	reference *pyReference // nil if bench/reference knows the definition
+	functions *pyReference // nil if the definition has no functions in Python
+	reference *pyReference // nil if bench/reference knows the definition; functions if they judge
 	roofline  *roofline    // nil if not measured, or after it was given up
 	stamper   stamper
 	warned    map[string]bool
@@ -36,8 +38,15 @@ func newGroup(ctx context.Context, shared *Shared, entries []Entry) (*group, err
 	if err != nil {
 		return nil, err
 	}
-	if !reference.Knows(shared.Definition) {
-		if g.reference, err = newReference(ctx, shared, &g.stamper); err != nil {
+	if f := functionsOf(shared.Definition); f != nil {
+		if g.functions, err = newReference(ctx, shared, f, &g.stamper); err != nil {
+			return nil, err
+		}
+	}
+	if evaluator == byFunctions {
+		g.reference = g.functions
+	} else if !reference.Knows(shared.Definition) {
+		if g.reference, err = newReference(ctx, shared, nil, &g.stamper); err != nil {
 			return nil, err
 		}
 	}
@@ -75,8 +84,10 @@ func (g *group) stop() {
 	if g.roofline != nil {
 		g.roofline.stop()
 	}
-	if g.reference != nil {
-		g.reference.stop()
+	for _, p := range slices.Compact([]*pyReference{g.functions, g.reference}) {
+		if p != nil {
+			p.stop()
+		}
 	}
 	g.stamper.close()
 }
@@ -225,7 +236,7 @@ func (g *group) prepare(ctx context.Context, w *trace.Workload) (trials []*input
 		n = g.shared.Profile.judged()
 	}
 	for i := range n {
-		in, err := openInputs(ctx, g.shared, g.reference, r.evaluator, w, i)
+		in, err := openInputs(ctx, g.shared, g.functions, r.evaluator, w, i)
 		if err != nil {
 			return trials, err
 		}

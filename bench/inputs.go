@@ -21,22 +21,23 @@ type inputs struct {
 	bytes   int64               // total of the tensors, including copies for restoring
 	want    []expected          // nil before the reference ran
 	made    *made               // nil unless functions of the definition made them
+	release func()              // frees the memory of those that functions made; may be nil
 }
 
 // Close releases the tensors.
 func (in *inputs) Close() error {
-	if in.made != nil {
-		in.made.release()
+	if in.release != nil {
+		in.release()
 	}
 	return in.Inputs.Close()
 }
 
-// openInputs opens the inputs of w for a trial, counted from 0. Functions of the definition run in reference. The
-// caller closes them.
-func openInputs(ctx context.Context, s *Shared, reference *pyReference, e evaluator, w *trace.Workload, trial int) (
+// openInputs opens the inputs of w for a trial, counted from 0, with the functions of the definition if it has some.
+// The caller closes them.
+func openInputs(ctx context.Context, s *Shared, functions *pyReference, e evaluator, w *trace.Workload, trial int) (
 	*inputs, error) {
 	if e == byFunctions {
-		in, err := reference.inputs(ctx, s.Definition, w, nil)
+		in, err := functions.inputs(ctx, s.Definition, w, nil)
 		if err == nil {
 			in.want = []expected{{made: in}}
 		}
@@ -47,8 +48,14 @@ func openInputs(ctx context.Context, s *Shared, reference *pyReference, e evalua
 		return nil, err
 	}
 	in := &inputs{Inputs: opened, def: s.Definition}
-	if err := in.describe(e); err != nil {
-		opened.Close()
+	if workloads.Custom(w) {
+		err = functions.fill(ctx, in, w, trial)
+	}
+	if err == nil {
+		err = in.describe(e)
+	}
+	if err != nil {
+		in.Close()
 		return nil, err
 	}
 	return in, nil

@@ -134,8 +134,7 @@ func (a *attempt) dump() error {
 		if name := "input." + v.Name; v.Tensor != nil {
 			all = append(all, safetensors.Named{Name: name, Tensor: v.Tensor})
 		} else if s := v.Scalar; s != nil {
-			facts[name] = fmt.Sprint(map[trace.ScalarKind]any{trace.IntScalar: s.Int, trace.FloatScalar: s.Float,
-				trace.BoolScalar: s.Bool}[s.Kind])
+			facts[name] = fmt.Sprint(s.Any())
 		}
 	}
 	for i, name := range a.shared.Definition.Outputs.Keys() {

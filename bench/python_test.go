@@ -42,7 +42,7 @@ func TestNeeded(t *testing.T) {
 "reference":"def run(x):\n    return EXPRESSION\n"}`
 	for expression, want := range map[string]bool{"x.sum(0, keepdim=True)": true, "x[-1:] * 2": false} {
 		shared := sharedPython(t, strings.Replace(definition, "EXPRESSION", expression, 1), []map[string]int{{"n": 999, "m": 64}}, nil)
-		r, err := newReference(t.Context(), &shared, nil)
+		r, err := newReference(t.Context(), &shared, nil, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -496,11 +496,7 @@ func (im *importer) workload(file string, w *pending) error {
 			continue // left out of the definition
 		}
 		inputs.Set(name, in)
-		switch in.Kind {
-		case trace.CustomInput:
-			return fmt.Errorf("input %s is made by the definition's function %s, and fisub runs no code of a definition",
-				name, def.CustomInputs)
-		case trace.Safetensors:
+		if in.Kind == trace.Safetensors {
 			if err := im.blob(file, in.Path); err != nil {
 				return fmt.Errorf("input %s: %w", name, err)
 			}

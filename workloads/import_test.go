@@ -119,11 +119,10 @@ func TestImportProblem(t *testing.T) {
 	}
 	want := `p/definition.json: the size 3 in a shape becomes an axis of that name
 p/definition.json: the axis m, 2*n+1, becomes var, with its size in each workload
-p/workload.jsonl: left out: input y is made by the definition's function make, and fisub runs no code of a definition
 p/workload.jsonl: its tolerance is ignored: the contest's rule applies
 p/workload.jsonl: left out: input y: missing file
 p/workload.jsonl: left out: input y: ../q is outside the dataset`
-	if got := notes(im, src); got != want || im.Workloads != 2 || im.Notes[2].Workloads != 2 {
+	if got := notes(im, src); got != want || im.Workloads != 4 {
 		t.Errorf("got %d workloads\n%s\nwant\n%s", im.Workloads, got, want)
 	}
 	data, err := workloads.Open(dst, t.TempDir())
@@ -131,7 +130,7 @@ p/workload.jsonl: left out: input y: ../q is outside the dataset`
 		t.Fatal(err)
 	}
 	ws, err := data.Workloads("p", "")
-	if err != nil || len(ws) != 2 {
+	if err != nil || len(ws) != 4 {
 		t.Fatalf("got %d workloads, %v", len(ws), err)
 	}
 	if m, _ := ws[0].Axes.Get("m"); m != 9 {
@@ -141,11 +140,18 @@ p/workload.jsonl: left out: input y: ../q is outside the dataset`
 		t.Error(err)
 	}
 	def, _ := data.Definition("p")
-	if in, err := data.Load(t.Context(), def, ws[1], 0); err != nil {
+	if in, err := data.Load(t.Context(), def, ws[2], 0); err != nil {
 		t.Error(err)
 	} else {
 		in.Close()
 	}
+	// The function of a custom input exists.
+	def.CustomInputs = ""
+	got, err := data.Verify(t.Context(), def, ws[1:2])
+	if err != nil || len(got[0].Faults) != 1 || !strings.Contains(got[0].Faults[0].Error(), "'y' is custom, but") {
+		t.Errorf("got %v, %v", got, err)
+	}
+	def.CustomInputs = "make"
 	// Nothing is written over other content.
 	write("p/definition.json", strings.Replace(string(def.JSON(trace.Compact)), "return y", "return x", 1))
 	write("p/other/definition.json", strings.Replace(string(def.JSON(trace.Compact)), `"name":"p"`, `"name":"q"`, 1))

@@ -125,6 +125,7 @@ func (in *Inputs) place(ctx context.Context, tensors []placed) error {
 // workload and joins all faults, including *safetensors.LFSPointerError. An input that w declares random or omits is
 // generated in memory from the uuid, the input's name and the trial. Missing or changed files of the embedded dataset
 // are generated first; in any other dataset they are errors. If submissions can change files, all inputs are in memory.
+// An input that a function of the definition makes has only its name.
 func (d *Dataset) Load(ctx context.Context, def *trace.Definition, w *trace.Workload, trial int) (*Inputs, error) {
 	in, err := d.home(def, w).load(ctx, def, w, trial)
 	if err != nil {
@@ -134,13 +135,23 @@ func (d *Dataset) Load(ctx context.Context, def *trace.Definition, w *trace.Work
 	return in, nil
 }
 
-// Redrawn reports whether the trials of w differ because it has random inputs.
+// Redrawn reports whether the trials of w differ because it has random inputs, or custom ones.
 func Redrawn(def *trace.Definition, w *trace.Workload) bool {
 	if def.Python != nil { // the workload has the seed
 		return false
 	}
 	for name := range def.Inputs.All() {
 		if source, _ := w.Inputs.Get(name); source.Kind == trace.Random {
+			return true
+		}
+	}
+	return Custom(w)
+}
+
+// Custom reports whether w has inputs that a function of its definition makes.
+func Custom(w *trace.Workload) bool {
+	for _, in := range w.Inputs.All() {
+		if in.Kind == trace.CustomInput {
 			return true
 		}
 	}
@@ -275,6 +286,8 @@ func within(root, path string) (string, error) {
 func (d *Dataset) given(name string, spec trace.TensorSpec, shape []int, source trace.InputSpec,
 	file *safetensors.File) (Input, error) {
 	switch {
+	case source.Kind == trace.CustomInput:
+		return Input{}, nil
 	case source.Kind == trace.ScalarInput && spec.Scalar:
 		value := source.Value
 		if math.IsNaN(value.Float) || math.IsInf(value.Float, 0) {
@@ -379,6 +392,8 @@ func names(def *trace.Definition, w *trace.Workload) (faults []error) {
 			faults = append(faults, fmt.Errorf("missing input '%s'", name))
 		} else if source.Kind == trace.Random && spec.Scalar {
 			faults = append(faults, fmt.Errorf("'%s' is a scalar, the workload gives a random tensor", name))
+		} else if source.Kind == trace.CustomInput && def.CustomInputs == "" {
+			faults = append(faults, fmt.Errorf("'%s' is custom, but the definition has no custom_inputs_entrypoint", name))
 		}
 	}
 	for name := range w.Inputs.All() {

@@ -536,7 +536,7 @@ func (s *InputSpec) decode(d *decoder, v *value, _ rules) {
 		guess = "scalar"
 	}
 	kinds := []string{"random", "safetensors", "scalar"}
-	if d.dialect {
+	if t := v.get("type"); t != nil && t.text == "custom" { // an extension that faults do not name
 		kinds = append(kinds, "custom")
 	}
 	switch d.union(v, guess, kinds...) {

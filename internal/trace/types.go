@@ -38,9 +38,12 @@ type Definition struct {
 	Constraints []string        `json:"constraints" rule:"nonempty"` // Python expressions over the axes
 
 	// Only in dialects; Python source that is never run.
-	Init         string `json:"init,omitzero" rule:"beside"`                     // makes inputs (fi_trace)
-	Check        string `json:"check,omitzero" rule:"beside"`                    // compares outputs (fi_trace)
-	CustomInputs string `json:"custom_inputs_entrypoint,omitzero" rule:"beside"` // Reference function that makes inputs
+	Init  string `json:"init,omitzero" rule:"beside"`  // makes inputs (fi_trace)
+	Check string `json:"check,omitzero" rule:"beside"` // compares outputs (fi_trace)
+
+	// A function of Reference that makes the workloads' inputs of kind CustomInput (SOL-ExecBench). It takes a dictionary
+	// of sizes and scalars, and the device, and returns a dictionary of inputs by name.
+	CustomInputs string `json:"custom_inputs_entrypoint,omitzero" rule:"beside"`
 
 	// Not nil if functions in Python make the inputs and judge the outputs. Inputs and Outputs then name the one object
 	// of each, of dtype "object", and there is no Reference.
@@ -135,7 +138,7 @@ const (
 	Random InputKind = iota
 	Safetensors
 	ScalarInput
-	CustomInput // only in dialects: created by the definition's CustomInputs
+	CustomInput // made by the definition's CustomInputs
 )
 
 // String returns the value of the input's key "type".
@@ -166,6 +169,11 @@ type Scalar struct {
 	Int   int64
 	Float float64
 	Bool  bool
+}
+
+// Any returns the value as an int64, float64 or bool.
+func (s Scalar) Any() any {
+	return [...]any{IntScalar: s.Int, FloatScalar: s.Float, BoolScalar: s.Bool}[s.Kind]
 }
 
 // A Solution is a submission: its sources and how to build them (spec 1.3).

@@ -89,6 +89,10 @@ class Functions:
 
     def generate(self, arguments):
         torch, secret = self.torch, os.environ.get("POPCORN_SEED")
+        if self.python["call"] == "inputs":
+            seed_all(torch, arguments["seed"])
+            made = self.inputs(arguments["sizes"], torch.device("cuda"))
+            return {k: self.placed(x).contiguous() if isinstance(x, torch.Tensor) else x for k, x in made.items()}
         if self.python["call"] == "model":
             seed_all(torch, 42)
             init = self.function("init")() if self.python.get("init") else []
@@ -125,6 +129,11 @@ class Functions:
         torch = self.torch
         tree, tensors = take_apart(torch, self.data(request["make"]), lambda v: isinstance(v, torch.Tensor), trusted=True)
         found, specs, out = names(tree), [], []
+        if self.python["call"] == "inputs":
+            found = {x["tensor"]: k["value"] for k, x in tree["dict"] if "tensor" in x}
+            kinds = [int, float, bool]  # as in package trace
+            tree = {k: {"kind": kinds.index(type(x)), type(x).__name__: x} for k, x in self.data(request["make"]).items()
+                    if type(x) in kinds}
         for i, t in enumerate(tensors):
             memory, stride = strided(torch, t)
             nan = t.is_floating_point() and t.element_size() > 1
