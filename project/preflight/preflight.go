@@ -97,7 +97,9 @@ func Submission(ctx context.Context, o Options) (*Report, error) {
 	} else {
 		c.Report.Solution, c.Report.Packs = o.Solution, true
 		c.packed()
-		c.task(ctx)
+		if err := c.task(ctx); err != nil {
+			return nil, err
+		}
 	}
 	if c.Report.Solution != nil {
 		c.sources(ctx)

@@ -346,7 +346,7 @@ func TestCodes(t *testing.T) {
 		}
 	}
 	var text strings.Builder
-	for _, pattern := range []string{"*.go", "source/*.go", "../../internal/config/*.go", "../../pack/pack.go"} {
+	for _, pattern := range []string{"*.go", "*.py", "source/*.go", "../../internal/config/*.go", "../../pack/pack.go"} {
 		files, _ := filepath.Glob(pattern)
 		for _, file := range files {
 			data, err := os.ReadFile(file)
@@ -364,7 +364,7 @@ func TestCodes(t *testing.T) {
 		}
 	}
 	found := regexp.MustCompile(
-		`(?:(?:Error|Warning|Note), |Code[:=] ?|code(?:, hint)? :?= ?|fault\(|once\(|found\(|code: |\.Code = )"([a-z0-9-]+)"`).FindAllStringSubmatch(text.String(), -1)
+		`(?:(?:Error|Warning|Note|"error"|"warning"|"note"), |Code[:=] ?|code(?:, hint)? :?= ?|fault\(|once\(|found\(|code: |\.Code = )"([a-z0-9-]+)"`).FindAllStringSubmatch(text.String(), -1)
 	for _, m := range found {
 		if !listed[m[1]] {
 			t.Errorf("%s is found, and not listed", m[1])
