@@ -127,13 +127,8 @@ type shownDefinition struct {
 	Sets        []shownSet      `json:"sets"`
 	Reference   string          `json:"reference"` // Python source
 
-	Functions *shownFunctions `json:"python,omitempty"` // instead of inputs, tolerance and reference; nil without
-}
-
-// A shownFunctions names the functions that make the inputs and judge the outputs, as FILE::FUNCTION.
-type shownFunctions struct {
-	Inputs  string `json:"inputs"`
-	Outputs string `json:"outputs"`
+	// The functions that make the inputs and judge the outputs, as FILE::FUNCTION, instead of tolerance and reference.
+	Functions map[string]string `json:"python,omitempty"`
 }
 
 type shownAxis struct {
@@ -189,7 +184,7 @@ func showDefinition(data *workloads.Dataset, def *trace.Definition) (*shownDefin
 		Constraints: append([]string{}, def.Constraints...), Reference: def.Reference, Sets: []shownSet{},
 		Tolerance: event.Tolerance(profile.Tolerance)}
 	if f := def.Python; f != nil {
-		d.Functions = &shownFunctions{f.Inputs, cmp.Or(f.Check, f.Expected)}
+		d.Functions = map[string]string{"inputs": f.Inputs, "outputs": cmp.Or(f.Check, f.Expected)}
 	}
 	for name, axis := range def.Axes.All() {
 		d.Axes = append(d.Axes, shownAxis{name, axis.Value, optional(axis.Description)})
@@ -264,8 +259,8 @@ func (d *shownDefinition) Text() string {
 	}
 	block("axes", axes)
 	if d.Functions != nil {
-		line("inputs", "made by %s", d.Functions.Inputs)
-		line("outputs", "judged by %s", d.Functions.Outputs)
+		line("inputs", "made by %s", d.Functions["inputs"])
+		line("outputs", "judged by %s", d.Functions["outputs"])
 		block("sets", sets)
 		return b.String()
 	}

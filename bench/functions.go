@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -36,9 +37,8 @@ func functionsSolution(def *trace.Definition, f *trace.Functions) (*trace.Defini
 	p := *f
 	p.Files = trace.Map[string]{} // they are files
 	text, _ := json.Marshal(p)    // strings and numbers
-	sol := &trace.Solution{Name: def.Name + "__reference", Definition: def.Name, Author: "__builtin__",
-		Spec: trace.BuildSpec{Language: trace.Python, TargetHardware: []string{"cuda"},
-			EntryPoint: functionsFile + "::call"}}
+	sol := ReferenceSolution(def)
+	sol.Spec.EntryPoint, sol.Sources = functionsFile+"::call", nil
 	for path, text := range f.Files.All() {
 		sol.Sources = append(sol.Sources, trace.SourceFile{Path: path, Content: text})
 	}
@@ -167,53 +167,44 @@ func (p *pyReference) make(ctx context.Context, arguments map[string]any, in *in
 	return memfile.Freeze(out.f)
 }
 
-// fill sets the inputs that a function of the definition makes for a trial of w.
+// fill sets the inputs that a function of the definition makes for a trial of w, if there are any.
 func (p *pyReference) fill(ctx context.Context, in *inputs, w *trace.Workload, trial int) error {
-	sizes := map[string]any{}
+	sizes, axes := map[string]any{}, maps.Collect(w.Axes.All())
 	for name, axis := range in.def.Axes.All() {
-		if sizes[name] = axis.Value; !axis.Const {
-			sizes[name], _ = w.Axes.Get(name)
-		}
+		sizes[name] = cmp.Or(axes[name], axis.Value)
 	}
+	var want [][]any // name, dtype and shape, nil for a scalar
 	for _, v := range in.Values {
-		if v.Scalar != nil {
+		if source, _ := w.Inputs.Get(v.Name); source.Kind == trace.CustomInput {
+			spec, _ := in.def.Inputs.Get(v.Name)
+			shape, _ := in.def.Shape(spec, axes) // Load has done the same
+			want = append(want, []any{v.Name, spec.DType.String(), shape})
+		} else if v.Scalar != nil {
 			sizes[v.Name] = v.Scalar.Any()
 		}
 	}
+	if want == nil {
+		return nil
+	}
 	seed := random.New("custom inputs", w.UUID, fmt.Sprint(trial), fmt.Sprint(p.seed)).Intn(0, mostSeed)
 	var made inputs
-	if err := p.make(ctx, map[string]any{"sizes": sizes, "seed": seed}, &made); err != nil {
+	if err := p.make(ctx, map[string]any{"sizes": sizes, "want": want, "seed": seed}, &made); err != nil {
 		return err
 	}
 	in.release = made.release
 	var scalars map[string]*trace.Scalar
-	if err := json.Unmarshal(made.load.Tree, &scalars); err != nil {
-		return err
-	}
-	axes := maps.Collect(w.Axes.All())
-	for i := range in.Values {
-		v := &in.Values[i]
-		if source, _ := w.Inputs.Get(v.Name); source.Kind != trace.CustomInput {
-			continue
+	err := json.Unmarshal(made.load.Tree, &scalars)
+	for i, v := range in.Values {
+		if s := scalars[v.Name]; s != nil {
+			in.Values[i].Scalar = s
 		}
-		spec, _ := in.def.Inputs.Get(v.Name)
-		shape, err := in.def.Shape(spec, axes)
-		at := slices.IndexFunc(made.Values, func(m workloads.Input) bool { return m.Name == v.Name })
-		switch v.Scalar = scalars[v.Name]; {
-		case err != nil:
-			return err
-		case spec.Scalar && v.Scalar != nil:
-		case spec.Scalar || at < 0:
-			return fmt.Errorf("%s does not return %s", in.def.CustomInputs, v.Name)
-		default:
-			*v = made.Values[at]
-			if t := v.Tensor; t.DType != spec.DType || !slices.Equal(t.Shape, shape) {
-				return fmt.Errorf("%s returns %s as %s%v, want %s%v", in.def.CustomInputs, v.Name, t.DType, t.Shape, spec.DType,
-					shape)
+		for _, m := range made.Values {
+			if m.Name == v.Name {
+				in.Values[i] = m
 			}
 		}
 	}
-	return nil
+	return err
 }
 
 // change permits calls to change input i. Its contents are restored before each call.

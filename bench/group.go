@@ -39,16 +39,15 @@ func newGroup(ctx context.Context, shared *Shared, entries []Entry) (*group, err
 		return nil, err
 	}
 	if f := functionsOf(shared.Definition); f != nil {
-		if g.functions, err = newReference(ctx, shared, f, &g.stamper); err != nil {
-			return nil, err
-		}
+		g.functions, err = newReference(ctx, shared, f, &g.stamper)
 	}
 	if evaluator == byFunctions {
 		g.reference = g.functions
-	} else if !reference.Knows(shared.Definition) {
-		if g.reference, err = newReference(ctx, shared, nil, &g.stamper); err != nil {
-			return nil, err
-		}
+	} else if err == nil && !reference.Knows(shared.Definition) {
+		g.reference, err = newReference(ctx, shared, nil, &g.stamper)
+	}
+	if err != nil {
+		return nil, err
 	}
 	for i, entry := range entries {
 		r, err := newRunner(ctx, shared, entry, evaluator, g.reference, &g.stamper)

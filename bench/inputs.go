@@ -48,7 +48,7 @@ func openInputs(ctx context.Context, s *Shared, functions *pyReference, e evalua
 		return nil, err
 	}
 	in := &inputs{Inputs: opened, def: s.Definition}
-	if workloads.Custom(w) {
+	if functions != nil {
 		err = functions.fill(ctx, in, w, trial)
 	}
 	if err == nil {

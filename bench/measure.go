@@ -332,18 +332,26 @@ func (a *attempt) judgeAgain(ctx context.Context, what string, written []worker.
 	return c.finding(what), nil
 }
 
-// measureWarm adds one trial with a warm L2. The contest does not use it, so its failure is a warning.
+// further returns one more trial, which is not the contest's. Its failure is a warning about what, and the result nil.
+func (a *attempt) further(ctx context.Context, what string, plan device.Plan, clear int64) *device.Samples {
+	a.printed += a.process.log()
+	defer a.process.log()
+	plan.Trials, plan.MaxTime = 1, a.shared.Profile.MaxTime
+	s, err := a.measureOnce(ctx, plan, clear)
+	if err == nil {
+		return s
+	}
+	if ctx.Err() == nil {
+		a.say(event.Event{Type: event.TypeWarning, Message: &event.Message{Text: fmt.Sprintf("no %s: %v", what, err)}})
+	}
+	return nil
+}
+
+// measureWarm adds one trial with a warm L2.
 func (a *attempt) measureWarm(ctx context.Context) {
 	p := a.shared.Profile
-	var err error
-	a.printed = a.process.log()
-	defer a.process.log()
-	a.warm, err = a.measureOnce(ctx, device.Plan{Warmup: p.Warmup, Iterations: p.Iterations, Trials: 1,
-		Timer: timerOf(a.samples.Timer), MaxTime: p.MaxTime}, 0)
-	if err != nil && ctx.Err() == nil {
-		a.say(event.Event{Type: event.TypeWarning,
-			Message: &event.Message{Text: fmt.Sprintf("no warm-L2 figure: %v", err)}})
-	}
+	a.warm = a.further(ctx, "warm-L2 figure", device.Plan{Warmup: p.Warmup, Iterations: p.Iterations,
+		Timer: timerOf(a.samples.Timer)}, 0)
 }
 
 // boardCalls is the most calls that a board times, and boardError the relative error of their mean at which it stops.
@@ -351,20 +359,14 @@ func (a *attempt) measureWarm(ctx context.Context) {
 // Before each call it writes boardClear bytes, which takes so long that the call's launches wait in the queue.
 const boardCalls, boardError, boardClear = 100, 0.001, 256 << 20
 
-// measureBoard adds the figure of the task's board. Its failure is a warning.
+// measureBoard adds the figure of the task's board.
 func (a *attempt) measureBoard(ctx context.Context) {
 	if f := a.shared.Definition.Python; f == nil || f.Ranking == "" {
 		return
 	}
-	a.printed += a.process.log()
-	defer a.process.log()
-	s, err := a.measureOnce(ctx, device.Plan{Warmup: 1, Iterations: boardCalls, Trials: 1, ColdL2: true,
-		Timer: device.TimerEvents, MaxTime: a.shared.Profile.MaxTime}, boardClear)
-	if err == nil && len(s.Trials) > 0 {
+	plan := device.Plan{Warmup: 1, Iterations: boardCalls, ColdL2: true, Timer: device.TimerEvents}
+	if s := a.further(ctx, "figure as the board's", plan, boardClear); s != nil && len(s.Trials) > 0 {
 		a.board = boardOf(s.Trials[0])
-	} else if err != nil && ctx.Err() == nil {
-		m := &event.Message{Text: fmt.Sprintf("no figure as the board's: %v", err)}
-		a.say(event.Event{Type: event.TypeWarning, Message: m})
 	}
 }
 

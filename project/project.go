@@ -89,11 +89,9 @@ func (p *Project) Tables() (map[string]*config.Table, error) {
 		return nil, nil
 	}
 	if t, _ := p.Task(); t != nil && err != nil { // a config beside a task has only tables
-		var faults []*config.Fault
-		if cfg, faults = config.Read(p.ConfigPath()); !slices.ContainsFunc(faults, func(f *config.Fault) bool {
-			return f.Code == "config-syntax"
-		}) {
-			err = nil
+		syntax := func(f *config.Fault) bool { return f.Code == "config-syntax" }
+		if cfg, faults := config.Read(p.ConfigPath()); !slices.ContainsFunc(faults, syntax) {
+			return cfg.Remote, nil
 		}
 	}
 	if err != nil {

@@ -1,9 +1,9 @@
 package project
 
 import (
-	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -40,19 +40,19 @@ func openTask(t *tasks.Task) (*workloads.Dataset, error) {
 	if err != nil {
 		return nil, err
 	}
-	definition := t.Definition.JSON(trace.Compact)
-	files, key := map[string][]byte{"definitions/definition.json": definition}, []string{string(definition)}
-	for _, s := range t.Sets {
-		var lines bytes.Buffer
+	files := map[string][]byte{"definitions/definition.json": t.Definition.JSON(trace.Compact)}
+	for i, s := range t.Sets {
+		var lines []byte
 		for _, w := range s.Workloads {
 			line := &trace.Trace{Definition: t.Definition.Name, Workload: *w}
-			lines.Write(append(line.JSON(trace.Compact), '\n'))
+			lines = append(append(lines, line.JSON(trace.Compact)...), '\n')
 		}
-		files["workloads/set."+s.Name+".ndjson"] = lines.Bytes()
-		key = append(key, s.Name, lines.String())
+		if files["workloads/set."+s.Name+".ndjson"] = lines; i == 0 {
+			files["workloads/workloads.jsonl"] = lines
+		}
 	}
-	files["workloads/workloads.jsonl"] = files["workloads/set."+t.Sets[0].Name+".ndjson"]
-	dir, _, err := cache.Folder(context.Background(), root, "tasks", cache.Key(key...), func(dir string) (err error) {
+	key := cache.Key(fmt.Sprintf("%q", files))
+	dir, _, err := cache.Folder(context.Background(), root, "tasks", key, func(dir string) (err error) {
 		for name, data := range files {
 			file := filepath.Join(dir, name)
 			err = errors.Join(err, os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, data, 0o644))

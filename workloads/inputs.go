@@ -141,17 +141,7 @@ func Redrawn(def *trace.Definition, w *trace.Workload) bool {
 		return false
 	}
 	for name := range def.Inputs.All() {
-		if source, _ := w.Inputs.Get(name); source.Kind == trace.Random {
-			return true
-		}
-	}
-	return Custom(w)
-}
-
-// Custom reports whether w has inputs that a function of its definition makes.
-func Custom(w *trace.Workload) bool {
-	for _, in := range w.Inputs.All() {
-		if in.Kind == trace.CustomInput {
+		if source, _ := w.Inputs.Get(name); source.Kind == trace.Random || source.Kind == trace.CustomInput {
 			return true
 		}
 	}

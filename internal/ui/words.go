@@ -108,9 +108,8 @@ func ScoreText(b *event.Baseline, d *event.Done) string {
 
 // BoardText describes the score of a task's board, in nanoseconds.
 func BoardText(ranking string, ns float64) string {
-	how := map[string]string{"last": "the last case", "mean": "the mean of all cases",
-		"geom": "the geometric mean of all cases"}
-	return fmt.Sprintf("board: %s, %s; each is a mean of times between CUDA events, cold L2", Micros(ns), how[ranking])
+	return fmt.Sprintf("board: %s, %s of the cases; each is a mean of times between CUDA events, cold L2", Micros(ns),
+		ranking)
 }
 
 // Tolerance describes when an output element is correct.

@@ -107,14 +107,10 @@ func follow(file, main string, f *trace.Functions) error {
 		}
 	}
 	for source, text := range f.Files.All() {
-		if source == main {
-			continue
-		}
-		if defines(text, "generate_input") {
-			f.Inputs = source + "::generate_input"
-		}
-		if defines(text, "check_implementation") {
-			f.Check = source + "::check_implementation"
+		for name, to := range map[string]*string{"generate_input": &f.Inputs, "check_implementation": &f.Check} {
+			if source != main && defines(text, name) {
+				*to = source + "::" + name
+			}
 		}
 	}
 	if f.Inputs == "" || f.Check == "" {

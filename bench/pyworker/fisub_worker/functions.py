@@ -92,7 +92,7 @@ class Functions:
         if self.python["call"] == "inputs":
             seed_all(torch, arguments["seed"])
             made = self.inputs(arguments["sizes"], torch.device("cuda"))
-            return {k: self.placed(x).contiguous() if isinstance(x, torch.Tensor) else x for k, x in made.items()}
+            return {name: self.fitting(name, made, *spec) for name, *spec in arguments["want"]}
         if self.python["call"] == "model":
             seed_all(torch, 42)
             init = self.function("init")() if self.python.get("init") else []
@@ -118,6 +118,18 @@ class Functions:
 
     def placed(self, x):
         return x.cuda() if isinstance(x, self.torch.Tensor) else x
+
+    def fitting(self, name, made, dtype, shape):
+        """Returns an input of made, which must have a dtype and shape, or be a number if shape is None."""
+        x, where = made.get(name), self.python["inputs"].partition("::")[2]
+        if shape is None:
+            if type(x) not in (int, float, bool):
+                raise ValueError(f"{where} returns {name} as a {type(x).__name__}, want a number")
+            return x
+        if not isinstance(x, self.torch.Tensor) or list(x.shape) != shape or str(x.dtype)[6:] != dtype:
+            got = f"{str(x.dtype)[6:]}{list(x.shape)}" if isinstance(x, self.torch.Tensor) else f"a {type(x).__name__}"
+            raise ValueError(f"{where} returns {name} as {got}, want {dtype}{shape}")
+        return self.placed(x).contiguous()
 
     def copy(self, data):
         tree, tensors = take_apart(self.torch, data, lambda v: isinstance(v, self.torch.Tensor), trusted=True)
