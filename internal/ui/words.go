@@ -1,6 +1,7 @@
 package ui
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -109,7 +110,7 @@ func ScoreText(b *event.Baseline, d *event.Done) string {
 // BoardText describes the score of a task's board, in nanoseconds.
 func BoardText(ranking string, ns float64) string {
 	return fmt.Sprintf("board: %s, %s of the cases; each is a mean of times between CUDA events, cold L2", Micros(ns),
-		ranking)
+		cmp.Or(map[string]string{"geom": "geometric mean"}[ranking], ranking))
 }
 
 // Tolerance describes when an output element is correct.
