@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -112,8 +113,13 @@ func TestAgainstNvdisasm(t *testing.T) {
 	if _, err := nvcc.Find(root); err != nil {
 		longtest.Missing(t, "toolchain", err)
 	}
-	for name, s := range sources(t) {
-		for _, arch := range []string{"sm_90a", "sm_100a"} {
+	all := sources(t)
+	for i, name := range slices.Sorted(maps.Keys(all)) {
+		s := all[name]
+		for j, arch := range []string{"sm_90a", "sm_100a"} {
+			if strings.HasPrefix(name, "init ") && i%2 != j { // they are many, and alike
+				continue
+			}
 			t.Run(name+" "+arch, func(t *testing.T) {
 				o, listings, err := nvcc.Emit(context.Background(), root, s, arch, true, func() {})
 				if errors.As(err, new(*device.BuildError)) {
