@@ -834,7 +834,11 @@ func encodedTensor(t *mapped, address uint64) []byte {
 		b = binary.LittleEndian.AppendUint32(b, uint32(at(t.Dims, i)-1))
 	}
 	for i := range 5 {
-		b = binary.LittleEndian.AppendUint16(b, uint16(at(t.Box, i)))
+		box := uint64(0)
+		if i < len(t.Box) {
+			box = t.Box[i]
+		}
+		b = binary.LittleEndian.AppendUint16(b, uint16(box))
 	}
 	for i := range 5 {
 		b = append(b, byte(at(t.Steps, i)))

@@ -344,19 +344,25 @@ func TestImageStore(t *testing.T) {
 	}
 }
 
-// TestTensorMapMode copies with maps of the other mode.
+// TestTensorMapMode copies with maps of the other mode, and with one whose box has no rows.
 func TestTensorMapMode(t *testing.T) {
 	table := make([]byte, 1<<18)
 	cases := map[string]comparison{}
 	for _, c := range compareTensor() {
 		cases[c.Name] = c
 	}
-	tile, pixels := cases["tensor 3d"], cases["tensor im2col 3d"]
+	tile, pixels, unfilled := cases["tensor 3d"], cases["tensor im2col 3d"], cases["tensor made"]
 	tile.Tensor, pixels.Tensor = pixels.Tensor, tile.Tensor
+	const box = "tensormap.replace.tile.box_dim.shared::cta.b1024.b32 [%n1], 1, 32;"
+	if !strings.Contains(unfilled.PTX, box) {
+		t.Fatal("no box to leave out")
+	}
+	unfilled.PTX = strings.Replace(unfilled.PTX, box, "", 1)
 	for _, c := range []struct {
 		comparison
 		want string
-	}{{tile, "no tensor map of 3 dimensions at "}, {pixels, "no tensor map of 3 dimensions for im2col at "}} {
+	}{{tile, "no tensor map of 3 dimensions at "}, {pixels, "no tensor map of 3 dimensions for im2col at "},
+		{unfilled, "no tensor map of 2 dimensions at "}} {
 		if _, err := runComparison(c.comparison, table); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("got %v, want %q", err, c.want)
 		}

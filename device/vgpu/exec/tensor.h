@@ -182,9 +182,14 @@ static int tensor_copy(worker *k, warp *w, group *g, const vg_inst *in, u8 *cons
     u32 es = sizes[t.type], count[5] = {1, 1, 1, 1, 1}, total = im2col ? t.box[1] : 1;
     s64 pixel[5] = {0};
     for (int d = 0; d < rank; d++) {
-      u32 step = d == 0 || t.steps[d] == 0 ? 1 : t.steps[d];
-      count[d] = (t.box[d] + step - 1) / step;
+      u32 step = d == 0 ? 1 : t.steps[d];
       pixel[d] = (s32)U32(x[d])[l];
+      if (im2col && d > 0) continue;
+      if (step == 0 || t.box[d] == 0) { // a map that a kernel has not filled in
+        FAULT(k, w, g, (int)l, tensor_map, .address = map, .dimensions = rank, .im2col = im2col);
+        return 0;
+      }
+      count[d] = (t.box[d] + step - 1) / step;
     }
     if (pairs) count[0] /= 2;
     if (gather) count[1] = 4;
