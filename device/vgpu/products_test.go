@@ -858,6 +858,11 @@ func TestTensorProductRange(t *testing.T) {
 			t.Errorf("%s: got %v, want a wrong range", body[strings.LastIndex(body, "tcgen05"):], err)
 		}
 	}
+	pair := strings.Replace(alloc, "%d", fmt.Sprint(1<<2|1<<4|64>>3<<17|128>>4<<24), 1) +
+		"tcgen05.mma.sp.cta_group::2.kind::f16 [%r30], %rd6, %rd6, [%r30], %r32, %p4;" // 64 rows for each
+	if _, err := tensorKernel(t, pair, []uint32{0}, 1); err == nil || !strings.Contains(err.Error(), "does not support tcgen05.mma.sp.cta_group::2") {
+		t.Errorf("sparse rows of two CTAs: got %v, want no support", err)
+	}
 }
 
 // thinned leaves out half of a row. It returns the row with zeros instead, what is left, and four bits for each chunk.

@@ -669,7 +669,7 @@ static int tc_multiply(worker *k, warp *w, group *g, const vg_inst *in, u8 *cons
   // Saturating integers; 96 elements deep, or across, of 4 bits; narrow a in tensor memory; columns of b skipped that are
   // not rows in memory; rows of which no layout of metadata or scales is known.
   if (ta == 255 || tb == 255 || wrong || id >> 3 & 1 || !(id >> 2 & 1) != !sparse || (pairs && (id >> 31 || id >> 15 & 3)) ||
-      (from_tmem && narrow_a && !pairs) || (skipped && id >> 16 & 1) || (sparse && s.each != 128 && s.parts == 1) || (scales && s.each != 128 && s.parts == 1)) {
+      (from_tmem && narrow_a && !pairs) || (skipped && id >> 16 & 1) || (sparse && s.each != 128 && !(in->imm & TCM_WS)) || (scales && s.each != 128 && s.parts == 1)) {
     FAULT(k, w, g, (int)lane, unsupported);
     return 0;
   }
