@@ -439,17 +439,18 @@ func gpuCases() (all []comparison) {
 		straight("atom.global.add.noftz.bf16x2", "bf16", "st.global.b32 [%a2], %r1; atom.global.add.noftz.bf16x2 %r10, [%a2], %r2; ld.global.b32 %r9, [%a2];"),
 		straight("atom.shared.add.f32", "f32", ".shared .align 16 .b32 s[128]; mov.u32 %t3, s; mov.u32 %t4, %tid.x; mad.lo.u32 %t3, %t4, 4, %t3; "+
 			"st.shared.b32 [%t3], %r1; atom.shared.add.f32 %r10, [%t3], %r2; ld.shared.b32 %r9, [%t3];"))
-	mma := func(shape, types, table string, na, nb, nd int) {
-		list := func(from, n int) string {
-			var s []string
-			for i := range n {
-				s = append(s, fmt.Sprintf("%%r%d", []int{1, 2, 3, 4, 5, 6, 7, 8, 13, 14, 15, 16}[from+i]))
-			}
-			return "{" + strings.Join(s, ", ") + "}"
+	list := func(numbers ...int) string {
+		var s []string
+		for _, n := range numbers {
+			s = append(s, fmt.Sprintf("%%r%d", n))
 		}
-		out := map[int]string{2: "{%r9, %r10}", 4: "{%r9, %r10, %r11, %r12}"}[nd]
+		return "{" + strings.Join(s, ", ") + "}"
+	}
+	mma := func(shape, types, table string, na, nb, nd int) {
+		from := []int{1, 2, 3, 4, 5, 6, 7, 8, 13, 14, 15, 16}
+		out := list([]int{9, 10, 11, 12}[:nd]...)
 		all = append(all, straight("mma."+shape+"."+types+" "+table, table, fmt.Sprintf("mma.sync.aligned.%s.row.col.%s %s, %s, %s, %s;",
-			shape, types, out, list(0, na), list(4, nb), list(6, nd))))
+			shape, types, out, list(from[:na]...), list(from[4:4+nb]...), list(from[6:6+nd]...))))
 	}
 	for _, t := range []string{"mma-f16", "mma-f16-wide"} {
 		mma("m16n8k16", "f32.f16.f16.f32", t, 4, 2, 4)
@@ -474,20 +475,15 @@ func gpuCases() (all []comparison) {
 	// Sparse: the metadata of each lane are one of two constants, rotated by its number. More than six registers of factors
 	// repeat the first ones.
 	sparse := func(shape, types, table string, na, nb, nd, selectors int, metadata ...uint32) {
-		list := func(from, n int) string {
-			var s []string
-			for i := range n {
-				s = append(s, fmt.Sprintf("%%r%d", []int{1, 2, 3, 4, 5, 6, 2, 1, 13, 14, 15, 16}[from+i]))
-			}
-			return "{" + strings.Join(s, ", ") + "}"
-		}
-		out := map[int]string{2: "{%r9, %r10}", 4: "{%r9, %r10, %r11, %r12}"}[nd]
+		from := []int{1, 2, 3, 4, 5, 6, 2, 1, 13, 14, 15, 16}
+		out := list([]int{9, 10, 11, 12}[:nd]...)
 		for selector := range selectors {
 			all = append(all, straight(fmt.Sprintf("mma.sp.%s.%s %d", shape, types, selector), table, fmt.Sprintf(
 				`mov.u32 %%t3, %%laneid; and.b32 %%t4, %%t3, 7; shl.b32 %%t4, %%t4, 2; and.b32 %%t3, %%t3, 8; setp.eq.u32 %%p1, %%t3, 0;
 	selp.b32 %%r20, %d, %d, %%p1; shf.l.wrap.b32 %%r20, %%r20, %%r20, %%t4;
 	mma.sp.sync.aligned.%s.row.col.%s %s, %s, %s, %s, %%r20, %d;`,
-				metadata[0], metadata[1], shape, types, out, list(0, na), list(na, nb), list(8, nd), selector)))
+				metadata[0], metadata[1], shape, types, out, list(from[:na]...),
+				list(from[na:na+nb]...), list(from[8:8+nd]...), selector)))
 		}
 	}
 	sparse("m16n8k16", "f32.f16.f16.f32", "mma-f16", 2, 2, 4, 4, 0x49ce8d94, 0xe4d8c949)

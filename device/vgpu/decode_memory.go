@@ -309,6 +309,9 @@ func (d *decoder) atom() {
 	}
 	var base inst
 	d.addressed(&base, args[0])
+	if d.has("release") || d.has("acq_rel") {
+		base.c |= mRelease
+	}
 	if t == "b128" { // as pairs of 64-bit registers
 		b := d.halves(args[1])
 		in := inst{op: opAtom, kind: kind, d: -1, a: base.a, b: d.src(b[0], "b64"), c: 16 | base.c, imm: base.imm}
@@ -320,9 +323,6 @@ func (d *decoder) atom() {
 		if result[0].Kind != ptx.None && d.isRead(result[0]) {
 			to := d.halves(result[0])
 			in.d, places[4] = d.dst(to[0], "b64"), d.dst(to[1], "b64")
-		}
-		if d.has("release") || d.has("acq_rel") {
-			in.c |= mRelease
 		}
 		in.x = d.more(places...)
 		d.emit(in)
@@ -341,9 +341,6 @@ func (d *decoder) atom() {
 	for i, v := range values {
 		in := inst{op: opAtom, kind: kind | uint8(code)<<4, d: -1, a: base.a, c: int32(width(t)) | base.c,
 			imm: base.imm + int64(i*width(t)), b: d.src(v, t)}
-		if d.has("release") || d.has("acq_rel") {
-			in.c |= mRelease
-		}
 		if i < len(result) && result[i].Kind != ptx.None && d.isRead(result[i]) {
 			in.d = d.dst(result[i], t)
 		}

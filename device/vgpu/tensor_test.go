@@ -286,13 +286,13 @@ func TestTensorCopyAlignment(t *testing.T) {
 	}
 }
 
-// TestImageStore stores pixels to images of 3 x 2, some of them in the padding around.
-func TestImageStore(t *testing.T) {
+// storing returns a kernel of 64 threads that stores the numbers from 1000 on with the tensor map at %rd1.
+func storing(t *testing.T, store string) (*Machine, *Kernel) {
 	m := &Machine{Workers: 1}
-	defer m.drop()
+	t.Cleanup(m.drop)
 	mod, err := m.Load(`
 .version 9.0
-.target sm_90
+.target sm_100a
 .address_size 64
 .visible .entry k(.param .align 64 .b8 map[128])
 {
@@ -307,7 +307,7 @@ func TestImageStore(t *testing.T) {
 	setp.ne.u32 %p, %r1, 0;
 	@%p ret;
 	mov.b64 %rd1, map; cvta.param.u64 %rd1, %rd1;
-	cp.async.bulk.tensor.4d.global.shared::cta.im2col_no_offs.bulk_group [%rd1, {4, 1, 0, 0}], [%r2];
+	` + store + `
 	cp.async.bulk.commit_group;
 	cp.async.bulk.wait_group 0;
 	ret;
@@ -320,6 +320,12 @@ func TestImageStore(t *testing.T) {
 	if err != nil || len(k.Lacks()) > 0 {
 		t.Fatal(err, k.Lacks())
 	}
+	return m, k
+}
+
+// TestImageStore stores pixels to images of 3 x 2, some of them in the padding around.
+func TestImageStore(t *testing.T) {
+	m, k := storing(t, "cp.async.bulk.tensor.4d.global.shared::cta.im2col_no_offs.bulk_group [%rd1, {4, 1, 0, 0}], [%r2];")
 	const channels, wide, high = 8, 3, 2
 	address, got := words(m, "images", make([]uint32, 2*high*wide*channels)...)
 	params := encodedTensor(&mapped{Type: 2, Dims: []uint64{channels, wide, high, 2}, Strides: []uint64{4 * channels, 4 * channels * wide,
@@ -455,38 +461,7 @@ func TestPackedCopies(t *testing.T) {
 
 // TestScatter copies four rows of 16 values to rows of a tensor that are not next to each other, two of them outside.
 func TestScatter(t *testing.T) {
-	m := &Machine{Workers: 1}
-	defer m.drop()
-	mod, err := m.Load(`
-.version 9.0
-.target sm_100a
-.address_size 64
-.visible .entry k(.param .align 64 .b8 map[128])
-{
-	.reg .pred %p; .reg .b32 %r<5>; .reg .b64 %rd<3>;
-	.shared .align 128 .b8 s[256];
-	mov.u32 %r1, %tid.x; mov.u32 %r2, s;
-	shl.b32 %r3, %r1, 2; add.u32 %r3, %r3, %r2;
-	add.u32 %r4, %r1, 1000;
-	st.shared.b32 [%r3], %r4;
-	fence.proxy.async.shared::cta;
-	bar.sync 0;
-	setp.ne.u32 %p, %r1, 0;
-	@%p ret;
-	mov.b64 %rd1, map; cvta.param.u64 %rd1, %rd1;
-	cp.async.bulk.tensor.2d.global.shared::cta.tile::scatter4.bulk_group [%rd1, {4, 5, -1, 2, 8}], [%r2];
-	cp.async.bulk.commit_group;
-	cp.async.bulk.wait_group 0;
-	ret;
-}
-`)
-	if err != nil {
-		t.Fatal(err)
-	}
-	k, err := mod.Kernel("k")
-	if err != nil || len(k.Lacks()) > 0 {
-		t.Fatal(err, k.Lacks())
-	}
+	m, k := storing(t, "cp.async.bulk.tensor.2d.global.shared::cta.tile::scatter4.bulk_group [%rd1, {4, 5, -1, 2, 8}], [%r2];")
 	const wide, high = 24, 8
 	address, got := words(m, "tensor", make([]uint32, wide*high)...)
 	params := encodedTensor(&mapped{Type: 2, Dims: []uint64{wide, high}, Strides: []uint64{4 * wide}, Box: []uint64{16, 1}, Steps: []uint64{1, 1}},
